@@ -1,0 +1,2 @@
+//! Prints the CustomResourceDefinitions as YAML.
+fn main() {}

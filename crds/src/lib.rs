@@ -1,0 +1,1 @@
+//! API types of `multinetwork.numaproj.io/v1alpha1`.

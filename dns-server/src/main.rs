@@ -1,0 +1,2 @@
+//! The `multinet-dns` binary.
+fn main() {}
