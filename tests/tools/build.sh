@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Builds the real Kubernetes parts that the cluster tests start: etcd, kube-apiserver, kube-controller-manager,
+# kubectl and CoreDNS, at the versions that the go.mod files beside this script pin and their go.sum files check.
+# What is built already is kept. Standard output is one line: the folder that holds the binaries.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+# binary, folder of the go.mod that pins it, package. etcd and the API server come first: most tests need only them.
+tools=(
+  "etcd                    kubernetes go.etcd.io/etcd/server/v3"
+  "kube-apiserver          kubernetes k8s.io/kubernetes/cmd/kube-apiserver"
+  "coredns                 coredns    github.com/coredns/coredns"
+  "kubectl                 kubernetes k8s.io/kubernetes/cmd/kubectl"
+  "kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager"
+)
+
+# The folder is named after everything that decides what is in it, so a bumped version never meets an old binary.
+inputs=(build.sh {kubernetes,coredns}/go.{mod,sum})
+hash=$(cd "$here" && sha256sum "${inputs[@]}" | sha256sum | cut -c 1-16)
+dir=$(realpath -m "${MULTINET_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/multinet/tools}/$hash")
+
+missing() {
+  local name rest
+  for tool in "${tools[@]}"; do
+    read -r name rest <<<"$tool"
+    [[ -x $dir/$name ]] || echo "$tool"
+  done
+}
+
+say() {
+  echo "tests/tools: $*" >&2
+}
+
+# Static binaries run in any network namespace, container or guest, and need no C compiler.
+export CGO_ENABLED=0
+# A go.work above the checkout would override what is pinned here.
+export GOWORK=off
+
+if [[ -n $(missing) ]]; then
+  mkdir -p "$dir"
+  # Two test runs may start at once: the second waits here, then finds everything built.
+  exec 9>"$dir/.lock"
+  flock -n 9 || { say "waiting for another build"; flock 9; }
+
+  # Go reads here which version of itself the go.mod asks for (and fetches that where GOTOOLCHAIN allows it).
+  list=(go list -mod=readonly -m -f '{{.Version}}' k8s.io/kubernetes)
+  if ! version=$(cd "$here/kubernetes" && "${list[@]}" 2>"$dir/.log"); then
+    say "install Go 1.26 or newer ($(tail -n 1 "$dir/.log"))"
+    exit 1
+  fi
+  IFS=. read -r major minor _ <<<"${version#v}"
+  # Clients, Helm and kubectl itself look at the server's version, which a plain build leaves empty.
+  stamp=k8s.io/component-base/version
+  ldflags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor"
+
+  missing | while read -r name module package; do
+    say "building $name"
+    # Under its own name only once it is whole: an interrupted build must not pass for a finished one.
+    go -C "$here/$module" build -mod=readonly -buildvcs=false -trimpath -ldflags="$ldflags" \
+      -o "$dir/.$name" "$package" >"$dir/.log" 2>&1 </dev/null || { cat "$dir/.log" >&2; exit 1; }
+    mv "$dir/.$name" "$dir/$name"
+  done
+fi
+
+echo "$dir"
