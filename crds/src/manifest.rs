@@ -1,0 +1,297 @@
+//! Objects from files: from YAML to types, the way that an object goes through the API server.
+//!
+//! A document is taken as `kubectl apply` would: nulls are absent fields, 5.0 is an integer, unknown fields are
+//! dropped (and named, for a warning), `status` is dropped, a mistyped field is an error that says where.
+//!
+//! ```
+//! use multinet_crds::manifest;
+//!
+//! let text = "
+//! apiVersion: multinetwork.numaproj.io/v1alpha1
+//! kind: MultiNetworkService
+//! metadata: {name: infer, namespace: vision}
+//! spec: {networks: [{name: rdma-a, alias: Rail0}]}
+//! ";
+//! for document in manifest::documents(text)? {
+//!     match manifest::admit(document) {
+//!         Ok(Some(manifest)) => println!("{}", manifest.object.kind()),
+//!         Ok(None) => {} // of another API group
+//!         Err(rejected) => assert!(
+//!             rejected.to_string().starts_with(
+//!                 "MultiNetworkService vision/infer: spec.networks[0].alias: must be a DNS label"
+//!             )
+//!         ),
+//!     }
+//! }
+//! # Ok::<(), manifest::SyntaxError>(())
+//! ```
+
+mod shape;
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{CustomResourceExt as _, Resource as _};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::numbers;
+use crate::validate::{Violation, validate, validate_update};
+use crate::{MultiNetworkEndpointSlice, MultiNetworkService};
+
+static SERVICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkService::crd()));
+static SLICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkEndpointSlice::crd()));
+
+/// An object of the group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    /// A MultiNetworkService.
+    Service(Box<MultiNetworkService>),
+    /// A MultiNetworkEndpointSlice.
+    Slice(Box<MultiNetworkEndpointSlice>),
+}
+
+impl Object {
+    /// The kind, as the API spells it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Service(_) => "MultiNetworkService",
+            Self::Slice(_) => "MultiNetworkEndpointSlice",
+        }
+    }
+
+    /// The object's metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Service(service) => &service.metadata,
+            Self::Slice(slice) => &slice.metadata,
+        }
+    }
+
+    /// As [`crate::validate::validate`].
+    pub fn validate(&self) -> Result<(), Vec<Violation>> {
+        match self {
+            Self::Service(service) => validate(&**service),
+            Self::Slice(slice) => validate(&**slice),
+        }
+    }
+
+    /// As [`crate::validate::validate_update`]; an object of another kind is nothing to update.
+    pub fn validate_update(&self, old: &Self) -> Result<(), Vec<Violation>> {
+        match (old, self) {
+            (Self::Service(old), Self::Service(new)) => validate_update(&**old, &**new),
+            (Self::Slice(old), Self::Slice(new)) => validate_update(&**old, &**new),
+            _ => Err(vec![Violation {
+                field: "kind".to_owned(),
+                message: format!("must be {}, as before", old.kind()),
+            }]),
+        }
+    }
+}
+
+/// An object that was read, and what of its document it does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// The object.
+    pub object: Object,
+    /// Paths of fields that the API does not have: worth a warning, for they may be misspelt.
+    pub ignored: Vec<String>,
+}
+
+/// A document that does not hold a valid object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Rejected {
+    /// Kind, as the document has it.
+    pub kind: String,
+    /// Namespace, if the document has one.
+    pub namespace: Option<String>,
+    /// Name, if the document has one.
+    pub name: Option<String>,
+    /// All that is wrong; never empty.
+    pub violations: Vec<Violation>,
+}
+
+/// On one line: `MultiNetworkService vision/infer: spec.networks: must be set; …`.
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.kind)?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        write!(f, "{}", self.name.as_deref().unwrap_or("(without name)"))?;
+        for (index, violation) in self.violations.iter().enumerate() {
+            write!(f, "{} {violation}", if index == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Text that is not YAML.
+#[derive(Debug, thiserror::Error)]
+#[error("not YAML: {0}")]
+pub struct SyntaxError(#[from] serde_saphyr::Error);
+
+/// The documents of a YAML or JSON text. Items of a `List` count as documents of their own, as they do to
+/// kubectl; empty documents do not count.
+pub fn documents(text: &str) -> Result<Vec<Value>, SyntaxError> {
+    let options = serde_saphyr::options! {
+        // The text is in memory already; what remains to be bounded is what aliases make of it.
+        budget: serde_saphyr::budget! {
+            max_documents: usize::MAX,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+        },
+        // As kubectl's parser, which reads YAML 1.1.
+        legacy_octal_numbers: true,
+        // Errors on one line.
+        with_snippet: false,
+    };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    Ok(documents.into_iter().flat_map(flatten).collect())
+}
+
+/// The items of a `List`, or the document itself.
+fn flatten(mut document: Value) -> Vec<Value> {
+    let is_list = text(&document, "/apiVersion") == Some("v1") && text(&document, "/kind") == Some("List");
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) if is_list => items,
+        Some(items) => {
+            document["items"] = items;
+            vec![document]
+        }
+        None => vec![document],
+    }
+}
+
+/// Reads and validates one document, as the API server does on create. `None` if it is not of our API
+/// group, and so nobody's business here.
+pub fn admit(document: Value) -> Result<Option<Manifest>, Rejected> {
+    let identity = Identity::of(&document);
+    let Some(manifest) = decode(document)? else {
+        return Ok(None);
+    };
+    manifest.object.validate().map_err(|violations| identity.rejected(violations))?;
+    Ok(Some(manifest))
+}
+
+/// Reads one document without validating more than types, required fields and the ranges of numbers. `None`
+/// if it is not of our API group.
+pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
+    let group = MultiNetworkService::group(&());
+    let version = MultiNetworkService::api_version(&());
+    let Some(api_version) = text(&document, "/apiVersion") else {
+        return Ok(None);
+    };
+    if api_version.split('/').next() != Some(&*group) {
+        return Ok(None);
+    }
+    let identity = Identity::of(&document);
+    let wrong = |field: &str, message: String| {
+        identity.rejected(vec![Violation { field: field.to_owned(), message }])
+    };
+    if api_version != version {
+        return Err(wrong("apiVersion", format!("must be {version}; {api_version:?} is not known")));
+    }
+    normalise(&mut document);
+    if !document.get("metadata").is_some_and(Value::is_object) {
+        return Err(wrong("metadata", "must be set".to_owned()));
+    }
+    if text(&document, "/metadata/name").is_none_or(str::is_empty) {
+        return Err(wrong("metadata.name", "must be set".to_owned()));
+    }
+    let decoded = match identity.kind.as_str() {
+        "MultiNetworkService" => {
+            typed(document, &SERVICE_SCHEMA).map(|(service, ignored)| (Object::Service(service), ignored))
+        }
+        "MultiNetworkEndpointSlice" => {
+            typed(document, &SLICE_SCHEMA).map(|(slice, ignored)| (Object::Slice(slice), ignored))
+        }
+        kind => {
+            let message =
+                format!("must be MultiNetworkService or MultiNetworkEndpointSlice; {kind:?} is not known");
+            return Err(wrong("kind", message));
+        }
+    };
+    match decoded {
+        Ok((object, ignored)) => Ok(Some(Manifest { object, ignored })),
+        Err(violations) => Err(identity.rejected(violations)),
+    }
+}
+
+/// What the API server does to a document before it looks at it: nulls are dropped (no field of ours is
+/// nullable), integers are integers, and `status` is not a user's to write.
+fn normalise(document: &mut Value) {
+    drop_nulls(document);
+    numbers::integral(document);
+    if let Some(members) = document.as_object_mut() {
+        members.remove("status");
+    }
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+/// The object in a document of the right kind, and the paths that its schema does not have.
+fn typed<T: DeserializeOwned>(
+    document: Value,
+    schema: &JSONSchemaProps,
+) -> Result<(Box<T>, Vec<String>), Vec<Violation>> {
+    let ignored = shape::check(&document, schema)?;
+    let object = serde_path_to_error::deserialize(document).map_err(|error| {
+        vec![Violation { field: error.path().to_string(), message: error.inner().to_string() }]
+    })?;
+    Ok((Box::new(object), ignored))
+}
+
+/// The schema of the one version of a kind.
+fn schema(crd: CustomResourceDefinition) -> JSONSchemaProps {
+    let version = crd.spec.versions.into_iter().next();
+    version.and_then(|version| version.schema?.open_api_v3_schema).unwrap_or_default()
+}
+
+/// What a document calls itself.
+struct Identity {
+    kind: String,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl Identity {
+    fn of(document: &Value) -> Self {
+        let text = |pointer| text(document, pointer).map(str::to_owned);
+        Self {
+            kind: text("/kind").unwrap_or_else(|| "object without kind".to_owned()),
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name"),
+        }
+    }
+
+    fn rejected(&self, violations: Vec<Violation>) -> Rejected {
+        Rejected {
+            kind: self.kind.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            violations,
+        }
+    }
+}
+
+fn text<'a>(document: &'a Value, pointer: &str) -> Option<&'a str> {
+    document.pointer(pointer).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! The shape of a document against a schema: types, required fields, enumerations and ranges of numbers,
+//! before serde sees it.
+//!
+//! serde alone would stop at the first error, name the parent of a missing field, and take a list for a
+//! struct. Texts and rules are left to [`crate::validate`].
+
+use std::fmt;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use serde_json::Value;
+
+use crate::validate::Violation;
+
+/// Members of every object that the schema of a kind says nothing about.
+const ENVELOPE: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// Checks an object; the paths of fields that its schema does not have.
+pub(super) fn check(document: &Value, schema: &JSONSchemaProps) -> Result<Vec<String>, Vec<Violation>> {
+    let mut walk = Walk::default();
+    walk.value(document, schema);
+    walk.ignored.retain(|path| !ENVELOPE.contains(&path.as_str()));
+    if walk.found.is_empty() { Ok(walk.ignored) } else { Err(walk.found) }
+}
+
+#[derive(Default)]
+struct Walk {
+    path: String,
+    found: Vec<Violation>,
+    ignored: Vec<String>,
+}
+
+impl Walk {
+    fn value(&mut self, value: &Value, schema: &JSONSchemaProps) {
+        match value {
+            Value::Object(members) if is(schema, "object") => self.object(members, schema),
+            Value::Array(items) if is(schema, "array") => {
+                if let Some(JSONSchemaPropsOrArray::Schema(schema)) = &schema.items {
+                    for (index, item) in items.iter().enumerate() {
+                        self.at(format_args!("[{index}]"), |walk| walk.value(item, schema));
+                    }
+                }
+            }
+            Value::String(text) if is(schema, "string") => {
+                let allowed: Vec<&str> =
+                    schema.enum_.iter().flatten().filter_map(|json| json.0.as_str()).collect();
+                if !allowed.is_empty() && !allowed.contains(&text.as_str()) {
+                    self.fail(format!("must be {}; {text:?} is not", allowed.join(" or ")));
+                }
+            }
+            Value::Number(number) if is(schema, "integer") && !number.is_f64() => {
+                let within = |number: f64| {
+                    schema.minimum.is_none_or(|minimum| minimum <= number)
+                        && schema.maximum.is_none_or(|maximum| number <= maximum)
+                };
+                if let (false, Some(minimum), Some(maximum)) =
+                    (number.as_f64().is_some_and(within), schema.minimum, schema.maximum)
+                {
+                    self.fail(format!("must be {minimum} to {maximum}; {number} is not"));
+                }
+            }
+            Value::Bool(_) if is(schema, "boolean") => {}
+            other => {
+                let expected = schema.type_.as_deref().unwrap_or("nothing");
+                self.fail(format!("must be {}, not {}", with_article(expected), describe(other)));
+            }
+        }
+    }
+
+    fn object(&mut self, members: &serde_json::Map<String, Value>, schema: &JSONSchemaProps) {
+        for name in schema.required.iter().flatten().filter(|name| !members.contains_key(*name)) {
+            self.at(format_args!(".{name}"), |walk| {
+                walk.fail("must be set".to_owned());
+            });
+        }
+        let properties = schema.properties.as_ref();
+        for (name, member) in members {
+            let property = properties.and_then(|properties| properties.get(name));
+            self.at(format_args!(".{name}"), |walk| match (property, &schema.additional_properties) {
+                (Some(schema), _) => walk.value(member, schema),
+                (None, Some(JSONSchemaPropsOrBool::Schema(schema))) => walk.value(member, schema),
+                (None, _) => walk.ignored.push(walk.path.clone()),
+            });
+        }
+    }
+
+    /// Goes on at `step` from here.
+    fn at(&mut self, step: fmt::Arguments<'_>, walk: impl FnOnce(&mut Self)) {
+        let length = self.path.len();
+        let step = step.to_string();
+        self.path.push_str(if length == 0 { step.trim_start_matches('.') } else { &step });
+        walk(self);
+        self.path.truncate(length);
+    }
+
+    fn fail(&mut self, message: String) {
+        self.found.push(Violation { field: self.path.clone(), message });
+    }
+}
+
+fn is(schema: &JSONSchemaProps, kind: &str) -> bool {
+    schema.type_.as_deref() == Some(kind)
+}
+
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "a boolean".to_owned(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(_) => "a string".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+fn with_article(kind: &str) -> String {
+    match kind {
+        "object" | "integer" => format!("an {kind}"),
+        "array" => "a list".to_owned(),
+        kind => format!("a {kind}"),
+    }
+}

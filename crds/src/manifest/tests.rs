@@ -1,0 +1,173 @@
+use serde_json::json;
+
+use super::*;
+
+fn service(spec: Value) -> Value {
+    json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1",
+        "kind": "MultiNetworkService",
+        "metadata": {"name": "infer", "namespace": "vision"},
+        "spec": spec,
+    })
+}
+
+fn admitted(document: Value) -> Manifest {
+    admit(document).unwrap().expect("one of our kinds")
+}
+
+/// All that is wrong with a document, a line each.
+fn complaints(document: Value) -> Vec<String> {
+    admit(document).unwrap_err().violations.iter().map(Violation::to_string).collect()
+}
+
+#[test]
+fn defaults_are_filled_in() {
+    let Object::Service(service) = admitted(service(json!({"networks": [{"name": "rdma-a"}]}))).object else {
+        panic!("a MultiNetworkService");
+    };
+    let network = crate::NetworkReference { name: "rdma-a".to_owned(), ..Default::default() };
+    assert_eq!(service.spec, crate::MultiNetworkServiceSpec::new(vec![network]));
+    assert_eq!(service.spec.ip_families, crate::IpFamily::ALL);
+}
+
+#[test]
+fn documents_are_separated_and_lists_are_flattened() {
+    let text = "---\n# nothing\n---\nkind: A\n---\napiVersion: v1\nkind: List\nitems:\n- kind: B\n- kind: C\n---\n{\"kind\": \"D\", \"items\": [1]}\n";
+    let kinds: Vec<String> = documents(text)
+        .unwrap()
+        .iter()
+        .map(|document| document["kind"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(kinds, ["A", "B", "C", "D"]);
+    assert_eq!(documents("kind: D\nitems: [1]").unwrap(), [json!({"kind": "D", "items": [1]})]);
+}
+
+#[test]
+fn what_is_no_yaml_is_said_in_one_line() {
+    let error = documents("a: [1\nb: 2").unwrap_err().to_string();
+    assert!(error.starts_with("not YAML: ") && !error.contains('\n'), "{error}");
+    assert!(documents("a: 1\na: 2").is_err(), "a key twice");
+}
+
+#[test]
+fn a_file_may_be_large() {
+    // More than 250000 nodes, where the YAML parser would stop by default.
+    let endpoints = "    - {addresses: [192.0.2.1], hostname: a, conditions: {ready: true}, targetRef: {kind: Pod, name: a}}\n".repeat(20_000);
+    let documents = documents(&format!("spec:\n  endpoints:\n{endpoints}")).unwrap();
+    assert_eq!(documents[0]["spec"]["endpoints"].as_array().unwrap().len(), 20_000);
+}
+
+#[test]
+fn other_groups_are_passed_over() {
+    for document in [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}),
+        json!({"apiVersion": "multinetwork.numaproj.io.example.com/v1", "kind": "MultiNetworkService"}),
+        json!({"replicas": 3}),
+        json!("text"),
+        json!(null),
+    ] {
+        assert_eq!(admit(document).unwrap(), None);
+    }
+}
+
+#[test]
+fn unknown_kinds_and_versions_of_our_group_are_errors() {
+    let mut document = service(json!({}));
+    document["kind"] = json!("MultiNetworkServices");
+    assert!(complaints(document.clone())[0].starts_with("kind: must be MultiNetworkService or "));
+    document["apiVersion"] = json!("multinetwork.numaproj.io/v1");
+    assert!(complaints(document)[0].starts_with("apiVersion: must be multinetwork.numaproj.io/v1alpha1; "));
+}
+
+#[test]
+fn every_mistyped_field_is_named() {
+    let document = service(json!({
+        "networks": [{"name": 5}, ["NetworkAttachmentDefinition", "rdma-a"]],
+        "ports": [{"port": "18515"}, {"port": 70_000}, {"name": "a"}, {"port": 1, "protocol": "tcp"}],
+        "ipFamilies": "IPv4",
+        "ttlSeconds": 1.5,
+        "publishNotReadyAddresses": "no",
+        "selector": {"matchLabels": {"app": 1}},
+    }));
+    assert_eq!(
+        complaints(document),
+        [
+            "spec.ipFamilies: must be a list, not a string",
+            "spec.networks[0].name: must be a string, not the number 5",
+            "spec.networks[1]: must be an object, not a list",
+            "spec.ports[0].port: must be an integer, not a string",
+            "spec.ports[1].port: must be 1 to 65535; 70000 is not",
+            "spec.ports[2].port: must be set",
+            "spec.ports[3].protocol: must be TCP or UDP or SCTP; \"tcp\" is not",
+            "spec.publishNotReadyAddresses: must be a boolean, not a string",
+            "spec.selector.matchLabels.app: must be a string, not the number 1",
+            "spec.ttlSeconds: must be an integer, not the number 1.5",
+        ]
+    );
+}
+
+#[test]
+fn mistyped_metadata_is_named() {
+    let mut document = service(json!({"networks": [{"name": "rdma-a"}]}));
+    document["metadata"]["labels"] = json!({"a": 5});
+    assert_eq!(complaints(document), ["metadata.labels.a: invalid type: integer `5`, expected a string"]);
+}
+
+#[test]
+fn a_document_needs_metadata_and_a_name() {
+    let mut document = service(json!({"networks": [{"name": "rdma-a"}]}));
+    document["metadata"] = json!({"generateName": "infer-"});
+    assert_eq!(complaints(document.clone()), ["metadata.name: must be set"]);
+    document["metadata"] = json!(null);
+    assert_eq!(complaints(document), ["metadata: must be set"]);
+}
+
+#[test]
+fn nulls_are_absent_and_whole_numbers_integers() {
+    let manifest = admitted(service(json!({
+        "networks": [{"name": "rdma-a", "alias": null, "kind": null}],
+        "ports": null,
+        "ipFamilies": null,
+        "ttlSeconds": 5.0,
+        "mirror": null,
+    })));
+    assert_eq!(manifest.ignored, Vec::<String>::new());
+    assert!(matches!(manifest.object, Object::Service(service) if service.spec.ttl_seconds == Some(5)));
+}
+
+#[test]
+fn unknown_fields_are_dropped_and_named() {
+    let mut document = service(json!({
+        "networks": [{"name": "rdma-a", "nickname": "a"}],
+        "publishNotReadyAddreses": true,
+    }));
+    document["status"] = json!("whatever");
+    document["extra"] = json!({});
+    let ignored = admitted(document).ignored;
+    assert_eq!(ignored, ["extra", "spec.networks[0].nickname", "spec.publishNotReadyAddreses"]);
+}
+
+#[test]
+fn a_rejection_is_one_line_that_says_what_and_where() {
+    let mut document = service(json!({"networks": [{"name": "a.b"}], "ipFamilies": []}));
+    let rejected = admit(document.clone()).unwrap_err();
+    assert_eq!(
+        rejected.to_string(),
+        "MultiNetworkService vision/infer: spec.networks[0].alias: is required, because name (\"a.b\") is not a DNS \
+         label and cannot stand for it; set alias to a DNS label (a-z, 0-9 and -, first and last not -), at most 63 \
+         characters; spec.ipFamilies: must have 1 to 2 items, not 0"
+    );
+    document["metadata"] = json!({});
+    document.as_object_mut().unwrap().remove("kind");
+    assert_eq!(
+        admit(document).unwrap_err().to_string(),
+        "object without kind (without name): metadata.name: must be set"
+    );
+}
+
+#[test]
+fn decoding_does_not_validate() {
+    let manifest = decode(service(json!({"networks": []}))).unwrap().unwrap();
+    let violations = manifest.object.validate().unwrap_err();
+    assert_eq!(violations[0].to_string(), "spec.networks: must have 1 to 16 items, not 0");
+}

@@ -1,0 +1,203 @@
+//! Fragments of the CRDs' schemas that the types alone do not say: kinds of text, ranges, core types with
+//! their bounds.
+//!
+//! Optional fields get the schema of their value, not a nullable one: the API server then drops a null as
+//! if the field were absent, as it does in core types, and CEL rules need not tell the two apart.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+use crate::syntax::{self, Text};
+
+/// Bounds of `spec.ports[].port`.
+pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 1..=u16::MAX;
+/// Bounds of `spec.ttlSeconds`.
+pub(crate) const TTL_SECONDS: std::ops::RangeInclusive<u16> = 0..=3600;
+/// Bounds of `spec.endpoints[].device.numaNode`; the kernel's MAX_NUMNODES is at most 1024.
+pub(crate) const NUMA_NODES: std::ops::RangeInclusive<u16> = 0..=1023;
+/// The longest text of an IPv6 address, INET6_ADDRSTRLEN less the final zero.
+pub(crate) const ADDRESS_LENGTH: usize = 45;
+/// Most labels, expressions and values in a selector.
+pub(crate) const SELECTOR_ITEMS: usize = 64;
+/// Longest message of a condition, as metav1.Condition has it.
+pub(crate) const MESSAGE_LENGTH: usize = 32_768;
+
+/// Functions for `#[schemars(schema_with = "…")]`, one per kind of text.
+macro_rules! texts {
+    ($($name:ident: $text:ident,)*) => {
+        $(pub(crate) fn $name(_: &mut SchemaGenerator) -> Schema {
+            text(&syntax::$text)
+        })*
+    };
+}
+
+texts! {
+    dns_label: DNS_LABEL,
+    dns_subdomain: DNS_SUBDOMAIN,
+    port_name: PORT_NAME,
+    qualified_name: QUALIFIED_NAME,
+    label_value: LABEL_VALUE,
+    interface: INTERFACE,
+    mac: MAC,
+    rdma_device: RDMA_DEVICE,
+    pci_address: PCI_ADDRESS,
+    kind: KIND,
+    uid: UID,
+}
+
+fn text(kind: &Text) -> Schema {
+    json_schema!({"type": "string", "maxLength": kind.max(), "pattern": kind.pattern()})
+}
+
+pub(crate) fn port_number(_: &mut SchemaGenerator) -> Schema {
+    integer(*PORTS.start(), *PORTS.end())
+}
+
+pub(crate) fn ttl_seconds(_: &mut SchemaGenerator) -> Schema {
+    integer(*TTL_SECONDS.start(), *TTL_SECONDS.end())
+}
+
+pub(crate) fn numa_node(_: &mut SchemaGenerator) -> Schema {
+    integer(*NUMA_NODES.start(), *NUMA_NODES.end())
+}
+
+fn integer(minimum: u16, maximum: u16) -> Schema {
+    json_schema!({"type": "integer", "format": "int32", "minimum": minimum, "maximum": maximum})
+}
+
+pub(crate) fn count(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX})
+}
+
+/// Exactly one address. Which one is right depends on the slice's addressType: a rule of its spec.
+pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 1,
+        "items": {"type": "string", "maxLength": ADDRESS_LENGTH},
+    })
+}
+
+/// metav1.LabelSelector, with the bounds and the rules that core types validate in Go.
+pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    let key = text(&syntax::QUALIFIED_NAME);
+    let value = text(&syntax::LABEL_VALUE);
+    let key_rule = format!(
+        "self.all(k, k.size() <= {} && k.matches('{}'))",
+        syntax::QUALIFIED_NAME.max(),
+        syntax::QUALIFIED_NAME.pattern().replace('\\', "\\\\")
+    );
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchLabels": {
+                "description": "Labels that a pod must have, with these values.",
+                "type": "object",
+                "maxProperties": SELECTOR_ITEMS,
+                "additionalProperties": value,
+                "x-kubernetes-validations": [{
+                    "rule": key_rule,
+                    "message": format!("every key must be {}", syntax::QUALIFIED_NAME),
+                }],
+            },
+            "matchExpressions": {
+                "description": "Requirements on a pod's labels, all of which must hold.",
+                "type": "array",
+                "maxItems": SELECTOR_ITEMS,
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "description": "A requirement on one label.",
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": with_description(key, "Key of the label: a qualified name of at most 253 characters."),
+                        "operator": {
+                            "description": "In, NotIn, Exists or DoesNotExist.",
+                            "type": "string",
+                            "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
+                        },
+                        "values": {
+                            "description": "Values of the label: at least one for In and NotIn, none for Exists and DoesNotExist.",
+                            "type": "array",
+                            "maxItems": SELECTOR_ITEMS,
+                            "x-kubernetes-list-type": "atomic",
+                            "items": value,
+                        },
+                    },
+                    "x-kubernetes-validations": [
+                        {
+                            "rule": "!(self.operator in ['In', 'NotIn']) || (has(self.values) && self.values.size() > 0)",
+                            "message": "values must not be empty for operator In or NotIn",
+                            "fieldPath": ".values",
+                            "reason": "FieldValueRequired",
+                        },
+                        {
+                            "rule": "!(self.operator in ['Exists', 'DoesNotExist']) || !has(self.values) || self.values.size() == 0",
+                            "message": "values must be empty for operator Exists or DoesNotExist",
+                            "fieldPath": ".values",
+                            "reason": "FieldValueForbidden",
+                        },
+                    ],
+                },
+            },
+        },
+    })
+}
+
+/// A list of metav1.Condition, with the bounds that it has in Go.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 8,
+        "items": {
+            "description": "One aspect of the state of the object.",
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": {
+                    "description": "Accepted, ResolvedRefs, Programmed or AddressConflict.",
+                    "type": "string",
+                    "maxLength": 316,
+                    "pattern": concat!(
+                        r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
+                        r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+                    ),
+                },
+                "status": {
+                    "description": "True, False or Unknown.",
+                    "type": "string",
+                    "enum": ["True", "False", "Unknown"],
+                },
+                "observedGeneration": {
+                    "description": "The metadata.generation that the condition is about.",
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                },
+                "lastTransitionTime": {
+                    "description": "When status last changed.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+                "reason": {
+                    "description": "Why, in one CamelCase word.",
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": {
+                    "description": "Why, for people, and what to do about it.",
+                    "type": "string",
+                    "maxLength": MESSAGE_LENGTH,
+                },
+            },
+        },
+    })
+}
+
+fn with_description(mut schema: Schema, description: &str) -> Schema {
+    schema.insert("description".to_owned(), description.into());
+    schema
+}

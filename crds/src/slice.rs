@@ -1,0 +1,272 @@
+//! MultiNetworkEndpointSlice: some endpoints of a service, on one network and in one address family.
+
+#![allow(clippy::duplicated_attributes, reason = "every printer column has a type of its own")]
+
+use std::net::{AddrParseError, IpAddr};
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::network::NetworkReference;
+use crate::port::Port;
+use crate::schema;
+use crate::service::IpFamily;
+
+/// What a MultiNetworkEndpointSlice holds. As EndpointSlice v1, with the network and with what is known of
+/// each endpoint's device.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[kube(
+    group = "multinetwork.numaproj.io",
+    version = "v1alpha1",
+    kind = "MultiNetworkEndpointSlice",
+    plural = "multinetworkendpointslices",
+    shortname = "mneps",
+    category = "multinet",
+    namespaced,
+    derive = "PartialEq",
+    doc = "Some endpoints of a MultiNetworkService, on one of its networks and in one address family. The label multinetwork.numaproj.io/service-name names the service; a slice without it is ignored. Readers take the union of a service's slices.",
+    printcolumn(
+        name = "AddressType",
+        type_ = "string",
+        json_path = ".spec.addressType",
+        description = "Family of the addresses"
+    ),
+    printcolumn(
+        name = "Network",
+        type_ = "string",
+        json_path = ".spec.network.alias",
+        description = "Alias of the network"
+    ),
+    printcolumn(
+        name = "Service",
+        type_ = "string",
+        json_path = r#".metadata.labels.multinetwork\.numaproj\.io/service-name"#,
+        description = "The service that the endpoints belong to"
+    ),
+    printcolumn(
+        name = "Port",
+        type_ = "integer",
+        json_path = ".spec.ports[0].port",
+        description = "The first port",
+        priority = 1
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.endpoints.all(e, e.addresses.all(a, isIP(a) && ip(a).family() == (self.addressType == 'IPv4' ? 4 : 6) && !ip(a).isUnspecified()))")
+        .message(Message::Expression(
+            "'every address must be one of type ' + self.addressType + ' (not unspecified, no zone, no IPv4-mapped IPv6); \"'\
+             + self.endpoints.map(e, e.addresses[0]).filter(a, !isIP(a) || ip(a).family() != (self.addressType == 'IPv4' ? 4 : 6) || ip(a).isUnspecified())[0]\
+             + '\" is not'".into()
+        ))
+        .field_path(".endpoints")
+)]
+pub struct MultiNetworkEndpointSliceSpec {
+    /// Family of all addresses of the slice: IPv4 or IPv6. It cannot be changed.
+    #[x_kube(
+        validation = Rule::new("self == oldSelf")
+            .message("addressType is immutable; delete the slice and create another")
+    )]
+    pub address_type: IpFamily,
+
+    /// The network that all addresses of the slice are on.
+    pub network: NetworkReference,
+
+    /// The ports that every endpoint has, 0 to 100, with unique names.
+    #[serde(default)]
+    #[schemars(length(max = 100))]
+    #[x_kube(
+        merge_strategy = ListMerge::Atomic,
+        validation = Rule::new("self.all(p, self.exists_one(q, q.name == p.name))")
+            .message("the names of the ports must be unique; at most one may be empty")
+    )]
+    pub ports: Vec<Port>,
+
+    /// The endpoints, 0 to 1000. Readers drop duplicates.
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One endpoint: an address of a pod, and what is known of it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoint {
+    /// Exactly one address, of the slice's addressType, not unspecified (0.0.0.0, ::), without a zone, not
+    /// IPv4-mapped. Any notation of IPv6 is allowed; readers compare addresses, not their texts.
+    #[schemars(schema_with = "schema::addresses")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub addresses: Vec<String>,
+
+    /// State of the endpoint. Absent: ready.
+    #[serde(default, skip_serializing_if = "EndpointConditions::is_unset")]
+    pub conditions: EndpointConditions,
+
+    /// Name of the endpoint below the service's name: a DNS label. Endpoints with the same hostname are one
+    /// name with several addresses. Absent: a name is made of the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::dns_label")]
+    pub hostname: Option<String>,
+
+    /// Name of the Node that the endpoint runs on: a DNS name of at most 253 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub node_name: Option<String>,
+
+    /// Zone that the endpoint is in: the Node's label topology.kubernetes.io/zone, at most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::label_value")]
+    pub zone: Option<String>,
+
+    /// The object that has the address: a Pod. Its uid tells a client that a pod was replaced under the
+    /// same address and name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "TargetReference")]
+    pub target_ref: Option<TargetReference>,
+
+    /// The device that has the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Device")]
+    pub device: Option<Device>,
+}
+
+impl Endpoint {
+    /// The endpoint's one address; `None` if there is none.
+    pub fn address(&self) -> Option<Result<IpAddr, AddrParseError>> {
+        self.addresses.first().map(|text| text.parse())
+    }
+
+    /// Whether the endpoint is to be published; true unless it says otherwise.
+    pub fn is_ready(&self) -> bool {
+        self.conditions.is_ready()
+    }
+}
+
+/// State of an endpoint, as in EndpointSlice v1. Only `ready` decides what is published.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointConditions {
+    /// Whether the endpoint is published: whether it serves and is not terminating, or the service publishes
+    /// addresses that are not ready. Absent: true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub ready: Option<bool>,
+
+    /// Whether the endpoint serves, terminating or not. Absent: true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub serving: Option<bool>,
+
+    /// Whether the endpoint is being deleted. Absent: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub terminating: Option<bool>,
+}
+
+impl EndpointConditions {
+    /// `ready`, or its default, true.
+    pub fn is_ready(&self) -> bool {
+        self.ready.unwrap_or(true)
+    }
+
+    /// `serving`, or its default, true.
+    pub fn is_serving(&self) -> bool {
+        self.serving.unwrap_or(true)
+    }
+
+    /// `terminating`, or its default, false.
+    pub fn is_terminating(&self) -> bool {
+        self.terminating.unwrap_or(false)
+    }
+
+    fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The object that has an address. As the targetRef of EndpointSlice v1.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetReference {
+    /// Kind of the object, such as Pod: printable ASCII, at most 63 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::kind")]
+    pub kind: Option<String>,
+
+    /// Namespace of the object: a DNS label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::dns_label")]
+    pub namespace: Option<String>,
+
+    /// Name of the object: a DNS name of at most 253 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::dns_subdomain")]
+    pub name: Option<String>,
+
+    /// UID of the object: printable ASCII, at most 128 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::uid")]
+    pub uid: Option<String>,
+}
+
+/// The device that has an address: what a client needs to choose the near one of several.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Name of the network interface in the pod, such as net1: at most 15 characters of printable ASCII
+    /// without /, : and spaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::interface")]
+    pub interface: Option<String>,
+
+    /// Hardware address with colons: 6 or 8 octets, or the 20 of IP over InfiniBand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::mac")]
+    pub mac: Option<String>,
+
+    /// Name of the RDMA device, such as mlx5_2; several are joined by commas. Printable ASCII, at most 64
+    /// characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::rdma_device")]
+    pub rdma_device: Option<String>,
+
+    /// PCI address, such as 0000:18:00.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::pci_address")]
+    pub pci_address: Option<String>,
+
+    /// NUMA node of the device, 0 to 1023.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::numa_node")]
+    pub numa_node: Option<u16>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_conditions_are_those_of_endpoint_slice_v1() {
+        let absent = EndpointConditions::default();
+        assert!(absent.is_ready() && absent.is_serving() && !absent.is_terminating());
+        let opposite =
+            EndpointConditions { ready: Some(false), serving: Some(false), terminating: Some(true) };
+        assert!(!opposite.is_ready() && !opposite.is_serving() && opposite.is_terminating());
+    }
+
+    #[test]
+    fn an_address_is_the_same_in_every_notation() {
+        let endpoint = |text: &str| Endpoint { addresses: vec![text.to_owned()], ..Endpoint::default() };
+        assert_eq!(endpoint("2001:DB8:0:0::1").address(), endpoint("2001:db8::1").address());
+        assert!(endpoint("10.0.0.999").address().is_some_and(|address| address.is_err()));
+        assert_eq!(Endpoint::default().address(), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_written() {
+        let endpoint = Endpoint { addresses: vec!["192.0.2.1".to_owned()], ..Endpoint::default() };
+        assert_eq!(serde_json::json!(endpoint), serde_json::json!({"addresses": ["192.0.2.1"]}));
+    }
+}

@@ -1,0 +1,57 @@
+//! What the API server checks of every object's metadata.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::check::{Check, quote};
+use crate::syntax::{self, DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, Text};
+
+/// How much of generateName is kept: with the five characters that are put behind it, 63.
+const GENERATED_PREFIX: usize = 58;
+
+/// Checks metadata; the name is of the kind `name`, which may be narrower than that of Kubernetes.
+pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &Text) {
+    check.field("metadata", |check| {
+        self::name(check, metadata, name);
+        check.optional("namespace", metadata.namespace.as_ref(), &DNS_LABEL);
+        check.field("labels", |check| {
+            for (key, value) in metadata.labels.iter().flatten() {
+                check.entry(quote(key), |check| {
+                    key_of_label(check, key);
+                    if !LABEL_VALUE.accepts(value) {
+                        check.fail(format!("must be {LABEL_VALUE}; {} is not", quote(value)));
+                    }
+                });
+            }
+        });
+        check.field("annotations", |check| {
+            for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {
+                check.entry(quote(key), |check| key_of_label(check, &key.to_lowercase()));
+            }
+        });
+    });
+}
+
+fn name(check: &mut Check, metadata: &ObjectMeta, kind: &Text) {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(name) = given(&metadata.name) {
+        // What no object may be called, then what this kind may not be called.
+        check.text("name", &name, if DNS_SUBDOMAIN.accepts(&name) { kind } else { &DNS_SUBDOMAIN });
+    } else if let Some(prefix) = given(&metadata.generate_name) {
+        let kept: String = prefix.chars().take(GENERATED_PREFIX).collect();
+        if !kind.accepts(&format!("{kept}xxxxx")) {
+            check.field("generateName", |check| {
+                check.fail(format!("must be the beginning of {kind}; {} is not", quote(&prefix)));
+            });
+        }
+    } else {
+        check.field("name", |check| check.fail("must be set"));
+    }
+}
+
+fn key_of_label(check: &mut Check, key: &str) {
+    if !syntax::is_qualified_name(key) {
+        check.fail(
+            "must have a key such as name or example.com/name (name: 1 to 63 of A-Z, a-z, 0-9, -, _ and .)",
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The rules of MultiNetworkService.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+
+use super::check::{Check, quote};
+use super::{common, metadata, sealed::Rules};
+use crate::schema::{SELECTOR_ITEMS, TTL_SECONDS};
+use crate::syntax::{DNS_LABEL, LABEL_VALUE, QUALIFIED_NAME};
+use crate::{IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkReference};
+
+/// Most networks of a service.
+const MAX_NETWORKS: usize = 16;
+
+impl Rules for MultiNetworkService {
+    fn check(&self, check: &mut Check) {
+        metadata::check(check, &self.metadata, &DNS_LABEL);
+        check.field("spec", |check| spec(check, &self.spec));
+    }
+}
+
+fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec) {
+    if let Some(selector) = &spec.selector {
+        check.field("selector", |check| self::selector(check, selector));
+    }
+    check.length("networks", spec.networks.len(), 1..=MAX_NETWORKS);
+    check.items("networks", &spec.networks, common::network);
+    check.unique("networks", "alias", spec.networks.iter().map(NetworkReference::alias));
+    common::ports(check, &spec.ports);
+    check.length("ipFamilies", spec.ip_families.len(), 1..=IpFamily::ALL.len());
+    check.unique("ipFamilies", "", spec.ip_families.iter().map(|family| family.as_str()));
+    if let Some(seconds) = spec.ttl_seconds {
+        check.number("ttlSeconds", seconds, TTL_SECONDS);
+    }
+    if let Some(mirror) = &spec.mirror {
+        check.field("mirror", |check| {
+            check.text("serviceName", &mirror.service_name, &DNS_LABEL);
+            check.optional("network", mirror.network.as_ref(), &DNS_LABEL);
+            if let Some(alias) = mirror.network.as_deref().filter(|alias| spec.network(alias).is_none()) {
+                let message = format!("must be the alias of one of the networks; {} is not", quote(alias));
+                check.field("network", |check| check.fail(message));
+            }
+        });
+    }
+}
+
+fn selector(check: &mut Check, selector: &LabelSelector) {
+    let labels = selector.match_labels.iter().flatten();
+    check.length("matchLabels", labels.clone().count(), 0..=SELECTOR_ITEMS);
+    check.field("matchLabels", |check| {
+        for (key, value) in labels {
+            check.entry(quote(key), |check| {
+                if !QUALIFIED_NAME.accepts(key) {
+                    check.fail(format!("must have a key that is {QUALIFIED_NAME}"));
+                }
+                if !LABEL_VALUE.accepts(value) {
+                    check.fail(format!("must be {LABEL_VALUE}; {} is not", quote(value)));
+                }
+            });
+        }
+    });
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    check.length("matchExpressions", expressions.len(), 0..=SELECTOR_ITEMS);
+    check.items("matchExpressions", expressions, requirement);
+}
+
+fn requirement(check: &mut Check, requirement: &LabelSelectorRequirement) {
+    check.text("key", &requirement.key, &QUALIFIED_NAME);
+    let values = requirement.values.as_deref().unwrap_or_default();
+    check.length("values", values.len(), 0..=SELECTOR_ITEMS);
+    check.items("values", values, |check, value| {
+        if !LABEL_VALUE.accepts(value) {
+            check.fail(format!("must be {LABEL_VALUE}; {} is not", quote(value)));
+        }
+    });
+    let operator = requirement.operator.as_str();
+    match (operator, values.is_empty()) {
+        ("In" | "NotIn", false) | ("Exists" | "DoesNotExist", true) => {}
+        ("In" | "NotIn", true) => {
+            check.field("values", |check| {
+                check.fail(format!("must not be empty for operator {operator}"));
+            });
+        }
+        ("Exists" | "DoesNotExist", false) => {
+            check.field("values", |check| {
+                check.fail(format!("must be empty for operator {operator}"));
+            });
+        }
+        _ => check.field("operator", |check| {
+            check.fail(format!("must be In, NotIn, Exists or DoesNotExist; {} is not", quote(operator)));
+        }),
+    }
+}
