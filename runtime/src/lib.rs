@@ -1,1 +1,59 @@
-//! What both binaries share.
+//! What multinet's binaries share and that is no API type: how they log, watch, get ready, are looked at,
+//! and end.
+//!
+//! ```text
+//!                  API server                                    operator, kubelet, Prometheus
+//!                      │                                                  │
+//!           ┌──────────┴──────────┐  events, errors                 ┌─────┴─────┐
+//!           │ watch, one per kind │ ──────> metrics ──────────────> │   Admin   │
+//!           └──────────┬──────────┘                                 └─────┬─────┘
+//!                      │        └─ ReadyGuard ─> Readiness ───────────────┤
+//!  apply, delete,      v                            ^                     │ debug state
+//!  reset, commit    Index ── the binary's own ──────┼─────────────────────┤
+//!                                                   │                     │ log filter
+//!  SIGTERM ──> drain::on_signal ── not ready ───────┘     log::init ──────┘
+//!                      └── lameduck ──> CancellationToken ──> everything ends
+//! ```
+//!
+//! A binary puts the parts together in this order:
+//!
+//! 1. [`log::init`], so that whatever happens next can be read.
+//! 2. [`drain::on_signal`]. Its token goes to everything that runs; cancelling it is the only way to stop anything.
+//! 3. [`Readiness::register`] for every watch and listener, before the first of them starts: a process that
+//!    has registered nothing yet would count as ready.
+//! 4. [`client::connect`] and a [`watch()`] per kind. Each feeds an [`Index`], which is the binary's own code and sees
+//!    neither streams nor errors: tests call it directly.
+//! 5. [`Admin::serve`], from early on: a process that is not ready yet is the one that is looked at most.
+//! 6. Once the token is cancelled, [`drain::finish`].
+//!
+//! # What holds everywhere
+//!
+//! - Whatever fails is tried again, in its own time; what has been learnt until then stays in use.
+//! - A problem is said once, in one line that tells what to do, and its end once. How often it was met is for the
+//!   metrics.
+//! - Text from outside goes through [`Escaped`] before it becomes part of a line.
+//! - All limits are constants with their reasons beside them. None has a flag: nobody should have to tune them.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod drain;
+pub mod log;
+pub mod watch;
+
+mod admin;
+mod escape;
+mod guarded;
+mod index;
+mod metrics;
+mod process;
+mod ready;
+
+pub use self::admin::Admin;
+pub use self::escape::Escaped;
+pub use self::guarded::{Guarded, Undecodable};
+pub use self::index::{Index, ObjectKey};
+pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
+pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
+pub use self::ready::{Readiness, ReadyGuard};
+pub use self::watch::{WatchConfig, watch};

@@ -1,0 +1,142 @@
+//! The endpoints for operators: probes, metrics, state, log level.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/livez`, `/health` | 200 `ok` as long as the process runs, also while it drains |
+//! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` for everything that is waited for |
+//! | `/metrics` | OpenMetrics text |
+//! | `/debug/state` | JSON of the binary's own, keys sorted |
+//! | `/logging` | GET: the log filter; PUT or POST with a filter as body or `?level=`: sets it |
+//!
+//! Nobody has to prove who they are here, and the log level can be set: the port belongs behind a NetworkPolicy.
+//! What a stranger on it can cost is bounded (see [`connections`]): slow clients, many clients and big requests.
+
+mod connections;
+
+use std::fmt::Write;
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Escaped, LogLevel, Readiness};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Size limit of a request's body, in bytes. A log filter is short.
+const MAX_BODY: usize = 4096;
+
+/// What the admin endpoints show.
+#[derive(Clone)]
+pub struct Admin {
+    /// For `/readyz`.
+    pub readiness: Readiness,
+    /// For `/metrics`.
+    pub registry: Arc<Registry>,
+    /// For `/logging`.
+    pub log_level: LogLevel,
+    /// For `/debug/state`. It is called on a thread of its own, never twice at the same time.
+    pub debug_state: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
+}
+
+impl Admin {
+    /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before.
+    ///
+    /// # Errors
+    ///
+    /// None at present: failing to accept a connection is logged, and tried again.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+        connections::serve(listener, self.router(), shutdown).await;
+        Ok(())
+    }
+
+    fn router(self) -> Router {
+        let one_at_a_time = Arc::new(Mutex::new(()));
+        Router::new()
+            .route("/livez", get(live))
+            .route("/health", get(live))
+            .route("/readyz", get(ready))
+            .route("/ready", get(ready))
+            .route("/metrics", get(metrics))
+            .route("/debug/state", get(move |admin| debug_state(admin, one_at_a_time)))
+            .route("/logging", get(log_level).put(set_log_level).post(set_log_level))
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(self)
+    }
+}
+
+async fn live() -> &'static str {
+    "ok"
+}
+
+async fn ready(State(admin): State<Admin>) -> Response {
+    let pending = admin.readiness.pending();
+    if pending.is_empty() {
+        return "ok".into_response();
+    }
+    let mut lines = String::new();
+    for (name, reason) in &pending {
+        let reason = reason.as_deref().unwrap_or("not ready yet");
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "{}: {}", Escaped(name), Escaped(reason));
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
+        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response(),
+    }
+}
+
+async fn debug_state(State(admin): State<Admin>, one_at_a_time: Arc<Mutex<()>>) -> Response {
+    let _turn = one_at_a_time.lock().await;
+    let text = tokio::task::spawn_blocking(move || {
+        let mut state = (admin.debug_state)();
+        state.sort_all_objects();
+        format!("{state:#}\n")
+    });
+    match text.await {
+        Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the state cannot be shown\n").into_response(),
+    }
+}
+
+async fn log_level(State(admin): State<Admin>) -> String {
+    format!("{}\n", admin.log_level.current())
+}
+
+#[derive(Deserialize)]
+struct SetLogLevel {
+    level: Option<String>,
+}
+
+async fn set_log_level(
+    State(admin): State<Admin>,
+    Query(query): Query<SetLogLevel>,
+    body: String,
+) -> Result<String, (StatusCode, String)> {
+    let filter = query.level.as_deref().unwrap_or(&body).trim();
+    match admin.log_level.set(filter) {
+        Ok(()) => {
+            tracing::info!(filter = %Escaped(filter), "the log filter has been set");
+            Ok(format!("{filter}\n"))
+        }
+        Err(error) => Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string())))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

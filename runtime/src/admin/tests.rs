@@ -1,0 +1,207 @@
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+struct Server {
+    address: SocketAddr,
+    readiness: Readiness,
+    shutdown: CancellationToken,
+    task: JoinHandle<io::Result<()>>,
+    _logger: Box<dyn Any>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        Self::with_state(|| json!({"b": {"z": 1, "a": [2]}, "a": null})).await
+    }
+
+    async fn with_state(state: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Self {
+        let mut registry = Registry::default();
+        let counter = Counter::<u64>::default();
+        registry.register("things", "Things", counter.clone());
+        counter.inc_by(7);
+        let (logger, log_level) = crate::log::unused_logger();
+        let readiness = Readiness::default();
+        let admin = Admin {
+            readiness: readiness.clone(),
+            registry: Arc::new(registry),
+            log_level,
+            debug_state: Arc::new(state),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(admin.serve(listener, shutdown.clone()));
+        Self { address, readiness, shutdown, task, _logger: Box::new(logger) }
+    }
+
+    /// Status and body; the head is checked by those who want to.
+    async fn ask(&self, request: &str) -> (u16, String) {
+        let (head, body) = self.exchange(request, "").await;
+        (status(&head), body)
+    }
+
+    async fn ask_with_body(&self, request: &str, body: &str) -> (u16, String) {
+        let (head, body) = self.exchange(request, body).await;
+        (status(&head), body)
+    }
+
+    async fn exchange(&self, request: &str, body: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = body.len();
+        let text = format!("{request} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+}
+
+fn status(head: &str) -> u16 {
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn text(text: &str) -> String {
+    text.to_owned()
+}
+
+#[tokio::test]
+async fn probes() {
+    let server = Server::start().await;
+    let slices = server.readiness.register("slices");
+    let _listener = server.readiness.register("listener");
+    slices.waiting_for("the CRD\nforged: line");
+
+    for path in ["/livez", "/health"] {
+        assert_eq!(server.ask(&format!("GET {path}")).await, (200, text("ok")));
+    }
+    for path in ["/readyz", "/ready"] {
+        let expected = "listener: not ready yet\nslices: the CRD\\nforged: line\n";
+        assert_eq!(server.ask(&format!("GET {path}")).await, (503, text(expected)));
+    }
+}
+
+#[tokio::test]
+async fn draining_is_alive_but_not_ready() {
+    let server = Server::start().await;
+    assert_eq!(server.ask("GET /readyz").await, (200, text("ok")));
+    server.readiness.start_draining();
+    assert_eq!(server.ask("GET /readyz").await, (503, text("shutdown: draining\n")));
+    assert_eq!(server.ask("GET /livez").await, (200, text("ok")));
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics() {
+    let (head, body) = Server::start().await.exchange("GET /metrics", "").await;
+    assert!(
+        head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        "{head}"
+    );
+    assert!(body.contains("things_total 7\n") && body.ends_with("# EOF\n"), "{body}");
+}
+
+#[tokio::test]
+async fn state_is_sorted_json() {
+    let (head, body) = Server::start().await.exchange("GET /debug/state", "").await;
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let expected = "{\n  \"a\": null,\n  \"b\": {\n    \"a\": [\n      2\n    ],\n    \"z\": 1\n  }\n}\n";
+    assert_eq!(body, expected);
+}
+
+#[tokio::test]
+async fn a_state_that_panics_costs_only_its_own_answer() {
+    let server = Server::with_state(|| panic!("for the test")).await;
+    assert_eq!(server.ask("GET /debug/state").await.0, 500);
+    assert_eq!(server.ask("GET /debug/state").await.0, 500);
+    assert_eq!(server.ask("GET /livez").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_state_at_a_time() {
+    static NOW: AtomicUsize = AtomicUsize::new(0);
+    let server = Server::with_state(|| {
+        let others = NOW.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        NOW.fetch_sub(1, Ordering::SeqCst);
+        json!(others)
+    })
+    .await;
+    let answers = futures::future::join_all((0..4).map(|_| server.ask("GET /debug/state"))).await;
+    assert_eq!(answers, vec![(200, text("0\n")); 4]);
+}
+
+#[tokio::test]
+async fn log_filter() {
+    let server = Server::start().await;
+    assert_eq!(server.ask("GET /logging").await, (200, text("info\n")));
+    assert_eq!(server.ask("PUT /logging?level=info,dns=debug").await, (200, text("info,dns=debug\n")));
+    assert_eq!(server.ask("GET /logging").await, (200, text("info,dns=debug\n")));
+    assert_eq!(server.ask_with_body("POST /logging", "warn\n").await, (200, text("warn\n")));
+
+    for (request, body) in
+        [("PUT /logging?level=loud", ""), ("POST /logging", "a\nb=x"), ("POST /logging", "")]
+    {
+        let (status, line) = server.ask_with_body(request, body).await;
+        assert_eq!(status, 400, "{request}: {line}");
+        assert!(line.starts_with("bad log filter") && line.matches('\n').count() == 1, "{line}");
+    }
+    assert_eq!(server.ask("GET /logging").await, (200, text("warn\n")));
+}
+
+#[tokio::test]
+async fn what_is_not_there() {
+    let server = Server::start().await;
+    assert_eq!(server.ask("GET /").await.0, 404);
+    assert_eq!(server.ask("DELETE /logging").await.0, 405);
+    assert_eq!(server.ask_with_body("PUT /logging", &"x".repeat(MAX_BODY + 1)).await.0, 413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_finish_its_request_is_dropped() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: te").await.unwrap();
+    let start = tokio::time::Instant::now();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"");
+    // By the clock of this test, which moves only while everybody waits.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn more_clients_than_places_are_served_one_after_the_other() {
+    let server = Server::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..connections::MAX_CONNECTIONS {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut late = TcpStream::connect(server.address).await.unwrap();
+    late.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut byte = [0];
+    let early = tokio::time::timeout(Duration::from_millis(200), late.read(&mut byte)).await;
+    assert!(early.is_err(), "there should be no place left");
+    idle.clear();
+    let mut answer = String::new();
+    late.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn shutdown_ends_the_server_and_frees_the_port() {
+    let server = Server::start().await;
+    assert_eq!(server.ask("GET /livez").await.0, 200);
+    server.shutdown.cancel();
+    server.task.await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}

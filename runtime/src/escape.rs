@@ -1,0 +1,49 @@
+//! Foreign text in one line that is safe for a terminal.
+
+use std::fmt;
+
+/// Displays text from outside with its control characters escaped (`\n`, `\u{1b}`).
+///
+/// For everything that others wrote and that ends up in a log line or in a line-based answer:
+/// it cannot start a line of its own, and no escape sequence reaches a terminal. (The log formats
+/// escape some control characters, but neither line feeds nor carriage returns.)
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.0.split_inclusive(needs_escape) {
+            let clean = part.trim_end_matches(needs_escape);
+            f.write_str(clean)?;
+            for c in part[clean.len()..].chars() {
+                write!(f, "{}", c.escape_default())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, line and paragraph separators, and the marks that turn the direction of writing.
+fn needs_escape(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_nothing_else() {
+        let cases = [
+            ("plain, with umlauts: ä \\ \"", "plain, with umlauts: ä \\ \""),
+            ("two\nlines\r\n", "two\\nlines\\r\\n"),
+            ("\x1b[31mred\x1b[0m", "\\u{1b}[31mred\\u{1b}[0m"),
+            ("c1 \u{9b}31m, del \x7f, tab\t.", "c1 \\u{9b}31m, del \\u{7f}, tab\\t."),
+            ("right\u{202e}left\u{2028}", "right\\u{202e}left\\u{2028}"),
+            ("", ""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Escaped(text).to_string(), expected);
+        }
+    }
+}

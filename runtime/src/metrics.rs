@@ -1,0 +1,161 @@
+//! Metrics that every binary has: about its watches, its build and its process.
+
+use std::borrow::Cow;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::process::ProcessCollector;
+
+/// What the names of all metrics of our own start with, an underscore between.
+pub const METRICS_PREFIX: &str = "multinet";
+
+/// Registers `multinet_build_info{version}` and the usual `process_…` metrics.
+///
+/// `registry` is the root one, without a prefix: the names of process metrics are the same in every program.
+pub fn register_process_metrics(registry: &mut Registry, version: &'static str) {
+    registry.sub_registry_with_prefix(METRICS_PREFIX).register(
+        "build",
+        "The version that is running",
+        Info::new([("version", version)]),
+    );
+    registry.register_collector(Box::new(ProcessCollector));
+}
+
+/// The metrics of all watches of a process. Clones count into the same.
+#[derive(Clone, Debug, Default)]
+pub struct WatchMetrics {
+    events: Family<EventLabels, Counter>,
+    errors: Family<ErrorLabels, Counter>,
+    undecodable: Family<KindLabels, Gauge>,
+    relists: Family<KindLabels, Counter>,
+}
+
+impl WatchMetrics {
+    /// Registers the metrics, with the prefix `multinet`; `registry` is the root one.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let registry = registry.sub_registry_with_prefix(METRICS_PREFIX);
+        registry.register(
+            "watch_events",
+            "Objects that the API server has told of; op is list, apply or delete",
+            metrics.events.clone(),
+        );
+        registry.register(
+            "watch_errors",
+            "Failed lists and watches; each is tried again after a while",
+            metrics.errors.clone(),
+        );
+        registry.register(
+            "watch_undecodable_objects",
+            "Objects whose newest version cannot be decoded; their last good version stays in use",
+            metrics.undecodable.clone(),
+        );
+        registry.register(
+            "watch_relists",
+            "Complete lists, the first one of a process included",
+            metrics.relists.clone(),
+        );
+        metrics
+    }
+
+    /// The metrics of one watch. They are there from now on, with zero where nothing has happened yet.
+    pub(crate) fn of_kind(&self, kind: Cow<'static, str>) -> KindMetrics {
+        let labels = KindLabels { kind: kind.clone() };
+        let events = |op| self.events.get_or_create_owned(&EventLabels { kind: kind.clone(), op });
+        KindMetrics {
+            listed: events("list"),
+            applied: events("apply"),
+            deleted: events("delete"),
+            undecodable: self.undecodable.get_or_create_owned(&labels),
+            relists: self.relists.get_or_create_owned(&labels),
+            errors: self.errors.clone(),
+            kind,
+        }
+    }
+}
+
+/// The metrics of one watch.
+#[derive(Clone, Debug)]
+pub(crate) struct KindMetrics {
+    pub(crate) listed: Counter,
+    pub(crate) applied: Counter,
+    pub(crate) deleted: Counter,
+    pub(crate) undecodable: Gauge,
+    pub(crate) relists: Counter,
+    errors: Family<ErrorLabels, Counter>,
+    kind: Cow<'static, str>,
+}
+
+impl KindMetrics {
+    /// A list or watch has failed for `reason`, one of a few fixed words.
+    pub(crate) fn error(&self, reason: &'static str) {
+        self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }).inc();
+    }
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    kind: Cow<'static, str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct EventLabels {
+    kind: Cow<'static, str>,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ErrorLabels {
+    kind: Cow<'static, str>,
+    reason: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    fn text(registry: &Registry) -> String {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn names_and_labels() {
+        let mut registry = Registry::default();
+        let metrics = WatchMetrics::register(&mut registry);
+        let pods = metrics.of_kind("Pod".into());
+        pods.listed.inc_by(3);
+        pods.deleted.inc();
+        pods.undecodable.set(2);
+        pods.error("forbidden");
+
+        let text = text(&registry);
+        for line in [
+            r#"multinet_watch_events_total{kind="Pod",op="list"} 3"#,
+            r#"multinet_watch_events_total{kind="Pod",op="apply"} 0"#,
+            r#"multinet_watch_events_total{kind="Pod",op="delete"} 1"#,
+            r#"multinet_watch_errors_total{kind="Pod",reason="forbidden"} 1"#,
+            r#"multinet_watch_undecodable_objects{kind="Pod"} 2"#,
+            r#"multinet_watch_relists_total{kind="Pod"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn build_and_process() {
+        let mut registry = Registry::default();
+        register_process_metrics(&mut registry, "1.2.3");
+        let text = text(&registry);
+        assert!(text.contains(r#"multinet_build_info{version="1.2.3"} 1"#), "{text}");
+        assert!(text.contains("\nprocess_start_time_seconds "), "{text}");
+    }
+}

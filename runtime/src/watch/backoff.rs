@@ -1,0 +1,87 @@
+//! How long to wait before the next attempt.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+/// The first pause.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// The longest pause. An API server that is back is noticed within this time.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The longest pause that an API server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
+
+/// Pauses that double, each shortened by up to a half at random, so that many clients of a
+/// restarted API server do not come back at the same moment.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    next: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next: FIRST }
+    }
+}
+
+impl Backoff {
+    /// The pause before the next attempt. `asked`: what the API server has asked for, if it has; then it is
+    /// that long at least, and half as much again at most.
+    pub(super) fn pause(&mut self, asked: Option<Duration>) -> Duration {
+        let longest = match asked {
+            Some(asked) => asked.min(LONGEST_ASKED) * 3 / 2,
+            None => self.next,
+        };
+        self.next = (self.next * 2).min(LONGEST);
+        let shortest = if asked.is_some() { longest * 2 / 3 } else { longest / 2 };
+        shortest + (longest - shortest).mul_f64(random_fraction())
+    }
+
+    /// An attempt has succeeded.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A number from 0 to 1. Seeding hashers is the one source of randomness in the standard library.
+fn random_fraction() -> f64 {
+    let random = RandomState::new().build_hasher().finish();
+    f64::from((random >> 32) as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut backoff = Backoff::default();
+        let mut longest = FIRST;
+        for _ in 0..10 {
+            let pause = backoff.pause(None);
+            assert!(longest / 2 <= pause && pause <= longest, "{pause:?} is not within {longest:?}");
+            longest = (longest * 2).min(LONGEST);
+        }
+        assert_eq!(longest, LONGEST);
+        backoff.reset();
+        assert!(backoff.pause(None) <= FIRST);
+    }
+
+    #[test]
+    fn what_the_server_asks_for_within_bounds() {
+        let mut backoff = Backoff::default();
+        for _ in 0..10 {
+            let pause = backoff.pause(Some(Duration::from_secs(1)));
+            assert!(Duration::from_secs(1) <= pause && pause <= Duration::from_millis(1500), "{pause:?}");
+        }
+        assert!(backoff.pause(Some(Duration::MAX)) <= LONGEST_ASKED * 3 / 2);
+    }
+
+    #[test]
+    fn clients_spread() {
+        let pauses: Vec<Duration> = (0..20).map(|_| Backoff::default().pause(None)).collect();
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
+    }
+}

@@ -1,0 +1,249 @@
+//! What can go wrong with a list or watch, in few kinds.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use kube::core::Status;
+
+/// How much of a message from outside is repeated, in bytes. A proxy may answer with a whole page.
+const MESSAGE: usize = 300;
+
+/// A failed list or watch.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) kind: ProblemKind,
+    /// What was said about it, by the API server or the operating system.
+    pub(super) message: String,
+    /// How long the API server asks us to wait.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// Kinds of problems; each calls for something else, from us or from the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProblemKind {
+    /// 404: the API server does not know the kind.
+    Missing,
+    /// 403: we may not.
+    Forbidden,
+    /// 401, or no credentials to send.
+    Unauthorized,
+    /// 429: too much load, or a storage that is being initialised.
+    Busy,
+    /// 5xx.
+    Failing,
+    /// Any other answer that is not a success.
+    Refused,
+    /// 410: the version that we know is too old, or of another storage.
+    Expired,
+    /// An answer that is not what it should be.
+    Garbled,
+    /// No connection.
+    Unreachable,
+    /// A connection without an answer.
+    Silent,
+    /// An answer that broke off.
+    Cut,
+}
+
+impl Problem {
+    pub(super) fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MESSAGE {
+            message.truncate(message.floor_char_boundary(MESSAGE));
+            message.push('…');
+        }
+        Self { kind, message, retry_after: None }
+    }
+}
+
+impl From<Box<Status>> for Problem {
+    /// A status instead of an answer, or in the midst of a watch.
+    fn from(status: Box<Status>) -> Self {
+        // After its storage has been restored from a backup, an API server may know only older versions than we.
+        let too_large = status.details.iter().flat_map(|details| &details.causes);
+        let kind = match status.code {
+            _ if too_large.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge") => {
+                ProblemKind::Expired
+            }
+            401 => ProblemKind::Unauthorized,
+            403 => ProblemKind::Forbidden,
+            404 => ProblemKind::Missing,
+            410 => ProblemKind::Expired,
+            429 => ProblemKind::Busy,
+            400..500 => ProblemKind::Refused,
+            _ => ProblemKind::Failing,
+        };
+        let asked = status.details.map_or(0, |details| details.retry_after_seconds);
+        let message =
+            if status.message.is_empty() { format!("status {}", status.code) } else { status.message };
+        Self {
+            retry_after: (asked > 0).then(|| Duration::from_secs(asked.into())),
+            ..Self::new(kind, message)
+        }
+    }
+}
+
+impl From<kube::Error> for Problem {
+    fn from(error: kube::Error) -> Self {
+        let kind = match error {
+            kube::Error::Api(status) => return status.into(),
+            kube::Error::Auth(_) => ProblemKind::Unauthorized,
+            kube::Error::ReadEvents(_) => ProblemKind::Cut,
+            kube::Error::SerdeError(_)
+            | kube::Error::FromUtf8(_)
+            | kube::Error::LinesCodecMaxLineLengthExceeded => ProblemKind::Garbled,
+            kube::Error::BuildRequest(_) | kube::Error::HttpError(_) => ProblemKind::Refused,
+            _ => ProblemKind::Unreachable,
+        };
+        Self::new(kind, innermost(&error))
+    }
+}
+
+impl ProblemKind {
+    /// The value of the metric's label.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Forbidden => "forbidden",
+            Self::Unauthorized => "unauthorized",
+            Self::Busy => "busy",
+            Self::Failing => "failing",
+            Self::Refused => "refused",
+            Self::Expired => "expired",
+            Self::Garbled => "garbled",
+            Self::Unreachable => "unreachable",
+            Self::Silent => "silent",
+            Self::Cut => "cut",
+        }
+    }
+
+    /// Whether the watch cannot go on where it stopped, and a list has to tell what is there.
+    pub(super) fn needs_list(self) -> bool {
+        matches!(self, Self::Missing | Self::Refused | Self::Expired | Self::Garbled)
+    }
+
+    /// Whether it happens to healthy watches too, and is over with the next attempt.
+    pub(super) fn is_routine(self) -> bool {
+        matches!(self, Self::Expired | Self::Cut)
+    }
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Missing => "the API server does not know this kind",
+            Self::Forbidden => "the API server does not allow it",
+            Self::Unauthorized => "the API server does not accept our credentials",
+            Self::Busy => "the API server is busy",
+            Self::Failing => "the API server fails",
+            Self::Refused => "the API server refuses the request",
+            Self::Expired => "the API server no longer knows the version that we know",
+            Self::Garbled => "the API server's answer cannot be read",
+            Self::Unreachable => "the API server cannot be reached",
+            Self::Silent => "the API server does not answer",
+            Self::Cut => "the connection to the API server broke off",
+        })
+    }
+}
+
+/// The error at the end of the chain of sources: "Connection refused" rather than "client error".
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    match innermost.downcast_ref::<io::Error>() {
+        // A limit of the client's own, whose text is "deadline has elapsed".
+        Some(error) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
+            "no answer in time".to_owned()
+        }
+        _ => innermost.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    use super::*;
+
+    fn status(code: u16) -> Box<Status> {
+        Status::failure("because", "Reason").with_code(code).boxed()
+    }
+
+    #[test]
+    fn kinds_of_statuses() {
+        let cases = [
+            (400, ProblemKind::Refused),
+            (401, ProblemKind::Unauthorized),
+            (403, ProblemKind::Forbidden),
+            (404, ProblemKind::Missing),
+            (410, ProblemKind::Expired),
+            (422, ProblemKind::Refused),
+            (429, ProblemKind::Busy),
+            (500, ProblemKind::Failing),
+            (504, ProblemKind::Failing),
+            (0, ProblemKind::Failing),
+        ];
+        for (code, kind) in cases {
+            assert_eq!(Problem::from(status(code)).kind, kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_version_from_the_future_needs_a_list() {
+        let cause = StatusCause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: String::new(),
+            field: String::new(),
+        };
+        let details = StatusDetails { causes: vec![cause], retry_after_seconds: 1, ..details() };
+        let problem = Problem::from(Box::new(status(504).with_details(details)));
+        assert_eq!(problem.kind, ProblemKind::Expired);
+        assert!(problem.kind.needs_list());
+    }
+
+    #[test]
+    fn the_server_may_ask_for_a_pause() {
+        let details = StatusDetails { retry_after_seconds: 7, ..details() };
+        let problem = Problem::from(Box::new(status(429).with_details(details)));
+        assert_eq!(problem.retry_after, Some(Duration::from_secs(7)));
+        assert_eq!(Problem::from(status(429)).retry_after, None);
+    }
+
+    #[test]
+    fn the_innermost_error_is_the_one_to_read() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let problem = Problem::from(kube::Error::Service(Box::new(io::Error::other(refused))));
+        assert_eq!(
+            (problem.kind, problem.message.as_str()),
+            (ProblemKind::Unreachable, "connection refused")
+        );
+    }
+
+    #[test]
+    fn a_limit_of_our_own_is_put_in_words() {
+        let elapsed = io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
+        let problem = Problem::from(kube::Error::Service(Box::new(elapsed)));
+        assert_eq!((problem.kind, problem.message.as_str()), (ProblemKind::Unreachable, "no answer in time"));
+    }
+
+    #[test]
+    fn pages_are_cut_short() {
+        let problem = Problem::new(ProblemKind::Failing, "ä".repeat(1000));
+        assert!(problem.message.len() < MESSAGE + 4 && problem.message.ends_with('…'));
+    }
+
+    fn details() -> StatusDetails {
+        StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Lists in pages, and what follows a list.
+
+use multinet_runtime::watch::Lists;
+use serde_json::json;
+
+use crate::world::{World, object};
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_applied_as_they_come_and_the_watch_goes_on_from_the_last() {
+    let mut world = World::start(Lists::Pages);
+    let first = world.api.next_list().await;
+    assert_eq!(world.reason().as_deref(), Some("listing configmaps"));
+    assert_eq!(first.uri.path(), "/api/v1/configmaps");
+    assert_eq!((first.query("limit").as_deref(), first.query("continue")), (Some("100"), None));
+    first.page("6", "more", &[object("a", "1"), object("b", "2")]);
+    world.calls.expect(["apply a@1", "apply b@2"]).await;
+
+    let second = world.api.next_list().await;
+    assert_eq!(
+        (second.query("limit").as_deref(), second.query("continue").as_deref()),
+        (Some("100"), Some("more"))
+    );
+    assert!(!world.readiness.is_ready());
+    second.list("7", &[object("c", "3")]);
+    world.calls.expect(["apply c@3", "reset a b c", "commit"]).await;
+
+    let watch = world.api.next_watch("7").await;
+    assert!(world.readiness.is_ready());
+    assert_eq!(watch.query("allowWatchBookmarks").as_deref(), Some("true"));
+    assert_eq!(watch.query("timeoutSeconds").as_deref(), Some("30"));
+    assert_eq!(world.metric("multinet_watch_events_total{kind=\"ConfigMap\",op=\"list\"}"), Some(3.0));
+    assert_eq!(world.metric("multinet_watch_relists_total{kind=\"ConfigMap\"}"), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_is_a_list() {
+    let mut world = World::start(Lists::Pages);
+    world.api.next_list().await.list("1", &[]);
+    world.calls.expect(["reset ", "commit"]).await;
+    world.api.next_watch("1").await;
+    assert!(world.readiness.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_reach_the_index_in_their_order() {
+    let mut world = World::listed(&[object("a", "1")]).await;
+    let events = world.api.next_watch("1").await.stream();
+    events.added(&object("b", "2"));
+    events.modified(&object("a", "3"));
+    events.deleted(&object("b", "4"));
+    world.calls.expect(["apply b@2", "apply a@3", "delete b", "commit"]).await;
+
+    drop(events);
+    world.api.next_watch("4").await;
+    assert_eq!(world.metric("multinet_watch_events_total{kind=\"ConfigMap\",op=\"apply\"}"), Some(2.0));
+    assert_eq!(world.metric("multinet_watch_events_total{kind=\"ConfigMap\",op=\"delete\"}"), Some(1.0));
+    assert_eq!(world.warnings(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_move_the_version_on_without_a_call() {
+    let mut world = World::listed(&[]).await;
+    let events = world.api.next_watch("1").await.stream();
+    events.bookmark("40");
+    drop(events);
+    world.api.next_watch("40").await;
+    world.calls.expect_none();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_calls_for_a_list_that_tells_what_is_gone() {
+    let mut world = World::listed(&[object("a", "1"), object("b", "1")]).await;
+    // Once instead of the answer, once in the midst of the events.
+    world.api.next_watch("1").await.status(410, "too old resource version");
+    world.api.next_list().await.list("10", &[object("b", "1"), object("c", "9")]);
+    world.calls.expect(["apply b@1", "apply c@9", "reset b c", "commit"]).await;
+
+    let events = world.api.next_watch("10").await.stream();
+    events.added(&object("d", "11"));
+    events.error(410, "too old resource version");
+    world.calls.expect(["apply d@11", "commit"]).await;
+    world.api.next_list().await.list("20", &[object("d", "11")]);
+    world.calls.expect(["apply d@11", "reset d", "commit"]).await;
+    world.api.next_watch("20").await;
+    assert_eq!(world.warnings(), [""; 0], "that is routine");
+    assert_eq!(world.metric("multinet_watch_errors_total{kind=\"ConfigMap\",reason=\"expired\"}"), Some(2.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_expires_between_two_pages_starts_anew() {
+    let mut world = World::start(Lists::Pages);
+    world.api.next_list().await.page("5", "more", &[object("gone-meanwhile", "1")]);
+    world.api.next_list().await.status(410, "the provided continue parameter is too old");
+    world.calls.expect(["apply gone-meanwhile@1", "commit"]).await;
+    assert!(!world.readiness.is_ready());
+
+    let again = world.api.next_list().await;
+    assert_eq!(again.query("continue"), None);
+    again.list("6", &[object("a", "2")]);
+    world.calls.expect(["apply a@2", "reset a", "commit"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn managed_fields_never_reach_the_index() {
+    let mut managed = object("a", "1");
+    managed["metadata"]["managedFields"] =
+        json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:data": {}}}]);
+    let mut world = World::start(Lists::Pages);
+    world.api.next_list().await.list("1", std::slice::from_ref(&managed));
+    // The recording index insists on it.
+    world.calls.expect(["apply a@1", "reset a", "commit"]).await;
+    world.api.next_watch("1").await.stream().modified(&managed);
+    world.calls.expect(["apply a@1", "commit"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_ends_the_watch() {
+    let mut world = World::listed(&[]).await;
+    let _events = world.api.next_watch("1").await.stream();
+    world.shutdown.cancel();
+    world.task.await.unwrap();
+}

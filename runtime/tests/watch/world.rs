@@ -1,0 +1,195 @@
+//! A running watch, and everything that can be seen of it.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use multinet_runtime::watch::Lists;
+use multinet_runtime::{Index, ObjectKey, Readiness, WatchConfig, WatchMetrics, watch};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::subscriber::DefaultGuard;
+
+use crate::fake::FakeApi;
+
+/// What the watch says to do about a kind that is not there.
+pub(crate) const HINT: &str = "kubectl apply -f deploy/crds";
+
+/// No test takes this long, by its own clock; what is waited for longer will not come.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+pub(crate) struct World {
+    pub(crate) api: FakeApi,
+    pub(crate) calls: Calls,
+    pub(crate) readiness: Readiness,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
+    registry: Registry,
+    logs: Logs,
+    _logger: DefaultGuard,
+}
+
+impl World {
+    /// A watch of all ConfigMaps whose first request is on its way.
+    pub(crate) fn start(lists: Lists) -> Self {
+        let logs = Logs::default();
+        let writer = logs.clone();
+        let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let logger = tracing::subscriber::set_default(logger);
+
+        let (client, api) = FakeApi::new();
+        let (index, calls) = recorder();
+        let (readiness, shutdown) = (Readiness::default(), CancellationToken::new());
+        let mut registry = Registry::default();
+        let metrics = WatchMetrics::register(&mut registry);
+        let config = WatchConfig { lists, ..WatchConfig::<ConfigMap>::new(Api::all(client), HINT) };
+        let guard = readiness.register("configmaps");
+        let task = tokio::spawn(watch(config, Arc::new(index), guard, metrics, shutdown.clone()));
+        Self { api, calls, readiness, shutdown, task, registry, logs, _logger: logger }
+    }
+
+    /// A watch that has listed `items` in one page, at version 1, and whose next request is for the changes.
+    pub(crate) async fn listed(items: &[Value]) -> Self {
+        let mut world = Self::start(Lists::Pages);
+        world.api.next_list().await.list("1", items);
+        world.calls.skip(items.len()).await;
+        assert!(world.calls.next().await.starts_with("reset"));
+        world.calls.expect(["commit"]).await;
+        world
+    }
+
+    /// What the watch waits for, if it is not ready.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.readiness.pending().pop().and_then(|(_, reason)| reason)
+    }
+
+    /// The lines of a level that have been logged, and that contain `text`.
+    pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
+        self.logs.lines().iter().filter(|line| line.contains(level) && line.contains(text)).count()
+    }
+
+    /// All lines that are worth a look.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.logs
+            .lines()
+            .into_iter()
+            .filter(|line| line.contains(" WARN ") || line.contains("ERROR"))
+            .collect()
+    }
+
+    /// The value of a metric, as it is scraped.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        Some(value.parse().unwrap())
+    }
+}
+
+/// A ConfigMap called `name` in the namespace `default`.
+pub(crate) fn object(name: &str, version: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default", "resourceVersion": version}, "data": {"k": "v"}})
+}
+
+/// The same, but it does not decode.
+pub(crate) fn bad_object(name: &str, version: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default", "resourceVersion": version}, "data": "not a map"})
+}
+
+/// Calls of the index, as text, in their order: `apply a@1`, `delete a`, `reset a b`, `commit`.
+pub(crate) struct Calls {
+    calls: mpsc::UnboundedReceiver<String>,
+}
+
+impl Calls {
+    pub(crate) async fn next(&mut self) -> String {
+        let next = tokio::time::timeout(PATIENCE, self.calls.next()).await;
+        next.expect("no further call of the index").expect("the index is gone")
+    }
+
+    /// The next calls have to be these.
+    pub(crate) async fn expect<const N: usize>(&mut self, expected: [&str; N]) {
+        let mut calls = Vec::new();
+        for _ in 0..N {
+            calls.push(self.next().await);
+        }
+        assert_eq!(calls, expected);
+    }
+
+    pub(crate) async fn skip(&mut self, number: usize) {
+        for _ in 0..number {
+            self.next().await;
+        }
+    }
+
+    /// There has been no further call up to now.
+    pub(crate) fn expect_none(&mut self) {
+        if let Ok(call) = self.calls.try_recv() {
+            panic!("unexpected call of the index: {call}");
+        }
+    }
+}
+
+struct Recorder {
+    calls: mpsc::UnboundedSender<String>,
+}
+
+fn recorder() -> (Recorder, Calls) {
+    let (send, calls) = mpsc::unbounded();
+    (Recorder { calls: send }, Calls { calls })
+}
+
+impl Recorder {
+    fn call(&self, text: String) {
+        let _ = self.calls.unbounded_send(text);
+    }
+}
+
+impl Index<ConfigMap> for Recorder {
+    fn apply(&self, object: ConfigMap) {
+        assert_eq!(object.metadata.managed_fields, None);
+        let name = object.metadata.name.unwrap();
+        self.call(format!("apply {name}@{}", object.metadata.resource_version.unwrap_or_default()));
+    }
+
+    fn delete(&self, key: &ObjectKey) {
+        assert_eq!(key.namespace, "default");
+        self.call(format!("delete {}", key.name));
+    }
+
+    fn reset(&self, live: &HashSet<ObjectKey>) {
+        let mut names: Vec<&str> = live.iter().map(|key| key.name.as_str()).collect();
+        names.sort_unstable();
+        self.call(format!("reset {}", names.join(" ")));
+    }
+
+    fn commit(&self) {
+        self.call("commit".to_owned());
+    }
+}
+
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl Logs {
+    fn lines(&self) -> Vec<String> {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+impl Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
