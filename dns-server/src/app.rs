@@ -1,0 +1,150 @@
+//! Wiring: everything is bound and loaded before anything runs, so that a start either fails with one line
+//! or holds.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use multinet_runtime::{Admin, LogLevel, Readiness, drain, log, register_process_metrics};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::answers::{self, Answers};
+use crate::config::Config;
+use crate::engine::{Engine, Settings};
+use crate::listeners::Listeners;
+use crate::metrics::{self, SourceMetrics, Tallies};
+use crate::source::{self, keep};
+use crate::state::State;
+use crate::zone::{ZoneSettings, Zones};
+
+/// How long what is under way at the end of the lameduck may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Serves until a signal, or says why it cannot start.
+pub fn run(config: Config) -> Result<()> {
+    let log_level = log::init(&config.log)?;
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        warn!(%error, "the limit of open files stays as it is");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = Server::bind(config, log_level).await?;
+        server.serve().await
+    })
+}
+
+/// A server that has all it needs and answers nothing yet.
+struct Server {
+    config: Config,
+    state: Arc<State>,
+    engine: Engine,
+    listeners: Listeners,
+    admin: Option<(TcpListener, Admin)>,
+    source: source::Prepared,
+    readiness: Readiness,
+    source_metrics: SourceMetrics,
+}
+
+impl Server {
+    async fn bind(config: Config, log_level: LogLevel) -> Result<Self> {
+        let readiness = Readiness::default();
+        let mut registry = Registry::default();
+        register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
+        let tallies = Tallies::default();
+        let source_metrics = SourceMetrics::default();
+        let latency = metrics::programming_latency();
+
+        let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
+        let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
+        let zones = zones(&config, &listeners)?;
+        let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
+        let answers = Arc::new(Answers::new(zones, serial));
+        let observe = latency.clone();
+        let state = Arc::new(State::new(answers, config.ttl, move |took| {
+            observe.observe(took.as_secs_f64());
+        }));
+        metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
+        let source = source::prepare(&config.source, &readiness, &source_metrics, &mut registry).await?;
+        if let Some(saved) = saved {
+            state.restore(saved);
+        }
+
+        let settings = Settings {
+            rotate: config.rotate,
+            log_queries: config.log_queries,
+            transfer_to: config.transfer_to.clone(),
+        };
+        let engine = Engine::new(Arc::clone(&state), settings, tallies);
+        let admin = match config.admin {
+            Some(address) => Some(bind_admin(address, &readiness, registry, log_level, &state).await?),
+            None => None,
+        };
+        Ok(Self { config, state, engine, listeners, admin, source, readiness, source_metrics })
+    }
+
+    async fn serve(self) -> Result<()> {
+        let shutdown = drain::on_signal(self.readiness.clone(), self.config.lameduck);
+        let tasks = TaskTracker::new();
+        if let Some((listener, admin)) = self.admin {
+            info!("admin on http://{}", listener.local_addr()?);
+            tasks.spawn(admin.serve(listener, shutdown.clone()));
+        }
+        self.listeners.serve(&self.engine, &tasks, &shutdown)?;
+        // The sources and the snapshot end with the lameduck too; nothing waits for a watch.
+        self.source.follow(Arc::clone(&self.state), &tasks, shutdown.clone());
+        if let Some((file, max_age)) = self.config.snapshot {
+            let keeping = keep::keep(file, max_age, self.state, self.source_metrics, shutdown.clone());
+            tasks.spawn(keeping);
+        }
+        shutdown.cancelled().await;
+        if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
+            warn!("{unfinished}");
+        }
+        info!("stopped");
+        Ok(())
+    }
+}
+
+fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {
+    let ns_addresses = if config.ns_addresses.is_empty() {
+        let listening = listeners.addresses().map(|address: SocketAddr| address.ip().to_canonical());
+        listening.filter(|address: &IpAddr| !address.is_unspecified()).collect::<BTreeSet<_>>()
+    } else {
+        config.ns_addresses.clone()
+    };
+    let settings = ZoneSettings { ttl: config.ttl, ns_addresses };
+    Zones::new(config.zones.clone(), &config.reverse_zones, &settings)
+        .ok_or_else(|| anyhow!("--zone: too long, no name fits below it; choose a shorter zone"))
+}
+
+async fn bind_admin(
+    address: SocketAddr,
+    readiness: &Readiness,
+    registry: Registry,
+    log_level: LogLevel,
+    state: &Arc<State>,
+) -> Result<(TcpListener, Admin)> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("--admin {address}: cannot listen; choose another address or port"))?;
+    let state = Arc::clone(state);
+    let admin = Admin {
+        readiness: readiness.clone(),
+        registry: Arc::new(registry),
+        log_level,
+        debug_state: Arc::new(move || state.describe()),
+    };
+    Ok((listener, admin))
+}
+
+/// What clap says of a bad command line, as one line.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    format!("{}; see multinet-dns --help", first.join(" ").trim_start_matches("error: "))
+}

@@ -1,0 +1,350 @@
+//! The command line, and what it means once it is checked.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use ipnet::IpNet;
+use multinet_runtime::LogArgs;
+
+use crate::listen::{Listen, ListenProto};
+use crate::name::Name;
+
+/// DNS for the second NICs of pods.
+///
+/// Serves MultiNetworkServices as headless services: A, AAAA, SRV, TXT and PTR records of the ready
+/// endpoints in their MultiNetworkEndpointSlices, below `<service>.<namespace>.svc.<zone>`. The objects
+/// come from YAML files, or from the Kubernetes API server. CoreDNS reaches the server by a `forward`
+/// stanza.
+#[derive(Debug, Parser)]
+#[command(name = "multinet-dns", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Args {
+    /// File or folder with MultiNetworkServices and -EndpointSlices in YAML or JSON, followed as it changes
+    ///
+    /// A folder is walked; objects of other kinds are passed over. May be repeated. Without it the objects
+    /// come from the Kubernetes API server of the pod's service account, or of KUBECONFIG.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MULTINET_MANIFESTS",
+        value_delimiter = ',',
+        help_heading = "Source"
+    )]
+    manifests: Vec<PathBuf>,
+
+    /// File to keep what is known in, to answer from (marked stale) until the next run has synced
+    #[arg(long, value_name = "FILE", env = "MULTINET_SNAPSHOT", help_heading = "Source")]
+    snapshot: Option<PathBuf>,
+
+    /// How old a snapshot may be
+    #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = "1h",
+          value_parser = duration, requires = "snapshot", help_heading = "Source")]
+    snapshot_max_age: Duration,
+
+    /// Zone to answer for; may be repeated, reverse names lead into the first
+    #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", value_delimiter = ',', value_parser = zone,
+          default_value = "multinet.cluster.local", help_heading = "Answers")]
+    zone: Vec<Name>,
+
+    /// Reverse zone to answer for; may be repeated
+    #[arg(long, value_name = "NAME", env = "MULTINET_REVERSE_ZONE", value_delimiter = ',',
+          value_parser = reverse_zone, default_values = ["in-addr.arpa", "ip6.arpa"], help_heading = "Answers")]
+    reverse_zone: Vec<Name>,
+
+    /// Time to live in seconds, 0 to 3600, of services that do not say their own
+    #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
+    ttl: u32,
+
+    /// Whether address records begin at a different one in every answer
+    #[arg(long, env = "MULTINET_ANSWER_ORDER", default_value = "rotate", help_heading = "Answers")]
+    answer_order: AnswerOrder,
+
+    /// Address of this server, for `ns.dns.<zone>`; may be repeated [default: the listening ones that are
+    /// not wildcards]
+    #[arg(
+        long,
+        value_name = "IP",
+        env = "MULTINET_NS_ADDRESS",
+        value_delimiter = ',',
+        help_heading = "Answers"
+    )]
+    ns_address: Vec<IpAddr>,
+
+    /// Network whose hosts may transfer zones (AXFR, IXFR); may be repeated [default: none]
+    #[arg(long, value_name = "CIDR", env = "MULTINET_TRANSFER_TO", value_delimiter = ',', value_parser = network,
+          help_heading = "Answers")]
+    transfer_to: Vec<IpNet>,
+
+    /// Where to listen: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`, `quic://…`; may be repeated
+    /// [default: dns://127.0.0.1:5353 with --manifests, else dns://[::]:53]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "MULTINET_LISTEN",
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    listen: Vec<Listen>,
+
+    /// Certificate chain in PEM for tls, https and quic; followed as it changes
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MULTINET_TLS_CERT",
+        requires = "tls_key",
+        help_heading = "Listeners"
+    )]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key in PEM of that certificate
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "MULTINET_TLS_KEY",
+        requires = "tls_cert",
+        help_heading = "Listeners"
+    )]
+    tls_key: Option<PathBuf>,
+
+    /// Threads that answer UDP, per address [default: one per core]
+    #[arg(long, value_name = "N", env = "MULTINET_UDP_WORKERS", help_heading = "Listeners")]
+    udp_workers: Option<NonZeroUsize>,
+
+    /// TCP and TLS connections at one time; more are closed at once
+    #[arg(
+        long,
+        value_name = "N",
+        env = "MULTINET_TCP_MAX_CONNECTIONS",
+        default_value = "4096",
+        help_heading = "Listeners"
+    )]
+    tcp_max_connections: NonZeroUsize,
+
+    /// Where /metrics, /livez, /readyz and /debug/state are served [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
+    admin: Option<SocketAddr>,
+
+    /// How long to go on answering after SIGTERM, being no longer ready
+    #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = "5s", value_parser = duration,
+          help_heading = "Operation")]
+    lameduck: Duration,
+
+    /// Log every query
+    #[arg(long, env = "MULTINET_LOG_QUERIES", help_heading = "Operation")]
+    log_queries: bool,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Serve YAML files on 127.0.0.1:5353, and ask:
+    multinet-dns --manifests deploy/examples/quickstart
+    dig @127.0.0.1 -p 5353 infer.vision.svc.multinet.cluster.local
+
+  In a cluster, as the target of CoreDNS' forward plugin:
+    multinet-dns --admin [::]:9153 --snapshot /var/lib/multinet/dns.snapshot
+
+Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
+
+/// Order of the address records in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AnswerOrder {
+    /// Beginning at a different record each time.
+    Rotate,
+    /// Ascending.
+    Fixed,
+}
+
+/// A checked configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where objects come from.
+    pub source: Source,
+    /// The snapshot file, and how old it may be.
+    pub snapshot: Option<(PathBuf, Duration)>,
+    /// Forward zones, at least one.
+    pub zones: Vec<Name>,
+    /// Reverse zones.
+    pub reverse_zones: Vec<Name>,
+    /// Default time to live, in seconds.
+    pub ttl: u32,
+    /// Whether address records rotate.
+    pub rotate: bool,
+    /// What `ns.dns.<zone>` owns, if it was said.
+    pub ns_addresses: BTreeSet<IpAddr>,
+    /// Who may transfer zones.
+    pub transfer_to: Vec<IpNet>,
+    /// Where to listen, at least one.
+    pub listen: Vec<Listen>,
+    /// Certificate and key; there if a listener needs them.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// UDP threads per address.
+    pub udp_workers: usize,
+    /// Most TCP and TLS connections.
+    pub tcp_max_connections: usize,
+    /// Where admin endpoints are served.
+    pub admin: Option<SocketAddr>,
+    /// Time between SIGTERM and silence.
+    pub lameduck: Duration,
+    /// Whether queries are logged.
+    pub log_queries: bool,
+    /// How logs are written.
+    pub log: LogArgs,
+}
+
+/// Where objects come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Files and folders.
+    Manifests(Vec<PathBuf>),
+    /// The Kubernetes API server.
+    Kubernetes,
+}
+
+/// Flags that do not go together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A zone given twice.
+    #[error("--zone/--reverse-zone {0}: given twice; name each zone once")]
+    DuplicateZone(Name),
+    /// A zone among the names that another zone makes up.
+    #[error("--zone {0}: lies among the services of --zone {1}; choose zones that do not overlap")]
+    OverlappingZone(Name, Name),
+    /// A zone whose own names would be too long.
+    #[error("--zone {0}: too long, no service name fits below it; choose a shorter zone")]
+    LongZone(Name),
+    /// A listener that needs a certificate.
+    #[error("--listen {0}: needs a certificate; give --tls-cert FILE and --tls-key FILE")]
+    NoCertificate(Listen),
+    /// Two listeners that cannot both have their address.
+    #[error("--listen {0}: takes the same port as --listen {1}; give each listener a port of its own")]
+    OverlappingListen(Listen, Listen),
+}
+
+impl Config {
+    /// Checks what no single flag can know.
+    pub fn new(args: Args) -> Result<Self, ConfigError> {
+        let Args {
+            manifests,
+            snapshot,
+            snapshot_max_age,
+            zone,
+            reverse_zone,
+            ttl,
+            answer_order,
+            ns_address,
+            transfer_to,
+            listen,
+            tls_cert,
+            tls_key,
+            udp_workers,
+            tcp_max_connections,
+            admin,
+            lameduck,
+            log_queries,
+            log,
+        } = args;
+        check_zones(&zone, &reverse_zone)?;
+        let source = if manifests.is_empty() { Source::Kubernetes } else { Source::Manifests(manifests) };
+        let listen = if listen.is_empty() { vec![default_listen(&source)] } else { listen };
+        let tls = tls_cert.zip(tls_key);
+        check_listen(&listen, tls.is_some())?;
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        Ok(Self {
+            source,
+            snapshot: snapshot.map(|file| (file, snapshot_max_age)),
+            zones: zone,
+            reverse_zones: reverse_zone,
+            ttl,
+            rotate: answer_order == AnswerOrder::Rotate,
+            ns_addresses: ns_address.into_iter().collect(),
+            transfer_to,
+            listen,
+            tls,
+            udp_workers: udp_workers.map_or_else(cores, NonZeroUsize::get),
+            tcp_max_connections: tcp_max_connections.get(),
+            admin,
+            lameduck,
+            log_queries,
+            log,
+        })
+    }
+}
+
+fn default_listen(source: &Source) -> Listen {
+    let addr = match source {
+        Source::Manifests(_) => SocketAddr::from(([127, 0, 0, 1], 5353)),
+        Source::Kubernetes => SocketAddr::from(([0u16; 8], 53)),
+    };
+    Listen { proto: ListenProto::Dns, addr }
+}
+
+fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<(), ConfigError> {
+    let all: Vec<&Name> = forward.iter().chain(reverse).collect();
+    for (position, zone) in all.iter().enumerate() {
+        if all[..position].contains(zone) {
+            return Err(ConfigError::DuplicateZone((*zone).clone()));
+        }
+    }
+    for outer in forward {
+        // The shortest service name, `a.b.svc.<zone>`, and the server's own names have to fit.
+        if outer.as_wire().len() + "hostmaster".len() + 1 > crate::name::MAX_NAME {
+            return Err(ConfigError::LongZone(outer.clone()));
+        }
+        let taken = ["svc", "dns", "dns-version"].map(|label| outer.child(label));
+        for inner in forward {
+            if taken.iter().flatten().any(|taken| inner.is_within(taken)) {
+                return Err(ConfigError::OverlappingZone(inner.clone(), outer.clone()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_listen(listen: &[Listen], has_certificate: bool) -> Result<(), ConfigError> {
+    for (position, one) in listen.iter().enumerate() {
+        if let Some(other) = listen[..position].iter().find(|other| other.overlaps(one)) {
+            return Err(ConfigError::OverlappingListen(*one, *other));
+        }
+        if one.proto != ListenProto::Dns && !has_certificate {
+            return Err(ConfigError::NoCertificate(*one));
+        }
+    }
+    Ok(())
+}
+
+fn zone(text: &str) -> Result<Name, String> {
+    let name: Name = text.parse().map_err(|error| format!("{error}"))?;
+    let is_reverse = ["in-addr.arpa", "ip6.arpa"].iter().any(|top| is_below(&name, top));
+    if is_reverse { Err("a reverse zone: give it as --reverse-zone".to_owned()) } else { Ok(name) }
+}
+
+fn reverse_zone(text: &str) -> Result<Name, String> {
+    let name: Name = text.parse().map_err(|error| format!("{error}"))?;
+    let is_reverse = ["in-addr.arpa", "ip6.arpa"].iter().any(|top| is_below(&name, top));
+    if is_reverse { Ok(name) } else { Err("a reverse zone lies below in-addr.arpa or ip6.arpa".to_owned()) }
+}
+
+fn is_below(name: &Name, top: &str) -> bool {
+    top.parse().is_ok_and(|top| name.is_within(&top))
+}
+
+/// A network, or a single address.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse::<IpNet>()
+        .or_else(|_| address())
+        .map_err(|_| "write a network as 10.0.0.0/8 or fd00::/8".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a time as 500ms, 5s, 10m or 1h".to_owned();
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(parsed).map_err(|_| wrong())
+}

@@ -1,0 +1,194 @@
+//! Where the server listens: the URLs of `--listen`, and the sockets that they stand for.
+
+mod bind;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+pub use bind::{BindError, BoundDns, bind_dns, bind_tcp, bind_udp};
+
+/// How right values look.
+const FORM: &str = "write [dns://]ADDR:PORT, tls://ADDR:PORT, https://ADDR:PORT or quic://ADDR:PORT, \
+                    as in dns://10.0.0.1:53 or tls://[::]:853";
+
+/// What is spoken at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ListenProto {
+    /// DNS over UDP and TCP.
+    Dns,
+    /// DNS over TLS (RFC 7858).
+    Tls,
+    /// DNS over HTTPS (RFC 8484).
+    Https,
+    /// DNS over QUIC (RFC 9250).
+    Quic,
+}
+
+impl ListenProto {
+    const ALL: [Self; 4] = [Self::Dns, Self::Tls, Self::Https, Self::Quic];
+
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Tls => "tls",
+            Self::Https => "https",
+            Self::Quic => "quic",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Dns => 53,
+            Self::Tls | Self::Quic => 853,
+            Self::Https => 443,
+        }
+    }
+
+    fn uses_udp(self) -> bool {
+        matches!(self, Self::Dns | Self::Quic)
+    }
+
+    fn uses_tcp(self) -> bool {
+        !matches!(self, Self::Quic)
+    }
+}
+
+/// One address to listen on, written as a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Listen {
+    /// What is spoken there.
+    pub proto: ListenProto,
+    /// The address; port 0 stands for any free one.
+    pub addr: SocketAddr,
+}
+
+impl Listen {
+    /// Whether both cannot be had: they share a port, and an address or a wildcard. `[::]` is a wildcard
+    /// for IPv4 too.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.proto, other.proto);
+        let share_transport = ours.uses_udp() && theirs.uses_udp() || ours.uses_tcp() && theirs.uses_tcp();
+        let share_port = self.addr.port() == other.addr.port() && self.addr.port() != 0;
+        share_transport
+            && share_port
+            && (self.addr == other.addr
+                || is_covered(self.addr.ip(), other.addr.ip())
+                || is_covered(other.addr.ip(), self.addr.ip()))
+    }
+}
+
+/// Whether a socket at `wildcard` gets what is sent to `address`.
+fn is_covered(address: IpAddr, wildcard: IpAddr) -> bool {
+    match wildcard {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.to_canonical().is_ipv4(),
+        _ => false,
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.proto.scheme(), self.addr)
+    }
+}
+
+/// Why a value of `--listen` cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// What stands before `://`.
+    #[error("unknown scheme {0:?}; {FORM}")]
+    Scheme(String),
+    /// What should be an address.
+    #[error("{0:?} is not a numeric address with a port, IPv6 in brackets; {FORM}")]
+    Address(String),
+}
+
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Self, ListenError> {
+        let (proto, address) = match text.split_once("://") {
+            None => (ListenProto::Dns, text),
+            Some((scheme, address)) => {
+                let proto = ListenProto::ALL.into_iter().find(|proto| proto.scheme() == scheme);
+                (proto.ok_or_else(|| ListenError::Scheme(scheme.to_owned()))?, address)
+            }
+        };
+        let with_default_port = || format!("{address}:{}", proto.default_port()).parse();
+        let addr = address.parse().or_else(|_| with_default_port());
+        Ok(Self { proto, addr: addr.map_err(|_| ListenError::Address(address.to_owned()))? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(text: &str) -> Listen {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn urls_are_read_and_written() {
+        for (text, written) in [
+            ("127.0.0.1:5353", "dns://127.0.0.1:5353"),
+            ("dns://10.0.0.1", "dns://10.0.0.1:53"),
+            ("10.0.0.1", "dns://10.0.0.1:53"),
+            ("[::]", "dns://[::]:53"),
+            ("tls://[::1]", "tls://[::1]:853"),
+            ("tls://[fe80::1%2]:8853", "tls://[fe80::1%2]:8853"),
+            ("https://0.0.0.0", "https://0.0.0.0:443"),
+            ("quic://[::]", "quic://[::]:853"),
+            ("dns://127.0.0.1:0", "dns://127.0.0.1:0"),
+        ] {
+            assert_eq!(listen(text).to_string(), written, "{text}");
+            assert_eq!(listen(written), listen(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_bad_part_and_shows_the_form() {
+        for (text, bad) in [
+            ("udp://127.0.0.1:53", "udp"),
+            ("://127.0.0.1", ""),
+            ("", ""),
+            ("localhost:53", "localhost:53"),
+            ("dns://:53", ":53"),
+            ("::1", "::1"),
+            ("::1:53", "::1:53"),
+            ("dns://10.0.0.1:", "10.0.0.1:"),
+            ("dns://10.0.0.1:65536", "10.0.0.1:65536"),
+            ("tls://10.0.0.1:853/", "10.0.0.1:853/"),
+            ("[::1", "[::1"),
+            ("53", "53"),
+        ] {
+            let error = text.parse::<Listen>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{bad:?}")), "{text}: {error}");
+            assert!(error.contains("write [dns://]ADDR:PORT") && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn listeners_overlap_on_a_common_transport_port_and_address() {
+        for (one, other, overlap) in [
+            ("dns://10.0.0.1", "dns://10.0.0.1:53", true),
+            ("dns://10.0.0.1", "dns://10.0.0.2", false),
+            ("dns://10.0.0.1", "dns://0.0.0.0", true),
+            ("dns://10.0.0.1", "dns://[::]", true),
+            ("dns://0.0.0.0", "dns://[::]", true),
+            ("dns://[::1]", "dns://[::]", true),
+            ("dns://[::1]", "dns://0.0.0.0", false),
+            ("dns://[::ffff:10.0.0.1]", "dns://0.0.0.0", true),
+            ("dns://[fe80::1%2]", "dns://[fe80::1%3]", false),
+            ("dns://[::]:0", "dns://[::]:0", false),
+            ("tls://10.0.0.1", "quic://10.0.0.1", false),
+            ("tls://10.0.0.1:443", "https://10.0.0.1", true),
+            ("dns://10.0.0.1:853", "tls://10.0.0.1", true),
+            ("dns://10.0.0.1:853", "quic://10.0.0.1", true),
+        ] {
+            assert_eq!(listen(one).overlaps(&listen(other)), overlap, "{one} {other}");
+            assert_eq!(listen(other).overlaps(&listen(one)), overlap, "{other} {one}");
+        }
+    }
+}

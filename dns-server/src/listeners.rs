@@ -1,0 +1,125 @@
+//! All listeners together: every socket is bound before the first one is served.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, anyhow};
+use prometheus_client::metrics::counter::Counter;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::listen::{self, BoundDns, Listen, ListenProto};
+use crate::secure::SecureServer;
+use crate::tcp::{Connections, StreamListener};
+use crate::tls::Certificates;
+use crate::udp::UdpListener;
+
+/// Bound sockets, and what they need to serve.
+pub struct Listeners {
+    bound: Vec<Bound>,
+    certificates: Option<Certificates>,
+    connections: Connections,
+}
+
+enum Bound {
+    Dns(BoundDns),
+    Tls(std::net::TcpListener, SocketAddr),
+    Https(std::net::TcpListener, SocketAddr),
+    Quic(std::net::UdpSocket, SocketAddr),
+}
+
+impl Bound {
+    fn to(listen: Listen, workers: usize) -> Result<Self> {
+        Ok(match listen.proto {
+            ListenProto::Dns => Self::Dns(listen::bind_dns(listen.addr, workers)?),
+            ListenProto::Quic => {
+                let socket = listen::bind_udp(listen.addr)?;
+                let addr = socket.local_addr()?;
+                Self::Quic(socket, addr)
+            }
+            ListenProto::Tls | ListenProto::Https => {
+                let listener = listen::bind_tcp(listen.addr)?;
+                let addr = listener.local_addr()?;
+                if listen.proto == ListenProto::Tls {
+                    Self::Tls(listener, addr)
+                } else {
+                    Self::Https(listener, addr)
+                }
+            }
+        })
+    }
+
+    /// Where this listens, with the port that was found.
+    fn listen(&self) -> Listen {
+        let (proto, addr) = match self {
+            Self::Dns(bound) => (ListenProto::Dns, bound.addr),
+            Self::Tls(_, addr) => (ListenProto::Tls, *addr),
+            Self::Https(_, addr) => (ListenProto::Https, *addr),
+            Self::Quic(_, addr) => (ListenProto::Quic, *addr),
+        };
+        Listen { proto, addr }
+    }
+}
+
+impl Listeners {
+    /// Loads the certificate and binds every address; `refused` counts connections beyond the limit.
+    pub fn bind(config: &Config, refused: Counter) -> Result<Self> {
+        let load = |(cert, key)| Certificates::load(cert, key);
+        let certificates = config.tls.clone().map(load).transpose()?;
+        let bind = |listen: &Listen| {
+            Bound::to(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
+        };
+        Ok(Self {
+            bound: config.listen.iter().map(bind).collect::<Result<_>>()?,
+            certificates,
+            connections: Connections::new(config.tcp_max_connections, refused),
+        })
+    }
+
+    /// Where the listeners are.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.bound.iter().map(|bound| bound.listen().addr)
+    }
+
+    /// Serves until `shutdown`, and then what is under way; all of it is in `tasks`.
+    pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
+        let Self { bound, certificates, connections } = self;
+        let certificates_for = |listen: Listen| {
+            certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
+        };
+        let mut secure = None;
+        for bound in bound {
+            let listen = bound.listen();
+            match bound {
+                Bound::Dns(BoundDns { udp, tcp, .. }) => {
+                    let threads = UdpListener::spawn(udp, engine, shutdown)?;
+                    tasks.spawn(threads.finished());
+                    let streams = StreamListener::tcp(tcp, engine.clone(), connections.clone())?;
+                    tasks.spawn(streams.run(shutdown.clone()));
+                }
+                Bound::Tls(listener, _) => {
+                    let certificates = certificates_for(listen)?;
+                    let streams =
+                        StreamListener::tls(listener, certificates, engine.clone(), connections.clone())?;
+                    tasks.spawn(streams.run(shutdown.clone()));
+                }
+                Bound::Https(listener, _) => secure
+                    .get_or_insert_with(|| SecureServer::new(engine))
+                    .listen_https(listener, certificates_for(listen)?.resolver())?,
+                Bound::Quic(socket, _) => secure
+                    .get_or_insert_with(|| SecureServer::new(engine))
+                    .listen_quic(socket, certificates_for(listen)?.resolver())?,
+            }
+            info!("listening on {listen}");
+        }
+        if let Some(secure) = secure {
+            tasks.spawn(secure.serve(shutdown.clone()));
+        }
+        if let Some(certificates) = certificates {
+            tasks.spawn(certificates.follow(shutdown.clone()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Keeps the snapshot file: reads it at the start, and writes it whenever there is something new to say.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::snapshot;
+use crate::answers::Freshness;
+use crate::metrics::SourceMetrics;
+use crate::state::{Objects, State};
+
+/// How often it is looked whether anything has changed: a burst of changes is one write.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writing may take one part in this many of the time, however large the cluster and fast its changes.
+const SHARE: u32 = 20;
+
+/// What an earlier run knew, if the file is there and good; else a line in the log says why not.
+pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
+    let bytes = match snapshot::read(file) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => {
+            info!(file = %file.display(), "no snapshot yet");
+            return None;
+        }
+        Err(error) => {
+            warn!(file = %file.display(), %error, "snapshot ignored");
+            return None;
+        }
+    };
+    match snapshot::decode(&bytes, Timestamp::now(), max_age) {
+        Ok(objects) => Some(objects),
+        Err(error) => {
+            warn!(file = %file.display(), %error, "snapshot ignored");
+            None
+        }
+    }
+}
+
+/// Writes the file after changes, and now and then without any, so that it does not grow too old while it is
+/// still true. Nothing is written before everything has synced.
+pub async fn keep(
+    file: PathBuf,
+    max_age: Duration,
+    state: Arc<State>,
+    metrics: SourceMetrics,
+    shutdown: CancellationToken,
+) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut written: Option<(u32, Instant)> = None;
+    let mut failing = false;
+    let mut rested = Instant::now();
+    loop {
+        let last = tokio::select! {
+            _ = ticks.tick() => false,
+            () = shutdown.cancelled() => true,
+        };
+        let serial = state.answers().serial();
+        let is_old = |(known, at): (u32, Instant)| known != serial || at.elapsed() > max_age / 4;
+        let is_due = written.is_none_or(is_old) && (last || Instant::now() >= rested);
+        if state.answers().freshness() == Freshness::Current && is_due {
+            let begun = Instant::now();
+            match write(file.clone(), Arc::clone(&state)).await {
+                Ok(serial) => {
+                    metrics.snapshots.inc();
+                    written = Some((serial, Instant::now()));
+                    failing = false;
+                }
+                Err(error) => {
+                    metrics.snapshot_failures.inc();
+                    if !std::mem::replace(&mut failing, true) {
+                        warn!(file = %file.display(), "snapshot not written, trying on: {error:#}");
+                    }
+                }
+            }
+            rested = Instant::now() + begun.elapsed() * SHARE;
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+/// Writes what is known now, and gives its serial. File I/O may block, so it has a thread of its own.
+async fn write(file: PathBuf, state: Arc<State>) -> anyhow::Result<u32> {
+    tokio::task::spawn_blocking(move || {
+        let objects = state.objects();
+        let bytes = snapshot::encode(Timestamp::now(), &objects)?;
+        snapshot::write_atomically(&file, &bytes)?;
+        Ok(objects.serial)
+    })
+    .await?
+}

@@ -1,0 +1,58 @@
+//! The Kubernetes API server as the source: one guarded watch per kind.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use kube::{Api, Client};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
+use multinet_runtime::{Readiness, ReadyGuard, WatchConfig, WatchMetrics, client, watch};
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::state::State;
+
+/// What to do when the API server does not know our kinds.
+const HINT: &str = "kubectl apply -f deploy/crds";
+
+/// Two watches that have not begun.
+pub struct Watches {
+    client: Client,
+    metrics: WatchMetrics,
+    services: ReadyGuard,
+    slices: ReadyGuard,
+}
+
+/// Finds the API server's configuration; nothing is sent yet.
+pub async fn connect(readiness: &Readiness, registry: &mut Registry) -> Result<Watches> {
+    let client = client::connect()
+        .await
+        .context("no source of objects: give --manifests PATH, or run in a cluster or with KUBECONFIG set")?;
+    Ok(Watches {
+        client,
+        metrics: WatchMetrics::register(registry),
+        services: readiness.register("multinetworkservices"),
+        slices: readiness.register("multinetworkendpointslices"),
+    })
+}
+
+impl Watches {
+    /// Feeds `state` until `shutdown`; what is missing is waited for, and shown by `/readyz`.
+    pub fn follow(self, state: &Arc<State>, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        let Self { client, metrics, services, slices } = self;
+        tasks.spawn(watch::<MultiNetworkService, State>(
+            WatchConfig::new(Api::all(client.clone()), HINT),
+            Arc::clone(state),
+            services,
+            metrics.clone(),
+            shutdown.clone(),
+        ));
+        tasks.spawn(watch::<MultiNetworkEndpointSlice, State>(
+            WatchConfig::new(Api::all(client), HINT),
+            Arc::clone(state),
+            slices,
+            metrics,
+            shutdown.clone(),
+        ));
+    }
+}

@@ -1,0 +1,66 @@
+//! What users are told of bad manifests: once when one appears or is bad in another way, once when it is gone.
+
+use multinet_runtime::Escaped;
+use tracing::field::display;
+use tracing::{info, warn};
+
+use super::file::{Subject, Verdict};
+use super::files::{News, Report, Served};
+use super::objects::Fault;
+
+/// Faults of one object that are told at one time.
+const MAX_FAULTS: usize = 5;
+
+/// Tells of problems that came and went.
+pub(super) fn tell(reports: &[Report]) {
+    for Report { file, subject, news } in reports {
+        let file = file.display().to_string();
+        let file = Escaped(&file);
+        let object = name(subject);
+        let object = object.as_deref().map(Escaped).map(display);
+        let (problem, served) = match news {
+            News::Found(problem, served) => (problem, served),
+            News::Healed(problem) => {
+                if problem.verdict == Verdict::Bad {
+                    info!(%file, object, "manifest no longer bad");
+                }
+                continue;
+            }
+        };
+        let line = problem.line;
+        let field =
+            problem.faults.first().map(|fault| fault.field.as_str()).filter(|field| !field.is_empty());
+        let field = field.map(Escaped).map(display);
+        let text = text(&problem.faults);
+        let text = Escaped(&text);
+        match problem.verdict {
+            Verdict::Bad => {
+                let served = match served {
+                    Served::Nothing => "nothing",
+                    Served::LastGood => "the last good version",
+                    Served::Other => "the other one",
+                };
+                warn!(%file, line, object, field, served, "bad manifest: {text}");
+            }
+            Verdict::PassedOver => warn!(%file, line, field, "manifest passed over: {text}"),
+            Verdict::Doubtful => warn!(%file, line, object, field, "manifest served, but: {text}"),
+        }
+    }
+}
+
+/// What the subject is called; a file is called by its name alone.
+fn name(subject: &Subject) -> Option<String> {
+    match subject {
+        Subject::File => None,
+        Subject::Document(number) => Some(format!("document {number}")),
+        Subject::Object(id) => Some(id.to_string()),
+        Subject::Again(id, number) => Some(format!("{id} in document {number}")),
+    }
+}
+
+fn text(faults: &[Fault]) -> String {
+    let shown: Vec<String> = faults.iter().take(MAX_FAULTS).map(ToString::to_string).collect();
+    let more = faults.len() - shown.len();
+    let shown = shown.join("; ");
+    if more == 0 { shown } else { format!("{shown}; and {more} more") }
+}

@@ -1,0 +1,361 @@
+//! What a document is to this server: services and slices, good or bad, and what is passed over. Pure.
+
+use std::fmt;
+
+use multinet_crds::labels;
+use multinet_crds::manifest::{self, Manifest, Object};
+use multinet_runtime::ObjectKey;
+use serde_json::Value;
+
+use super::documents::Document;
+
+/// Where kubectl puts objects that name no namespace.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// API group and version that is read; anything else is passed over.
+const GROUP: &str = "multinetwork.numaproj.io";
+const VERSION: &str = "v1alpha1";
+
+/// The kinds that are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    Service,
+    Slice,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        [Self::Service, Self::Slice].into_iter().find(|kind| kind.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Service => "MultiNetworkService",
+            Self::Slice => "MultiNetworkEndpointSlice",
+        }
+    }
+}
+
+/// Which object: the same in any file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ObjectId {
+    pub(super) kind: Kind,
+    pub(super) key: ObjectKey,
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.name(), self.key.namespace, self.key.name)
+    }
+}
+
+/// A field and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Path of the field, empty where it is the whole.
+    pub(super) field: String,
+    pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// What was found in a document.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// An object that may be served, and what is doubtful about it.
+    Good(ObjectId, Object, Vec<Fault>),
+    /// One that may not, by name if it has one.
+    Bad(Option<ObjectId>, Vec<Fault>),
+    /// One that was probably meant for this server, by its kind or group, but is of another version or kind.
+    Strange(Fault),
+}
+
+/// The objects in a document: one, a list's, or none where it is of no concern here.
+pub(super) fn find(document: Document) -> Vec<Found> {
+    let mut found = Vec::new();
+    collect(document.value, None, "", &mut found);
+    found
+}
+
+/// `listed` is the kind of an item of a typed list, which need not say so itself; `path` leads to the value.
+fn collect(mut value: Value, listed: Option<Kind>, path: &str, found: &mut Vec<Found>) {
+    if let Some(kind) = listed
+        && let Some(object) = value.as_object_mut()
+    {
+        object.entry("kind").or_insert_with(|| kind.name().into());
+        object.entry("apiVersion").or_insert_with(|| format!("{GROUP}/{VERSION}").into());
+    }
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (kind, version) = (text("kind"), text("apiVersion"));
+    if let Some(of) = kind.strip_suffix("List")
+        && let Some(Value::Array(items)) = value.get_mut("items").map(Value::take)
+    {
+        let listed = Kind::of(of).filter(|_| is_ours(&version));
+        for (position, item) in items.into_iter().enumerate() {
+            collect(item, listed, &format!("{path}items[{position}]."), found);
+        }
+        return;
+    }
+    match Kind::of(&kind) {
+        Some(kind) if is_ours(&version) => found.push(read(kind, value, path)),
+        Some(kind) => {
+            let field = format!("{path}apiVersion");
+            let message =
+                format!("a {} is served if it says {GROUP}/{VERSION}, not {version:?}", kind.name());
+            found.push(Found::Strange(Fault::new(field, message)));
+        }
+        None if version.split('/').next() == Some(GROUP) => {
+            let message = format!("{kind:?} is no kind of {GROUP} that is served");
+            found.push(Found::Strange(Fault::new(format!("{path}kind"), message)));
+        }
+        None => {}
+    }
+}
+
+fn is_ours(version: &str) -> bool {
+    version.split_once('/') == Some((GROUP, VERSION))
+}
+
+fn read(kind: Kind, mut value: Value, path: &str) -> Found {
+    let id = match identify(kind, &mut value) {
+        Ok(id) => id,
+        Err(fault) => return Found::Bad(None, vec![below(path, fault)]),
+    };
+    let as_fault = |field: String, message: String| below(path, Fault { field, message });
+    match manifest::admit(value) {
+        Ok(Some(Manifest { object, ignored })) => {
+            let doubt =
+                |field| as_fault(field, "is no field of the API and is ignored; is it misspelt?".to_owned());
+            let mut doubts: Vec<Fault> = ignored.into_iter().map(doubt).collect();
+            if kind == Kind::Slice && !has_service(&object) {
+                let message = "is not set, so that the slice belongs to no service";
+                doubts
+                    .push(as_fault(format!("metadata.labels[{}]", labels::SERVICE_NAME), message.to_owned()));
+            }
+            Found::Good(id, object, doubts)
+        }
+        // It was found to be of the group above.
+        Ok(None) => Found::Bad(Some(id), vec![as_fault("apiVersion".to_owned(), "is not known".to_owned())]),
+        Err(rejected) => {
+            let violations = rejected.violations.into_iter();
+            Found::Bad(Some(id), violations.map(|one| as_fault(one.field, one.message)).collect())
+        }
+    }
+}
+
+fn has_service(object: &Object) -> bool {
+    let labels = object.metadata().labels.as_ref();
+    labels.is_some_and(|all| all.contains_key(labels::SERVICE_NAME))
+}
+
+/// Finds namespace and name, and puts the default namespace where there is none.
+fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
+    let metadata = value
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .ok_or_else(|| Fault::new("metadata", "must be set"))?;
+    let name = match metadata.get("name") {
+        Some(Value::String(name)) if !name.is_empty() => name.clone(),
+        Some(Value::String(_) | Value::Null) | None => {
+            return Err(Fault::new("metadata.name", "must be set"));
+        }
+        Some(other) => {
+            return Err(Fault::new("metadata.name", format!("must be a string, is {other}; quote it")));
+        }
+    };
+    let namespace = match metadata.get("namespace") {
+        Some(Value::String(namespace)) if !namespace.is_empty() => namespace.clone(),
+        Some(Value::String(_) | Value::Null) | None => {
+            metadata.insert("namespace".to_owned(), DEFAULT_NAMESPACE.into());
+            DEFAULT_NAMESPACE.to_owned()
+        }
+        Some(other) => {
+            return Err(Fault::new("metadata.namespace", format!("must be a string, is {other}; quote it")));
+        }
+    };
+    Ok(ObjectId { kind, key: ObjectKey { namespace, name } })
+}
+
+/// A fault of an item, with the path of the item.
+fn below(path: &str, fault: Fault) -> Fault {
+    Fault { field: format!("{path}{}", fault.field), ..fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What is found in a document, a line each.
+    fn found(value: Value) -> Vec<String> {
+        let join = |faults: Vec<Fault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let found = find(Document { number: 1, line: 1, value });
+        let lines = found.into_iter().map(|found| match found {
+            Found::Good(id, object, doubts) => {
+                let metadata = object.metadata();
+                assert_eq!(metadata.namespace.as_ref(), Some(&id.key.namespace));
+                assert_eq!(metadata.name.as_ref(), Some(&id.key.name));
+                format!("{id}, {}", join(doubts))
+            }
+            Found::Bad(Some(id), faults) => format!("bad {id}, {}", join(faults)),
+            Found::Bad(None, faults) => format!("bad, {}", join(faults)),
+            Found::Strange(fault) => format!("strange, {fault}"),
+        });
+        lines.collect()
+    }
+
+    fn service(metadata: Value) -> Value {
+        json!({
+            "apiVersion": "multinetwork.numaproj.io/v1alpha1",
+            "kind": "MultiNetworkService",
+            "metadata": metadata,
+            "spec": {"networks": [{"name": "rail0"}]},
+        })
+    }
+
+    fn with(mut value: Value, field: &str, to: Value) -> Value {
+        value[field] = to;
+        value
+    }
+
+    #[test]
+    fn objects_are_known_by_kind_namespace_and_name() {
+        let x = || service(json!({"name": "x", "namespace": "vision"}));
+        let cases = [
+            (x(), vec!["MultiNetworkService vision/x, "]),
+            (service(json!({"name": "x"})), vec!["MultiNetworkService default/x, "]),
+            (service(json!({"name": "x", "namespace": null})), vec!["MultiNetworkService default/x, "]),
+            (service(json!({"name": "x", "namespace": ""})), vec!["MultiNetworkService default/x, "]),
+            (service(json!({"name": true})), vec!["bad, metadata.name: must be a string, is true; quote it"]),
+            (
+                service(json!({"name": "x", "namespace": 5})),
+                vec!["bad, metadata.namespace: must be a string, is 5; quote it"],
+            ),
+            (service(json!({"name": ""})), vec!["bad, metadata.name: must be set"]),
+            (service(json!({"generateName": "x-"})), vec!["bad, metadata.name: must be set"]),
+            (service(json!("x")), vec!["bad, metadata: must be set"]),
+            (
+                with(x(), "spec", json!({})),
+                vec!["bad MultiNetworkService vision/x, spec.networks: must be set"],
+            ),
+            (
+                with(x(), "status", json!({"endpoints": {"ready": 3, "total": 4}})),
+                vec!["MultiNetworkService vision/x, "],
+            ),
+            (
+                with(x(), "spce", json!({})),
+                vec![
+                    "MultiNetworkService vision/x, spce: is no field of the API and is ignored; is it misspelt?",
+                ],
+            ),
+            (
+                with(x(), "kind", json!("MultiNetworkEndpointSlice")),
+                vec![
+                    "bad MultiNetworkEndpointSlice vision/x, spec.addressType: must be set; spec.network: must be set",
+                ],
+            ),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(found(value.clone()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_slice_should_name_its_service() {
+        let slice = |labels: Value| {
+            json!({
+                "apiVersion": "multinetwork.numaproj.io/v1alpha1",
+                "kind": "MultiNetworkEndpointSlice",
+                "metadata": {"name": "x", "labels": labels},
+                "spec": {"addressType": "IPv4", "network": {"name": "rail0"}, "endpoints": []},
+            })
+        };
+        assert_eq!(
+            found(slice(json!({"multinetwork.numaproj.io/service-name": "x"}))),
+            ["MultiNetworkEndpointSlice default/x, ",]
+        );
+        assert_eq!(
+            found(slice(json!({}))),
+            [
+                "MultiNetworkEndpointSlice default/x, metadata.labels[multinetwork.numaproj.io/service-name]: is not \
+             set, so that the slice belongs to no service",
+            ]
+        );
+    }
+
+    #[test]
+    fn other_objects_are_passed_over() {
+        let x = || service(json!({"name": "x"}));
+        let cases = [
+            (json!("text"), vec![]),
+            (json!([x()]), vec![]),
+            (json!({"a": 1}), vec![]),
+            (json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}}), vec![]),
+            (json!({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}), vec![]),
+            (json!({"apiVersion": 1, "kind": ["MultiNetworkService"]}), vec![]),
+            (
+                with(x(), "apiVersion", json!("multinetwork.numaproj.io/v1")),
+                vec![
+                    "strange, apiVersion: a MultiNetworkService is served if it says multinetwork.numaproj.io/v1alpha1, \
+                 not \"multinetwork.numaproj.io/v1\"",
+                ],
+            ),
+            (
+                with(x(), "apiVersion", json!(null)),
+                vec![
+                    "strange, apiVersion: a MultiNetworkService is served if it says multinetwork.numaproj.io/v1alpha1, not \"\"",
+                ],
+            ),
+            (
+                with(x(), "kind", json!("MultinetworkService")),
+                vec![
+                    "strange, kind: \"MultinetworkService\" is no kind of multinetwork.numaproj.io that is served",
+                ],
+            ),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(found(value.clone()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn lists_are_looked_into() {
+        let list = |kind: &str, version: &str, items: Vec<Value>| json!({"apiVersion": version, "kind": kind, "items": items});
+        let untyped =
+            |name: &str| json!({"metadata": {"name": name}, "spec": {"networks": [{"name": "rail0"}]}});
+        let (x, bad) =
+            (service(json!({"name": "x"})), with(service(json!({"name": "b"})), "spec", json!({})));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
+        assert_eq!(
+            found(list("List", "v1", vec![pod, x.clone(), bad])),
+            [
+                "MultiNetworkService default/x, ",
+                "bad MultiNetworkService default/b, items[2].spec.networks: must be set",
+            ]
+        );
+        assert_eq!(
+            found(list("MultiNetworkServiceList", "multinetwork.numaproj.io/v1alpha1", vec![untyped("x")])),
+            ["MultiNetworkService default/x, ",]
+        );
+        assert_eq!(
+            found(list("List", "v1", vec![list("List", "v1", vec![x])])),
+            ["MultiNetworkService default/x, "]
+        );
+        assert!(found(list("PodList", "v1", vec![untyped("x")])).is_empty());
+        assert!(found(json!({"apiVersion": "v1", "kind": "List"})).is_empty());
+    }
+}

@@ -1,0 +1,413 @@
+//! Real files, folders and links, followed by the real thread.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+use multinet_runtime::ObjectKey;
+use tempfile::TempDir;
+
+use super::*;
+
+/// An index that remembers what it was told.
+#[derive(Default)]
+struct Told(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Services and their times to live, as committed and as applied since.
+    committed: BTreeMap<String, Option<u16>>,
+    services: BTreeMap<String, Option<u16>>,
+    /// How often anything was applied or deleted.
+    calls: usize,
+    resets: usize,
+    /// Every state that was committed.
+    history: Vec<BTreeMap<String, Option<u16>>>,
+}
+
+impl Told {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Index<MultiNetworkService> for Told {
+    fn apply(&self, object: MultiNetworkService) {
+        let mut inner = self.lock();
+        inner.calls += 1;
+        let metadata = object.metadata;
+        let key = ObjectKey { namespace: metadata.namespace.unwrap(), name: metadata.name.unwrap() };
+        inner.services.insert(key.to_string(), object.spec.ttl_seconds);
+    }
+
+    fn delete(&self, key: &ObjectKey) {
+        let mut inner = self.lock();
+        inner.calls += 1;
+        inner.services.remove(&key.to_string());
+    }
+
+    fn reset(&self, live: &HashSet<ObjectKey>) {
+        let mut inner = self.lock();
+        inner.resets += 1;
+        assert_eq!(live.len(), inner.services.len());
+    }
+
+    fn commit(&self) {
+        let mut inner = self.lock();
+        inner.committed = inner.services.clone();
+        let state = inner.committed.clone();
+        if inner.history.last() != Some(&state) {
+            inner.history.push(state);
+        }
+    }
+}
+
+impl Index<MultiNetworkEndpointSlice> for Told {
+    fn apply(&self, _: MultiNetworkEndpointSlice) {}
+
+    fn delete(&self, _: &ObjectKey) {}
+
+    fn reset(&self, _: &HashSet<ObjectKey>) {
+        self.lock().resets += 1;
+    }
+
+    fn commit(&self) {}
+}
+
+/// A folder that is followed.
+struct Followed {
+    folder: TempDir,
+    told: Arc<Told>,
+    metrics: ManifestMetrics,
+    _shutdown: tokio_util::sync::DropGuard,
+}
+
+impl Followed {
+    /// Follows a folder that `prepare` has filled.
+    fn new(prepare: impl FnOnce(&Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
+        let path = folder.path().join("m");
+        Self::follow(folder, &[path])
+    }
+
+    fn follow(folder: TempDir, paths: &[PathBuf]) -> Self {
+        let told = Arc::new(Told::default());
+        let metrics = ManifestMetrics::default();
+        let shutdown = CancellationToken::new();
+        let mut manifests = load(paths, metrics.clone()).unwrap();
+        manifests.publish(&*told);
+        assert_eq!(told.lock().resets, 2);
+        let following = manifests.follow(Arc::clone(&told), shutdown.clone());
+        tokio::spawn(following);
+        Self { folder, told, metrics, _shutdown: shutdown.drop_guard() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Waits until this is served: `x=1` is service x with a time to live of 1.
+    async fn serves(&self, expected: &str) {
+        for _ in 0..1000 {
+            if self.now() == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("expected {expected:?}, served is {:?}", self.now());
+    }
+
+    fn now(&self) -> String {
+        show(&self.told.lock().committed)
+    }
+
+    async fn has_bad(&self, expected: i64) {
+        for _ in 0..1000 {
+            if self.metrics.bad.get() == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("expected {expected} bad manifests, there are {}", self.metrics.bad.get());
+    }
+
+    /// What was served one after the other.
+    fn history(&self) -> Vec<String> {
+        self.told.lock().history.iter().map(show).collect()
+    }
+}
+
+fn show(services: &BTreeMap<String, Option<u16>>) -> String {
+    let services: Vec<String> = services
+        .iter()
+        .map(|(key, ttl)| format!("{}={}", key.trim_start_matches("vision/"), ttl.unwrap_or(0)))
+        .collect();
+    services.join(" ")
+}
+
+/// A service with a time to live; one beyond 3600 is bad.
+fn service(name: &str, ttl: u32) -> String {
+    format!(
+        "---\napiVersion: multinetwork.numaproj.io/v1alpha1\nkind: MultiNetworkService\n\
+         metadata: {{name: {name}, namespace: vision}}\n\
+         spec: {{networks: [{{kind: NetworkAttachmentDefinition, name: rail0}}], ttlSeconds: {ttl}}}\n"
+    )
+}
+
+fn one_file(folder: &Path) {
+    fs::create_dir(folder.join("m")).unwrap();
+    fs::write(folder.join("m/a.yaml"), service("x", 1)).unwrap();
+}
+
+#[tokio::test]
+async fn files_come_change_and_go() {
+    let followed = Followed::new(|folder| {
+        one_file(folder);
+        fs::create_dir(folder.join("m/sub")).unwrap();
+        fs::write(folder.join("m/sub/b.yml"), service("y1", 2)).unwrap();
+        fs::write(folder.join("m/readme.txt"), service("no", 9)).unwrap();
+        fs::write(folder.join("m/.hidden.yaml"), service("no", 9)).unwrap();
+    });
+    assert_eq!(followed.now(), "x=1 y1=2");
+    fs::write(followed.path("m/c.json"), json("z", 3)).unwrap();
+    followed.serves("x=1 y1=2 z=3").await;
+    fs::remove_file(followed.path("m/a.yaml")).unwrap();
+    followed.serves("y1=2 z=3").await;
+    // New folders are followed too, and folders that are removed.
+    fs::create_dir_all(followed.path("m/new/deep")).unwrap();
+    fs::write(followed.path("m/new/deep/d.yaml"), service("d", 4)).unwrap();
+    followed.serves("d=4 y1=2 z=3").await;
+    fs::write(followed.path("m/new/deep/d.yaml"), service("d", 5)).unwrap();
+    followed.serves("d=5 y1=2 z=3").await;
+    fs::remove_dir_all(followed.path("m/new")).unwrap();
+    fs::rename(followed.path("m/sub"), followed.path("m/.sub")).unwrap();
+    followed.serves("z=3").await;
+    assert_eq!(followed.metrics.found_bad.get(), 0);
+}
+
+fn json(name: &str, ttl: u32) -> String {
+    format!(
+        "{{\"apiVersion\": \"multinetwork.numaproj.io/v1alpha1\", \"kind\": \"MultiNetworkService\",\n \
+         \"metadata\": {{\"name\": \"{name}\", \"namespace\": \"vision\"}},\n \
+         \"spec\": {{\"networks\": [{{\"kind\": \"NetworkAttachmentDefinition\", \"name\": \"rail0\"}}], \
+         \"ttlSeconds\": {ttl}}}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn a_file_may_be_replaced_by_renaming() {
+    let followed = Followed::new(one_file);
+    for ttl in 2..5 {
+        fs::write(followed.path("m/.a.yaml.tmp"), service("x", ttl)).unwrap();
+        fs::rename(followed.path("m/.a.yaml.tmp"), followed.path("m/a.yaml")).unwrap();
+        followed.serves(&format!("x={ttl}")).await;
+    }
+    assert_eq!(followed.history(), ["x=1", "x=2", "x=3", "x=4"]);
+    // As some editors do: the old file is moved away first.
+    fs::rename(followed.path("m/a.yaml"), followed.path("m/a.yaml~")).unwrap();
+    fs::write(followed.path("m/a.yaml"), service("x", 9)).unwrap();
+    followed.serves("x=9").await;
+}
+
+#[tokio::test]
+async fn a_file_may_be_rewritten_in_place_slowly() {
+    let followed = Followed::new(one_file);
+    fs::write(followed.path("m/a.yaml"), service("x", 2)).unwrap();
+    followed.serves("x=2").await;
+    let text = service("x", 3) + &service("y1", 4);
+    let mut file = fs::File::create(followed.path("m/a.yaml")).unwrap();
+    for part in text.as_bytes().chunks(text.len() / 3) {
+        // Longer than a file has to be quiet; what is there by then may be valid, and is not all.
+        tokio::time::sleep(QUIET * 2).await;
+        file.write_all(part).unwrap();
+    }
+    drop(file);
+    followed.serves("x=3 y1=4").await;
+    assert_eq!(followed.history(), ["x=1", "x=2", "x=3 y1=4"]);
+    assert_eq!(followed.metrics.found_bad.get(), 0);
+}
+
+#[tokio::test]
+async fn a_config_map_is_followed_through_its_links() {
+    let version = |folder: &Path, version: &str, ttl: u32| {
+        fs::create_dir(folder.join(version)).unwrap();
+        fs::write(folder.join(version).join("a.yaml"), service("x", ttl)).unwrap();
+        symlink(version, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    };
+    let followed = Followed::new(|folder| {
+        let folder = folder.join("m");
+        fs::create_dir(&folder).unwrap();
+        version(&folder, "..2026_11_21", 1);
+        symlink("..data/a.yaml", folder.join("a.yaml")).unwrap();
+    });
+    assert_eq!(followed.now(), "x=1");
+    for (ttl, (name, before)) in
+        (2..).zip([("..2026_11_22", "..2026_11_21"), ("..2026_11_23", "..2026_11_22")])
+    {
+        version(&followed.path("m"), name, ttl);
+        fs::remove_dir_all(followed.path("m").join(before)).unwrap();
+        followed.serves(&format!("x={ttl}")).await;
+    }
+    assert_eq!(followed.history(), ["x=1", "x=2", "x=3"]);
+    assert_eq!(followed.metrics.found_bad.get(), 0);
+}
+
+#[tokio::test]
+async fn files_behind_links_elsewhere_are_followed() {
+    let followed = Followed::new(|folder| {
+        for name in ["m", "one", "two"] {
+            fs::create_dir(folder.join(name)).unwrap();
+        }
+        fs::write(folder.join("one/file"), service("x", 1)).unwrap();
+        fs::write(folder.join("two/b.yaml"), service("y1", 2)).unwrap();
+        symlink("../one/file", folder.join("m/a.yaml")).unwrap();
+        symlink(folder.join("two"), folder.join("m/two")).unwrap();
+        // Circles, and a second way to the same files.
+        symlink(".", folder.join("m/circle")).unwrap();
+        symlink("../m", folder.join("two/circle")).unwrap();
+        symlink("two", folder.join("m/zwei")).unwrap();
+    });
+    assert_eq!(followed.now(), "x=1 y1=2");
+    fs::write(followed.path("one/file"), service("x", 3)).unwrap();
+    fs::write(followed.path("two/b.yaml"), service("y1", 4)).unwrap();
+    followed.serves("x=3 y1=4").await;
+    assert_eq!(followed.metrics.found_bad.get(), 0);
+}
+
+#[tokio::test]
+async fn bad_manifests_heal() {
+    let followed = Followed::new(|folder| {
+        one_file(folder);
+        fs::write(folder.join("m/b.yaml"), service("y1", 2)).unwrap();
+    });
+    fs::write(followed.path("m/a.yaml"), service("x", 1) + "a: [\n").unwrap();
+    followed.has_bad(1).await;
+    fs::write(followed.path("m/b.yaml"), service("y1", 9999)).unwrap();
+    followed.has_bad(2).await;
+    fs::write(followed.path("m/c.yaml"), service("z", 3)).unwrap();
+    followed.serves("x=1 y1=2 z=3").await;
+    assert_eq!(followed.metrics.found_bad.get(), 2);
+    fs::write(followed.path("m/a.yaml"), service("x", 4)).unwrap();
+    fs::write(followed.path("m/b.yaml"), service("y1", 5)).unwrap();
+    followed.serves("x=4 y1=5 z=3").await;
+    followed.has_bad(0).await;
+}
+
+#[tokio::test]
+async fn one_object_in_two_files() {
+    let followed = Followed::new(|folder| {
+        one_file(folder);
+        fs::write(folder.join("m/b.yaml"), service("x", 2)).unwrap();
+    });
+    assert_eq!(followed.now(), "x=1");
+    assert_eq!(followed.metrics.bad.get(), 1);
+    fs::remove_file(followed.path("m/a.yaml")).unwrap();
+    followed.serves("x=2").await;
+    followed.has_bad(0).await;
+    assert_eq!(followed.history(), ["x=1", "x=2"]);
+}
+
+#[tokio::test]
+async fn a_single_file_may_go_and_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("objects");
+    fs::write(&file, service("x", 1)).unwrap();
+    let followed = Followed::follow(folder, &[file.clone(), file.clone()]);
+    assert_eq!((followed.now().as_str(), followed.metrics.bad.get()), ("x=1", 0));
+    fs::write(&file, service("x", 2)).unwrap();
+    followed.serves("x=2").await;
+    fs::remove_file(&file).unwrap();
+    followed.serves("").await;
+    fs::write(&file, service("x", 3)).unwrap();
+    followed.serves("x=3").await;
+    followed.has_bad(0).await;
+}
+
+#[tokio::test]
+async fn a_folder_may_go_and_come_back() {
+    let followed = Followed::new(one_file);
+    fs::rename(followed.path("m"), followed.path("n")).unwrap();
+    followed.serves("").await;
+    one_file(followed.folder.path());
+    fs::write(followed.path("m/a.yaml"), service("x", 7)).unwrap();
+    followed.serves("x=7").await;
+    fs::write(followed.path("m/a.yaml"), service("x", 8)).unwrap();
+    followed.serves("x=8").await;
+    followed.has_bad(0).await;
+}
+
+#[tokio::test]
+async fn only_what_changed_is_applied() {
+    let followed = Followed::new(|folder| {
+        one_file(folder);
+        for number in 0..50 {
+            fs::write(folder.join(format!("m/{number}.yaml")), service(&format!("s{number}"), 1)).unwrap();
+        }
+    });
+    assert_eq!(followed.told.lock().calls, 51);
+    fs::write(followed.path("m/a.yaml"), service("x", 1) + &service("z", 1)).unwrap();
+    fs::write(followed.path("m/0.yaml"), service("s0", 2)).unwrap();
+    followed.has_services(52).await;
+    assert_eq!(followed.told.lock().calls, 53);
+}
+
+impl Followed {
+    async fn has_services(&self, expected: usize) {
+        for _ in 0..1000 {
+            if self.told.lock().committed.len() == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("expected {expected} services");
+    }
+}
+
+#[tokio::test]
+async fn following_ends_with_the_shutdown() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = load(&[folder.path().to_owned()], ManifestMetrics::default()).unwrap();
+    let shutdown = CancellationToken::new();
+    let told = Arc::new(Told::default());
+    let following = tokio::spawn(manifests.follow(Arc::clone(&told), shutdown.clone()));
+    shutdown.cancel();
+    following.await.unwrap().unwrap();
+    // The thread ends soon after.
+    for _ in 0..1000 {
+        if Arc::strong_count(&told) == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the thread goes on");
+}
+
+#[test]
+fn a_path_that_is_not_there_is_an_error_of_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let not_there = folder.path().join("none");
+    let error =
+        load(&[folder.path().to_owned(), not_there.clone()], ManifestMetrics::default()).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "--manifests {}: no such file or directory; name a file or folder that is there and may be read",
+            not_there.display()
+        )
+    );
+    let pipe = load(&[PathBuf::from("/dev/null")], ManifestMetrics::default()).err().unwrap();
+    assert!(pipe.to_string().contains("neither a file nor a folder"), "{pipe}");
+    symlink("circle", folder.path().join("circle")).unwrap();
+    let circle = load(&[folder.path().join("circle")], ManifestMetrics::default()).err().unwrap();
+    assert!(circle.to_string().contains("symbolic link"), "{circle}");
+    // What is found in a folder is no reason not to start.
+    symlink("nowhere", folder.path().join("dangling.yaml")).unwrap();
+    let metrics = ManifestMetrics::default();
+    load(&[folder.path().to_owned()], metrics.clone()).unwrap();
+    assert_eq!(metrics.bad.get(), 1);
+}

@@ -1,0 +1,286 @@
+//! What a connection holds of both directions, as frames: messages with their length in front (RFC 1035
+//! §4.2.2).
+//!
+//! An inbox grows with what has arrived, not with what a length announces. Both buffers keep their room
+//! from query to query, and give it back after something big.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long what waits to be written may take to go.
+pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
+
+/// Room in a fresh inbox.
+const INBOX: usize = 4 << 10;
+
+/// The largest frame: length and message.
+const FRAME: usize = 2 + u16::MAX as usize;
+
+/// Room that an empty outbox may keep.
+const OUTBOX: usize = 32 << 10;
+
+/// What has come and is not yet answered: `buffer[start..end]`.
+#[derive(Default)]
+pub(super) struct Inbox {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// Whether there is not even a part of a message.
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The message at the front, if it is there in full.
+    pub(super) fn frame(&self) -> Option<&[u8]> {
+        let (length, rest) = self.buffer[self.start..self.end].split_first_chunk()?;
+        rest.get(..usize::from(u16::from_be_bytes(*length)))
+    }
+
+    /// Takes a frame away, with its length.
+    pub(super) fn consume(&mut self, octets: usize) {
+        self.start += octets;
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            if self.buffer.len() > INBOX {
+                self.buffer.truncate(INBOX);
+                self.buffer.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Where to read to; there always is some, if there is no frame. Doubles when full.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.end == self.buffer.len() {
+            self.buffer.resize((2 * self.end).clamp(INBOX, FRAME), 0);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Notes how much was read to [`Self::room`].
+    pub(super) fn received(&mut self, octets: usize) {
+        self.end += octets;
+    }
+}
+
+/// What is to go: `buffer[sent..]`.
+#[derive(Default)]
+pub(super) struct Outbox {
+    buffer: Vec<u8>,
+    sent: usize,
+    /// Whether the stream may still hold something back.
+    is_held: bool,
+    /// There as long as there is something to write or flush.
+    due: Option<Due>,
+}
+
+/// By when the next so many octets must have gone. Then the same is asked of what waits by then: a client
+/// that reads steadily is given all the time that it needs.
+struct Due {
+    octets: usize,
+    at: Instant,
+}
+
+impl Outbox {
+    /// How much is not written.
+    pub(super) fn waiting(&self) -> usize {
+        self.buffer.len() - self.sent
+    }
+
+    /// All that is not written.
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.buffer[self.sent..]
+    }
+
+    /// Where messages are appended to.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+
+    /// When the client's time to read is over; nothing if nothing waits for it.
+    pub(super) fn due(&self) -> Option<Instant> {
+        Some(self.due.as_ref()?.at)
+    }
+
+    /// Whether all is on its way.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.waiting() == 0 && !self.is_held
+    }
+
+    /// Begins a frame; its message is then appended to `buffer`.
+    pub(super) fn begin(&mut self) -> usize {
+        self.buffer.extend_from_slice(&[0; 2]);
+        self.buffer.len()
+    }
+
+    /// Writes the length of the message that began at `begin`.
+    pub(super) fn finish(&mut self, begin: usize) -> io::Result<()> {
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "a reply is longer than 65535 octets");
+        let length = u16::try_from(self.buffer.len() - begin).map_err(too_long)?;
+        self.buffer[begin - 2..begin].copy_from_slice(&length.to_be_bytes());
+        Ok(())
+    }
+
+    /// Takes a frame back.
+    pub(super) fn abandon(&mut self, begin: usize) {
+        self.buffer.truncate(begin - 2);
+    }
+
+    /// Sets a time for what waits, if none is set.
+    pub(super) fn arm(&mut self, now: Instant) {
+        let octets = self.waiting();
+        if octets > 0 && self.due.is_none() {
+            self.due = Some(Due { octets, at: now + WRITE_TIME });
+        }
+    }
+
+    /// Notes how much was written.
+    pub(super) fn sent(&mut self, octets: usize, now: Instant) {
+        self.sent += octets;
+        self.is_held = true;
+        let waiting = self.waiting();
+        match &mut self.due {
+            Some(due) if due.octets > octets => due.octets -= octets,
+            due => {
+                *due = Some(Due { octets: waiting, at: now + WRITE_TIME });
+            }
+        }
+        if waiting == 0 {
+            self.buffer.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Nothing is held back any more, and nothing waits.
+    pub(super) fn flushed(&mut self, may_shrink: bool) {
+        self.is_held = false;
+        self.due = None;
+        if may_shrink {
+            self.buffer.shrink_to(OUTBOX);
+        }
+    }
+
+    /// Moves what waits to the front, when that is no more than what is gained.
+    pub(super) fn compact(&mut self) {
+        if self.sent > 0 && self.sent >= self.waiting() {
+            self.buffer.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(inbox: &mut Inbox, octets: &[u8]) {
+        let room = inbox.room();
+        room[..octets.len()].copy_from_slice(octets);
+        inbox.received(octets.len());
+    }
+
+    #[test]
+    fn frames_come_out_as_they_are_completed() {
+        let mut inbox = Inbox::default();
+        assert!(inbox.is_empty() && inbox.frame().is_none());
+        receive(&mut inbox, &[0]);
+        assert!(inbox.frame().is_none());
+        receive(&mut inbox, &[2, 7, 8, 0, 0, 0, 1]);
+        assert_eq!(inbox.frame(), Some(&[7, 8][..]));
+        inbox.consume(4);
+        assert_eq!(inbox.frame(), Some(&[][..]));
+        inbox.consume(2);
+        assert!(!inbox.is_empty() && inbox.frame().is_none());
+        receive(&mut inbox, &[9]);
+        assert_eq!(inbox.frame(), Some(&[9][..]));
+        inbox.consume(3);
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn an_inbox_grows_with_what_has_come_and_shrinks_again() {
+        let mut inbox = Inbox::default();
+        receive(&mut inbox, &[255, 255]);
+        assert_eq!(inbox.room().len(), INBOX - 2);
+        let mut left = 65_535;
+        while left > 0 {
+            let room = inbox.room().len().min(left);
+            assert!(room > 0);
+            left -= room;
+            inbox.received(room);
+            assert!(inbox.buffer.len() <= INBOX.max(2 * inbox.end));
+        }
+        assert_eq!(inbox.frame().map(<[u8]>::len), Some(65_535));
+        assert_eq!(inbox.buffer.len(), FRAME);
+        inbox.consume(FRAME);
+        assert_eq!(inbox.buffer.capacity(), INBOX);
+    }
+
+    fn push(outbox: &mut Outbox, length: usize) {
+        let begin = outbox.begin();
+        outbox.buffer().resize(begin + length, 1);
+        outbox.finish(begin).unwrap();
+    }
+
+    #[test]
+    fn frames_go_with_their_length() {
+        let mut outbox = Outbox::default();
+        push(&mut outbox, 3);
+        let begin = outbox.begin();
+        outbox.buffer().extend([5; 10]);
+        outbox.abandon(begin);
+        push(&mut outbox, 0x102);
+        assert_eq!(outbox.unsent()[..7], [0, 3, 1, 1, 1, 1, 2]);
+        assert_eq!(outbox.waiting(), 2 + 3 + 2 + 0x102);
+        let begin = outbox.begin();
+        outbox.buffer().resize(begin + 65_536, 0);
+        assert!(outbox.finish(begin).is_err());
+    }
+
+    #[test]
+    fn time_is_given_for_what_waits_at_a_moment() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut outbox = Outbox::default();
+        outbox.arm(start);
+        assert_eq!(outbox.due(), None);
+        push(&mut outbox, 98);
+        outbox.arm(start);
+        // What comes later does not prolong it, nor does a part of what was there.
+        push(&mut outbox, 98);
+        outbox.arm(start + second);
+        outbox.sent(99, start + second);
+        assert_eq!(outbox.due(), Some(start + WRITE_TIME));
+        // Now it is the turn of the rest.
+        outbox.sent(1, start + 2 * second);
+        assert_eq!(outbox.due(), Some(start + 2 * second + WRITE_TIME));
+        outbox.sent(100, start + 3 * second);
+        assert!(outbox.waiting() == 0 && !outbox.is_flushed() && outbox.due().is_some());
+        outbox.flushed(true);
+        assert!(outbox.is_flushed() && outbox.due().is_none());
+    }
+
+    #[test]
+    fn an_outbox_does_not_keep_what_has_gone() {
+        let now = Instant::now();
+        let mut outbox = Outbox::default();
+        // Never empty, but never more than two messages waiting.
+        push(&mut outbox, 60_000);
+        for _ in 0..100 {
+            push(&mut outbox, 60_000);
+            outbox.sent(60_002, now);
+            outbox.compact();
+            assert_eq!(outbox.waiting(), 60_002);
+        }
+        assert!(outbox.buffer.capacity() < 5 * 60_000, "{}", outbox.buffer.capacity());
+        outbox.sent(60_002, now);
+        outbox.flushed(true);
+        assert!(outbox.buffer.capacity() <= OUTBOX);
+    }
+}

@@ -1,0 +1,384 @@
+//! The certificate of the encrypted listeners, followed as it changes.
+//!
+//! The two files are looked at every few seconds and compared by content: a kubelet renews a mounted
+//! secret by swapping a symbolic link far above the files, which watches on the files do not see. A pair
+//! is taken when it has been the same for two looks, so that a certificate is not tried with the key of
+//! its predecessor, nor half of a file. A pair that cannot be used is logged once, and the one before it
+//! stays. Handshakes read the certificate of the moment without a lock; connections keep theirs.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// Time between two looks at the files.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// A certificate chain with its key, shared by all listeners.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    files: Files,
+    /// What the certificate in use was made of.
+    loaded: Contents,
+    current: Arc<Current>,
+}
+
+impl Certificates {
+    /// Reads a chain and its key, both in PEM.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read or used; the text says which, what is wrong, and what to do.
+    pub fn load(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertificateError> {
+        let files = Files { cert: cert.into(), key: key.into() };
+        let loaded = files.read()?;
+        let current = Arc::new(Current(ArcSwap::new(files.parse(&loaded)?)));
+        Ok(Self { files, loaded, current })
+    }
+
+    /// What chooses the certificate of a handshake: always the one of the moment.
+    pub fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::clone(&self.current) as _
+    }
+
+    /// TLS 1.2 and 1.3 with the certificate of the moment. The protocols of `alpn` are offered; a client
+    /// that names none is welcome too.
+    pub fn server_config(&self, alpn: &[&[u8]]) -> Arc<ServerConfig> {
+        #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring has suites for TLS 1.2 and 1.3");
+        let mut config = builder.with_no_client_auth().with_cert_resolver(self.resolver());
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Arc::new(config)
+    }
+
+    /// Follows the files until `shutdown`; what was made from `self` before sees the change.
+    pub async fn follow(self, shutdown: CancellationToken) {
+        let mut follower = Follower {
+            seen: Ok(self.loaded.clone()),
+            done: Ok(self.loaded),
+            files: self.files,
+            current: self.current,
+        };
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            // Reading may block, on a network file system even for long.
+            let look = tokio::task::spawn_blocking(move || {
+                follower.look();
+                follower
+            });
+            match look.await {
+                Ok(back) => follower = back,
+                Err(error) => return warn!(%error, "certificates are no longer followed"),
+            }
+        }
+    }
+}
+
+/// The certificate of the moment.
+#[derive(Debug)]
+struct Current(ArcSwap<CertifiedKey>);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// What looks at the files again and again.
+struct Follower {
+    files: Files,
+    current: Arc<Current>,
+    /// What the last look found, or why it found nothing.
+    seen: Result<Contents, String>,
+    /// What was last taken or complained about.
+    done: Result<Contents, String>,
+}
+
+impl Follower {
+    fn look(&mut self) {
+        let found = self.files.read().map_err(|error| error.to_string());
+        let is_settled = found == self.seen;
+        self.seen = found;
+        if !is_settled || self.seen == self.done {
+            return;
+        }
+        self.done = self.seen.clone();
+        let parsed = match &self.seen {
+            Ok(contents) => self.files.parse(contents).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        match parsed {
+            Ok(certified) => {
+                self.current.0.store(certified);
+                info!(file = %self.files.cert.display(), "certificate renewed");
+            }
+            Err(error) => warn!(%error, "the certificate in use is kept"),
+        }
+    }
+}
+
+/// The octets of both files.
+#[derive(Clone, PartialEq, Eq)]
+struct Contents {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key, in no log.
+        f.debug_struct("Contents").finish_non_exhaustive()
+    }
+}
+
+/// Where they lie.
+#[derive(Debug, Clone)]
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Files {
+    fn read(&self) -> Result<Contents, CertificateError> {
+        let read = |flag, file: &Path| {
+            std::fs::read(file).map_err(|error| CertificateError::new(flag, file, Problem::Unreadable(error)))
+        };
+        Ok(Contents { cert: read(CERT, &self.cert)?, key: read(KEY, &self.key)? })
+    }
+
+    fn parse(&self, contents: &Contents) -> Result<Arc<CertifiedKey>, CertificateError> {
+        let bad_cert = |problem| CertificateError::new(CERT, &self.cert, problem);
+        let bad_key = |problem| CertificateError::new(KEY, &self.key, problem);
+        let chain = CertificateDer::pem_slice_iter(&contents.cert).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| bad_cert(Problem::BadPem(error)))?;
+        if chain.is_empty() {
+            return Err(bad_cert(Problem::NoCertificate));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| match error {
+            pem::Error::NoItemsFound if is_encrypted(&contents.key) => bad_key(Problem::EncryptedKey),
+            pem::Error::NoItemsFound => bad_key(Problem::NoKey),
+            error => bad_key(Problem::BadPem(error)),
+        })?;
+        let provider: CryptoProvider = ring::default_provider();
+        let key = provider.key_provider.load_private_key(key).map_err(|_| bad_key(Problem::UnknownKey))?;
+        let certified = CertifiedKey::new(chain, key);
+        match certified.keys_match() {
+            // Not every kind of key tells its public half; those that ring loads do.
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+                Ok(Arc::new(certified))
+            }
+            Err(rustls::Error::InconsistentKeys(_)) => Err(bad_key(Problem::OtherKey(self.cert.clone()))),
+            Err(error) => Err(bad_cert(Problem::BadCertificate(error))),
+        }
+    }
+}
+
+fn is_encrypted(key: &[u8]) -> bool {
+    let mark = b"ENCRYPTED";
+    key.windows(mark.len()).any(|window| window == mark)
+}
+
+const CERT: &str = "--tls-cert";
+const KEY: &str = "--tls-key";
+
+/// A certificate or key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{flag} {}: {problem}", file.display())]
+pub struct CertificateError {
+    flag: &'static str,
+    file: PathBuf,
+    problem: Problem,
+}
+
+impl CertificateError {
+    fn new(flag: &'static str, file: &Path, problem: Problem) -> Self {
+        Self { flag, file: file.to_owned(), problem }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot be read: {0}; give a file that exists and that this user may read")]
+    Unreadable(io::Error),
+    #[error("is not sound PEM: {0}; write the file anew")]
+    BadPem(pem::Error),
+    #[error("has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the server's own first")]
+    NoCertificate,
+    #[error("is not a sound X.509 certificate: {0}; have it issued anew")]
+    BadCertificate(rustls::Error),
+    #[error("has no private key in PEM; give the file that has BEGIN PRIVATE KEY")]
+    NoKey,
+    #[error("is encrypted; decrypt it first, as by openssl pkey -in FILE -out PLAIN")]
+    EncryptedKey,
+    #[error(
+        "is a private key of no known kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
+    )]
+    UnknownKey,
+    #[error("is not the key of the certificate in {}; give the two that were issued together", .0.display())]
+    OtherKey(PathBuf),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    struct Pair {
+        cert: String,
+        key: String,
+    }
+
+    fn pair() -> Pair {
+        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
+        Pair { cert: issued.cert.pem(), key: issued.signing_key.serialize_pem() }
+    }
+
+    fn folder(pair: &Pair) -> TempDir {
+        let folder = TempDir::new().unwrap();
+        write(&folder, pair);
+        folder
+    }
+
+    fn write(folder: &TempDir, pair: &Pair) {
+        fs::write(folder.path().join("tls.crt"), &pair.cert).unwrap();
+        fs::write(folder.path().join("tls.key"), &pair.key).unwrap();
+    }
+
+    fn load(folder: &TempDir) -> Result<Certificates, CertificateError> {
+        Certificates::load(folder.path().join("tls.crt"), folder.path().join("tls.key"))
+    }
+
+    fn in_use(certificates: &Certificates) -> Vec<u8> {
+        certificates.current.0.load().cert[0].to_vec()
+    }
+
+    fn der(pair: &Pair) -> Vec<u8> {
+        CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_pair_is_loaded() {
+        let pair = pair();
+        let certificates = load(&folder(&pair)).unwrap();
+        assert_eq!(in_use(&certificates), der(&pair));
+        let config = certificates.server_config(&[b"dot"]);
+        assert_eq!(config.alpn_protocols, [b"dot".to_vec()]);
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_names_the_file_and_the_remedy() {
+        let good = pair();
+        let broken = |text: &str| text.replace("-----END", "!----END");
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let no_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (cert, key, file, says) in [
+            (good.key.clone(), good.key.clone(), "tls.crt", "no certificate in PEM"),
+            (String::new(), good.key.clone(), "tls.crt", "no certificate in PEM"),
+            (broken(&good.cert), good.key.clone(), "tls.crt", "not sound PEM"),
+            (no_x509.to_owned(), good.key.clone(), "tls.crt", "not a sound X.509 certificate"),
+            (good.cert.clone(), good.cert.clone(), "tls.key", "no private key in PEM"),
+            (good.cert.clone(), broken(&good.key), "tls.key", "not sound PEM"),
+            (good.cert.clone(), encrypted.to_owned(), "tls.key", "openssl pkey"),
+            (good.cert.clone(), nonsense.to_owned(), "tls.key", "no known kind"),
+            (good.cert.clone(), pair().key, "tls.key", "is not the key of the certificate in"),
+        ] {
+            let error = load(&folder(&Pair { cert, key })).unwrap_err().to_string();
+            assert!(error.starts_with("--tls-") && error.contains(file) && error.contains(says), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        let folder = folder(&good);
+        fs::remove_file(folder.path().join("tls.key")).unwrap();
+        let error = load(&folder).unwrap_err().to_string();
+        assert!(error.starts_with("--tls-key") && error.contains("No such file"), "{error}");
+    }
+
+    /// Lets the follower look `times` times.
+    async fn looks(times: u32) {
+        tokio::time::sleep(INTERVAL * times + INTERVAL / 2).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_pair_is_taken_and_a_broken_one_is_not() {
+        let (first, second, third) = (pair(), pair(), pair());
+        let folder = folder(&first);
+        let certificates = load(&folder).unwrap();
+        let shutdown = CancellationToken::new();
+        let following = tokio::spawn(certificates.clone().follow(shutdown.clone()));
+
+        looks(2).await;
+        assert_eq!(in_use(&certificates), der(&first));
+        write(&folder, &second);
+        looks(2).await;
+        assert_eq!(in_use(&certificates), der(&second));
+
+        // The certificate of one pair with the key of another, then nothing at all.
+        fs::write(folder.path().join("tls.crt"), &third.cert).unwrap();
+        looks(3).await;
+        fs::remove_file(folder.path().join("tls.key")).unwrap();
+        looks(3).await;
+        assert_eq!(in_use(&certificates), der(&second));
+        fs::write(folder.path().join("tls.key"), &third.key).unwrap();
+        looks(2).await;
+        assert_eq!(in_use(&certificates), der(&third));
+
+        shutdown.cancel();
+        following.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_swapped_link_is_a_new_pair() {
+        let (first, second) = (pair(), pair());
+        let (old, new) = (folder(&first), folder(&second));
+        let mount = TempDir::new().unwrap();
+        let data = mount.path().join("..data");
+        std::os::unix::fs::symlink(old.path(), &data).unwrap();
+        for name in ["tls.crt", "tls.key"] {
+            std::os::unix::fs::symlink(format!("..data/{name}"), mount.path().join(name)).unwrap();
+        }
+        let certificates = load(&mount).unwrap();
+        tokio::spawn(certificates.clone().follow(CancellationToken::new()));
+
+        let next = mount.path().join("..next");
+        std::os::unix::fs::symlink(new.path(), &next).unwrap();
+        fs::rename(&next, &data).unwrap();
+        looks(2).await;
+        assert_eq!(in_use(&certificates), der(&second));
+    }
+
+    #[test]
+    fn a_pair_that_is_still_being_written_is_not_tried() {
+        let (first, second) = (pair(), pair());
+        let folder = folder(&first);
+        let Certificates { files, loaded, current } = load(&folder).unwrap();
+        let mut follower = Follower { files, current, seen: Ok(loaded.clone()), done: Ok(loaded) };
+        fs::write(folder.path().join("tls.crt"), &second.cert).unwrap();
+        follower.look();
+        assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.cert.as_bytes()));
+        fs::write(folder.path().join("tls.key"), &second.key).unwrap();
+        follower.look();
+        assert_eq!(follower.current.0.load().cert[0].to_vec(), der(&first));
+        follower.look();
+        assert_eq!(follower.current.0.load().cert[0].to_vec(), der(&second));
+    }
+}

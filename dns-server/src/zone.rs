@@ -1,0 +1,185 @@
+//! The zones that the server speaks for, and the names that every zone has: its apex, its name server,
+//! the schema version (Kubernetes DNS specification §2.2).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::name::{self, Name};
+use crate::rrset::{self, HEADER, Node, RrsetWriter, rtype};
+
+/// Version of the Kubernetes DNS specification that the answers follow.
+const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
+
+/// Time to live of the schema version, as the specification's example has it, in seconds.
+const SCHEMA_VERSION_TTL: u32 = 28_800;
+
+/// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
+const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
+
+/// What all zones have in common.
+#[derive(Debug, Clone)]
+pub struct ZoneSettings {
+    /// Time to live of the zones' own records and of negative answers, in seconds.
+    pub ttl: u32,
+    /// The server's addresses: what `ns.dns.<zone>` owns.
+    pub ns_addresses: BTreeSet<IpAddr>,
+}
+
+/// All zones. The first forward zone's names are those that reverse zones mention.
+#[derive(Debug)]
+pub struct Zones {
+    /// Longest first, so that the first match is the closest.
+    zones: Vec<Zone>,
+    forward: Vec<Name>,
+}
+
+impl Zones {
+    /// Zones by their apexes; `None` without a forward zone, or where the names of the first leave no
+    /// room below them.
+    pub fn new(forward: Vec<Name>, reverse: &[Name], settings: &ZoneSettings) -> Option<Self> {
+        let first = forward.first()?;
+        let mut zones = Vec::new();
+        for (apex, home, is_forward) in forward
+            .iter()
+            .map(|apex| (apex, apex, true))
+            .chain(reverse.iter().map(|apex| (apex, first, false)))
+        {
+            zones.push(Zone {
+                apex: apex.clone(),
+                is_forward,
+                name_server: home.child("dns")?.child("ns")?,
+                hostmaster: home.child("hostmaster")?,
+                settings: settings.clone(),
+            });
+        }
+        zones.sort_by_key(|zone| std::cmp::Reverse(zone.apex.as_wire().len()));
+        Some(Self { zones, forward })
+    }
+
+    /// The apexes of the forward zones, in the order given.
+    pub fn forward(&self) -> &[Name] {
+        &self.forward
+    }
+
+    /// All zones.
+    pub fn iter(&self) -> impl Iterator<Item = &Zone> {
+        self.zones.iter()
+    }
+
+    /// The closest zone that holds a lowercased wire-format name.
+    pub fn find(&self, wire: &[u8]) -> Option<&Zone> {
+        self.zones.iter().find(|zone| {
+            let apex = zone.apex.as_wire();
+            wire.ends_with(apex) && name::is_within(wire, apex)
+        })
+    }
+}
+
+/// One zone.
+#[derive(Debug)]
+pub struct Zone {
+    apex: Name,
+    is_forward: bool,
+    name_server: Name,
+    hostmaster: Name,
+    settings: ZoneSettings,
+}
+
+impl Zone {
+    /// The zone's name.
+    pub fn apex(&self) -> &Name {
+        &self.apex
+    }
+
+    /// The time to live of negative answers, in seconds.
+    pub fn ttl(&self) -> u32 {
+        self.settings.ttl
+    }
+
+    /// The names that exist whatever the cluster holds. The SOA is not among the records: it carries the
+    /// serial of the moment, so [`Zone::push_soa`] writes it per reply.
+    pub fn fixed_names(&self) -> Vec<(Name, Node)> {
+        let addresses = rrset::addresses(self.settings.ttl, &self.settings.ns_addresses);
+        let ns = rrset::name_server(&self.apex, self.settings.ttl, &self.name_server, &addresses);
+        let mut names = vec![(self.apex.clone(), Node { rrsets: ns.into_iter().collect() })];
+        if self.is_forward {
+            let mut version = RrsetWriter::new(rtype::TXT, SCHEMA_VERSION_TTL);
+            version.push(SCHEMA_VERSION);
+            let version = Node { rrsets: version.finish().into_iter().collect() };
+            names.extend(self.apex.child("dns-version").map(|name| (name, version)));
+            names.extend(self.apex.child("svc").map(|name| (name, Node::default())));
+            names.push((self.name_server.clone(), Node { rrsets: addresses }));
+        }
+        names
+    }
+
+    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` octets
+    /// in this zone. Its time to live is the negative one (RFC 2308 §5); the minimum is the same.
+    pub fn push_soa(&self, out: &mut Vec<u8>, qname: usize, serial: u32) {
+        let apex_at = HEADER + qname - self.apex.as_wire().len();
+        let owner = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
+        out.extend_from_slice(&owner);
+        self.push_soa_body(out, serial);
+    }
+
+    /// The SOA record behind its owner.
+    pub fn push_soa_body(&self, out: &mut Vec<u8>, serial: u32) {
+        let names = [self.name_server.as_wire(), self.hostmaster.as_wire()];
+        let length = names[0].len() + names[1].len() + 20;
+        out.extend_from_slice(&rtype::SOA.to_be_bytes());
+        out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
+        out.extend_from_slice(&self.settings.ttl.to_be_bytes());
+        out.extend_from_slice(&(length as u16).to_be_bytes()); // two names of 255 octets at most
+        names.iter().for_each(|name| out.extend_from_slice(name));
+        let [refresh, retry, expire] = TIMERS;
+        for number in [serial, refresh, retry, expire, self.settings.ttl] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zones(forward: &[&str], reverse: &[&str]) -> Zones {
+        let names = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Name>>();
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        Zones::new(names(forward), &names(reverse), &settings).unwrap()
+    }
+
+    fn found(zones: &Zones, name: &str) -> Option<String> {
+        let name: Name = name.parse().unwrap();
+        zones.find(name.as_wire()).map(|zone| zone.apex().to_string())
+    }
+
+    #[test]
+    fn the_closest_zone_is_found() {
+        let zones = zones(&["cluster.local", "multinet.cluster.local"], &["in-addr.arpa"]);
+        assert_eq!(found(&zones, "a.multinet.cluster.local").as_deref(), Some("multinet.cluster.local."));
+        assert_eq!(found(&zones, "xmultinet.cluster.local").as_deref(), Some("cluster.local."));
+        assert_eq!(found(&zones, "1.10.in-addr.arpa").as_deref(), Some("in-addr.arpa."));
+        assert_eq!(found(&zones, "local"), None);
+    }
+
+    #[test]
+    fn reverse_zones_name_the_first_zones_server() {
+        let zones = zones(&["multinet.cluster.local"], &["in-addr.arpa"]);
+        let zone = zones.find(b"\x07in-addr\x04arpa\0").unwrap();
+        let names = zone.fixed_names();
+        assert_eq!(names.len(), 1);
+        let ns: Name = "ns.dns.multinet.cluster.local".parse().unwrap();
+        assert!(names[0].1.rrsets[0].body.ends_with(ns.as_wire()));
+    }
+
+    #[test]
+    fn the_soa_points_at_the_zone_in_the_question() {
+        let zones = zones(&["z.test"], &[]);
+        let zone = zones.find(b"\x01z\x04test\0").unwrap();
+        let mut out = Vec::new();
+        let qname: Name = "a.b.z.test".parse().unwrap();
+        zone.push_soa(&mut out, qname.as_wire().len(), 7);
+        assert_eq!(out[..12], [0xc0, 12 + 4, 0, 6, 0, 1, 0, 0, 0, 5, 0, out.len() as u8 - 12]);
+        assert_eq!(out[out.len() - 20..out.len() - 16], [0, 0, 0, 7]);
+    }
+}

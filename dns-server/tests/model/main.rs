@@ -1,0 +1,111 @@
+//! The state against a plain model: after any sequence of events the answers are exactly those that the
+//! last events call for. No address is served that was not in a ready endpoint, and none is missing.
+//!
+//! The model ([`expected`]) makes the whole zone anew from all objects, in the simplest way there is; the
+//! state follows the events. Beside it, [`publishing`] watches answers while they change.
+
+#![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
+mod ask;
+mod events;
+mod expected;
+mod publishing;
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use ask::Asker;
+use events::{Event, World};
+use expected::Expected;
+
+/// Names are compared in full after every so many events, and a sample of them after each.
+const FULL_EVERY: usize = 25;
+
+/// How many names are asked for after each event.
+const SAMPLE: usize = 24;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn answers_follow_the_events(events in prop::collection::vec(events::event(), 1..160), seed: u64) {
+        let mut world = World::default();
+        let asker = Asker::new();
+        world.sync(&asker.state);
+        for (position, event) in events.iter().enumerate() {
+            world.take(event, &asker.state);
+            if matches!(event, Event::Nothing) {
+                continue;
+            }
+            let expected = Expected::new(&world);
+            check_names(&asker, &expected)?;
+            let is_full = position % FULL_EVERY == 0 || position + 1 == events.len();
+            let sample = if is_full { usize::MAX } else { SAMPLE };
+            check_answers(&asker, &expected, seed.wrapping_add(position as u64), sample)?;
+        }
+    }
+
+    /// Before everything has synced nothing at all is answered; then everything is.
+    #[test]
+    fn nothing_is_answered_before_both_kinds_have_synced(
+        events in prop::collection::vec(events::event(), 1..40),
+        services_first: bool,
+    ) {
+        let mut world = World::default();
+        let asker = Asker::new();
+        for event in events.iter().filter(|event| !matches!(event, Event::Relist(_))) {
+            world.take(event, &asker.state);
+            for name in Expected::new(&world).universe() {
+                prop_assert_eq!(asker.ask(name, "A").rcode, "SERVFAIL");
+            }
+        }
+        world.sync_one(&asker.state, services_first);
+        for name in Expected::new(&world).universe() {
+            prop_assert_eq!(asker.ask(name, "A").rcode, "SERVFAIL");
+        }
+        world.sync_one(&asker.state, !services_first);
+        check_answers(&asker, &Expected::new(&world), 0, usize::MAX)?;
+    }
+}
+
+/// The names that own records are those of the model, no more and no fewer.
+fn check_names(asker: &Asker, expected: &Expected) -> Result<(), TestCaseError> {
+    let published = asker.owners();
+    let wanted: BTreeSet<String> = expected.owners().map(ToOwned::to_owned).collect();
+    let extra: Vec<_> = published.difference(&wanted).collect();
+    let missing: Vec<_> = wanted.difference(&published).collect();
+    prop_assert!(extra.is_empty() && missing.is_empty(), "extra names {extra:?}, missing names {missing:?}");
+    Ok(())
+}
+
+/// A sample of all names that there can be gives the model's answers.
+fn check_answers(asker: &Asker, expected: &Expected, seed: u64, sample: usize) -> Result<(), TestCaseError> {
+    let names: Vec<&str> = expected.universe().collect();
+    let step = (names.len() / sample.min(names.len())).max(1);
+    let offset = (seed % step as u64) as usize;
+    for name in names.into_iter().skip(offset).step_by(step) {
+        for qtype in ["A", "AAAA", "SRV", "TXT", "PTR"] {
+            let reply = asker.ask(name, qtype);
+            let wanted = expected.reply(name, qtype);
+            prop_assert!(
+                reply.rcode == wanted.rcode,
+                "{} {}: {:?} instead of {:?}",
+                name,
+                qtype,
+                reply,
+                wanted
+            );
+            prop_assert!(
+                reply.records == wanted.records,
+                "{} {}\nanswer   {:?}\nexpected {:?}",
+                name,
+                qtype,
+                reply.records,
+                wanted.records
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Answers while they change: what one answer names, the next one knows.
+//!
+//! Every change takes hosts that were never there before. So a reader that finds a host gone knows that
+//! whatever named it has to be gone, too, by the time it asks again.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RData;
+use multinet_dns::state::State;
+use multinet_runtime::{Index as _, ObjectKey};
+use serde_json::{from_value, json, to_value};
+
+use crate::ask::{Asker, Reader, ZONE};
+use crate::events::{self, Service, Slice, commit, service_object, slice_object};
+
+/// How many changes there are.
+const CHANGES: usize = 3_000;
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "red".to_owned(), name: name.to_owned() }
+}
+
+/// Publishes hosts `h<round>-0` and so on, at always the same addresses.
+fn publish(state: &State, round: usize) {
+    let endpoint = |n: u8| events::Endpoint { address: IpAddr::from([10, 0, 0, n]), host: None, ready: None };
+    let slice = Slice {
+        service: Some("one"),
+        network: "rail0",
+        ports: vec![("http", "TCP", 80)],
+        endpoints: (0..3).map(endpoint).collect(),
+    };
+    let mut object = to_value(slice_object(&key("s0"), &slice)).expect("a slice as JSON");
+    for (number, endpoint) in object["spec"]["endpoints"].as_array_mut().into_iter().flatten().enumerate() {
+        endpoint["hostname"] = json!(format!("h{round}-{number}"));
+    }
+    let object: multinet_crds::MultiNetworkEndpointSlice = from_value(object).expect("a slice from JSON");
+    state.apply(object);
+    commit(state);
+}
+
+/// The names that SRV or PTR records in the answer point at.
+fn targets(message: &Message) -> BTreeSet<String> {
+    let target = |data: &RData| match data {
+        RData::SRV(srv) => Some(srv.target.to_ascii()),
+        RData::PTR(name) => Some(name.0.to_ascii()),
+        _ => None,
+    };
+    let targets = message.answers.iter().filter_map(|record| target(&record.data));
+    targets.map(|name| name.trim_end_matches('.').to_owned()).collect()
+}
+
+/// Whether the name has addresses.
+fn has_addresses(asker: &Reader, name: &str) -> bool {
+    !asker.message(name, "A").answers.is_empty()
+}
+
+#[test]
+fn what_an_answer_names_is_there() {
+    let asker = Asker::new();
+    asker.state.apply(service_object(&key("one"), &Service { ttl: None }));
+    let no_services = events::World::default();
+    no_services.sync_one(&asker.state, false);
+    // The list of services holds the one that was applied.
+    let live = [key("one")].into();
+    multinet_runtime::Index::<multinet_crds::MultiNetworkService>::reset(&asker.state, &live);
+    publish(&asker.state, 0);
+
+    let Asker { state, reader } = &asker;
+    let done = AtomicBool::new(false);
+    let checked = AtomicUsize::new(0);
+    let base = format!("one.red.svc.{ZONE}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (1..=CHANGES).for_each(|round| publish(state, round));
+            done.store(true, Ordering::Release);
+        });
+        for owner in [
+            format!("_http._tcp.{base}"),
+            base.clone(),
+            format!("_http._tcp.rail0._net.{base}"),
+            "1.0.0.10.in-addr.arpa".to_owned(),
+        ] {
+            let (asker, done, checked, base) = (reader.clone(), &done, &checked, &base);
+            scope.spawn(move || {
+                let qtype = if owner.ends_with("arpa") { "PTR" } else { "SRV" };
+                while !done.load(Ordering::Acquire) {
+                    let named = targets(&asker.message(&owner, qtype));
+                    // The service always has endpoints: none of its names ever goes.
+                    assert!(!named.is_empty(), "{owner} {qtype} was gone for a moment");
+                    for name in named {
+                        if !has_addresses(&asker, &name) {
+                            let again = targets(&asker.message(&owner, qtype));
+                            assert!(!again.contains(&name), "{owner} still names {name}, which is gone");
+                        }
+                        checked.fetch_add(1, Ordering::Relaxed);
+                    }
+                    for parent in [format!("_tcp.{base}"), format!("red.svc.{ZONE}"), format!("_net.{base}")]
+                    {
+                        let rcode = asker.message(&parent, "A").metadata.response_code;
+                        assert_eq!(rcode, ResponseCode::NoError, "{parent} was gone for a moment");
+                    }
+                    let addresses = asker.message(base, "A").answers.len();
+                    assert_eq!(addresses, 3, "{base} was cut short for a moment");
+                }
+            });
+        }
+    });
+    assert!(checked.into_inner() > 100, "hardly anything was asked meanwhile");
+}

@@ -1,0 +1,125 @@
+//! An engine with a small and a big zone, queries for it, and framing.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock};
+
+use multinet_dns::answers::{Answers, Freshness};
+use multinet_dns::engine::{Engine, Settings};
+use multinet_dns::index::{Endpoint, Service, Slice};
+use multinet_dns::metrics::Tallies;
+use multinet_dns::state::{Objects, State};
+use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_runtime::ObjectKey;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// Record type A.
+pub(crate) const A: u16 = 1;
+
+/// Query type of a whole zone.
+pub(crate) const AXFR: u16 = 252;
+
+/// A service with one address.
+pub(crate) const SMALL: &str = "small.n.svc.z";
+
+/// A service whose addresses nearly fill a TCP message.
+pub(crate) const BIG: &str = "big.n.svc.z";
+
+/// Addresses of the big service.
+pub(crate) const BIG_ADDRESSES: u32 = 4000;
+
+/// An engine for zone `z` with the two services; this host may transfer it.
+pub(crate) fn engine() -> Engine {
+    static ENGINE: LazyLock<Engine> = LazyLock::new(make_engine);
+    ENGINE.clone()
+}
+
+fn make_engine() -> Engine {
+    let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+    let zones = Zones::new(vec!["z".parse().unwrap()], &[], &settings).unwrap();
+    let state = State::new(Arc::new(Answers::new(zones, 1)), 5, |_| ());
+    let key = |name: &str| ObjectKey { namespace: "n".into(), name: name.into() };
+    let slice = |service: &str, addresses: u32| {
+        let endpoints = (1..=addresses).map(|number| {
+            let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
+            let host = format!("a-host-with-quite-a-long-name-{number}").into();
+            Endpoint { address: address.into(), host, named: true, txt: Box::new(*b"\x01x") }
+        });
+        let slice = Slice {
+            service: service.into(),
+            network: "net".into(),
+            endpoints: endpoints.collect(),
+            ..Slice::default()
+        };
+        (key(service), slice)
+    };
+    let services = ["small", "big"].map(|name| (key(name), Service::default()));
+    let slices = vec![slice("small", 1), slice("big", BIG_ADDRESSES)];
+    state.restore(Objects { services: services.into(), slices, ..Objects::default() });
+    state.answers().set_freshness(Freshness::Current);
+    let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
+    let settings = Settings { rotate: false, log_queries: false, transfer_to };
+    Engine::new(Arc::new(state), settings, Tallies::default())
+}
+
+/// Who asks.
+pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A query without EDNS.
+pub(crate) fn query(id: u16, name: &str, qtype: u16) -> Vec<u8> {
+    let mut packet = id.to_be_bytes().to_vec();
+    packet.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        packet.push(label.len() as u8);
+        packet.extend(label.as_bytes());
+    }
+    packet.push(0);
+    packet.extend(qtype.to_be_bytes());
+    packet.extend([0, 1]);
+    packet
+}
+
+/// A message with its length in front.
+pub(crate) fn frame(message: &[u8]) -> Vec<u8> {
+    let mut frame = (message.len() as u16).to_be_bytes().to_vec();
+    frame.extend(message);
+    frame
+}
+
+/// Queries one after the other, with ids from 0.
+pub(crate) fn frames(count: u16, name: &str) -> Vec<u8> {
+    (0..count).flat_map(|id| frame(&query(id, name, A))).collect()
+}
+
+/// The next message of a stream; none at its end.
+pub(crate) async fn next_message(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+    let length = stream.read_u16().await.ok()?;
+    let mut message = vec![0; usize::from(length)];
+    stream.read_exact(&mut message).await.unwrap();
+    Some(message)
+}
+
+/// All messages up to the end of a stream.
+pub(crate) async fn messages(stream: &mut (impl AsyncRead + Unpin)) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    while let Some(message) = next_message(stream).await {
+        messages.push(message);
+    }
+    messages
+}
+
+/// A message's id.
+pub(crate) fn id(message: &[u8]) -> u16 {
+    u16::from_be_bytes([message[0], message[1]])
+}
+
+/// How many answers a message has.
+pub(crate) fn answers(message: &[u8]) -> u16 {
+    u16::from_be_bytes([message[6], message[7]])
+}
+
+/// The ids of messages that each have the one address of the small service.
+pub(crate) fn small_ids(messages: &[Vec<u8>]) -> Vec<u16> {
+    assert!(messages.iter().all(|message| answers(message) == 1));
+    messages.iter().map(|message| id(message)).collect()
+}

@@ -1,0 +1,103 @@
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use multinet_dns::listen::bind_tcp;
+use multinet_dns::tcp::{Connections, StreamListener};
+use multinet_dns::tls::Certificates;
+use prometheus_client::metrics::counter::Counter;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{BIG, SMALL, engine, frames, messages, small_ids};
+
+/// A DoT listener and the certificate that clients are to trust.
+struct Server {
+    addr: SocketAddr,
+    trusted: CertificateDer<'static>,
+    shutdown: CancellationToken,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
+        let folder = TempDir::new().unwrap();
+        let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+        fs::write(&cert, issued.cert.pem()).unwrap();
+        fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+        let certificates = Certificates::load(cert, key).unwrap();
+
+        let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let connections = Connections::new(10, Counter::default());
+        let listener = StreamListener::tls(listener, &certificates, engine(), connections).unwrap();
+        let shutdown = CancellationToken::new();
+        tokio::spawn(listener.run(shutdown.clone()));
+        Self { addr, trusted: issued.cert.der().clone(), shutdown }
+    }
+
+    async fn connect(&self, alpn: &[&[u8]]) -> io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.trusted.clone()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        let stream = TcpStream::connect(self.addr).await?;
+        let name = ServerName::try_from("dns.test").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+}
+
+#[tokio::test]
+async fn queries_are_answered_over_tls() {
+    let server = Server::start().await;
+    let mut stream = server.connect(&[]).await.unwrap();
+    stream.write_all(&frames(100, SMALL)).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(small_ids(&messages(&mut stream).await).len(), 100);
+}
+
+#[tokio::test]
+async fn more_than_a_session_buffers_passes() {
+    let server = Server::start().await;
+    let stream = server.connect(&[]).await.unwrap();
+    let (mut receiving, mut sending) = tokio::io::split(stream);
+    let asking = tokio::spawn(async move {
+        sending.write_all(&frames(50, BIG)).await.unwrap();
+        sending
+    });
+    for _ in 0..50 {
+        assert!(crate::support::next_message(&mut receiving).await.is_some());
+    }
+    asking.await.unwrap();
+    server.shutdown.cancel();
+    assert_eq!(receiving.read(&mut [0]).await.unwrap(), 0, "closed with a close_notify");
+}
+
+#[tokio::test]
+async fn the_protocol_name_is_offered_but_not_required() {
+    let server = Server::start().await;
+    let stream = server.connect(&[b"dot"]).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"dot"[..]));
+    let stream = server.connect(&[]).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), None);
+    assert!(server.connect(&[b"h2"]).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_that_does_not_come_is_not_waited_for() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.addr).await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+}

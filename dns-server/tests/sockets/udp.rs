@@ -1,0 +1,127 @@
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use multinet_dns::listen::bind_dns;
+use multinet_dns::udp::UdpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{A, SMALL, answers, engine, id, query};
+
+/// A listener that stops with its test.
+struct Server {
+    addr: SocketAddr,
+    stop: CancellationToken,
+    listener: Option<UdpListener>,
+}
+
+impl Server {
+    fn start(addr: &str, workers: usize) -> Self {
+        let bound = bind_dns(addr.parse().unwrap(), workers).unwrap();
+        let stop = CancellationToken::new();
+        let listener = UdpListener::spawn(bound.udp, &engine(), &stop).unwrap();
+        Self { addr: bound.addr, stop, listener: Some(listener) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.listener.take().unwrap().join();
+    }
+}
+
+/// A client that hears only from where it asked.
+fn client(from: IpAddr, to: impl Into<SocketAddr>) -> UdpSocket {
+    let client = UdpSocket::bind((from, 0)).unwrap();
+    client.connect(to.into()).unwrap();
+    // For a reply that never comes, so that the test fails and does not hang.
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client
+}
+
+fn reply(client: &UdpSocket) -> Vec<u8> {
+    let mut buffer = [0; 2048];
+    let length = client.recv(&mut buffer).unwrap();
+    buffer[..length].to_vec()
+}
+
+#[test]
+fn the_reply_comes_from_the_address_that_was_asked() {
+    for wildcard in ["0.0.0.0:0", "[::]:0"] {
+        let server = Server::start(wildcard, 2);
+        for asked in ["127.0.0.1", "127.0.0.2", "::1"] {
+            let asked: IpAddr = asked.parse().unwrap();
+            if asked.is_ipv6() && server.addr.is_ipv4() {
+                continue;
+            }
+            // The client's own address would be the routing table's choice.
+            let from = if asked.is_ipv6() { asked } else { "127.0.0.1".parse().unwrap() };
+            let client = client(from, (asked, server.addr.port()));
+            client.send(&query(7, SMALL, A)).unwrap();
+            let reply = reply(&client);
+            assert_eq!((id(&reply), answers(&reply)), (7, 1), "{wildcard} {asked}");
+        }
+    }
+}
+
+#[test]
+fn every_query_of_many_gets_its_reply() {
+    let server = Server::start("127.0.0.1:0", 3);
+    let clients: Vec<UdpSocket> =
+        (0..10).map(|_| client("127.0.0.1".parse().unwrap(), server.addr)).collect();
+    for id in 0..50 {
+        for client in &clients {
+            client.send(&query(id, SMALL, A)).unwrap();
+        }
+    }
+    for client in &clients {
+        let ids: BTreeSet<u16> = (0..50).map(|_| id(&reply(client))).collect();
+        assert_eq!(ids, (0..50).collect());
+    }
+}
+
+#[test]
+fn nothing_that_is_sent_stops_a_worker() {
+    let server = Server::start("127.0.0.1:0", 1);
+    let local = "127.0.0.1".parse().unwrap();
+    let good = client(local, server.addr);
+    for round in 0..20 {
+        // Who asks and goes: the reply comes back as an ICMP error.
+        client(local, server.addr).send(&query(round, SMALL, A)).unwrap();
+        good.send(b"").unwrap();
+        good.send(b"short").unwrap();
+        good.send(&[0xff; 100]).unwrap();
+        // More than a worker's buffer holds.
+        let mut long = query(1000, SMALL, A);
+        long.resize(20_000, 0);
+        good.send(&long).unwrap();
+        good.send(&query(round, SMALL, A)).unwrap();
+        loop {
+            let reply = reply(&good);
+            if id(&reply) == round {
+                break;
+            }
+            assert_eq!(id(&reply), 1000);
+        }
+    }
+}
+
+#[test]
+fn what_has_arrived_is_answered_after_the_stop() {
+    let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+    let clients: Vec<UdpSocket> = (0..10).map(|_| client("127.0.0.1".parse().unwrap(), bound.addr)).collect();
+    for id in 0..20 {
+        for client in &clients {
+            client.send(&query(id, SMALL, A)).unwrap();
+        }
+    }
+    let stop = CancellationToken::new();
+    stop.cancel();
+    UdpListener::spawn(bound.udp, &engine(), &stop).unwrap().join();
+    for client in &clients {
+        client.set_nonblocking(true).unwrap();
+        let ids: BTreeSet<u16> = (0..20).map(|_| id(&reply(client))).collect();
+        assert_eq!(ids.len(), 20);
+    }
+}
