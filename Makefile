@@ -1,0 +1,46 @@
+# What people run here. `make test` runs every test, `make check` every lint; both install what they need.
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 10
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench crds clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+test: ## Run every test, with real control planes; says at its end what passed, failed, was skipped and why
+	@tests/run.sh
+
+check: fmt lint deny shellcheck ## Run every lint
+
+fmt:
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path dns-server/fuzz/Cargo.toml --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
+
+deny:
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	$(CARGO) deny --log-level error check licenses bans sources
+
+advisories: ## Check the dependencies against the RustSec database (downloads it)
+	$(CARGO) deny check advisories
+
+shellcheck:
+	@tests/tools/packages.sh
+	shellcheck tests/run.sh tests/tools/*.sh .ci/run
+
+fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each
+	@tests/fuzz.sh $(FUZZ_SECONDS)
+
+bench: ## Compare with CoreDNS and write docs/benchmarks.md
+	@tests/bench.sh
+
+crds: ## Generate deploy/crds anew
+	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,181 @@
+//! What CoreDNS makes of our answers, by every way in which it forwards, with and without its cache.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::ask::ask;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::coredns::CoreDns;
+use multinet_tests::dns::{Edns, Query, Reply, Transport};
+use multinet_tests::manifests::{Service, Slice};
+use multinet_tests::objects::Namespace;
+use multinet_tests::pki::Authority;
+use multinet_tests::replica::{Options, Replica};
+use tempfile::TempDir;
+
+/// How many endpoints the big service has.
+const MANY: u16 = 500;
+
+/// A replica with DNS over TLS, and the services that are asked for.
+struct Stage {
+    namespace: Namespace,
+    replica: Replica,
+    ca: std::path::PathBuf,
+    _folder: TempDir,
+}
+
+impl Stage {
+    async fn set(net: u8) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let authority = Authority::new(folder.path())?;
+        let certificate = authority.server("multinet-dns.multinet-system.svc")?;
+        let cluster = Cluster::shared().await?;
+        let namespace = cluster.temp_namespace("coredns").await?;
+        namespace.apply(Service::new("infer").ttl(30)).await?;
+        let slice = Slice::new("infer-v4", "infer").ready("a", [10, net, 0, 1]).ready("b", [10, net, 0, 2]);
+        namespace.apply(slice.not_ready("c", [10, net, 0, 3])).await?;
+        let v6 = [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(net)];
+        namespace.apply(Slice::new("infer-v6", "infer").ready("a", v6)).await?;
+        namespace.apply(Service::new("big").ttl(30)).await?;
+        for first in (0..MANY).step_by(100) {
+            let mut slice = Slice::new(&format!("big-{first}"), "big");
+            for endpoint in first..first + 100 {
+                let [high, low] = endpoint.to_be_bytes();
+                slice = slice.ready(&format!("e{endpoint}"), [10, net, 1 + high, low]);
+            }
+            namespace.apply(slice).await?;
+        }
+        let replica = Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?)
+            .flag("--listen", "tls://127.0.0.1:0")
+            .flag("--tls-cert", &certificate.cert)
+            .flag("--tls-key", &certificate.key)
+            .start_ready()
+            .await?;
+        Ok(Self { namespace, replica, ca: authority.ca(), _folder: folder })
+    }
+
+    /// A CoreDNS in front, with this upstream and these options of `forward`.
+    async fn front(&self, net: u8, upstream: &str, options: &str, cache: &str) -> Result<CoreDns> {
+        let plugins = format!("forward . {upstream} {{\n    {options}\n  }}\n  {cache}");
+        let reverse = format!("{net}.10.in-addr.arpa");
+        CoreDns::start(&[("multinet.cluster.local", &plugins), (&reverse, &plugins)]).await
+    }
+}
+
+/// Asks through CoreDNS twice, for the cache to have its chance. Both replies have to say the same.
+async fn twice(server: SocketAddr, transport: Transport, query: &Query) -> Result<Reply> {
+    let first = ask(server, transport, query).await?;
+    let second = ask(server, transport, query).await?;
+    let said = |reply: &Reply| (reply.rcode(), reply.data(), reply.message.authorities.len());
+    ensure!(said(&first) == said(&second), "first\n{}\nthen\n{}", first.text(""), second.text(""));
+    Ok(second)
+}
+
+/// Everything that a client may want to know, by one way through CoreDNS.
+async fn check_answers(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
+    let infer = stage.namespace.domain("infer");
+    let positive = [
+        (infer.clone(), "A", vec![format!("10.{net}.0.1"), format!("10.{net}.0.2")]),
+        (infer.clone(), "AAAA", vec![format!("fd00::{net:x}")]),
+        (format!("b.{infer}"), "A", vec![format!("10.{net}.0.2")]),
+        (format!("rail0._net.{infer}"), "A", vec![format!("10.{net}.0.1"), format!("10.{net}.0.2")]),
+        (format!("2.0.{net}.10.in-addr.arpa"), "PTR", vec![format!("b.{infer}.")]),
+    ];
+    let negative = [
+        (stage.namespace.domain("missing"), "A", "NXDOMAIN"),
+        (format!("c.{infer}"), "A", "NXDOMAIN"),
+        (format!("3.0.{net}.10.in-addr.arpa"), "PTR", "NXDOMAIN"),
+        (format!("b.{infer}"), "AAAA", "NOERROR"),
+        (format!("_tcp.{infer}"), "A", "NOERROR"),
+        (infer.clone(), "MX", "NOERROR"),
+    ];
+    for transport in Transport::ALL {
+        for (name, rtype, data) in &positive {
+            for query in [Query::new(name, rtype), Query::new(name, rtype).mixed_case()] {
+                let reply = twice(server, transport, &query.edns(Edns::new(1232))).await?;
+                ensure!(reply.rcode() == "NOERROR" && reply.data() == *data, "{}", reply.text(""));
+            }
+        }
+        for (name, rtype, rcode) in &negative {
+            let reply = twice(server, transport, &Query::new(name, rtype)).await?;
+            ensure!(reply.rcode() == *rcode && reply.data().is_empty(), "{}", reply.text(""));
+            ensure!(reply.serial().is_some(), "a negative answer without SOA:\n{}", reply.text(""));
+        }
+        let query = Query::new(&format!("_rdma._tcp.{infer}"), "SRV").edns(Edns::new(1232));
+        let reply = twice(server, transport, &query).await?;
+        let targets: BTreeSet<_> =
+            reply.data().iter().filter_map(|data| data.rsplit(' ').next().map(ToOwned::to_owned)).collect();
+        let expected = ["a", "b"].map(|host| format!("{host}.{infer}."));
+        ensure!(targets == expected.into(), "{}", reply.text(""));
+        ensure!(reply.additionals().len() >= 3, "an SRV record without addresses:\n{}", reply.text(""));
+        let reply = twice(server, transport, &Query::new(&format!("b.{infer}"), "TXT")).await?;
+        let text = reply.data().join(" ");
+        ensure!(text.contains(&format!("\"addr=10.{net}.0.2\"")), "{}", reply.text(""));
+        ensure!(text.contains("\"rdma=mlx5_2\""), "{}", reply.text(""));
+    }
+    Ok(())
+}
+
+/// Five hundred addresses: a part of them and TC over UDP, all of them over TCP.
+async fn check_big(stage: &Stage, net: u8, server: SocketAddr) -> Result<()> {
+    let all: BTreeSet<String> = (0..MANY)
+        .map(|endpoint| {
+            let [high, low] = endpoint.to_be_bytes();
+            format!("10.{net}.{}.{low}", 1 + high)
+        })
+        .collect();
+    let big = stage.namespace.domain("big");
+    for query in [Query::new(&big, "A"), Query::new(&big, "A").edns(Edns::new(1232))] {
+        let reply = ask(server, Transport::Udp, &query).await?;
+        ensure!(reply.has_flag("tc"), "not truncated:\n{}", reply.text(""));
+        ensure!(reply.data().iter().all(|address| all.contains(address)), "{}", reply.text(""));
+        let limit = query.edns.as_ref().map_or(512, |edns| usize::from(edns.size));
+        ensure!(reply.raw.len() <= limit, "{} octets for a client that takes {limit}", reply.raw.len());
+        let reply = twice(server, Transport::Tcp, &query).await?;
+        ensure!(!reply.has_flag("tc"), "truncated over TCP");
+        ensure!(BTreeSet::from_iter(reply.data()) == all, "{} addresses over TCP", reply.data().len());
+        ensure!(reply.data().len() == usize::from(MANY), "{} addresses over TCP", reply.data().len());
+    }
+    Ok(())
+}
+
+/// Runs all checks with one way of forwarding.
+async fn check(net: u8, way: &str) -> Result<()> {
+    let stage = Stage::set(net).await?;
+    let (upstream, options) = match way {
+        "tls" => {
+            let options =
+                format!("tls {}\n    tls_servername multinet-dns.multinet-system.svc", stage.ca.display());
+            (format!("tls://{}", stage.replica.tls()?), options)
+        }
+        option => (stage.replica.dns().to_string(), option.to_owned()),
+    };
+    for cache in ["", "cache 30"] {
+        let front = stage.front(net, &upstream, &options, cache).await?;
+        let with = || format!("way {way:?}, cache {cache:?}");
+        check_answers(&stage, net, front.address()).await.with_context(with)?;
+        check_big(&stage, net, front.address()).await.with_context(with)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn forwards_over_the_clients_protocol() -> Result<()> {
+    check(11, "").await
+}
+
+#[tokio::test]
+async fn forwards_over_tcp() -> Result<()> {
+    check(12, "force_tcp").await
+}
+
+#[tokio::test]
+async fn forwards_over_udp_first() -> Result<()> {
+    check(13, "prefer_udp").await
+}
+
+#[tokio::test]
+async fn forwards_over_tls() -> Result<()> {
+    check(14, "tls").await
+}

@@ -1,0 +1,179 @@
+//! The control plane breaks while `multinet-dns` serves: what it knew goes on being answered, nothing wrong is answered
+//! in between, and it catches up.
+
+use anyhow::{Context as _, Result, ensure};
+use futures::StreamExt as _;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use multinet_tests::cluster::Cluster;
+use multinet_tests::manifests::{SERVICE, SLICE, Service, Slice, types};
+use multinet_tests::objects::Namespace;
+use multinet_tests::proxy::{Link, Proxy};
+use multinet_tests::replica::{Options, Replica};
+use multinet_tests::witness::Witness;
+
+/// A cluster to break, a replica that sees it through a proxy, and two services: one that is changed, and one that nobody
+/// touches, so that its answer must never change.
+struct Stage {
+    cluster: Cluster,
+    proxy: Proxy,
+    namespace: Namespace,
+    replica: Replica,
+    witness: Witness,
+}
+
+impl Stage {
+    async fn set() -> Result<Self> {
+        let cluster = Cluster::start().await?;
+        cluster.apply_crds().await?;
+        cluster.apply_rbac().await?;
+        let namespace = cluster.temp_namespace("faults").await?;
+        for (service, address) in [("steady", 1), ("changing", 2), ("leaving", 3)] {
+            namespace.apply(Service::new(service)).await?;
+            namespace
+                .apply(Slice::new(&format!("{service}-a"), service).ready("a", [10, 7, 0, address]))
+                .await?;
+        }
+        let proxy = Proxy::start(cluster.address()).await?;
+        let kubeconfig = cluster.dns_server_kubeconfig(proxy.address()).await?;
+        let replica = Options::new(&kubeconfig).start_ready().await?;
+        replica.answers(&namespace.domain("changing"), "A", &["10.7.0.2"]).await?;
+        replica.answers(&namespace.domain("leaving"), "A", &["10.7.0.3"]).await?;
+        let witness = Witness::of(replica.dns(), &namespace.domain("steady"), "A", &["10.7.0.1"]);
+        Ok(Self { cluster, proxy, namespace, replica, witness })
+    }
+
+    /// Changes what a replica cannot see at the moment: an address, a service that goes, a slice that goes from another
+    /// one, and a new service.
+    async fn change(&self) -> Result<()> {
+        let namespace = &self.namespace;
+        namespace.apply(Slice::new("changing-a", "changing").ready("a", [10, 7, 0, 22])).await?;
+        namespace.delete(SERVICE, "leaving").await?;
+        namespace.delete(SLICE, "leaving-a").await?;
+        namespace.apply(Service::new("coming")).await?;
+        namespace.apply(Slice::new("coming-a", "coming").ready("a", [10, 7, 0, 4])).await?;
+        Ok(())
+    }
+
+    /// Waits until the replica answers what [`change`](Self::change) made.
+    async fn caught_up(&self) -> Result<()> {
+        let (replica, namespace) = (&self.replica, &self.namespace);
+        replica.answers(&namespace.domain("changing"), "A", &["10.7.0.22"]).await?;
+        replica.answers(&namespace.domain("coming"), "A", &["10.7.0.4"]).await?;
+        replica.answers(&namespace.domain("leaving"), "A", &[]).await?;
+        replica.answers("3.0.7.10.in-addr.arpa", "PTR", &[]).await
+    }
+
+    /// The last known answers are still there, and there is no other.
+    async fn as_before(&self) -> Result<()> {
+        for (service, data) in [("changing", "10.7.0.2"), ("leaving", "10.7.0.3")] {
+            let reply = self.replica.ask(&self.namespace.domain(service), "A").await?;
+            ensure!(reply.data() == [data], "{service}:\n{}", reply.text(""));
+        }
+        let reply = self.replica.ask(&self.namespace.domain("coming"), "A").await?;
+        ensure!(reply.rcode() == "NXDOMAIN", "coming:\n{}", reply.text(""));
+        Ok(())
+    }
+
+    /// The end of every test: the steady service was answered rightly all the time.
+    async fn clear(self) -> Result<()> {
+        self.witness.was_content().await
+    }
+}
+
+#[tokio::test]
+async fn api_server_is_killed_and_restarted() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    stage.cluster.kill_apiserver()?;
+    stage.as_before().await?;
+    stage.cluster.start_apiserver().await?;
+    stage.as_before().await?;
+    stage.change().await?;
+    stage.caught_up().await?;
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn etcd_is_killed_and_restarted() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    stage.cluster.kill_etcd()?;
+    stage.as_before().await?;
+    stage.cluster.start_etcd().await?;
+    stage.cluster.compact_etcd().await?;
+    stage.as_before().await?;
+    multinet_tests::wait::eventually(
+        "the API server to reach etcd again",
+        multinet_tests::replica::BOUND,
+        async || stage.change().await,
+    )
+    .await?;
+    stage.caught_up().await?;
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn watches_find_their_revision_gone() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let services = stage.cluster.objects().await?.api(&types(SERVICE), None).await?;
+    let known = services.list(&ListParams::default()).await?;
+    let known = known.metadata.resource_version.context("a list without resourceVersion")?;
+
+    stage.proxy.set(Link::Reset);
+    stage.change().await?;
+    stage.cluster.compact_etcd().await?;
+    stage.cluster.kill_apiserver()?;
+    stage.cluster.kill_etcd()?;
+    stage.cluster.start_etcd().await?;
+    stage.cluster.start_apiserver().await?;
+    stage.as_before().await?;
+
+    // This is what the replica is about to see.
+    let services = stage.cluster.objects().await?.api(&types(SERVICE), None).await?;
+    let mut watch = services.watch(&WatchParams::default(), &known).await?.boxed();
+    let event = watch.next().await.context("the watch ended")?;
+    ensure!(
+        matches!(&event, Ok(WatchEvent::Error(status)) if status.code == 410)
+            || matches!(&event, Err(kube::Error::Api(status)) if status.code == 410),
+        "the old revision is not gone: {event:?}"
+    );
+    drop(watch);
+
+    stage.proxy.set(Link::Up);
+    stage.caught_up().await?;
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn network_is_cut_silently() -> Result<()> {
+    let stage = Stage::set().await?;
+    stage.proxy.set(Link::Silent);
+    stage.change().await?;
+    stage.as_before().await?;
+    stage.proxy.set(Link::Up);
+    stage.caught_up().await?;
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn network_is_cut_and_forgets_its_connections() -> Result<()> {
+    let stage = Stage::set().await?;
+    stage.proxy.set(Link::Silent);
+    stage.change().await?;
+    stage.as_before().await?;
+    // As when a NAT or a load balancer on the way was replaced.
+    stage.proxy.set(Link::Reset);
+    stage.as_before().await?;
+    stage.proxy.set(Link::Up);
+    stage.caught_up().await?;
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn api_server_loses_its_power() -> Result<()> {
+    let stage = Stage::set().await?;
+    // Nobody ever says that the connections are dead. Only that nothing comes any more can tell.
+    stage.proxy.strand();
+    stage.change().await?;
+    stage.as_before().await?;
+    stage.caught_up().await?;
+    stage.clear().await
+}

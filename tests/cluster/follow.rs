@@ -1,0 +1,130 @@
+//! What happens in the API server shows in DNS, with the ServiceAccount and the ClusterRole that we ship.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, future, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use multinet_tests::cluster::{Cluster, client_for};
+use multinet_tests::manifests::{SERVICE, SLICE, Service, Slice, types};
+use multinet_tests::objects::{Namespace, Objects};
+use multinet_tests::replica::{Options, Replica};
+
+/// A replica on the cluster that all tests share, and a namespace of the test's own.
+async fn start(prefix: &str) -> Result<(Namespace, Replica)> {
+    let cluster = Cluster::shared().await?;
+    let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
+    let replica = Options::new(&kubeconfig).start_ready().await?;
+    Ok((cluster.temp_namespace(prefix).await?, replica))
+}
+
+#[tokio::test]
+async fn services_and_slices_come_change_and_go() -> Result<()> {
+    let (namespace, replica) = start("follow").await?;
+    let (infer, host) = (namespace.domain("infer"), namespace.domain("a.infer"));
+
+    // Everything that a new service has.
+    namespace.apply(Service::new("infer")).await?;
+    let first = Slice::new("infer-v4", "infer").ready("a", [10, 1, 0, 1]).ready("b", [10, 1, 0, 2]);
+    namespace.apply(first.clone().not_ready("c", [10, 1, 0, 3])).await?;
+    replica.answers(&infer, "A", &["10.1.0.1", "10.1.0.2"]).await?;
+    replica.answers(&host, "A", &["10.1.0.1"]).await?;
+    let target = |host| format!("0 50 18515 {host}.{infer}.");
+    replica.answers(&format!("_rdma._tcp.{infer}"), "SRV", &[&target("a"), &target("b")]).await?;
+    replica.answers("1.0.1.10.in-addr.arpa", "PTR", &[&format!("{host}.")]).await?;
+    replica.answers("3.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+
+    // An endpoint becomes ready, one changes its address, one goes.
+    let serial = replica.serial().await?;
+    namespace
+        .apply(Slice::new("infer-v4", "infer").ready("a", [10, 1, 0, 9]).ready("c", [10, 1, 0, 3]))
+        .await?;
+    replica.answers(&infer, "A", &["10.1.0.9", "10.1.0.3"]).await?;
+    replica.answers(&host, "A", &["10.1.0.9"]).await?;
+    replica.answers(&namespace.domain("b.infer"), "A", &[]).await?;
+    replica.answers("1.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+    ensure!(replica.serial().await? > serial, "the zone has changed, its serial has not");
+
+    // A second slice joins the first, and leaves it.
+    namespace.apply(Slice::new("infer-v6", "infer").ready("a", [0xfd00, 0, 0, 0, 0, 0, 0, 1])).await?;
+    replica.answers(&host, "AAAA", &["fd00::1"]).await?;
+    replica.answers(&infer, "A", &["10.1.0.9", "10.1.0.3"]).await?;
+    namespace.delete(SLICE, "infer-v4").await?;
+    replica.answers("3.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+    let reply = replica.ask(&infer, "A").await?;
+    ensure!(reply.rcode() == "NOERROR" && reply.data().is_empty(), "not NODATA:\n{}", reply.text(""));
+
+    // The service goes before its last slice.
+    namespace.delete(SERVICE, "infer").await?;
+    replica.answers(&infer, "AAAA", &[]).await?;
+    replica.answers(&host, "AAAA", &[]).await
+}
+
+#[tokio::test]
+async fn slices_wait_for_their_service() -> Result<()> {
+    let (namespace, replica) = start("early").await?;
+    let early = namespace.domain("early");
+    namespace.apply(Slice::new("early-a", "early").ready("a", [10, 2, 0, 1])).await?;
+    // Another service's answer shows that the watch has come past that slice.
+    namespace.apply(Service::new("marker")).await?;
+    namespace.apply(Slice::new("marker-a", "marker").ready("a", [10, 2, 0, 2])).await?;
+    replica.answers(&namespace.domain("marker"), "A", &["10.2.0.2"]).await?;
+    replica.answers(&early, "A", &[]).await?;
+    namespace.apply(Service::new("early")).await?;
+    replica.answers(&early, "A", &["10.2.0.1"]).await
+}
+
+#[tokio::test]
+async fn ready_means_complete() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace("many").await?;
+    namespace.apply(Service::new("infer")).await?;
+    // More slices than the 500 that clients usually get as one page of a list.
+    let slices = cluster.objects().await?.api(&types(SLICE), Some(namespace.name())).await?;
+    let address = |slice: usize| Ipv4Addr::from_bits(Ipv4Addr::new(10, 3, 0, 0).to_bits() + slice as u32);
+    stream::iter(0..600)
+        .map(|slice| {
+            let object =
+                Slice::new(&format!("infer-{slice}"), "infer").ready(&format!("h{slice}"), address(slice));
+            let slices = slices.clone();
+            async move { slices.create(&PostParams::default(), &object.into()).await }
+        })
+        .buffer_unordered(16)
+        .try_for_each(|_| future::ready(Ok(())))
+        .await?;
+
+    let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
+    let replica = Options::new(&kubeconfig).start_ready().await?;
+    for slice in (0..600).rev() {
+        let name = namespace.domain(&format!("h{slice}.infer"));
+        let reply = replica.ask(&name, "A").await?;
+        ensure!(reply.data() == [address(slice).to_string()], "{}", reply.text(""));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_role_allows_to_read_two_kinds_and_nothing_else() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace("role").await?;
+    let client = client_for(&cluster.dns_server_kubeconfig(cluster.address()).await?).await?;
+    let objects = Objects::new(client.clone());
+    for (kind, object) in [
+        (SERVICE, Service::new("s").into()),
+        (SLICE, Slice::new("s-a", "s").ready("a", [10, 4, 0, 1]).into()),
+    ] {
+        let api = objects.api(&types(kind), Some(namespace.name())).await?;
+        api.list(&ListParams::default()).await?;
+        let error = api.create(&PostParams::default(), &object).await.err();
+        ensure!(is_forbidden(error.as_ref()), "creating a {kind}: {error:?}");
+    }
+    let error = Api::<Pod>::all(client).list(&ListParams::default()).await.err();
+    ensure!(is_forbidden(error.as_ref()), "listing Pods: {error:?}");
+    Ok(())
+}
+
+fn is_forbidden(error: Option<&kube::Error>) -> bool {
+    matches!(error, Some(kube::Error::Api(status)) if status.code == 403)
+}

@@ -1,0 +1,104 @@
+//! `multinet-dns` comes first: the kinds that it watches, or its leave to do so, come later.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::ask::ask;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::dns::{Edns, Query, Transport};
+use multinet_tests::manifests::{Service, Slice};
+use multinet_tests::objects::parse;
+use multinet_tests::replica::{Options, Replica};
+use multinet_tests::tools::repository;
+use reqwest::StatusCode;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+/// How long a replica is watched while it cannot become ready: time for several attempts.
+const WHILE: Duration = Duration::from_secs(4);
+
+/// Watches a replica that cannot become ready: it says why, once, and it answers as it should.
+async fn stays_unready(replica: &Replica, name: &str, complaint: &str) -> Result<()> {
+    let end = Instant::now() + WHILE;
+    while Instant::now() < end {
+        let (status, body) = replica.readyz().await?;
+        ensure!(status == StatusCode::SERVICE_UNAVAILABLE, "/readyz: {status}: {body}");
+        for kind in ["MultiNetworkService", "MultiNetworkEndpointSlice"] {
+            ensure!(
+                body.to_lowercase().contains(&kind.to_lowercase()),
+                "/readyz does not name {kind} as pending:\n{body}"
+            );
+        }
+        for transport in Transport::ALL {
+            let query = Query::new(name, "A").edns(Edns::new(1232));
+            let reply = ask(replica.dns(), transport, &query).await?;
+            let edns = reply.edns().context("the reply has no OPT")?;
+            ensure!(reply.rcode() == "SERVFAIL" && edns.contains("ede=14"), "{}", reply.text(""));
+        }
+        let reply = replica.ask("www.example.org", "A").await?;
+        ensure!(reply.rcode() == "REFUSED", "outside the zones:\n{}", reply.text(""));
+        sleep(Duration::from_millis(100)).await;
+    }
+
+    // One complaint for each of the two kinds, not one for each attempt.
+    let log = replica.log();
+    let complaints: Vec<_> =
+        log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+    ensure!(
+        (1..=2).contains(&complaints.len()),
+        "{} complaints instead of one for each kind:\n{}",
+        complaints.len(),
+        complaints.join("\n")
+    );
+    let said = complaints.join("\n").to_lowercase();
+    ensure!(said.contains(complaint), "the complaint does not say {complaint:?}:\n{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn custom_resource_definitions_come_later() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    cluster.apply_rbac().await?;
+    let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
+    let replica = Options::new(&kubeconfig).start().await?;
+    stays_unready(&replica, "infer.vision.svc.multinet.cluster.local", "crd").await?;
+
+    cluster.apply_crds().await?;
+    replica.ready().await?;
+    let namespace = cluster.temp_namespace("late").await?;
+    replica.answers(&namespace.domain("infer"), "A", &[]).await?;
+    namespace.apply(Service::new("infer")).await?;
+    namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 5, 0, 1])).await?;
+    replica.answers(&namespace.domain("infer"), "A", &["10.5.0.1"]).await
+}
+
+#[tokio::test]
+async fn permission_comes_later() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace("forbidden").await?;
+    namespace.apply(Service::new("infer")).await?;
+    namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 6, 0, 1])).await?;
+    let objects = cluster.objects().await?;
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "dns", "namespace": namespace.name()},
+    });
+    objects.apply_object(&serde_json::from_value(account)?).await?;
+    let kubeconfig = cluster.service_account_kubeconfig(namespace.name(), "dns", cluster.address()).await?;
+    let replica = Options::new(&kubeconfig).start().await?;
+    stays_unready(&replica, &namespace.domain("infer"), "forbidden").await?;
+
+    // The binding that we ship, for this test's ServiceAccount.
+    let shipped = std::fs::read_to_string(repository().join("deploy/dns-server/rbac.yaml"))?;
+    let mut binding = parse(&shipped)?
+        .into_iter()
+        .find(|object| object.types.as_ref().is_some_and(|types| types.kind == "ClusterRoleBinding"))
+        .context("we ship no ClusterRoleBinding")?;
+    binding.metadata.name = Some(format!("dns-{}", namespace.name()));
+    binding.data["subjects"] =
+        json!([{"kind": "ServiceAccount", "name": "dns", "namespace": namespace.name()}]);
+    objects.apply_object(&binding).await?;
+    replica.ready().await?;
+    replica.answers(&namespace.domain("infer"), "A", &["10.6.0.1"]).await
+}

@@ -1,0 +1,141 @@
+//! `multinet-dns` itself is restarted, with and without a snapshot.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::ask::ask;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::dns::{Edns, Query, Reply, Transport};
+use multinet_tests::manifests::{SERVICE, Service, Slice};
+use multinet_tests::objects::Namespace;
+use multinet_tests::proxy::{Link, Proxy};
+use multinet_tests::replica::{BOUND, Options, Replica};
+use multinet_tests::wait::eventually;
+use tempfile::TempDir;
+
+/// A namespace of the shared cluster with one service, and a proxy in front of the API server.
+async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Proxy, Options)> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace(prefix).await?;
+    namespace.apply(Service::new("infer")).await?;
+    namespace.apply(Slice::new("infer-a", "infer").ready("a", address)).await?;
+    let proxy = Proxy::start(cluster.address()).await?;
+    let options = Options::new(&cluster.dns_server_kubeconfig(proxy.address()).await?);
+    Ok((namespace, proxy, options))
+}
+
+async fn ask_with_edns(replica: &Replica, name: &str) -> Result<Reply> {
+    ask(replica.dns(), Transport::Udp, &Query::new(name, "A").edns(Edns::new(1232))).await
+}
+
+/// The Extended DNS Error of a reply.
+fn extended_error(reply: &Reply) -> Result<Option<String>> {
+    let edns = reply.edns().context("the reply has no OPT")?;
+    Ok(edns.split_once("ede=").map(|(_, code)| code.to_owned()))
+}
+
+/// Waits until the snapshot holds the address.
+async fn saved(snapshot: &Path, address: &str) -> Result<()> {
+    eventually(&format!("the snapshot to hold {address}"), BOUND, async || {
+        let contents = tokio::fs::read(snapshot).await?;
+        let found = contents.windows(address.len()).any(|window| window == address.as_bytes());
+        ensure!(found, "it has {} bytes and does not hold it", contents.len());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn snapshot_answers_while_the_api_server_is_away() -> Result<()> {
+    let folder = TempDir::new()?;
+    let snapshot = folder.path().join("dns.snapshot");
+    let (namespace, proxy, options) = stage("snapshot", [10, 8, 0, 1]).await?;
+    let options = options.flag("--snapshot", &snapshot);
+    let (infer, gone) = (namespace.domain("infer"), namespace.domain("gone"));
+    namespace.apply(Service::new("gone")).await?;
+    namespace.apply(Slice::new("gone-a", "gone").ready("a", [10, 8, 0, 2])).await?;
+
+    let mut replica = options.start_ready().await?;
+    ensure!(
+        extended_error(&ask_with_edns(&replica, &infer).await?)?.is_none(),
+        "a current answer is called stale"
+    );
+    saved(&snapshot, "10.8.0.1").await?;
+    saved(&snapshot, "10.8.0.2").await?;
+    let serial = replica.serial().await?;
+    replica.kill()?;
+
+    // What changes now, the next run cannot know yet.
+    proxy.set(Link::Reset);
+    namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 8, 0, 11])).await?;
+    namespace.delete(SERVICE, "gone").await?;
+    let replica = options.start().await?;
+    for (name, address) in [(&infer, "10.8.0.1"), (&gone, "10.8.0.2")] {
+        let reply = ask_with_edns(&replica, name).await?;
+        ensure!(reply.data() == [address], "not what the snapshot holds:\n{}", reply.text(""));
+        ensure!(extended_error(&reply)?.as_deref() == Some("3"), "not marked as stale:\n{}", reply.text(""));
+    }
+    let stale_serial = replica.serial().await?;
+    ensure!(stale_serial >= serial, "the serial went back from {serial} to {stale_serial}");
+
+    proxy.set(Link::Up);
+    replica.answers(&infer, "A", &["10.8.0.11"]).await?;
+    replica.answers(&gone, "A", &[]).await?;
+    replica.ready().await?;
+    let reply = ask_with_edns(&replica, &infer).await?;
+    ensure!(extended_error(&reply)?.is_none(), "a current answer is called stale:\n{}", reply.text(""));
+    let current_serial = replica.serial().await?;
+    ensure!(current_serial > stale_serial, "the serial went from {stale_serial} to {current_serial}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn snapshot_that_is_too_old_is_not_used() -> Result<()> {
+    let folder = TempDir::new()?;
+    let snapshot = folder.path().join("dns.snapshot");
+    let (namespace, proxy, options) = stage("old", [10, 9, 0, 1]).await?;
+    let options = options.flag("--snapshot", &snapshot);
+    let infer = namespace.domain("infer");
+    let mut replica = options.start_ready().await?;
+    saved(&snapshot, "10.9.0.1").await?;
+    replica.terminate().await?;
+
+    proxy.set(Link::Reset);
+    // Ages are counted in seconds.
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    let replica = options.flag("--snapshot-max-age", "1s").start().await?;
+    let reply = ask_with_edns(&replica, &infer).await?;
+    ensure!(
+        reply.rcode() == "SERVFAIL" && extended_error(&reply)?.as_deref() == Some("14"),
+        "{}",
+        reply.text("")
+    );
+    proxy.set(Link::Up);
+    replica.answers(&infer, "A", &["10.9.0.1"]).await
+}
+
+#[tokio::test]
+async fn serial_never_goes_back() -> Result<()> {
+    let (namespace, _proxy, options) = stage("serial", [10, 10, 0, 0]).await?;
+    let infer = namespace.domain("infer");
+    let mut last = 0;
+    for round in 1..=3u8 {
+        let mut replica = options.start_ready().await?;
+        let first = replica.serial().await?;
+        ensure!(first >= last, "round {round}: the serial went back from {last} to {first} over a restart");
+        last = first;
+        // Many changes in less than a second each: a serial that counts them could run ahead of the clock.
+        for change in 0..40u8 {
+            namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 10, round, change])).await?;
+            let serial = replica.serial().await?;
+            ensure!(serial >= last, "round {round}: the serial went back from {last} to {serial}");
+            last = serial;
+        }
+        let address = format!("10.10.{round}.39");
+        replica.answers(&infer, "A", &[&address]).await?;
+        last = replica.serial().await?;
+        replica.terminate().await?;
+    }
+    Ok(())
+}

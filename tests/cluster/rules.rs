@@ -1,0 +1,80 @@
+//! The table of good and bad objects of `crds/tests/rules`, put to a real API server: its verdicts are the table's, as
+//! those of the Rust functions are.
+
+#[path = "../../crds/tests/rules/table.rs"]
+mod table;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use http::Method;
+use kube::Client;
+use kube::core::TypeMeta;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::objects::Namespace;
+use multinet_tests::tools::repository;
+use serde_json::Value;
+
+use table::Row;
+
+/// What the API server says of an object: nothing, or its complaint.
+type Verdict = Result<Value, String>;
+
+/// One request with an object. Only a verdict is a result; a server that is not there is an error.
+async fn request(client: &Client, method: Method, url: &str, object: &Value) -> Result<Verdict> {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(url)
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(object)?)?;
+    match client.request::<Value>(request).await {
+        Ok(object) => Ok(Ok(object)),
+        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => Ok(Err(status.message.clone())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The API server's verdict on a row.
+async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
+    const DRY: &str = "?dryRun=All&fieldValidation=Warn";
+    let objects = namespace.objects();
+    let client = objects.client();
+    let types: TypeMeta = serde_json::from_value(row.object.clone())?;
+    let all = objects.api(&types, Some(namespace.name())).await?.resource_url().to_owned();
+    let Some(old) = &row.old else {
+        return request(&client, Method::POST, &format!("{all}{DRY}"), &row.object).await;
+    };
+
+    let created = request(&client, Method::POST, &all, old).await?;
+    let created = created.map_err(|said| anyhow!("the old object is refused: {said}"))?;
+    let metadata =
+        |field: &str| created["metadata"][field].as_str().context("a created object without metadata");
+    let mut object = row.object.clone();
+    object["metadata"]["resourceVersion"] = metadata("resourceVersion")?.into();
+    let one = format!("{all}/{}", metadata("name")?);
+    let verdict = request(&client, Method::PUT, &format!("{one}{DRY}"), &object).await?;
+    let deleted = request(&client, Method::DELETE, &one, &Value::Null).await?;
+    ensure!(deleted.is_ok(), "cannot delete the old object: {deleted:?}");
+    Ok(verdict)
+}
+
+#[tokio::test]
+async fn api_server_says_what_the_table_says() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace("rules").await?;
+    let rows = table::rows(&repository().join("crds/tests/rules")).map_err(|error| anyhow!("{error}"))?;
+    ensure!(rows.len() > 250, "only {} rows", rows.len());
+    let mut wrong = Vec::new();
+    for row in &rows {
+        match (&row.complaint, judge(&namespace, row).await.with_context(|| row.name.clone())?) {
+            (None, Err(said)) => wrong.push(format!("{}: is good, but: {said}", row.name)),
+            (Some(field), Ok(_)) => {
+                wrong.push(format!("{}: is bad at {field}, but nothing was said", row.name));
+            }
+            (Some(field), Err(said)) if !said.contains(field.as_str()) => {
+                wrong.push(format!("{}: nothing was said of {field}, but: {said}", row.name));
+            }
+            _ => {}
+        }
+    }
+    ensure!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    Ok(())
+}

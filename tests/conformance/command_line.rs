@@ -1,0 +1,205 @@
+//! The command line: what `--help` says, how mistakes are reported, how the program ends.
+
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use multinet_tests::pki::Authority;
+use multinet_tests::server::{Flags, command, eventually, run_to_end};
+
+use crate::fixtures::{ZONE, folder};
+
+/// Every flag.
+const FLAGS: [&str; 18] = [
+    "manifests",
+    "zone",
+    "reverse-zone",
+    "listen",
+    "admin",
+    "ttl",
+    "answer-order",
+    "ns-address",
+    "transfer-to",
+    "snapshot",
+    "snapshot-max-age",
+    "lameduck",
+    "udp-workers",
+    "tcp-max-connections",
+    "tls-cert",
+    "tls-key",
+    "log-queries",
+    "log-format",
+];
+
+/// Checks that the program could not start: status 2, and one line that holds each of `needles`.
+fn check_failure(output: &Output, needles: &[&str]) -> Result<()> {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(2), "{}: {stderr}", output.status);
+    ensure!(output.stdout.is_empty(), "it prints {:?}", String::from_utf8_lossy(&output.stdout));
+    ensure!(stderr.lines().count() == 1 && stderr.ends_with('\n'), "not one line:\n{stderr}");
+    for needle in needles {
+        ensure!(stderr.contains(needle), "{needle:?} is not in {stderr}");
+    }
+    Ok(())
+}
+
+/// Runs the program with valid manifests, loopback listeners and these flags, which are wrong.
+fn fail_with(flags: &[&str], needles: &[&str]) -> Result<()> {
+    let mut command = command()?;
+    command.arg("--manifests").arg(folder());
+    if !flags.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
+    let output = run_to_end(command.args(flags)).with_context(|| format!("{flags:?}"))?;
+    check_failure(&output, needles).with_context(|| format!("{flags:?}"))
+}
+
+#[test]
+fn help_names_every_flag_and_its_variable() -> Result<()> {
+    let output = run_to_end(command()?.arg("--help"))?;
+    ensure!(output.status.success() && output.stderr.is_empty(), "{}", output.status);
+    let help = String::from_utf8(output.stdout)?;
+    // clap begins each flag's paragraph with its name, short form first.
+    let named: Vec<&str> = help
+        .lines()
+        .filter_map(|line| {
+            line.trim_start().trim_start_matches("-h, ").trim_start_matches("-V, ").strip_prefix("--")
+        })
+        .filter_map(|line| line.split([' ', '=']).next())
+        .collect();
+    for flag in FLAGS {
+        ensure!(named.contains(&flag), "--help does not name --{flag}");
+    }
+    for flag in named.into_iter().filter(|flag| !["help", "version"].contains(flag)) {
+        let variable = format!("[env: MULTINET_{}=", flag.to_uppercase().replace('-', "_"));
+        ensure!(help.contains(&variable), "--help does not name {variable}] for --{flag}");
+    }
+    Ok(())
+}
+
+#[test]
+fn version() -> Result<()> {
+    let output = run_to_end(command()?.arg("--version"))?;
+    ensure!(output.status.success(), "{}", output.status);
+    assert_eq!(String::from_utf8(output.stdout)?, format!("multinet-dns {}\n", env!("CARGO_PKG_VERSION")));
+    Ok(())
+}
+
+#[test]
+fn bad_flags() -> Result<()> {
+    for (flags, needles) in [
+        (&["--no-such-flag"][..], &["--no-such-flag"][..]),
+        (&["--ttl", "3601"], &["--ttl", "3601"]),
+        (&["--ttl", "-1"], &["-1"]),
+        (&["--ttl", "soon"], &["--ttl", "soon"]),
+        (&["--ttl"], &["--ttl"]),
+        (&["--zone", "a..b"], &["--zone", "a..b"]),
+        (&["--zone", ""], &["--zone"]),
+        (&["--zone", "."], &["--zone"]),
+        (&["--zone", "a b"], &["--zone", "a b"]),
+        (&["--zone", "in-addr.arpa"], &["--zone", "in-addr.arpa"]),
+        (&["--zone", "a.test", "--zone", "A.test."], &["--zone", "a.test"]),
+        (&["--zone", &"z".repeat(64)], &["--zone"]),
+        (&["--reverse-zone", "example.org"], &["--reverse-zone", "example.org"]),
+        (&["--answer-order", "random"], &["--answer-order", "random"]),
+        (&["--ns-address", "ns.example.org"], &["--ns-address", "ns.example.org"]),
+        (&["--transfer-to", "10.0.0.0/33"], &["--transfer-to", "10.0.0.0/33"]),
+        (&["--lameduck", "soon"], &["--lameduck", "soon"]),
+        (&["--udp-workers", "0"], &["--udp-workers", "0"]),
+        (&["--tcp-max-connections", "0"], &["--tcp-max-connections", "0"]),
+        (&["--log-format", "xml"], &["--log-format", "xml"]),
+        (&["--admin", "9153"], &["--admin", "9153"]),
+        (&["--listen", "127.0.0"], &["--listen", "127.0.0"]),
+        (&["--listen", "udp://127.0.0.1:0"], &["--listen", "udp://127.0.0.1:0"]),
+        (&["--listen", "localhost:0"], &["--listen", "localhost:0"]),
+        (&["--listen", "127.0.0.1:65536"], &["--listen", "127.0.0.1:65536"]),
+        (&["--listen", "tls://127.0.0.1:0"], &["tls://127.0.0.1:0", "--tls-cert"]),
+        (&["--tls-cert", "cert.pem"], &["--tls-key"]),
+        (&["extra"], &["extra"]),
+    ] {
+        fail_with(flags, needles)?;
+    }
+    Ok(())
+}
+
+/// The same mistakes in variables, which the message names, so that people know where to look.
+#[test]
+fn bad_variables() -> Result<()> {
+    for (variable, value) in
+        [("MULTINET_TTL", "soon"), ("MULTINET_ZONE", "a..b"), ("MULTINET_LISTEN", "127.0.0.1:0,nonsense")]
+    {
+        let mut command = command()?;
+        command.arg("--manifests").arg(folder()).env(variable, value);
+        let flag = format!("--{}", variable.trim_start_matches("MULTINET_").to_lowercase());
+        let output = run_to_end(&mut command)?;
+        let bad = value.rsplit(',').next().unwrap_or(value);
+        check_failure(&output, &[&flag, bad]).with_context(|| variable.to_owned())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn unreadable_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let missing = folder.path().join("missing.yaml").display().to_string();
+    let output = run_to_end(command()?.args(["--manifests", &missing, "--listen", "127.0.0.1:0"]))?;
+    check_failure(&output, &[&missing])?;
+
+    let certificate = Authority::new(folder.path())?.server("one.test")?;
+    let other = Authority::new(&folder.path().join("other"))?.server("two.test")?;
+    let nonsense = folder.path().join("nonsense.pem");
+    fs::write(&nonsense, "no certificate")?;
+    let text = |path: &Path| path.display().to_string();
+    let missing = text(&folder.path().join("missing.pem"));
+    for (cert, key, needle) in [
+        (missing.clone(), text(&certificate.key), missing.clone()),
+        (text(&certificate.cert), missing.clone(), missing.clone()),
+        (text(&nonsense), text(&certificate.key), text(&nonsense)),
+        (text(&certificate.cert), text(&nonsense), text(&nonsense)),
+        (text(folder.path()), text(&certificate.key), text(folder.path())),
+        // Each is good, but they do not belong together.
+        (text(&certificate.cert), text(&other.key), text(&other.key)),
+    ] {
+        let flags = ["--listen", "tls://127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key];
+        fail_with(&flags, &[&needle])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ports_in_use() -> Result<()> {
+    let udp = UdpSocket::bind("127.0.0.1:0")?;
+    let tcp = TcpListener::bind("127.0.0.1:0")?;
+    for address in [udp.local_addr()?, tcp.local_addr()?] {
+        let address = address.to_string();
+        fail_with(&["--listen", &address], &[&address])?;
+        // Nothing is said about the listeners that were fine.
+        fail_with(&["--listen", "127.0.0.1:0", "--listen", &address], &[&address])?;
+    }
+    let address = tcp.local_addr()?.to_string();
+    fail_with(&["--admin", &address], &[&address])?;
+    // An address of some other machine.
+    fail_with(&["--listen", "192.0.2.1:0"], &["192.0.2.1"])
+}
+
+/// SIGTERM: no longer ready, but answering for `--lameduck`, then status 0.
+#[test]
+fn lameduck_and_the_end() -> Result<()> {
+    let mut server = Flags::new().words("--lameduck 2s").start(&folder())?;
+    assert_eq!(server.get("/livez")?.0, 200);
+    server.process().signal("TERM")?;
+    eventually("the server not to be ready", || {
+        let (status, body) = server.get("/readyz")?;
+        ensure!(status == 503, "/readyz answers {status}: {body}");
+        Ok(())
+    })?;
+    assert_eq!(server.get("/livez")?.0, 200);
+    assert_eq!(server.query(ZONE, "SOA")?.rcode(), "NOERROR");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = runtime.block_on(server.process().exited(Duration::from_secs(20)))?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Messages that are not well-formed queries, and the rule that the question comes back as it was.
+
+use anyhow::{Context, Result, ensure};
+use multinet_tests::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
+use multinet_tests::server::{Flags, Manifests};
+
+use crate::fixtures::{Service, ZONE, folder, name, server};
+
+/// A question about a name that exists, in mixed case.
+fn query() -> Query {
+    Query::new(&format!("hdlsprtls.testns.svc.{ZONE}"), "A").mixed_case()
+}
+
+/// Sends octets over both transports and compares the reply.
+fn expect(packet: &[u8], expected: &str) -> Result<()> {
+    for transport in Transport::ALL {
+        let reply = Reply::to(packet, transport.exchange(server().dns(), packet)?)
+            .with_context(|| format!("{transport:?}: {packet:02x?}"))?;
+        let text = reply.text(ZONE);
+        ensure!(text == expected, "{transport:?}: {packet:02x?}\nexpected {expected}\ngot      {text}");
+    }
+    Ok(())
+}
+
+/// Sets one of the header's counts: 0 questions, 1 answers, 2 authorities, 3 additionals.
+fn with_count(mut packet: Vec<u8>, section: usize, count: u16) -> Vec<u8> {
+    packet[4 + 2 * section..6 + 2 * section].copy_from_slice(&count.to_be_bytes());
+    packet
+}
+
+#[test]
+fn no_question_is_a_format_error() -> Result<()> {
+    expect(&[0xab, 0xcd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "QUERY FORMERR rd\nno question")?;
+    // With an OPT record there is one in the reply (RFC 6891 §6.1.1).
+    let opt = [0xab, 0xcd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+    expect(&opt, "QUERY FORMERR rd\nEDNS 0 1232\nno question")
+}
+
+/// RFC 9619: a query has one question. The first one comes back.
+#[test]
+fn two_questions_are_a_format_error() -> Result<()> {
+    let mut packet = query().to_wire();
+    packet.extend(query().question());
+    expect(&with_count(packet, 0, 2), "QUERY FORMERR rd")?;
+    expect(&with_count(query().to_wire(), 0, 2), "QUERY FORMERR rd")?;
+    expect(&with_count(query().to_wire(), 0, 65_535), "QUERY FORMERR rd")
+}
+
+#[test]
+fn a_question_that_cannot_be_read_is_a_format_error() -> Result<()> {
+    let whole = query().to_wire();
+    for length in [13, 20, whole.len() - 5, whole.len() - 4, whole.len() - 1] {
+        expect(&whole[..length], "QUERY FORMERR rd\nno question")?;
+    }
+    let header = &whole[..12];
+    let type_a = [0, 1, 0, 1];
+    for name in [
+        // A pointer to itself, one behind the end, a label type that nobody uses, a name of 256 octets.
+        vec![0xc0, 12],
+        vec![0xc0, 200],
+        vec![1, b'a', 0xc0, 14],
+        vec![0x41, 1, 0],
+        vec![0x80, 1, 0],
+        [[3, b'a', b'b', b'c'].repeat(64), vec![0]].concat(),
+    ] {
+        expect(&[header, &name, &type_a].concat(), "QUERY FORMERR rd\nno question")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_name_of_255_octets_can_be_asked_and_one_of_256_cannot() -> Result<()> {
+    let labels = |last: usize| {
+        let name = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(last));
+        Query::new(&name, "A").to_wire()
+    };
+    expect(&labels(61), "QUERY REFUSED rd")?;
+    expect(&labels(62), "QUERY FORMERR rd\nno question")
+}
+
+#[test]
+fn counts_that_promise_more_than_there_is_are_a_format_error() -> Result<()> {
+    for section in 1..=3 {
+        expect(&with_count(query().to_wire(), section, 1), "QUERY FORMERR rd")?;
+        expect(&with_count(query().to_wire(), section, 65_535), "QUERY FORMERR rd")?;
+    }
+    Ok(())
+}
+
+/// RFC 6891 §6.1.1: more than one OPT record is a format error.
+#[test]
+fn two_opt_records_are_a_format_error() -> Result<()> {
+    let opt = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+    let packet = [query().to_wire(), opt.to_vec(), opt.to_vec()].concat();
+    let reply = server_reply(&with_count(packet, 3, 2))?;
+    assert_eq!(reply.header(), "QUERY FORMERR rd");
+    ensure!(reply.has_question(), "the question did not come back");
+    Ok(())
+}
+
+/// RFC 6891 §7: a bad OPT record gives FORMERR *with* an OPT record, so that the client can tell a server
+/// that does not know EDNS from one that found a mistake.
+#[test]
+fn a_bad_opt_record_is_a_format_error_that_has_one() -> Result<()> {
+    let opt = |rdata: &[u8]| {
+        let header = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, rdata.len() as u8];
+        with_count([query().to_wire(), header.to_vec(), rdata.to_vec()].concat(), 3, 1)
+    };
+    for rdata in [
+        // Half an option header, an option longer than the record, one octet behind an option.
+        vec![0],
+        vec![0, 10, 0],
+        vec![0, 10, 0, 9, 1, 2, 3],
+        vec![0, 100, 0, 0, 7],
+    ] {
+        expect(&opt(&rdata), "QUERY FORMERR rd\nEDNS 0 1232")?;
+    }
+    Ok(())
+}
+
+/// RFC 6891 §6.1.2: the owner of an OPT record is the root.
+#[test]
+fn an_opt_record_below_the_root_is_a_format_error() -> Result<()> {
+    let opt = [1, b'a', 0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+    let reply = server_reply(&with_count([query().to_wire(), opt.to_vec()].concat(), 3, 1))?;
+    assert_eq!(reply.header(), "QUERY FORMERR rd");
+    ensure!(reply.has_question(), "the question did not come back");
+    Ok(())
+}
+
+fn server_reply(packet: &[u8]) -> Result<Reply> {
+    let reply = Transport::Udp.exchange(server().dns(), packet)?;
+    let over_tcp = Transport::Tcp.exchange(server().dns(), packet)?;
+    ensure!(reply == over_tcp, "UDP and TCP differ\n{reply:02x?}\n{over_tcp:02x?}");
+    Reply::to(packet, reply)
+}
+
+#[test]
+fn opt_as_a_question_is_a_format_error() -> Result<()> {
+    expect(&Query::new(ZONE, "TYPE41").to_wire(), "QUERY FORMERR rd")
+}
+
+/// STATUS, NOTIFY, UPDATE and all that nobody has named yet.
+#[test]
+fn every_other_opcode_is_not_implemented() -> Result<()> {
+    for opcode in 1..16 {
+        let asked = query().opcode(opcode);
+        expect(&asked.to_wire(), &format!("OPCODE{opcode} NOTIMP rd"))?;
+        // RFC 6891 §6.1.1: who sends an OPT record gets one.
+        let asked = asked.edns(Edns { flags: DO, ..Edns::new(1232) });
+        expect(&asked.to_wire(), &format!("OPCODE{opcode} NOTIMP rd\nEDNS 0 1232 do"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn replies_and_fragments_are_not_answered() -> Result<()> {
+    let socket = udp_socket(server().dns())?;
+    let probe = Query::new(ZONE, "SOA");
+    let mut reply = query().to_wire();
+    reply[2] |= 0x80;
+    let mut refused = reply.clone();
+    refused[3] = 5;
+    for packet in [&reply[..], &refused, &query().to_wire()[..11], &[0], &[]] {
+        ensure!(socket.is_ignored(packet, &probe)?, "{packet:02x?} got a reply");
+    }
+    Ok(())
+}
+
+/// "0x20": the name comes back letter by letter, in every kind of reply.
+#[test]
+fn the_question_comes_back_byte_for_byte() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let hosts = (1..=60u8).map(|n| ([10, 0, 0, n].into(), format!("host-{n}")));
+    manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
+    let server = Flags::new().start(manifests.path())?;
+    let edns = |version| Edns { version, ..Edns::new(1232) };
+    let host = name("host-1.many");
+    for (query, header) in [
+        (Query::new(&host, "A"), "QUERY NOERROR aa rd"),
+        (Query::new(&host, "TXT"), "QUERY NOERROR aa rd"),
+        (Query::new(&host, "MX"), "QUERY NOERROR aa rd"),
+        (Query::new(&name("many"), "A"), "QUERY NOERROR aa tc rd"),
+        (Query::new(&name("many"), "SRV"), "QUERY NOERROR aa tc rd"),
+        (Query::new(&name("nobody"), "A"), "QUERY NXDOMAIN aa rd"),
+        (Query::new("www.example.org", "A"), "QUERY REFUSED rd"),
+        (Query::new(&host, "A").class(3), "QUERY REFUSED rd"),
+        (Query::new(ZONE, "AXFR"), "QUERY REFUSED rd"),
+        (Query::new(&host, "A").opcode(4), "OPCODE4 NOTIMP rd"),
+        (Query::new(&host, "A").edns(edns(7)), "QUERY BADVERS rd"),
+        (Query::new(&host, "A").edns(edns(0).option(10, b"12345678")), "QUERY NOERROR aa rd"),
+        (Query::new(&host, "TYPE41"), "QUERY FORMERR rd"),
+    ] {
+        let query = query.mixed_case();
+        let reply = server.ask(&query)?;
+        ensure!(reply.header() == header, "{query}: {}", reply.header());
+        ensure!(reply.raw[12..].starts_with(&query.question()), "{query}: the question came back changed");
+    }
+    Ok(())
+}
+
+/// A name may hold any octets: those of a terminal's control sequences must not reach the log.
+#[test]
+fn names_in_the_log_are_escaped() -> Result<()> {
+    let wicked = format!("a\\027[31m\\010b\\127\\255\\128.testns.svc.{ZONE}");
+    for format in ["plain", "json"] {
+        let server = Flags::new().words("--log-queries").flag("--log-format", format).start(&folder())?;
+        server.query(&wicked, "A")?;
+        server.ask(&Query::new(&wicked, "A").edns(Edns { version: 1, ..Edns::new(1232) }))?;
+        server.ask_tcp(&Query::new(&wicked, "TXT"))?;
+        // The log is written before the reply or soon after it.
+        let log = multinet_tests::server::eventually("three lines about the name", || {
+            let log = server.log();
+            ensure!(log.lines().filter(|line| line.contains("testns.svc")).count() >= 3, "the log is {log}");
+            Ok(log)
+        })?;
+        let control = log.chars().find(|c| c.is_control() && *c != '\n');
+        ensure!(control.is_none(), "{format}: {control:?} in {log:?}");
+        ensure!(log.is_ascii(), "{format}: {log:?}");
+        let unquoted = log.replace("\\\\", "\\"); // JSON doubles backslashes
+        ensure!(unquoted.contains("\\027[31m\\010b\\127"), "{format}: not escaped as \\DDD in {log}");
+    }
+    Ok(())
+}

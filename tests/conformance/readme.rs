@@ -1,0 +1,120 @@
+//! The README's examples: every `$ dig` in a fenced block is run against the quickstart, and prints what
+//! stands below it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use multinet_tests::server::{Flags, Server};
+
+/// The repository's root.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A command and the output that is shown for it.
+#[derive(Debug, PartialEq, Eq)]
+struct Example {
+    command: String,
+    output: Vec<String>,
+}
+
+/// The commands in fenced blocks, of whichever program. A backslash at a line's end goes on with the next.
+fn examples(markdown: &str) -> Vec<Example> {
+    let mut examples: Vec<Example> = Vec::new();
+    let mut in_block = false;
+    let mut of_this_block = 0;
+    for line in markdown.replace("\\\n", "").lines() {
+        let line = line.trim_end();
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+            of_this_block = examples.len();
+        } else if in_block && line.starts_with("$ ") {
+            examples.push(Example { command: line["$ ".len()..].to_owned(), output: Vec::new() });
+        } else if in_block
+            && examples.len() > of_this_block
+            && let Some(example) = examples.last_mut()
+        {
+            example.output.push(line.to_owned());
+        }
+    }
+    for example in &mut examples {
+        while example.output.last().is_some_and(String::is_empty) {
+            example.output.pop();
+        }
+    }
+    examples
+}
+
+/// Runs `dig` as the README says, but at the server of this test.
+fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
+    let port = server.dns().port().to_string();
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let mut arguments = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        if word == "-p" {
+            ensure!(words.next() == Some("5353"), "{command}: not the default port");
+            arguments.extend(["-p", &port]);
+        } else {
+            ensure!(!word.contains(['\'', '"', '|', '$']), "{command}: this needs a shell");
+            arguments.push(word);
+        }
+    }
+    ensure!(arguments.contains(&"-p"), "{command}: no port");
+    ensure!(arguments.contains(&"@127.0.0.1"), "{command}: another server");
+    let output = Command::new("dig").args(&arguments).output().context("cannot start dig")?;
+    ensure!(output.status.success(), "{command}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.lines().map(|line| line.trim_end().to_owned()).collect())
+}
+
+/// With single spaces, for dig aligns by tabs, and in any order, for addresses rotate.
+fn comparable(lines: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> =
+        lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn the_readmes_dig_commands_print_what_it_says() -> Result<()> {
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).context("README.md")?;
+    let examples: Vec<Example> =
+        examples(&readme).into_iter().filter(|example| example.command.starts_with("dig ")).collect();
+    ensure!(!examples.is_empty(), "README.md has no fenced block with a line that begins with `$ dig `");
+    let server = Flags::new().start(&Path::new(ROOT).join("deploy/examples/quickstart"))?;
+    for Example { command, output } in examples {
+        let printed = dig(&command, &server)?;
+        ensure!(!output.is_empty(), "{command}: the README shows no output");
+        ensure!(
+            comparable(&printed) == comparable(&output),
+            "$ {command}\n--- the README says\n{}\n--- dig says\n{}",
+            output.join("\n"),
+            printed.join("\n"),
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn examples_are_found() {
+    let markdown = "\
+text
+```console
+$ one \\
+    more
+1
+2
+
+$ two
+```
+$ not here
+```
+output of nothing
+```
+";
+    let example = |command: &str, output: &[&str]| Example {
+        command: command.to_owned(),
+        output: output.iter().map(|line| (*line).to_owned()).collect(),
+    };
+    assert_eq!(examples(markdown), [example("one     more", &["1", "2"]), example("two", &[])]);
+}

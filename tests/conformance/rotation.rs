@@ -1,0 +1,101 @@
+//! The order of address records.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context, Result, ensure};
+use multinet_tests::dns::{Query, Reply, Tcp, Transport, udp_socket};
+use multinet_tests::server::{Flags, Manifests, Server};
+
+use crate::fixtures::{Service, name};
+
+/// How many addresses of each family the service has.
+const ADDRESSES: usize = 5;
+
+fn start(flags: Flags) -> Result<(Manifests, Server)> {
+    let manifests = Manifests::new()?;
+    let service = (1..=ADDRESSES as u8).fold(Service::new("ring"), |service, n| {
+        let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into());
+        service.endpoint(Ipv4Addr::new(10, 0, 0, n)).endpoint(v6)
+    });
+    manifests.write("ring.yaml", &service.yaml())?;
+    let server = flags.start(manifests.path())?;
+    Ok((manifests, server))
+}
+
+/// The addresses in the order of the message.
+fn addresses(reply: &Reply) -> Result<Vec<IpAddr>> {
+    let last = |line: String| line.rsplit(' ').next().map(str::parse);
+    reply
+        .answers()
+        .into_iter()
+        .map(|line| last(line).context("an empty record")?.context("no address"))
+        .collect()
+}
+
+/// Each answer begins at another address and goes on round the ring.
+fn check_rotation(replies: &[Vec<IpAddr>]) -> Result<()> {
+    let mut ring = replies.first().context("no replies")?.clone();
+    ring.sort_unstable();
+    let mut first = BTreeSet::new();
+    for reply in replies {
+        let begin =
+            ring.iter().position(|address| Some(address) == reply.first()).context("an empty answer")?;
+        let mut expected = ring.clone();
+        expected.rotate_left(begin);
+        ensure!(*reply == expected, "{reply:?} is no rotation of {ring:?}");
+        first.insert(begin);
+    }
+    ensure!(first.len() == ADDRESSES, "only {} of {ADDRESSES} addresses ever come first", first.len());
+    Ok(())
+}
+
+#[test]
+fn order_rotates_by_default() -> Result<()> {
+    let (_manifests, server) = start(Flags::new())?;
+    for transport in Transport::ALL {
+        for qtype in ["A", "AAAA"] {
+            let query = Query::new(&name("ring"), qtype);
+            let replies: Result<Vec<_>> =
+                (0..60).map(|_| addresses(&transport.ask(server.dns(), &query)?)).collect();
+            check_rotation(&replies?).with_context(|| format!("{qtype} over {transport:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A stub resolver asks for A and AAAA at once, each time: both have to rotate, though each gets only every
+/// second turn.
+#[test]
+fn both_families_rotate_when_they_are_asked_in_turns() -> Result<()> {
+    let (_manifests, server) = start(Flags::new())?;
+    let socket = udp_socket(server.dns())?;
+    let mut stream = Tcp::connect(server.dns())?;
+    let mut replies: [Vec<_>; 4] = Default::default();
+    for _ in 0..60 {
+        for (family, qtype) in ["A", "AAAA"].into_iter().enumerate() {
+            let packet = Query::new(&name("ring"), qtype).to_wire();
+            replies[family].push(addresses(&Reply::to(&packet, socket.exchange(&packet)?)?)?);
+            stream.send(&packet)?;
+            replies[2 + family].push(addresses(&Reply::to(&packet, stream.receive()?)?)?);
+        }
+    }
+    replies.iter().try_for_each(|replies| check_rotation(replies))
+}
+
+#[test]
+fn a_fixed_order_is_ascending() -> Result<()> {
+    let (_manifests, server) = start(Flags::new().words("--answer-order fixed"))?;
+    for transport in Transport::ALL {
+        for qtype in ["A", "AAAA"] {
+            for _ in 0..20 {
+                let found = addresses(&transport.ask(server.dns(), &Query::new(&name("ring"), qtype))?)?;
+                ensure!(
+                    found.len() == ADDRESSES && found.is_sorted(),
+                    "{qtype} over {transport:?}: {found:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Golden tables: questions beside the whole reply that each must get.
+//!
+//! ```text
+//! $ORIGIN multinet.cluster.local          names without a last dot are relative to this
+//! $FLAGS --ns-address 192.0.2.53          flags of the server that is asked
+//!
+//! ; Why this reply is the right one.
+//! ? infer.vision.svc A                    one question or several with the same reply
+//! ? infer.vision.svc ANY +edns=1232 +do   and how it is asked (see `Case::parse`)
+//! QUERY NOERROR aa rd                     opcode, response code, flags
+//! ANSWER                                  sections that are not listed are empty
+//! infer.vision.svc 5 IN A 192.168.111.5
+//! ```
+//!
+//! Every question is asked over UDP and TCP. Within a section the order is free; the SOA's serial is
+//! written `SERIAL`.
+
+use std::collections::HashSet;
+
+use anyhow::{Context, Result, bail, ensure};
+use multinet_tests::dns::{AD, CD, DO, Edns, Query, RD, Transport, Z};
+use multinet_tests::server::Server;
+
+/// A table.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// What names are relative to, without the last dot.
+    pub(crate) origin: String,
+    /// Flags of the server.
+    pub(crate) flags: String,
+    /// The rows.
+    pub(crate) cases: Vec<Case>,
+}
+
+/// A question and its reply.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// The line that asks, as it stands in the table.
+    pub(crate) line: String,
+    /// The question.
+    pub(crate) query: Query,
+    /// How it is asked.
+    pub(crate) transports: Vec<Transport>,
+    /// The reply, as [`multinet_tests::dns::Reply::text`] writes it.
+    pub(crate) reply: String,
+}
+
+impl Table {
+    /// Reads a table. Rows without a comment, without a question or without a reply are mistakes.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut table = Self::default();
+        for block in text.split("\n\n").map(str::trim).filter(|block| !block.is_empty()) {
+            table.add(block).with_context(|| format!("in the rows\n{block}"))?;
+        }
+        ensure!(!table.cases.is_empty(), "a table without rows");
+        let questions: HashSet<&str> = table.cases.iter().map(|case| case.line.as_str()).collect();
+        ensure!(questions.len() == table.cases.len(), "a question stands in the table twice");
+        Ok(table)
+    }
+
+    fn add(&mut self, block: &str) -> Result<()> {
+        let (mut comments, mut questions, mut reply) = (0, Vec::new(), Vec::new());
+        let directives = block.lines().all(|line| line.starts_with('$') || line.starts_with(';'));
+        for line in block.lines() {
+            match line.split_once(' ') {
+                _ if line.starts_with(';') => comments += 1,
+                Some(("$ORIGIN", origin)) => self.origin = origin.trim().to_owned(),
+                Some(("$FLAGS", flags)) => self.flags = flags.trim().to_owned(),
+                Some(("?", question)) => questions.push(question.trim()),
+                _ => reply.push(line),
+            }
+        }
+        if directives {
+            return Ok(());
+        }
+        ensure!(comments > 0, "no comment says why");
+        ensure!(!questions.is_empty() && !reply.is_empty(), "no question, or no reply");
+        let reply = normalized(&reply)?;
+        for question in questions {
+            self.cases.push(Case::parse(question, &self.origin, &reply)?);
+        }
+        Ok(())
+    }
+}
+
+impl Case {
+    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE`, `+do`; the flags `+nord`,
+    /// `+ad`, `+cd`, `+z`; `+class=N`.
+    fn parse(line: &str, origin: &str, reply: &str) -> Result<Self> {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(qtype)) = (words.next(), words.next()) else {
+            bail!("no name and type: {line}")
+        };
+        let name = match name {
+            "@" => origin.to_owned(),
+            name if name.ends_with('.') => name.to_owned(),
+            name => format!("{name}.{origin}"),
+        };
+        let mut query = Query::new(&name, qtype);
+        let mut transports = Transport::ALL.to_vec();
+        for word in words {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("+udp", _) => transports = vec![Transport::Udp],
+                ("+tcp", _) => transports = vec![Transport::Tcp],
+                ("+edns", size) => query = query.edns(Edns::new(size.parse()?)),
+                ("+do", _) => query.edns.as_mut().context("+do without +edns")?.flags |= DO,
+                ("+nord", _) => query.flags &= !RD,
+                ("+ad", _) => query.flags |= AD,
+                ("+cd", _) => query.flags |= CD,
+                ("+z", _) => query.flags |= Z,
+                ("+class", class) => query.qclass = class.parse()?,
+                _ => bail!("unknown option {word}"),
+            }
+        }
+        Ok(Self { line: line.to_owned(), query, transports, reply: reply.to_owned() })
+    }
+
+    /// Asks, and says how the reply differs from the table.
+    pub(crate) fn check(&self, server: &Server, origin: &str) -> Result<()> {
+        for &transport in &self.transports {
+            let reply = transport.ask(server.dns(), &self.query)?.text(origin);
+            ensure!(
+                reply == self.reply,
+                "? {} over {transport:?}\n--- the table says\n{}\n--- the server says\n{reply}\n",
+                self.line,
+                self.reply,
+            );
+        }
+        Ok(())
+    }
+
+    /// Asks in mixed case: the same reply, apart from the case of names.
+    pub(crate) fn check_mixed_case(&self, server: &Server) -> Result<()> {
+        let mixed = Transport::Tcp.ask(server.dns(), &self.query.clone().mixed_case())?.raw;
+        let plain = Transport::Tcp.ask(server.dns(), &self.query)?.raw;
+        ensure!(
+            mixed[2..].eq_ignore_ascii_case(&plain[2..]),
+            "? {} in mixed case has another reply\n{plain:02x?}\n{mixed:02x?}",
+            self.line,
+        );
+        Ok(())
+    }
+}
+
+/// The reply with single spaces and each section's lines sorted, as the server's replies are shown.
+fn normalized(lines: &[&str]) -> Result<String> {
+    const SECTIONS: [&str; 3] = ["ANSWER", "AUTHORITY", "ADDITIONAL"];
+    let mut out: Vec<String> = Vec::new();
+    let mut section: Vec<String> = Vec::new();
+    let mut in_section = false;
+    for line in lines {
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        if SECTIONS.contains(&line.as_str()) {
+            section.sort_unstable();
+            out.append(&mut section);
+            out.push(line);
+            in_section = true;
+        } else if in_section {
+            section.push(line);
+        } else {
+            ensure!(out.len() < 3, "{line:?} stands before any section");
+            out.push(line);
+        }
+    }
+    section.sort_unstable();
+    out.append(&mut section);
+    Ok(out.join("\n"))
+}

@@ -1,0 +1,236 @@
+//! Zone transfers (RFC 5936, RFC 1995), held against the answers that the zone gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context, Result, bail, ensure};
+use multinet_tests::dns::{Query, Reply, Tcp, Transport};
+use multinet_tests::server::{Flags, Manifests, Server};
+
+use crate::fixtures::{Service, ZONE, folder, name};
+use crate::table::Table;
+
+/// Lets loopback have the zones.
+fn allowed() -> Flags {
+    Flags::new().words("--answer-order fixed --transfer-to 127.0.0.0/8")
+}
+
+/// A zone as it was transferred.
+struct Zone {
+    /// All records but the two SOAs, as text.
+    records: Vec<String>,
+    serial: u32,
+    messages: usize,
+}
+
+/// Transfers a zone and checks the form of the transfer.
+fn transfer(server: &Server, query: &Query) -> Result<Zone> {
+    let packet = query.to_wire();
+    let mut stream = Tcp::connect(server.dns())?;
+    stream.send(&packet)?;
+    let mut zone = Zone { records: Vec::new(), serial: 0, messages: 0 };
+    let mut soas = Vec::new();
+    while soas.len() < 2 {
+        let reply = Reply::to(&packet, stream.receive()?)?;
+        zone.messages += 1;
+        ensure!(reply.header().starts_with("QUERY NOERROR aa"), "{}", reply.header());
+        ensure!(zone.messages > 1 || reply.has_question(), "the first message has no question");
+        ensure!(
+            reply.message.authorities.is_empty() && reply.message.additionals.is_empty(),
+            "other sections"
+        );
+        ensure!(!reply.message.answers.is_empty(), "an empty message");
+        let serial = reply.serial();
+        for line in reply.answers() {
+            ensure!(soas.len() < 2, "a record behind the second SOA: {line}");
+            if line.contains(" IN SOA ") {
+                soas.push(line);
+                zone.serial = serial.context("an SOA without serial")?;
+            } else {
+                ensure!(!soas.is_empty(), "the transfer begins with {line}");
+                zone.records.push(line);
+            }
+        }
+        if soas.len() == 1 && zone.records.is_empty() && zone.messages == 1 && query.qtype == 251 {
+            return Ok(zone); // up to date: one SOA
+        }
+    }
+    ensure!(soas[0] == soas[1], "two SOAs: {soas:?}");
+    // The connection can be used for more.
+    let query = Query::new(ZONE, "SOA");
+    stream.send(&query.to_wire())?;
+    let reply = Reply::to(&query.to_wire(), stream.receive()?)?;
+    ensure!(reply.serial() == Some(zone.serial), "the zone has changed meanwhile");
+    Ok(zone)
+}
+
+/// Each of the zone's RRsets is what a query for it gets.
+fn check_answers(server: &Server, zone: &Zone) -> Result<()> {
+    let mut sets: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for record in &zone.records {
+        let mut words = record.splitn(5, ' ');
+        let (Some(owner), _, _, Some(rtype)) = (words.next(), words.next(), words.next(), words.next())
+        else {
+            bail!("no record: {record}");
+        };
+        ensure!(sets.entry((owner, rtype)).or_default().insert(record), "twice: {record}");
+    }
+    for ((owner, rtype), expected) in &sets {
+        let reply = server.ask_tcp(&Query::new(owner, rtype))?;
+        let answers = reply.answers();
+        let found: BTreeSet<&str> = answers.iter().map(String::as_str).collect();
+        ensure!(found == *expected, "{owner} {rtype}: transferred {expected:?}, answered {found:?}");
+    }
+    Ok(())
+}
+
+/// The transferred zone has exactly the records that the server answers with: each RRset is asked for, and
+/// every answer in the tables is looked up.
+#[test]
+fn a_transfer_is_the_whole_zone() -> Result<()> {
+    let server = allowed().start(&folder())?;
+    let mut transferred = BTreeSet::new();
+    for (apex, at_least) in [(ZONE, 300), ("in-addr.arpa", 40), ("ip6.arpa", 5)] {
+        let zone = transfer(&server, &Query::new(apex, "AXFR"))?;
+        ensure!(zone.records.len() >= at_least, "{apex}: only {} records", zone.records.len());
+        let within = |record: &&String| {
+            record.split(' ').next().is_some_and(|owner| owner.ends_with(&format!("{apex}.")))
+        };
+        ensure!(zone.records.iter().all(|record| within(&record)), "records outside {apex}");
+        check_answers(&server, &zone)?;
+        transferred.extend(zone.records);
+    }
+    let mut compared = 0;
+    for (table, text) in crate::tables::TABLES {
+        let table = Table::parse(text).with_context(|| (*table).to_owned())?;
+        for case in table.cases.iter().filter(|_| table.flags.is_empty()) {
+            let reply = server.ask_tcp(&case.query)?;
+            let is_data = |line: &String| !line.contains(" IN SOA ");
+            for record in reply.answers().into_iter().chain(reply.additionals()).filter(is_data) {
+                let record = lower_owner(&record);
+                ensure!(transferred.contains(&record), "{}: not transferred: {record}", case.line);
+                compared += 1;
+            }
+        }
+    }
+    ensure!(compared > 200, "only {compared} records compared");
+    Ok(())
+}
+
+/// Owners come back in the question's case.
+fn lower_owner(record: &str) -> String {
+    match record.split_once(' ') {
+        Some((owner, rest)) => format!("{} {rest}", owner.to_lowercase()),
+        None => record.to_owned(),
+    }
+}
+
+/// More than one message can hold.
+#[test]
+fn a_large_zone_takes_several_messages() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let hosts = (1..=2000u16)
+        .map(|n| (IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(n))), format!("host-{n}")));
+    manifests.write("large.yaml", &Service::new("large").hosts(hosts).yaml())?;
+    let server = allowed().start(manifests.path())?;
+    let zone = transfer(&server, &Query::new(ZONE, "AXFR"))?;
+    ensure!(zone.messages > 1, "{} messages", zone.messages);
+    // For both the service and its network: A and SRV at the name, SRV at the port, A and TXT per host;
+    // NS and the name server's A and the schema version.
+    assert_eq!(zone.records.len(), 2 * 5 * 2000 + 3);
+    let distinct: BTreeSet<&String> = zone.records.iter().collect();
+    assert_eq!(distinct.len(), zone.records.len());
+    for owner in [name("host-1.large"), name("host-2000.large")] {
+        ensure!(
+            zone.records.iter().any(|record| record.starts_with(&format!("{owner}. 5 IN A "))),
+            "no {owner}"
+        );
+    }
+    Ok(())
+}
+
+/// An incremental transfer is one SOA for who is up to date, and the whole zone for all others.
+#[test]
+fn incremental_transfers() -> Result<()> {
+    let server = allowed().start(&folder())?;
+    let whole = transfer(&server, &Query::new(ZONE, "AXFR"))?;
+    for (known, is_current) in [(whole.serial, true), (whole.serial.wrapping_sub(1), false), (0, false)] {
+        let zone = incremental(&server, known)?;
+        assert_eq!(zone.serial, whole.serial);
+        assert_eq!(zone.records.is_empty(), is_current, "known serial {known} of {}", whole.serial);
+        ensure!(is_current || zone.records == whole.records, "another zone than by AXFR");
+    }
+    Ok(())
+}
+
+fn incremental(server: &Server, known: u32) -> Result<Zone> {
+    let query = Query::new(ZONE, "IXFR");
+    let mut packet = query.to_wire();
+    packet[9] = 1; // one record in the authority section: the SOA that the asker has
+    packet.extend_from_slice(&[0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
+    packet.extend(known.to_be_bytes());
+    packet.extend([0; 16]);
+    let mut stream = Tcp::connect(server.dns())?;
+    stream.send(&packet)?;
+    let mut zone = Zone { records: Vec::new(), serial: 0, messages: 0 };
+    let mut soas = 0;
+    loop {
+        let reply = Reply::to(&packet, stream.receive()?)?;
+        zone.messages += 1;
+        zone.serial = reply.serial().unwrap_or(zone.serial);
+        let (found, records): (Vec<String>, Vec<String>) =
+            reply.answers().into_iter().partition(|line| line.contains(" IN SOA "));
+        soas += found.len();
+        let only_soa = zone.messages == 1 && records.is_empty();
+        zone.records.extend(records);
+        if soas == 2 || only_soa {
+            return Ok(zone);
+        }
+    }
+}
+
+#[test]
+fn transfers_are_refused_to_others() -> Result<()> {
+    for flags in [
+        Flags::new(),
+        Flags::new().words("--transfer-to 10.0.0.0/8 --transfer-to 127.0.0.2 --transfer-to ::1"),
+    ] {
+        let server = flags.start(&folder())?;
+        for qtype in ["AXFR", "IXFR"] {
+            for transport in Transport::ALL {
+                let reply = transport.ask(server.dns(), &Query::new(ZONE, qtype))?;
+                assert_eq!(reply.text(ZONE), "QUERY REFUSED rd", "{qtype} over {transport:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// AXFR is not defined over UDP (RFC 5936 §4.2), and only apexes can be transferred: for other names the
+/// server is not authoritative as a zone (§2.2.1).
+#[test]
+fn what_cannot_be_transferred() -> Result<()> {
+    let server = allowed().start(&folder())?;
+    let reply = server.query(ZONE, "AXFR")?;
+    ensure!(reply.rcode() != "NOERROR" && reply.answers().is_empty(), "AXFR over UDP: {}", reply.text(ZONE));
+    for owner in [format!("svc.{ZONE}"), format!("nothing.{ZONE}"), "10.in-addr.arpa".to_owned()] {
+        let reply = server.ask_tcp(&Query::new(&owner, "AXFR"))?;
+        ensure!(reply.rcode() == "NOTAUTH" && reply.answers().is_empty(), "{owner}: {}", reply.text(ZONE));
+    }
+    let reply = server.ask_tcp(&Query::new("example.org", "AXFR"))?;
+    ensure!(["NOTAUTH", "REFUSED"].contains(&reply.rcode().as_str()), "{}", reply.text(ZONE));
+    let reply = server.ask_tcp(&Query::new(ZONE, "AXFR").class(3))?;
+    ensure!(reply.rcode() != "NOERROR" && reply.answers().is_empty(), "class CH: {}", reply.text(ZONE));
+    Ok(())
+}
+
+/// Question and case come back in a transfer, too.
+#[test]
+fn a_transfer_in_mixed_case() -> Result<()> {
+    let server = allowed().start(&folder())?;
+    let plain = transfer(&server, &Query::new(ZONE, "AXFR"))?;
+    let mixed = transfer(&server, &Query::new(ZONE, "AXFR").mixed_case().flags(0))?;
+    let lower = |records: &[String]| records.iter().map(|record| record.to_lowercase()).collect::<Vec<_>>();
+    assert_eq!(lower(&plain.records), lower(&mixed.records));
+    Ok(())
+}

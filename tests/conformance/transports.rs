@@ -1,0 +1,215 @@
+//! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and certificates that may change.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use multinet_tests::dns::secure::{Client, Method};
+use multinet_tests::dns::{DO, Edns, Query, Reply};
+use multinet_tests::pki::{Authority, Certificate};
+use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use tempfile::TempDir;
+
+use crate::fixtures::{Service, ZONE, folder};
+
+/// A server with every listener, and what a client needs to trust it.
+struct Secured {
+    server: Server,
+    client: Client,
+    authority: Authority,
+    certificate: Certificate,
+    _folder: TempDir,
+}
+
+fn start(manifests: &std::path::Path) -> Result<Secured> {
+    let folder = tempfile::tempdir()?;
+    let authority = Authority::new(folder.path())?;
+    let certificate = authority.server("dns.test")?;
+    let server = Flags::new()
+        .words("--answer-order fixed")
+        .listen("tls://127.0.0.1:0")
+        .listen("https://127.0.0.1:0")
+        .listen("quic://127.0.0.1:0")
+        .flag("--tls-cert", &certificate.cert)
+        .flag("--tls-key", &certificate.key)
+        .start(manifests)?;
+    let client = Client::trusting(&authority.ca())?;
+    Ok(Secured { server, client, authority, certificate, _folder: folder })
+}
+
+impl Secured {
+    /// The replies over all of the secured transports, by their names.
+    fn ask(&self, query: &Query) -> Result<Vec<(&'static str, Reply)>> {
+        let packet = query.to_wire();
+        // RFC 9250 §4.2.1, RFC 8484 §4.1: the identity is zero where the transport tells replies apart.
+        let unnumbered = Query { id: 0, ..query.clone() }.to_wire();
+        let mut tls = self.client.tls(self.server.address("tls")?)?;
+        tls.messages.send(&packet)?;
+        let https = self.server.address("https")?;
+        let post = self.client.https(https, Method::Post, &unnumbered)?;
+        ensure!(post.version == "HTTP/2.0", "over {}", post.version);
+        let quic = self.client.quic(self.server.address("quic")?, &unnumbered)?;
+        Ok(vec![
+            ("tls", Reply::to(&packet, tls.messages.receive()?).context("tls")?),
+            ("https", Reply::to(&unnumbered, post.message).context("https")?),
+            ("quic", Reply::to(&unnumbered, quic).context("quic")?),
+        ])
+    }
+}
+
+/// Kinds of questions with all kinds of replies.
+fn questions() -> Vec<Query> {
+    let at = |relative: &str, qtype| Query::new(&format!("{relative}.{ZONE}"), qtype);
+    let edns = || Edns::new(1232);
+    vec![
+        at("hdls1.testns.svc", "A"),
+        at("hdls1.testns.svc", "AAAA").edns(edns()),
+        at("_http._tcp.hdls1.testns.svc", "SRV"),
+        at("full.detect.lab.svc", "TXT").edns(Edns { flags: DO, ..edns() }),
+        at("HdLsPrTlS.TeStNs.SvC", "A"),
+        at("hdlsprtls.testns.svc", "AAAA"),
+        at("nothing.testns.svc", "A").edns(edns()),
+        at("testns.svc", "ANY"),
+        at("dns-version", "TXT"),
+        Query::new(ZONE, "SOA"),
+        Query::new(ZONE, "NS").edns(edns()),
+        Query::new("100.0.0.10.in-addr.arpa", "PTR"),
+        Query::new("example.org", "A"),
+        Query::new("example.org", "A").edns(edns()),
+        Query::new(".", "NS").flags(0),
+        at("hdls1.testns.svc", "A").class(3),
+        Query::new(ZONE, "SOA").edns(Edns { version: 1, ..edns() }),
+        Query::new(ZONE, "SOA").edns(edns().option(10, b"12345678").option(65_001, b"")),
+    ]
+}
+
+#[test]
+fn secured_transports_carry_the_same_messages() -> Result<()> {
+    let secured = start(&folder())?;
+    for query in questions() {
+        let expected = secured.server.ask_tcp(&query)?;
+        for (transport, reply) in secured.ask(&query).with_context(|| query.to_string())? {
+            ensure!(
+                reply.text(ZONE) == expected.text(ZONE),
+                "{query} over {transport}\n{}\nover TCP\n{}",
+                reply.text(ZONE),
+                expected.text(ZONE),
+            );
+            ensure!(
+                reply.has_question() == expected.has_question(),
+                "{query} over {transport}: the question"
+            );
+            ensure!(
+                reply.has_question() && reply.raw[12..].starts_with(&query.question()),
+                "{query} over {transport}: the question changed",
+            );
+            // The records' order is part of the message, as is the section's.
+            ensure!(reply.answers() == expected.answers(), "{query} over {transport}: another order");
+            ensure!(reply.additionals() == expected.additionals(), "{query} over {transport}: another order");
+        }
+    }
+    Ok(())
+}
+
+/// None of them has UDP's limits.
+#[test]
+fn secured_transports_do_not_truncate() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let hosts = (1..=200u8).map(|n| ([10, 0, 0, n].into(), format!("host-{n}")));
+    manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
+    let secured = start(manifests.path())?;
+    for (qtype, edns) in [("A", None), ("A", Some(512)), ("SRV", None)] {
+        let mut query = Query::new(&crate::fixtures::name("many"), qtype);
+        query.edns = edns.map(Edns::new);
+        for (transport, reply) in secured.ask(&query)? {
+            ensure!(!reply.has_flag("tc"), "{qtype} over {transport} is truncated");
+            ensure!(
+                reply.answers().len() == 200,
+                "{qtype} over {transport}: {} records",
+                reply.answers().len()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Many queries on one TLS connection, in one write.
+#[test]
+fn queries_are_pipelined_over_tls() -> Result<()> {
+    let secured = start(&folder())?;
+    let queries: Vec<Query> =
+        (0..100).map(|_| Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A")).collect();
+    let packets: Vec<Vec<u8>> = queries.iter().map(Query::to_wire).collect();
+    let mut stream = secured.client.tls(secured.server.address("tls")?)?.messages;
+    stream.send_all(packets.iter().map(Vec::as_slice))?;
+    let mut waiting: Vec<u16> = queries.iter().map(|query| query.id).collect();
+    while !waiting.is_empty() {
+        let reply = Reply::parse(stream.receive()?)?;
+        let at = waiting.iter().position(|id| *id == reply.message.id).context("a reply to no query")?;
+        waiting.swap_remove(at);
+        ensure!(reply.answers().len() == 4, "{}", reply.text(ZONE));
+    }
+    Ok(())
+}
+
+/// RFC 8484 §4.1: servers have to know both methods.
+#[test]
+fn https_by_get() -> Result<()> {
+    let secured = start(&folder())?;
+    let mut query = Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A");
+    query.id = 0;
+    let https = secured.server.address("https")?;
+    let reply = |method| {
+        let reply =
+            secured.client.https(https, method, &query.to_wire()).with_context(|| format!("{method:?}"))?;
+        Reply::to(&query.to_wire(), reply.message)
+    };
+    assert_eq!(reply(Method::Get)?.text(ZONE), reply(Method::Post)?.text(ZONE));
+    Ok(())
+}
+
+/// RFC 8484 §5.1: the freshness of an HTTP reply is the lowest time to live in it, or less.
+#[test]
+fn http_replies_are_not_kept_longer_than_their_records() -> Result<()> {
+    let secured = start(&folder())?;
+    let mut query = Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A");
+    query.id = 0;
+    let reply = secured.client.https(secured.server.address("https")?, Method::Post, &query.to_wire())?;
+    let max_age = reply.cache_control.and_then(|value| value.split_once("max-age=")?.1.parse::<u32>().ok());
+    ensure!(max_age.is_none_or(|seconds| seconds <= 5), "kept for {max_age:?} s, but the record for 5 s");
+    Ok(())
+}
+
+/// A new certificate is shown to new connections; old ones go on, and a certificate that does not fit its
+/// key changes nothing.
+#[test]
+fn certificates_are_reloaded() -> Result<()> {
+    let secured = start(&folder())?;
+    let address = secured.server.address("tls")?;
+    let mut old = secured.client.tls(address)?;
+    let other = secured.authority.server("other.test")?;
+
+    fs::copy(&other.cert, &secured.certificate.cert)?;
+    // Only the certificate so far, which does not belong to the key: that is said, and nothing changes.
+    let cert = secured.certificate.cert.display().to_string();
+    eventually("a warning about the certificate", || {
+        let log = secured.server.log();
+        ensure!(log.lines().any(|line| line.contains(" WARN ") && line.contains(&cert)), "the log is\n{log}");
+        Ok(())
+    })?;
+    ensure!(secured.client.tls(address)?.certificate == old.certificate, "half a change took effect");
+
+    fs::copy(&other.key, &secured.certificate.key)?;
+    let query = Query::new(ZONE, "SOA");
+    eventually("the new certificate", || {
+        let mut new = secured.client.tls(address)?;
+        ensure!(new.certificate != old.certificate, "it is still the old one");
+        new.messages.send(&query.to_wire())?;
+        Reply::to(&query.to_wire(), new.messages.receive()?)
+    })?;
+    old.messages.send(&query.to_wire())?;
+    Reply::to(&query.to_wire(), old.messages.receive()?).context("the old connection")?;
+    for (transport, reply) in secured.ask(&query)? {
+        ensure!(reply.rcode() == "NOERROR", "{transport}: {}", reply.rcode());
+    }
+    Ok(())
+}

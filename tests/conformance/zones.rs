@@ -1,0 +1,102 @@
+//! Zones and the server's own addresses, as flags give them.
+
+use anyhow::{Result, ensure};
+use multinet_tests::dns::Query;
+use multinet_tests::server::Flags;
+
+use crate::fixtures::{ZONE, folder};
+
+/// Without `--ns-address` the name server is at the listening addresses.
+#[test]
+fn the_name_server_is_where_the_server_listens() -> Result<()> {
+    let server = Flags::new().start(&folder())?;
+    let reply = server.query(ZONE, "NS")?;
+    assert_eq!(
+        reply.text(ZONE),
+        "QUERY NOERROR aa rd\nANSWER\n@ 5 IN NS ns.dns\nADDITIONAL\nns.dns 5 IN A 127.0.0.1"
+    );
+    Ok(())
+}
+
+/// A wildcard is no address that anybody could ask.
+#[test]
+fn a_wildcard_is_not_the_name_servers_address() -> Result<()> {
+    let server = Flags::new().listen_instead("dns://0.0.0.0:0").start(&folder())?;
+    assert_eq!(server.query(ZONE, "NS")?.text(ZONE), "QUERY NOERROR aa rd\nANSWER\n@ 5 IN NS ns.dns");
+    let reply = server.query(&format!("ns.dns.{ZONE}"), "A")?;
+    // The name is that of the zone's server, so it exists, with or without an address.
+    ensure!(reply.rcode() == "NOERROR" && reply.answers().is_empty(), "{}", reply.text(ZONE));
+
+    let server = Flags::new().listen_instead("dns://0.0.0.0:0").words("--ns-address ::1").start(&folder())?;
+    assert_eq!(server.query(&format!("ns.dns.{ZONE}"), "AAAA")?.data(), ["::1"]);
+    Ok(())
+}
+
+/// A listener without a scheme, and one for IPv6.
+#[test]
+fn listeners_for_ipv6() -> Result<()> {
+    let server = Flags::new().listen_instead("[::1]:0").start(&folder())?;
+    ensure!(server.dns().is_ipv6(), "listens at {}", server.dns());
+    assert_eq!(server.query(&format!("ns.dns.{ZONE}"), "AAAA")?.data(), ["::1"]);
+    assert_eq!(server.ask_tcp(&Query::new(ZONE, "SOA"))?.rcode(), "NOERROR");
+    Ok(())
+}
+
+/// Flags from the environment, lists separated by commas.
+#[test]
+fn zones_from_the_environment() -> Result<()> {
+    let flags = Flags::new()
+        .env("MULTINET_ZONE", "a.test,b.test")
+        .env("MULTINET_REVERSE_ZONE", "10.in-addr.arpa")
+        .env("MULTINET_TTL", "77")
+        .env("MULTINET_NS_ADDRESS", "192.0.2.1,2001:db8::1");
+    let server = flags.start(&folder())?;
+    for zone in ["a.test", "b.test"] {
+        let reply = server.query(&format!("ns.dns.{zone}"), "A")?;
+        assert_eq!(reply.answers(), [format!("ns.dns.{zone}. 77 IN A 192.0.2.1")]);
+        assert_eq!(server.query(&format!("ns.dns.{zone}"), "AAAA")?.data(), ["2001:db8::1"]);
+    }
+    assert_eq!(server.query(ZONE, "SOA")?.header(), "QUERY REFUSED rd");
+    assert_eq!(server.query("10.in-addr.arpa", "SOA")?.rcode(), "NOERROR");
+    assert_eq!(server.query("ip6.arpa", "SOA")?.rcode(), "REFUSED");
+
+    // A flag goes before its variable.
+    let server = Flags::new().env("MULTINET_TTL", "77").words("--ttl 78").start(&folder())?;
+    ensure!(server.query(ZONE, "SOA")?.answers()[0].contains(" 78 IN SOA "), "the variable won");
+    Ok(())
+}
+
+/// The shortest time to live; negative answers are not to be kept either.
+#[test]
+fn a_time_to_live_of_zero() -> Result<()> {
+    let server = Flags::new().words("--ttl 0").start(&folder())?;
+    assert_eq!(
+        server.query(&format!("nothing.{ZONE}"), "A")?.text(ZONE),
+        "QUERY NXDOMAIN aa rd\nAUTHORITY\n@ 0 IN SOA ns.dns hostmaster SERIAL 7200 1800 86400 0"
+    );
+    assert_eq!(
+        server.query(&format!("hdlsprtls.testns.svc.{ZONE}"), "A")?.answers(),
+        [format!("hdlsprtls.testns.svc.{ZONE}. 0 IN A 172.0.0.20")]
+    );
+    Ok(())
+}
+
+/// A zone whose names are so long that not every service fits below it: what does not fit is left out, and
+/// nothing points at it.
+#[test]
+fn a_long_zone() -> Result<()> {
+    let zone = format!("{0}.{0}.{0}.test", "z".repeat(63));
+    let server = Flags::new().flag("--zone", &zone).start(&folder())?;
+    assert_eq!(server.query(&zone, "SOA")?.rcode(), "NOERROR");
+    assert_eq!(server.query(&format!("u-0.unnamed.edge.svc.{zone}"), "A")?.data(), ["10.9.1.1"]);
+    // The service whose labels have 63 octets each has no name here, and its address no reverse name.
+    assert_eq!(server.query("1.0.3.10.in-addr.arpa", "PTR")?.rcode(), "NXDOMAIN");
+    let reply = server.ask_tcp(&Query::new(&format!("hdls1.testns.svc.{zone}"), "SRV"))?;
+    ensure!(reply.answers().len() == 5, "{}", reply.text(&zone));
+    for record in reply.data() {
+        let target = record.rsplit(' ').next().unwrap_or_default().to_owned();
+        let addresses = [server.query(&target, "A")?, server.query(&target, "AAAA")?];
+        ensure!(addresses.iter().any(|reply| !reply.answers().is_empty()), "{target} has no address");
+    }
+    Ok(())
+}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Fuzzes each target for the given number of seconds with libFuzzer. Coverage instrumentation is in every rustc;
+# cargo-fuzz and a nightly compiler are needed for sanitizers only, and the targets are safe code.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-10}
+target=$(rustc -vV | sed -n 's/^host: //p')
+flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+  -Ccodegen-units=1 --cfg fuzzing)
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
+# By hand, because RUSTFLAGS without --target would instrument build scripts too.
+RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --manifest-path dns-server/fuzz/Cargo.toml --bins
+for source in dns-server/fuzz/targets/*.rs; do
+  name=$(basename "$source" .rs)
+  corpus=$CARGO_TARGET_DIR/corpus/$name
+  mkdir -p "$corpus"
+  seeds=dns-server/fuzz/seeds/$name
+  [ -d "$seeds" ] || seeds=
+  echo "fuzzing $name for ${seconds}s" >&2
+  log=$(mktemp)
+  if ! "$CARGO_TARGET_DIR/$target/release/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -artifact_prefix="$CARGO_TARGET_DIR/$name-" "$corpus" ${seeds:+"$seeds"} >"$log" 2>&1; then
+    tail -40 "$log" >&2
+    rm -f "$log"
+    echo "fuzz target $name failed; the input is $CARGO_TARGET_DIR/$name-*" >&2
+    exit 1
+  fi
+  grep -E '^(Done|#[0-9]+.*DONE)' "$log" | tail -1 >&2
+  rm -f "$log"
+done

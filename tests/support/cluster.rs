@@ -1,0 +1,287 @@
+//! A real control plane on loopback: etcd and kube-apiserver.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+use crate::http;
+use crate::objects::{Namespace, Objects};
+use crate::pki::{self, Authority, Certificate};
+use crate::process::{Process, free_port, remove_at_exit};
+use crate::tools::{repository, tool};
+
+/// How long a part of the control plane may take to start. It takes seconds, but the machine may be busy.
+const START: Duration = Duration::from_secs(90);
+
+/// A running control plane, with nothing in it but what Kubernetes itself puts there.
+#[derive(Debug)]
+pub struct Cluster {
+    // Before the folder that they write to, so that they are dropped first.
+    apiserver: Option<Process>,
+    etcd: Option<Process>,
+    etcd_port: u16,
+    etcd_peer_port: u16,
+    apiserver_port: u16,
+    authority: Authority,
+    server: Certificate,
+    tokens: Certificate,
+    admin: PathBuf,
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts a control plane, for a test that is going to break it.
+    pub async fn start() -> Result<Self> {
+        let folder = TempDir::with_prefix("multinet-cluster-")?;
+        let pki = folder.path().join("pki");
+        let authority = Authority::new(&pki)?;
+        let mut cluster = Self {
+            apiserver: None,
+            etcd: None,
+            etcd_port: free_port()?,
+            etcd_peer_port: free_port()?,
+            apiserver_port: free_port()?,
+            server: authority.server("kubernetes.default.svc")?,
+            tokens: pki::key_pair(&pki, "service-accounts")?,
+            admin: folder.path().join("admin.kubeconfig"),
+            authority,
+            folder,
+        };
+        let user = cluster.authority.client("admin", "system:masters")?;
+        let user = json!({"client-certificate": user.cert, "client-key": user.key});
+        cluster.write_kubeconfig(&cluster.admin, cluster.address(), &user)?;
+        cluster.start_etcd().await?;
+        cluster.start_apiserver().await?;
+        Ok(cluster)
+    }
+
+    /// The control plane that all tests of this binary share, with our CRDs and the roles that we ship. A test keeps to a
+    /// [`Namespace`] of its own in it.
+    pub async fn shared() -> Result<&'static Self> {
+        static SHARED: OnceCell<Cluster> = OnceCell::const_new();
+        SHARED
+            .get_or_try_init(|| async {
+                let cluster = Self::start().await?;
+                remove_at_exit(cluster.folder.path())?;
+                cluster.apply_crds().await?;
+                cluster.apply_rbac().await?;
+                Ok(cluster)
+            })
+            .await
+    }
+
+    /// Where the API server listens.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.apiserver_port))
+    }
+
+    /// A folder for files that belong to this cluster.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The kubeconfig file of a user that may do everything.
+    pub fn admin_kubeconfig(&self) -> &Path {
+        &self.admin
+    }
+
+    /// A client that may do everything. It belongs to the test's own runtime and must not be shared between tests.
+    pub async fn client(&self) -> Result<Client> {
+        client_for(&self.admin).await
+    }
+
+    /// The cluster's objects, for a user that may do everything.
+    pub async fn objects(&self) -> Result<Objects> {
+        Ok(Objects::new(self.client().await?))
+    }
+
+    /// A new namespace whose name begins with `prefix`.
+    pub async fn temp_namespace(&self, prefix: &str) -> Result<Namespace> {
+        Namespace::create(self.objects().await?, prefix).await
+    }
+
+    /// Applies `deploy/crds`, and waits until the API server serves the new kinds.
+    pub async fn apply_crds(&self) -> Result<()> {
+        let folder = repository().join("deploy/crds");
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                files.push(path);
+            }
+        }
+        ensure!(!files.is_empty(), "{} holds no CRDs", folder.display());
+        let objects = self.objects().await?;
+        for file in files {
+            for crd in objects.apply_file(&file).await? {
+                objects.established(&crd).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the ServiceAccount and the ClusterRole that we ship for `multinet-dns`.
+    pub async fn apply_rbac(&self) -> Result<()> {
+        self.objects().await?.apply_file(&repository().join("deploy/dns-server/rbac.yaml")).await?;
+        Ok(())
+    }
+
+    /// Writes a kubeconfig file with a token of that ServiceAccount. The API server is reached at `server`: its own
+    /// [`address`](Self::address), or that of a proxy in front of it.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        server: SocketAddr,
+    ) -> Result<PathBuf> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client().await?, namespace);
+        let request = TokenRequest { spec: TokenRequestSpec::default(), ..TokenRequest::default() };
+        let token = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("no token for the ServiceAccount {namespace}/{name}"))?
+            .status
+            .context("a TokenRequest without status")?
+            .token;
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = self.folder().join(format!("{namespace}-{name}-{count}.kubeconfig"));
+        self.write_kubeconfig(&path, server, &json!({ "token": token }))?;
+        Ok(path)
+    }
+
+    /// A kubeconfig file for `multinet-dns` with the ServiceAccount that we ship.
+    pub async fn dns_server_kubeconfig(&self, server: SocketAddr) -> Result<PathBuf> {
+        self.service_account_kubeconfig("multinet-system", "multinet-dns", server).await
+    }
+
+    fn write_kubeconfig(&self, path: &Path, server: SocketAddr, user: &Value) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{
+                "name": "test",
+                "cluster": {"server": format!("https://{server}"), "certificate-authority": self.authority.ca()},
+            }],
+            "users": [{"name": "test", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        });
+        fs::write(path, serde_json::to_vec_pretty(&config)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// SIGKILL to the API server.
+    pub fn kill_apiserver(&mut self) -> Result<()> {
+        self.apiserver.take().map_or(Ok(()), |mut process| process.kill())
+    }
+
+    /// Starts the API server, and waits until it is ready.
+    pub async fn start_apiserver(&mut self) -> Result<()> {
+        self.kill_apiserver()?;
+        let mut command = Command::new(tool("kube-apiserver")?);
+        command
+            .arg(format!("--etcd-servers={}", self.etcd_url()))
+            .arg(format!("--secure-port={}", self.apiserver_port))
+            .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+            .arg(flag("--tls-cert-file", &self.server.cert))
+            .arg(flag("--tls-private-key-file", &self.server.key))
+            .arg(flag("--client-ca-file", &self.authority.ca()))
+            .arg(flag("--cert-dir", &self.folder().join("apiserver")))
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(flag("--service-account-key-file", &self.tokens.cert))
+            .arg(flag("--service-account-signing-key-file", &self.tokens.key))
+            .arg("--service-cluster-ip-range=10.96.0.0/16")
+            .arg("--authorization-mode=RBAC")
+            .arg("--disable-admission-plugins=ServiceAccount")
+            .arg("--endpoint-reconciler-type=none")
+            .arg("--allow-privileged");
+        let mut process = Process::spawn(&mut command, &self.folder().join("kube-apiserver.log"))?;
+        let client = self.client().await?;
+        process
+            .until("be ready", START, async || {
+                let request = http::request("/readyz?verbose")?;
+                Ok(client.request_text(request).await.map(drop)?)
+            })
+            .await?;
+        self.apiserver = Some(process);
+        Ok(())
+    }
+
+    /// SIGKILL to the API server, and another start.
+    pub async fn restart_apiserver(&mut self) -> Result<()> {
+        self.kill_apiserver()?;
+        self.start_apiserver().await
+    }
+
+    /// SIGKILL to etcd.
+    pub fn kill_etcd(&mut self) -> Result<()> {
+        self.etcd.take().map_or(Ok(()), |mut process| process.kill())
+    }
+
+    /// Starts etcd, and waits until it is healthy.
+    pub async fn start_etcd(&mut self) -> Result<()> {
+        self.kill_etcd()?;
+        let (client, peer) = (self.etcd_url(), format!("http://127.0.0.1:{}", self.etcd_peer_port));
+        let mut command = Command::new(tool("etcd")?);
+        command
+            .arg("--data-dir")
+            .arg(self.folder().join("etcd"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .args(["--unsafe-no-fsync", "--log-level", "warn"]);
+        let mut process = Process::spawn(&mut command, &self.folder().join("etcd.log"))?;
+        let health = format!("{client}/health");
+        process.until("be healthy", START, async || http::get(&health).await.map(drop)).await?;
+        self.etcd = Some(process);
+        Ok(())
+    }
+
+    /// Has etcd forget every revision but the current one, so that a watch from an older one ends in 410 Gone once the
+    /// API server has lost its own cache, too.
+    pub async fn compact_etcd(&self) -> Result<()> {
+        let url = self.etcd_url();
+        // A range of one key that does not exist: the header says the current revision.
+        let found = http::post(&format!("{url}/v3/kv/range"), &json!({"key": "AA=="})).await?;
+        let revision = found.pointer("/header/revision").context("etcd tells no revision")?;
+        let compaction = json!({"revision": revision, "physical": true});
+        http::post(&format!("{url}/v3/kv/compaction"), &compaction).await?;
+        Ok(())
+    }
+
+    fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.etcd_port)
+    }
+
+    /// Prints the ends of the logs, for a test that fails.
+    pub fn print_logs(&self) {
+        for process in [&self.etcd, &self.apiserver].into_iter().flatten() {
+            process.print_tail();
+        }
+    }
+}
+
+/// A client of the cluster and user that a kubeconfig file names.
+pub async fn client_for(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("{name}={}", path.display())
+}

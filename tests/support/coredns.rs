@@ -1,0 +1,67 @@
+//! A real CoreDNS.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+use crate::ask::ask_udp;
+use crate::process::{Process, free_port};
+use crate::tools::tool;
+
+/// How long it may take to start. It takes a second, but the machine may be busy.
+const START: Duration = Duration::from_secs(30);
+
+/// A zone that every CoreDNS here answers by itself, so that waiting for it asks no upstream.
+const READY: &str = "ready.invalid";
+
+/// A running CoreDNS on a port of its own, for UDP and TCP.
+#[derive(Debug)]
+pub struct CoreDns {
+    // Before the folder that it writes to, so that it is dropped first.
+    _process: Process,
+    address: SocketAddr,
+    _folder: TempDir,
+}
+
+impl CoreDns {
+    /// Starts CoreDNS with one server block per pair of zone and plugins, and waits until it answers.
+    pub async fn start(blocks: &[(&str, &str)]) -> Result<Self> {
+        let folder = TempDir::with_prefix("multinet-coredns-")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let mut corefile = String::new();
+        let ready = (READY, "template ANY ANY {\n    rcode NXDOMAIN\n  }");
+        for (zone, plugins) in blocks.iter().chain([&ready]) {
+            writeln!(
+                corefile,
+                "{zone}:{} {{\n  bind {}\n  errors\n  {plugins}\n}}",
+                address.port(),
+                address.ip()
+            )?;
+        }
+        let path = folder.path().join("Corefile");
+        fs::write(&path, &corefile).context("cannot write the Corefile")?;
+
+        let mut command = Command::new(tool("coredns")?);
+        command.arg("-conf").arg(&path).current_dir(folder.path());
+        let mut process = Process::spawn(&mut command, &folder.path().join("coredns.log"))?;
+        process
+            .until("answer", START, async || {
+                let reply = ask_udp(address, READY, "A").await?;
+                ensure!(reply.rcode() == "NXDOMAIN", "it answers {}", reply.text(""));
+                Ok(())
+            })
+            .await
+            .with_context(|| format!("with this Corefile:\n{corefile}"))?;
+        Ok(Self { _process: process, address, _folder: folder })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}

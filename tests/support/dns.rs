@@ -1,0 +1,185 @@
+//! A small DNS client for tests: queries as bytes that a test may bend, replies as bytes and as the
+//! presentation text that the golden tables are written in.
+//!
+//! [`hickory_proto`] reads the replies, so that what the server writes is judged by somebody else's
+//! parser; queries are put together by hand, because half of the tests need queries that no well-meant
+//! library would send.
+
+mod presentation;
+mod query;
+mod reply;
+pub mod secure;
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+pub use presentation::{name_to_wire, type_number};
+pub use query::{AD, CD, DO, Edns, Query, RD, Z};
+pub use reply::Reply;
+
+/// How long a test waits for a reply before it calls the server silent.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The two transports that every server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// One datagram each way.
+    Udp,
+    /// One connection for one query.
+    Tcp,
+}
+
+impl Transport {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Udp, Self::Tcp];
+
+    /// Sends a query and reads its reply, which has to belong to it.
+    pub fn ask(self, server: SocketAddr, query: &Query) -> Result<Reply> {
+        let packet = query.to_wire();
+        let raw = self.exchange(server, &packet)?;
+        Reply::to(&packet, raw).with_context(|| format!("{self:?}: {query}"))
+    }
+
+    /// Sends any octets and returns whatever comes back.
+    pub fn exchange(self, server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
+        match self {
+            Self::Udp => udp_socket(server)?.exchange(packet),
+            Self::Tcp => {
+                let mut connection = Tcp::connect(server)?;
+                connection.send(packet)?;
+                connection.receive()
+            }
+        }
+    }
+}
+
+/// A datagram socket that hears one server only.
+#[derive(Debug)]
+pub struct Udp(UdpSocket);
+
+/// A datagram socket for one server.
+pub fn udp_socket(server: SocketAddr) -> Result<Udp> {
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(server)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(Udp(socket))
+}
+
+impl Udp {
+    /// Sends one datagram.
+    pub fn send(&self, packet: &[u8]) -> Result<()> {
+        self.0.send(packet)?;
+        Ok(())
+    }
+
+    /// Waits for one datagram.
+    pub fn receive(&self) -> Result<Vec<u8>> {
+        let mut buffer = vec![0; 65_535];
+        let length = self.0.recv(&mut buffer).context("no reply over UDP")?;
+        buffer.truncate(length);
+        Ok(buffer)
+    }
+
+    /// Sends a datagram and waits for the next one.
+    pub fn exchange(&self, packet: &[u8]) -> Result<Vec<u8>> {
+        self.send(packet)?;
+        self.receive()
+    }
+
+    /// Proves that the server keeps silent about `packet`: a query sent after it is answered first. Its
+    /// socket sees both in this order, since they come from one address.
+    pub fn is_ignored(&self, packet: &[u8], probe: &Query) -> Result<bool> {
+        self.send(packet)?;
+        self.send(&probe.to_wire())?;
+        let first = self.receive()?;
+        Ok(first.get(..2) == Some(probe.id.to_be_bytes().as_slice()))
+    }
+}
+
+/// A stream of length-prefixed messages (RFC 1035 §4.2.2).
+#[derive(Debug)]
+pub struct Tcp<S = TcpStream>(S);
+
+impl Tcp {
+    /// A connection to a server.
+    pub fn connect(server: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&server, PATIENCE).context("no TCP connection")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn close_sending(&self) -> Result<()> {
+        self.0.shutdown(Shutdown::Write)?;
+        Ok(())
+    }
+}
+
+impl<S: Read + Write> Tcp<S> {
+    /// Messages over any stream.
+    pub fn over(stream: S) -> Self {
+        Self(stream)
+    }
+
+    /// Sends one message.
+    pub fn send(&mut self, packet: &[u8]) -> Result<()> {
+        self.0.write_all(&framed(packet)?)?;
+        self.0.flush()?;
+        Ok(())
+    }
+
+    /// Sends several messages in one write, as a pipelining client does (RFC 7766 §6.2.1.1).
+    pub fn send_all<'p>(&mut self, packets: impl IntoIterator<Item = &'p [u8]>) -> Result<()> {
+        let mut octets = Vec::new();
+        for packet in packets {
+            octets.extend(framed(packet)?);
+        }
+        self.0.write_all(&octets)?;
+        self.0.flush()?;
+        Ok(())
+    }
+
+    /// Sends octets as they are.
+    pub fn send_raw(&mut self, octets: &[u8]) -> Result<()> {
+        self.0.write_all(octets)?;
+        self.0.flush()?;
+        Ok(())
+    }
+
+    /// Waits for one message.
+    pub fn receive(&mut self) -> Result<Vec<u8>> {
+        match self.receive_or_end()? {
+            Some(message) => Ok(message),
+            None => bail!("the server closed the connection without a reply"),
+        }
+    }
+
+    /// Waits for one message; nothing where the server has closed the connection.
+    pub fn receive_or_end(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut length = [0; 2];
+        match self.0.read_exact(&mut length) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) => return Err(error).context("no reply over the stream"),
+        }
+        let mut message = vec![0; usize::from(u16::from_be_bytes(length))];
+        self.0.read_exact(&mut message).context("the reply is cut off")?;
+        Ok(Some(message))
+    }
+}
+
+/// A message behind its length.
+fn framed(packet: &[u8]) -> Result<Vec<u8>> {
+    let length = u16::try_from(packet.len()).context("a message of more than 64 KiB")?;
+    Ok([&length.to_be_bytes(), packet].concat())
+}

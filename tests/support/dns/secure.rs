@@ -1,0 +1,171 @@
+//! DNS over TLS (RFC 7858), HTTPS (RFC 8484) and QUIC (RFC 9250), as clients see them.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::{PATIENCE, Tcp};
+
+/// Media type of messages over HTTPS.
+const MEDIA_TYPE: &str = "application/dns-message";
+
+/// A client that trusts one authority, and asks servers on loopback.
+#[derive(Debug, Clone)]
+pub struct Client {
+    roots: Arc<RootCertStore>,
+}
+
+/// How a message goes over HTTPS (RFC 8484 §4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// In the path.
+    Get,
+    /// As the body.
+    Post,
+}
+
+/// What came back over HTTPS.
+#[derive(Debug, Clone)]
+pub struct HttpReply {
+    /// The message.
+    pub message: Vec<u8>,
+    /// The protocol's version, such as `HTTP/2.0`.
+    pub version: String,
+    /// How long the reply may be cached, if it says so (RFC 8484 §5.1).
+    pub cache_control: Option<String>,
+}
+
+impl Client {
+    /// A client that trusts the authority whose certificate is in the PEM file `ca`.
+    pub fn trusting(ca: &Path) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(
+            CertificateDer::from_pem_file(ca).with_context(|| format!("cannot read {}", ca.display()))?,
+        )?;
+        Ok(Self { roots: Arc::new(roots) })
+    }
+
+    fn config(&self, alpn: &[u8]) -> Result<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![alpn.to_vec()];
+        Ok(config)
+    }
+
+    /// A stream of messages over TLS; the handshake is done when this returns.
+    pub fn tls(&self, server: SocketAddr) -> Result<TlsStream> {
+        let name = ServerName::from(server.ip());
+        let mut connection = ClientConnection::new(Arc::new(self.config(b"dot")?), name)?;
+        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream).context("no TLS handshake")?;
+        }
+        let certificate = connection.peer_certificates().and_then(<[_]>::first).map(|der| der.to_vec());
+        Ok(TlsStream {
+            messages: Tcp::over(StreamOwned::new(connection, stream)),
+            certificate: certificate.context("the server showed no certificate")?,
+        })
+    }
+
+    /// One exchange over HTTPS.
+    pub fn https(&self, server: SocketAddr, method: Method, packet: &[u8]) -> Result<HttpReply> {
+        let client = reqwest::Client::builder()
+            .use_preconfigured_tls(self.config(b"h2")?)
+            .http2_prior_knowledge()
+            .timeout(PATIENCE)
+            .build()?;
+        let url = format!("https://{server}/dns-query");
+        let request = match method {
+            Method::Get => client.get(format!("{url}?dns={}", base64url(packet))),
+            Method::Post => client.post(url).header("content-type", MEDIA_TYPE).body(packet.to_vec()),
+        };
+        block_on(async {
+            let response =
+                request.header("accept", MEDIA_TYPE).send().await.context("no reply over HTTPS")?;
+            let header = |name| {
+                let value = response.headers().get(name)?;
+                Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+            };
+            let status = response.status();
+            ensure!(status.is_success(), "the HTTP status is {status}");
+            ensure!(header("content-type").as_deref() == Some(MEDIA_TYPE), "the media type is not DNS' own");
+            let version = format!("{:?}", response.version());
+            let cache_control = header("cache-control");
+            Ok(HttpReply { message: response.bytes().await?.to_vec(), version, cache_control })
+        })
+    }
+
+    /// One exchange over QUIC: a stream of its own with one message each way (RFC 9250 §4.2).
+    pub fn quic(&self, server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>> {
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(self.config(b"doq")?)?;
+        let config = quinn::ClientConfig::new(Arc::new(crypto));
+        let framed = [&u16::try_from(packet.len())?.to_be_bytes(), packet].concat();
+        block_on(async {
+            let endpoint = quinn::Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into())?;
+            let connection = endpoint.connect_with(config, server, &server.ip().to_string())?;
+            let connection = connection.await.context("no QUIC handshake")?;
+            let (mut to, mut from) = connection.open_bi().await?;
+            to.write_all(&framed).await?;
+            to.finish()?;
+            let reply = from.read_to_end(1 << 17).await.context("no reply over QUIC")?;
+            connection.close(0u32.into(), b"");
+            let (length, message) = reply.split_first_chunk::<2>().context("no reply over QUIC")?;
+            ensure!(usize::from(u16::from_be_bytes(*length)) == message.len(), "not one message over QUIC");
+            Ok(message.to_vec())
+        })
+    }
+}
+
+/// Messages over TLS.
+#[derive(Debug)]
+pub struct TlsStream {
+    /// The messages.
+    pub messages: Tcp<StreamOwned<ClientConnection, TcpStream>>,
+    /// The certificate that the server showed, in DER.
+    pub certificate: Vec<u8>,
+}
+
+/// Runs a future to its end, or for as long as a test is patient.
+fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.context("no reply in time")? })
+}
+
+/// Base64 with the alphabet for URLs, without padding (RFC 4648 §5).
+fn base64url(octets: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::new();
+    for chunk in octets.chunks(3) {
+        let word =
+            chunk.iter().fold(0u32, |word, octet| word << 8 | u32::from(*octet)) << (8 * (3 - chunk.len()));
+        for sextet in 0..=chunk.len() {
+            let index = word >> (18 - 6 * sextet) & 0x3f;
+            let _ = text.write_char(char::from(ALPHABET[index as usize])); // a String takes all
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64url_follows_the_rfc() {
+        for (octets, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
+            assert_eq!(base64url(octets.as_bytes()), text);
+        }
+        assert_eq!(base64url(&[0xfb, 0xff, 0xfe]), "-__-");
+    }
+}

@@ -1,0 +1,43 @@
+//! Plain HTTP, for what has no client library of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use reqwest::StatusCode;
+use serde_json::Value;
+
+/// No single request may take longer.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// A request for a Kubernetes client to send.
+pub fn request(path: &str) -> Result<http::Request<Vec<u8>>> {
+    Ok(http::Request::get(path).body(Vec::new())?)
+}
+
+/// The body at `url`, if the status is a success.
+pub async fn get(url: &str) -> Result<String> {
+    let (status, body) = get_any(url).await?;
+    ensure!(status.is_success(), "{url}: {status}: {body}");
+    Ok(body)
+}
+
+/// Status and body at `url`, whatever the status.
+pub async fn get_any(url: &str) -> Result<(StatusCode, String)> {
+    let response = client()?.get(url).send().await.with_context(|| format!("GET {url}"))?;
+    Ok((response.status(), response.text().await?))
+}
+
+/// Posts JSON, and returns the JSON that comes back.
+pub async fn post(url: &str, body: &Value) -> Result<Value> {
+    let response =
+        client()?.post(url).body(body.to_string()).send().await.with_context(|| format!("POST {url}"))?;
+    let (status, body) = (response.status(), response.text().await?);
+    ensure!(status.is_success(), "{url}: {status}: {body}");
+    Ok(serde_json::from_str(&body)?)
+}
+
+fn client() -> Result<reqwest::Client> {
+    // Fails if it is installed already, which is just as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Ok(reqwest::Client::builder().timeout(BOUND).build()?)
+}

@@ -1,0 +1,334 @@
+//! Child processes that never outlive the tests, and whose logs are shown by the tests that fail.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::wait::eventually;
+
+/// How many lines of a log a failed test shows.
+const TAIL: usize = 40;
+
+/// A running program. It is killed when this is dropped, and also when the test binary itself is.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    /// Where in the log this run began; earlier runs may have written to the same file.
+    log_start: u64,
+}
+
+impl Process {
+    /// Starts `command`, with both its output streams appended to the file `log`.
+    pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
+        let name = Path::new(command.get_program())
+            .file_name()
+            .map_or_else(|| "process".to_owned(), |name| name.to_string_lossy().into_owned());
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("cannot open the log {}", log.display()))?;
+        let log_start = file.metadata()?.len();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        Reaper::tell("watch", child.id())?;
+        Ok(Self { name, child, log: log.to_owned(), log_start })
+    }
+
+    /// The name of the program.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What this run has written so far.
+    pub fn log(&self) -> String {
+        read_from(&self.log, self.log_start)
+    }
+
+    /// Fails if the process has ended, with the end of its log.
+    pub fn check_running(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("{} ended: {status}\n{}", self.name, self.tail()),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `attempt` until it succeeds, as [`eventually`] does, but gives up at once if the process has ended.
+    pub async fn until<T>(
+        &mut self,
+        what: &str,
+        bound: Duration,
+        mut attempt: impl AsyncFnMut() -> Result<T>,
+    ) -> Result<T> {
+        let what = format!("{} to {what}", self.name);
+        let found = eventually(&what, bound, async || match self.check_running() {
+            Ok(()) => attempt().await.map(Ok),
+            Err(ended) => Ok(Err(ended)),
+        });
+        found.await?
+    }
+
+    /// Waits for a line of the log that contains `needle`, and returns what follows it up to the next white space.
+    pub async fn logged(&mut self, needle: &str, bound: Duration) -> Result<String> {
+        let (path, start) = (self.log.clone(), self.log_start);
+        self.until(&format!("log {needle:?}"), bound, async || {
+            let log = read_from(&path, start);
+            let (_, rest) = log.split_once(needle).with_context(|| format!("the log is\n{log}"))?;
+            let (line, _) = rest.split_once('\n').context("the line is not complete")?;
+            Ok(line.split_whitespace().next().unwrap_or_default().to_owned())
+        })
+        .await
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn exited(&mut self, bound: Duration) -> Result<ExitStatus> {
+        let what = format!("{} to exit", self.name);
+        let status =
+            eventually(&what, bound, async || self.child.try_wait()?.context("it is still running")).await?;
+        Reaper::tell("forget", self.pid())?;
+        Ok(status)
+    }
+
+    /// Sends the signal of that name, such as `TERM`.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let status = Command::new("sh")
+            .args(["-c", r#"kill -s "$0" "$1""#, name, &self.pid().to_string()])
+            .status()
+            .context("cannot start sh")?;
+        if !status.success() {
+            bail!("cannot send SIG{name} to {} ({})", self.name, self.pid());
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub async fn terminate(&mut self, bound: Duration) -> Result<ExitStatus> {
+        self.signal("TERM")?;
+        self.exited(bound).await
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("cannot kill {}", self.name))?;
+        self.child.wait()?;
+        Reaper::tell("forget", self.pid())
+    }
+
+    /// The last lines of the log.
+    pub fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    /// Prints the last lines of the log. The test harness captures and shows them if the test fails.
+    pub fn print_tail(&self) {
+        eprintln!("--- end of the log of {} ({}):\n{}", self.name, self.pid(), self.tail());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.print_tail();
+        // Nothing can be done about a failure here, and the reaper will try again.
+        let _ = self.kill();
+    }
+}
+
+fn read_from(path: &Path, start: u64) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    let start = usize::try_from(start).unwrap_or(usize::MAX).min(bytes.len());
+    String::from_utf8_lossy(&bytes[start..]).into_owned()
+}
+
+/// Ends what is left when the test binary is gone, however it went: statics are never dropped, and SIGKILL runs
+/// no destructor. It is a shell that reads from a pipe which only the test binary holds open.
+struct Reaper {
+    commands: Mutex<ChildStdin>,
+}
+
+impl Reaper {
+    const SCRIPT: &str = r#"
+        trap '' HUP INT TERM
+        pids=
+        while read -r command arg; do
+          case $command in
+            watch) pids="$pids $arg" ;;
+            forget)
+              left=
+              for pid in $pids; do [ "$pid" = "$arg" ] || left="$left $pid"; done
+              pids=$left ;;
+            remove) set -- "$@" "$arg" ;;
+          esac
+        done
+        [ -z "$pids" ] || kill -9 $pids
+        [ $# = 0 ] || rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }
+    "#;
+
+    fn tell(command: &str, arg: impl std::fmt::Display) -> Result<()> {
+        static REAPER: OnceLock<Result<Reaper, String>> = OnceLock::new();
+        let reaper = REAPER.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
+        let Self { commands } = reaper.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(commands, "{command} {arg}").context("the reaper is gone")
+    }
+
+    fn start() -> Result<Self> {
+        let mut shell = Command::new("sh")
+            .args(["-c", Self::SCRIPT, "reaper"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start sh")?;
+        let commands = shell.stdin.take().context("no pipe to sh")?;
+        Ok(Self { commands: Mutex::new(commands) })
+    }
+}
+
+/// Has `folder` removed when the test binary is gone: for the folders that statics hold.
+pub fn remove_at_exit(folder: &Path) -> Result<()> {
+    Reaper::tell("remove", folder.display())
+}
+
+/// A port of loopback that is free for both UDP and TCP. It lies below the range from which the kernel takes the ports
+/// of outgoing connections, so that a server that is stopped and started again finds its port still free.
+pub fn free_port() -> Result<u16> {
+    const FIRST: u16 = 16_000;
+    const COUNT: u16 = 16_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test binaries that run side by side begin at different places.
+    let offset = (std::process::id().wrapping_mul(61) % u32::from(COUNT)) as u16;
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let port = FIRST + (offset + step) % COUNT;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+            && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+        {
+            return Ok(port);
+        }
+    }
+    bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+}
+
+/// The binary of this workspace with that name, as the Makefile has built it beforehand: the file that the environment
+/// variable names, else `name` in the folder of the build that this test belongs to.
+pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        let path = PathBuf::from(path);
+        if !path.is_file() {
+            bail!("{variable} names {}, which is not a file", path.display());
+        }
+        return Ok(path);
+    }
+    let test = std::env::current_exe().context("where is the test binary?")?;
+    // target/debug/deps/cluster-0123 -> target/debug
+    let path = test
+        .ancestors()
+        .find(|folder| folder.file_name() == Some(OsStr::new("deps")))
+        .and_then(Path::parent)
+        .context("the test binary is not in a cargo target folder")?
+        .join(name);
+    if !path.is_file() {
+        bail!(
+            "{} does not exist: run `cargo build -p {name} --bins` first, or set {variable}",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    /// Set in the environment of a test that plays the test binary which dies.
+    const DOOMED: &str = "MULTINET_TEST_DOOMED";
+
+    #[tokio::test]
+    async fn children_and_folders_go_when_the_test_binary_dies() {
+        if let Some(folder) = std::env::var_os(DOOMED) {
+            let folder = PathBuf::from(folder);
+            remove_at_exit(&folder).unwrap();
+            let stray = Process::spawn(Command::new("sleep").arg("600"), &folder.join("log")).unwrap();
+            println!("stray {}", stray.pid());
+            std::process::abort();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "--nocapture",
+                "process::tests::children_and_folders_go_when_the_test_binary_dies",
+            ])
+            .env(DOOMED, folder.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(6), "it did not abort: {output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        let (_, rest) = said.split_once("stray ").unwrap();
+        let stray = rest.lines().next().unwrap();
+
+        eventually("the stray process and the folder to be gone", Duration::from_secs(20), async || {
+            // Nobody may have waited for the orphan: what is left of it then is a zombie.
+            let stat = fs::read_to_string(format!("/proc/{stray}/stat")).unwrap_or_default();
+            if !stat.is_empty() && !stat.contains(") Z ") {
+                bail!("process {stray} lives: {stat}");
+            }
+            if folder.path().exists() {
+                bail!("{} exists", folder.path().display());
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ends_too_early_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo because; exit 3"]);
+        let mut process = Process::spawn(&mut command, &folder.path().join("log")).unwrap();
+        let error = process.logged("listening", Duration::from_secs(60)).await.unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("exit status: 3") && error.contains("because"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_signal_ends_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process =
+            Process::spawn(Command::new("sleep").arg("600"), &folder.path().join("log")).unwrap();
+        let status = process.terminate(Duration::from_secs(20)).await.unwrap();
+        assert_eq!(status.signal(), Some(15));
+    }
+
+    #[test]
+    fn ports_are_not_given_twice() {
+        assert_ne!(free_port().unwrap(), free_port().unwrap());
+    }
+}

@@ -1,0 +1,322 @@
+//! A network between two programs that a test can cut and heal.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::process::free_port;
+
+/// What the network does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It carries everything.
+    Up,
+    /// It carries nothing and says nothing: datagrams vanish, streams stand still. When the link is up again, streams go
+    /// on where they stood, as TCP does after packets were lost.
+    Silent,
+    /// It carries nothing and says so: streams are reset, those that stood and those that come.
+    Reset,
+}
+
+/// What the network does with one stream: what it does with all, unless the stream is from an epoch that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    link: Link,
+    epoch: usize,
+}
+
+/// A UDP and TCP port in front of another one.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    state: watch::Sender<State>,
+    datagrams: Arc<AtomicUsize>,
+    streams: Arc<AtomicUsize>,
+    // Dropped with the proxy, which ends them.
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// A proxy in front of `target`. The link is up.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let listener = TcpListener::bind(address).await.context("cannot listen for the proxy")?;
+        let socket = UdpSocket::bind(address).await.context("cannot listen for the proxy")?;
+        let (sender, state) = watch::channel(State { link: Link::Up, epoch: 0 });
+        let (datagrams, streams) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(carry_streams(listener, target, state.clone(), Arc::clone(&streams)));
+        tasks.spawn(carry_datagrams(socket, target, state, Arc::clone(&datagrams)));
+        Ok(Self { address, state: sender, datagrams, streams, _tasks: tasks })
+    }
+
+    /// Where the proxy listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts or heals the network.
+    pub fn set(&self, link: Link) {
+        self.state.send_modify(|state| state.link = link);
+    }
+
+    /// Leads the streams that stand now nowhere: they carry nothing more and never end, whatever the link does, as if
+    /// the host at their other end had lost its power. Later streams are not concerned.
+    pub fn strand(&self) {
+        self.state.send_modify(|state| state.epoch += 1);
+    }
+
+    /// How many datagrams came to the proxy from its clients, lost ones included.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams.load(Ordering::Relaxed)
+    }
+
+    /// How many streams came to the proxy.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+}
+
+async fn carry_streams(
+    listener: TcpListener,
+    target: SocketAddr,
+    state: watch::Receiver<State>,
+    count: Arc<AtomicUsize>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else { continue };
+                count.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(carry_stream(client, target, state.clone()));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Carries one stream to its end. Errors end it, and need no report: both ends see them.
+async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>) {
+    let epoch = state.borrow().epoch;
+    let up = State { link: Link::Up, epoch };
+    let reset = State { link: Link::Reset, epoch };
+    let heard = state.wait_for(|now| *now == up || *now == reset).await.map(|now| *now);
+    let server = match heard {
+        Ok(heard) if heard == up => TcpStream::connect(target).await.ok(),
+        _ => None,
+    };
+    let Some(mut server) = server else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let there = pump(from_client, to_server, up, state.clone());
+    let back = pump(from_server, to_client, up, state.clone());
+    tokio::select! {
+        _ = async { tokio::join!(there, back) } => return,
+        _ = state.wait_for(|now| *now == reset) => {}
+    }
+    // Closing with data left to linger for no time sends RST.
+    let _ = (client.set_zero_linger(), server.set_zero_linger());
+}
+
+/// Carries one direction of a stream, whenever the state is `up`.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    up: State,
+    mut state: watch::Receiver<State>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        // What arrives while the link is down goes out when it is up.
+        if state.wait_for(|now| *now == up).await.is_err() {
+            return Ok(());
+        }
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..length]).await?;
+    }
+}
+
+async fn carry_datagrams(
+    socket: UdpSocket,
+    target: SocketAddr,
+    state: watch::Receiver<State>,
+    count: Arc<AtomicUsize>,
+) {
+    let socket = Arc::new(socket);
+    // One socket to the target per client, as a NAT would have.
+    let mut upstream: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut replies = JoinSet::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
+            continue;
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if state.borrow().link != Link::Up {
+            continue;
+        }
+        let upstream = match upstream.entry(client) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => {
+                let Ok(fresh) = connected(target).await else {
+                    continue;
+                };
+                let fresh = Arc::new(fresh);
+                replies.spawn(carry_replies(Arc::clone(&fresh), Arc::clone(&socket), client, state.clone()));
+                free.insert(fresh)
+            }
+        };
+        // A refused datagram is a lost datagram.
+        let _ = upstream.send(&buffer[..length]).await;
+    }
+}
+
+async fn connected(target: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    socket.connect(target).await?;
+    Ok(socket)
+}
+
+async fn carry_replies(
+    upstream: Arc<UdpSocket>,
+    socket: Arc<UdpSocket>,
+    client: SocketAddr,
+    state: watch::Receiver<State>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let Ok(length) = upstream.recv(&mut buffer).await else {
+            continue;
+        };
+        if state.borrow().link == Link::Up {
+            let _ = socket.send_to(&buffer[..length], client).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Long enough for a message over loopback to have come, if it comes.
+    const SOON: Duration = Duration::from_millis(100);
+    const BOUND: Duration = Duration::from_secs(10);
+
+    /// A server that sends back what it gets, by either protocol.
+    async fn echo() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let socket = UdpSocket::bind(address).await.unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
+        });
+        tokio::spawn(async move {
+            let mut buffer = [0; 64];
+            loop {
+                let (length, client) = socket.recv_from(&mut buffer).await.unwrap();
+                socket.send_to(&buffer[..length], client).await.unwrap();
+            }
+        });
+        address
+    }
+
+    async fn read(stream: &mut TcpStream) -> io::Result<[u8; 4]> {
+        let mut buffer = [0; 4];
+        stream.read_exact(&mut buffer).await?;
+        Ok(buffer)
+    }
+
+    #[tokio::test]
+    async fn streams_stand_still_while_the_link_is_silent() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+
+        proxy.set(Link::Silent);
+        stream.write_all(b"late").await.unwrap();
+        let mut early = TcpStream::connect(proxy.address()).await.unwrap();
+        early.write_all(b"soon").await.unwrap();
+        timeout(SOON, read(&mut stream)).await.unwrap_err();
+        timeout(SOON, read(&mut early)).await.unwrap_err();
+
+        proxy.set(Link::Up);
+        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"late");
+        assert_eq!(&timeout(BOUND, read(&mut early)).await.unwrap().unwrap(), b"soon");
+        assert_eq!(proxy.streams(), 2);
+    }
+
+    #[tokio::test]
+    async fn streams_are_reset_while_the_link_is_reset() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+        proxy.set(Link::Reset);
+        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn stranded_streams_stay_silent() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let mut stranded = TcpStream::connect(proxy.address()).await.unwrap();
+        stranded.write_all(b"ping").await.unwrap();
+        assert_eq!(&timeout(BOUND, read(&mut stranded)).await.unwrap().unwrap(), b"ping");
+        proxy.strand();
+        stranded.write_all(b"lost").await.unwrap();
+        proxy.set(Link::Reset);
+        proxy.set(Link::Up);
+        timeout(SOON, read(&mut stranded)).await.unwrap_err();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+    }
+
+    #[tokio::test]
+    async fn datagrams_are_lost_while_the_link_is_not_up() {
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        let socket = connected(proxy.address()).await.unwrap();
+        let mut buffer = [0; 64];
+        for link in [Link::Up, Link::Silent, Link::Reset, Link::Up] {
+            proxy.set(link);
+            socket.send(b"ping").await.unwrap();
+            if link == Link::Up {
+                timeout(BOUND, socket.recv(&mut buffer)).await.unwrap().unwrap();
+            } else {
+                timeout(SOON, socket.recv(&mut buffer)).await.unwrap_err();
+            }
+        }
+        assert_eq!(proxy.datagrams(), 4);
+    }
+}

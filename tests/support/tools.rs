@@ -1,0 +1,34 @@
+//! The real parts that `tests/tools/build.sh` has built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+/// The program of that name, such as `etcd`. The first call builds what is missing, which takes minutes if nothing is
+/// there; `make test` has done it before.
+pub fn tool(name: &str) -> Result<PathBuf> {
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    let path = folder.as_ref().map_err(|error| anyhow!("{error}"))?.join(name);
+    if !path.is_file() {
+        bail!("tests/tools/build.sh builds no {name}");
+    }
+    Ok(path)
+}
+
+fn build() -> Result<PathBuf> {
+    let script = repository().join("tests/tools/build.sh");
+    let output =
+        Command::new(&script).output().with_context(|| format!("cannot run {}", script.display()))?;
+    if !output.status.success() {
+        bail!("{} failed:\n{}", script.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+/// The root of this repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
+}

@@ -1,0 +1,62 @@
+//! Bounded waiting. A test never sleeps for what it waits for, and says what did not come.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How often a condition is looked at.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Runs `attempt` until it succeeds and returns what it found. After `bound` it fails, naming `what` was waited for and
+/// how the last attempt failed.
+pub async fn eventually<T>(
+    what: &str,
+    bound: Duration,
+    mut attempt: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + bound;
+    let mut last = anyhow::anyhow!("no attempt came to an end");
+    loop {
+        match timeout_at(deadline, attempt()).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => last = error,
+            Err(_) => {}
+        }
+        if Instant::now() + PAUSE >= deadline {
+            return Err(last).with_context(|| format!("waited {bound:?} for {what}"));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_waited_for_is_named() {
+        let error = eventually::<()>("spring", Duration::from_millis(100), async || bail!("it snows"))
+            .await
+            .unwrap_err();
+        assert_eq!(format!("{error:#}"), "waited 100ms for spring: it snows");
+        let stuck =
+            eventually::<()>("spring", Duration::from_millis(100), std::future::pending).await.unwrap_err();
+        assert!(format!("{stuck:#}").contains("no attempt came to an end"));
+    }
+
+    #[tokio::test]
+    async fn the_first_success_is_returned() {
+        let mut attempts = 0;
+        let found = eventually("three", Duration::from_secs(10), async || {
+            attempts += 1;
+            if attempts < 3 {
+                bail!("only {attempts}");
+            }
+            Ok(attempts)
+        });
+        assert_eq!(found.await.unwrap(), 3);
+    }
+}
