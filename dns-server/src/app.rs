@@ -59,6 +59,10 @@ impl Server {
         let source_metrics = SourceMetrics::default();
         let latency = metrics::programming_latency();
 
+        let admin_listener = match config.admin {
+            Some(address) => Some(bind_admin(address).await?),
+            None => None,
+        };
         let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
         let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
         let zones = zones(&config, &listeners)?;
@@ -80,10 +84,14 @@ impl Server {
             transfer_to: config.transfer_to.clone(),
         };
         let engine = Engine::new(Arc::clone(&state), settings, tallies);
-        let admin = match config.admin {
-            Some(address) => Some(bind_admin(address, &readiness, registry, log_level, &state).await?),
-            None => None,
+        let described = Arc::clone(&state);
+        let admin = Admin {
+            readiness: readiness.clone(),
+            registry: Arc::new(registry),
+            log_level,
+            debug_state: Arc::new(move || described.describe()),
         };
+        let admin = admin_listener.map(|listener| (listener, admin));
         Ok(Self { config, state, engine, listeners, admin, source, readiness, source_metrics })
     }
 
@@ -95,18 +103,21 @@ impl Server {
             tasks.spawn(admin.serve(listener, shutdown.clone()));
         }
         self.listeners.serve(&self.engine, &tasks, &shutdown)?;
-        // The sources and the snapshot end with the lameduck too; nothing waits for a watch.
-        self.source.follow(Arc::clone(&self.state), &tasks, shutdown.clone());
+        let mut sources = self.source.follow(Arc::clone(&self.state), &shutdown);
         if let Some((file, max_age)) = self.config.snapshot {
             let keeping = keep::keep(file, max_age, self.state, self.source_metrics, shutdown.clone());
             tasks.spawn(keeping);
         }
-        shutdown.cancelled().await;
+        let outcome = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            _ = sources.join_next() => Err(anyhow!("the source of objects is no longer followed; see the log")),
+        };
+        shutdown.cancel();
         if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
             warn!("{unfinished}");
         }
         info!("stopped");
-        Ok(())
+        outcome
     }
 }
 
@@ -122,24 +133,9 @@ fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {
         .ok_or_else(|| anyhow!("--zone: too long, no name fits below it; choose a shorter zone"))
 }
 
-async fn bind_admin(
-    address: SocketAddr,
-    readiness: &Readiness,
-    registry: Registry,
-    log_level: LogLevel,
-    state: &Arc<State>,
-) -> Result<(TcpListener, Admin)> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("--admin {address}: cannot listen; choose another address or port"))?;
-    let state = Arc::clone(state);
-    let admin = Admin {
-        readiness: readiness.clone(),
-        registry: Arc::new(registry),
-        log_level,
-        debug_state: Arc::new(move || state.describe()),
-    };
-    Ok((listener, admin))
+async fn bind_admin(address: SocketAddr) -> Result<TcpListener> {
+    let hint = || format!("--admin {address}: cannot listen; choose another address or port");
+    TcpListener::bind(address).await.with_context(hint)
 }
 
 /// What clap says of a bad command line, as one line.

@@ -17,7 +17,7 @@
 //! - - - - - - - - - - - - - - - -  │  - - - - - - - - - - - - - - - - - - - -
 //!                                  v
 //!   udp · tcp ──> engine ──> query::render ──> reply      once per query: look up, copy
-//!   secure         │  ▲
+//!   https · quic   │  ▲
 //!                  v  │
 //!                  slow        odd packets, read by hickory's parser
 //! ```
@@ -48,14 +48,15 @@ pub mod app;
 pub mod build;
 pub mod config;
 pub mod engine;
+pub mod https;
 pub mod index;
 pub mod listen;
 pub mod listeners;
 pub mod metrics;
 pub mod name;
 pub mod query;
+pub mod quic;
 pub mod rrset;
-pub mod secure;
 pub mod slow;
 pub mod source;
 pub mod state;

@@ -11,7 +11,7 @@ use tracing::info;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::listen::{self, BoundDns, Listen, ListenProto};
-use crate::secure::SecureServer;
+use crate::quic::QuicListener;
 use crate::tcp::{Connections, StreamListener};
 use crate::tls::Certificates;
 use crate::udp::UdpListener;
@@ -89,7 +89,6 @@ impl Listeners {
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
         };
-        let mut secure = None;
         for bound in bound {
             let listen = bound.listen();
             match bound {
@@ -105,17 +104,18 @@ impl Listeners {
                         StreamListener::tls(listener, certificates, engine.clone(), connections.clone())?;
                     tasks.spawn(streams.run(shutdown.clone()));
                 }
-                Bound::Https(listener, _) => secure
-                    .get_or_insert_with(|| SecureServer::new(engine))
-                    .listen_https(listener, certificates_for(listen)?.resolver())?,
-                Bound::Quic(socket, _) => secure
-                    .get_or_insert_with(|| SecureServer::new(engine))
-                    .listen_quic(socket, certificates_for(listen)?.resolver())?,
+                Bound::Https(listener, _) => {
+                    let certificates = certificates_for(listen)?;
+                    let streams =
+                        StreamListener::https(listener, certificates, engine.clone(), connections.clone())?;
+                    tasks.spawn(streams.run(shutdown.clone()));
+                }
+                Bound::Quic(socket, _) => {
+                    let certificates = certificates_for(listen)?.resolver();
+                    tasks.spawn(QuicListener::new(socket, certificates, engine)?.run(shutdown.clone()));
+                }
             }
             info!("listening on {listen}");
-        }
-        if let Some(secure) = secure {
-            tasks.spawn(secure.serve(shutdown.clone()));
         }
         if let Some(certificates) = certificates {
             tasks.spawn(certificates.follow(shutdown.clone()));

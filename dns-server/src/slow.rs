@@ -60,10 +60,10 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let question = if questions == 0 { None } else { Question::read(packet) };
     let end = question.as_ref().map_or(HEADER, Question::end);
     if header[2] & 0x78 != 0 {
-        return Verdict::Error(Rcode::NotImp, end, None);
+        return Verdict::Error(Rcode::NotImp, end, opt_behind(packet, end));
     }
     let (Some(question), Ok(message)) = (question, Message::from_vec(packet)) else {
-        return Verdict::Error(Rcode::FormErr, end, None);
+        return Verdict::Error(Rcode::FormErr, end, opt_behind(packet, end));
     };
     let edns = message
         .edns
@@ -91,6 +91,18 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
         rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
         rtype::IXFR => Verdict::Transfer(query, Wanted::Since(known_serial(&message))),
         _ => Verdict::Answer(query),
+    }
+}
+
+/// The OPT record of a packet that cannot be read whole, if it stands where it does in nearly every query:
+/// right behind the question. Who sends one gets one back, in errors too (RFC 6891 §6.1.1).
+fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
+    let is_only_additional = packet.get(6..10) == Some(&[0; 4]) && packet.get(10..12) != Some(&[0; 2]);
+    match packet.get(question_end..)? {
+        &[0, 0, 41, high, low, _, _, flags, _, _, _, ..] if is_only_additional => {
+            Some(Edns { payload: u16::from_be_bytes([high, low]), dnssec_ok: flags & 0x80 != 0 })
+        }
+        _ => None,
     }
 }
 

@@ -30,6 +30,7 @@ use tracing::{debug, warn};
 pub use connection::serve;
 
 use crate::engine::{Engine, Proto};
+use crate::https;
 use crate::tls::Certificates;
 
 /// How long a TLS handshake may take.
@@ -66,9 +67,17 @@ impl Connections {
 /// Accepts connections at one address.
 pub struct StreamListener {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    protocol: Protocol,
     engine: Engine,
     connections: Connections,
+}
+
+/// What is spoken on a connection.
+#[derive(Clone)]
+enum Protocol {
+    Tcp,
+    Tls(TlsAcceptor),
+    Https(TlsAcceptor),
 }
 
 impl StreamListener {
@@ -82,7 +91,16 @@ impl StreamListener {
         engine: Engine,
         connections: Connections,
     ) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::from_std(listener)?, tls: None, engine, connections })
+        Self::new(listener, Protocol::Tcp, engine, connections)
+    }
+
+    fn new(
+        listener: std::net::TcpListener,
+        protocol: Protocol,
+        engine: Engine,
+        connections: Connections,
+    ) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::from_std(listener)?, protocol, engine, connections })
     }
 
     /// DNS over TLS; otherwise as [`Self::tcp`].
@@ -96,8 +114,23 @@ impl StreamListener {
         engine: Engine,
         connections: Connections,
     ) -> io::Result<Self> {
-        let tls = TlsAcceptor::from(certificates.server_config(&[ALPN]));
-        Ok(Self { tls: Some(tls), ..Self::tcp(listener, engine, connections)? })
+        let acceptor = TlsAcceptor::from(certificates.server_config(&[ALPN]));
+        Self::new(listener, Protocol::Tls(acceptor), engine, connections)
+    }
+
+    /// DNS over HTTPS; otherwise as [`Self::tcp`].
+    ///
+    /// # Errors
+    ///
+    /// If the runtime cannot register the listener.
+    pub fn https(
+        listener: std::net::TcpListener,
+        certificates: &Certificates,
+        engine: Engine,
+        connections: Connections,
+    ) -> io::Result<Self> {
+        let acceptor = TlsAcceptor::from(certificates.server_config(&https::ALPN));
+        Self::new(listener, Protocol::Https(acceptor), engine, connections)
     }
 
     /// Serves until `shutdown`, and then until all that its connections have read is answered.
@@ -140,15 +173,11 @@ impl StreamListener {
         permit: OwnedSemaphorePermit,
         shutdown: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let (engine, tls) = (self.engine.clone(), self.tls.clone());
+        let (engine, protocol) = (self.engine.clone(), self.protocol.clone());
         async move {
             // Replies are written whole; waiting for more of them only delays.
             let _ = stream.set_nodelay(true);
-            let ended = match tls {
-                None => serve(stream, peer, engine.worker(Proto::Tcp), shutdown).await,
-                Some(tls) => serve_tls(stream, peer, &tls, &engine, shutdown).await,
-            };
-            if let Err(error) = ended {
+            if let Err(error) = serve_as(protocol, stream, peer, &engine, shutdown).await {
                 debug!(%peer, %error, "connection broken off");
             }
             drop(permit);
@@ -156,18 +185,26 @@ impl StreamListener {
     }
 }
 
-async fn serve_tls(
+async fn serve_as(
+    protocol: Protocol,
     stream: TcpStream,
     peer: IpAddr,
-    tls: &TlsAcceptor,
     engine: &Engine,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
+    let (acceptor, proto) = match protocol {
+        Protocol::Tcp => return serve(stream, peer, engine.worker(Proto::Tcp), shutdown).await,
+        Protocol::Tls(acceptor) => (acceptor, Proto::Tls),
+        Protocol::Https(acceptor) => (acceptor, Proto::Https),
+    };
     let stream = select! {
         () = shutdown.cancelled() => return Ok(()),
-        handshake = timeout(HANDSHAKE_TIME, tls.accept(stream)) => handshake??,
+        handshake = timeout(HANDSHAKE_TIME, acceptor.accept(stream)) => handshake??,
     };
-    serve(stream, peer, engine.worker(Proto::Tls), shutdown).await
+    match proto {
+        Proto::Https => https::serve(stream, peer, engine.worker(proto), shutdown).await,
+        _ => serve(stream, peer, engine.worker(proto), shutdown).await,
+    }
 }
 
 /// Whether a failure to accept is that of the connection, so that the next may do well (accept(2)).

@@ -1,12 +1,12 @@
 //! Keeps an index in step with all objects of a kind: list, then watch, whatever happens.
 //!
 //! ```text
-//!    ┌────── pause <── expired, unknown kind, refused, unreadable ──────┐
-//!    v                                                                  │
-//!  list ──> apply…, reset, commit ──> watch ──> apply, delete…, commit ─┤
-//!    │ ^                               ^ ^                              │
-//!    └─┴─ pause <── failed             │ └── pause <── any other failure ┤
-//!                                      └──────── ended or fell silent ───┘
+//!     ┌─────── pause <── expired, unknown kind, refused, unreadable ───────┐
+//!     v                                                                    │
+//!   list ──> apply…, reset, commit ──> watch ──> apply, delete…, commit ───┤
+//!    ^ │                                ^ ^                                │
+//!    │ └── failed ──> pause ┐           │ └───── pause <── other failure ──┤
+//!    └──────────────────────┘           └───────── ended or fell silent ───┘
 //! ```
 //!
 //! - A list is a stream where the API server has that, and pages elsewhere ([`Lists`]). Its objects go to the index
@@ -59,7 +59,7 @@ use tracing::Instrument;
 use self::health::Health;
 use self::problem::{Problem, ProblemKind};
 use self::sink::Sink;
-use crate::{Guarded, Index, ReadyGuard, WatchMetrics};
+use crate::{Escaped, Guarded, Index, ReadyGuard, WatchMetrics};
 
 /// How lists are asked for by default.
 ///
@@ -214,10 +214,8 @@ where
         let mut events = match self.open("", STREAM_TIME, true).await {
             Ok(events) => events,
             Err(problem) if problem.kind == ProblemKind::Refused => {
-                tracing::debug!(
-                    "the API server has no streamed lists, asking for pages: {}",
-                    problem.message
-                );
+                let reason = Escaped(&problem.message);
+                tracing::debug!("the API server has no streamed lists, asking for pages: {reason}");
                 self.lists = Lists::Pages;
                 return self.list_pages().await.map(|version| (version, None));
             }

@@ -13,10 +13,10 @@ const WRITERS: usize = 8;
 
 /// A data set: services with so many endpoints each, in a namespace of their own.
 #[derive(Debug, Clone, Copy)]
-pub struct Set {
-    pub namespace: &'static str,
-    pub services: usize,
-    pub endpoints_each: usize,
+pub(crate) struct Set {
+    pub(crate) namespace: &'static str,
+    pub(crate) services: usize,
+    pub(crate) endpoints_each: usize,
     /// Endpoints of the sets that are there already.
     before: usize,
     /// Second octet of the first address.
@@ -24,15 +24,16 @@ pub struct Set {
 }
 
 /// A thousand endpoints.
-pub const SMALL: Set = Set { namespace: "small", services: 334, endpoints_each: 3, before: 0, first_octet: 0 };
+pub(crate) const SMALL: Set =
+    Set { namespace: "small", services: 334, endpoints_each: 3, before: 0, first_octet: 0 };
 
 /// A hundred thousand, with those.
-pub const LARGE: Set =
+pub(crate) const LARGE: Set =
     Set { namespace: "large", services: 990, endpoints_each: 100, before: 1002, first_octet: 16 };
 
 impl Set {
     /// Endpoints in the API server once this set is.
-    pub fn endpoints(self) -> usize {
+    pub(crate) fn endpoints(self) -> usize {
         self.before + self.services * self.endpoints_each
     }
 
@@ -44,14 +45,14 @@ impl Set {
 
 /// Whose objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Ours,
     Core,
 }
 
 impl Kind {
     /// The DNS name of a service.
-    pub fn name(self, set: Set, service: usize) -> String {
+    pub(crate) fn name(self, set: Set, service: usize) -> String {
         let zone = match self {
             Self::Ours => "multinet.cluster.local",
             Self::Core => "cluster.local",
@@ -60,7 +61,7 @@ impl Kind {
     }
 
     /// API version and kind of slices.
-    pub fn slice_types(self) -> kube::core::TypeMeta {
+    pub(crate) fn slice_types(self) -> kube::core::TypeMeta {
         let (api_version, kind) = match self {
             Self::Ours => ("multinetwork.numaproj.io/v1alpha1", "MultiNetworkEndpointSlice"),
             Self::Core => ("discovery.k8s.io/v1", "EndpointSlice"),
@@ -113,7 +114,7 @@ impl Kind {
 }
 
 /// Creates a set in both kinds.
-pub async fn create(objects: &Objects, set: Set) -> Result<()> {
+pub(crate) async fn create(objects: &Objects, set: Set) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": set.namespace}});
     objects.apply_object(&serde_json::from_value(namespace)?).await?;
     for kind in [Kind::Ours, Kind::Core] {

@@ -16,13 +16,13 @@ use crate::data::{Kind, SMALL};
 use crate::load::Background;
 
 /// Changes per row.
-pub const CHANGES: usize = 500;
+pub(crate) const CHANGES: usize = 500;
 
 /// No change may take longer.
 const BOUND: Duration = Duration::from_secs(10);
 
 /// One row per server, idle and under load.
-pub async fn table(objects: &Objects, ours: &Replica, core: &CoreDns) -> Result<String> {
+pub(crate) async fn table(objects: &Objects, ours: &Replica, core: &CoreDns) -> Result<String> {
     let mut rows = String::new();
     for loaded in [false, true] {
         for (name, server, kind) in

@@ -15,7 +15,7 @@ const SECONDS: u32 = 5;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
+pub(crate) enum Question {
     A,
     Nxdomain,
     Srv,
@@ -23,7 +23,7 @@ pub enum Question {
 
 impl Question {
     /// For the table.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::A => "A, 3 addresses",
             Self::Nxdomain => "NXDOMAIN",
@@ -47,7 +47,7 @@ impl Question {
 }
 
 /// Microseconds of user and system time that the process spends per query.
-pub fn cpu_per_query(pid: u32, server: SocketAddr, kind: Kind, question: Question) -> Result<f64> {
+pub(crate) fn cpu_per_query(pid: u32, server: SocketAddr, kind: Kind, question: Question) -> Result<f64> {
     pin(pid, 0)?;
     let file = query_file(kind, question)?;
     let before = cpu_seconds(pid)?;
@@ -64,11 +64,11 @@ pub fn cpu_per_query(pid: u32, server: SocketAddr, kind: Kind, question: Questio
 }
 
 /// A load of 10,000 queries a second that lasts until it is dropped, and for two minutes at most.
-pub struct Background(Child, #[expect(dead_code, reason = "dnsperf reads it")] NamedTempFile);
+pub(crate) struct Background(Child, #[expect(dead_code, reason = "dnsperf reads it")] NamedTempFile);
 
 impl Background {
     /// Begins to ask for addresses.
-    pub fn start(server: SocketAddr, kind: Kind) -> Result<Self> {
+    pub(crate) fn start(server: SocketAddr, kind: Kind) -> Result<Self> {
         let file = query_file(kind, Question::A)?;
         let child = dnsperf(server, &file, &["-l", "120", "-Q", "10000", "-q", "100"]).spawn()?;
         Ok(Self(child, file))
@@ -84,7 +84,7 @@ impl Drop for Background {
 }
 
 /// Resident set of a process in MiB.
-pub fn resident_mebibytes(pid: u32) -> Result<f64> {
+pub(crate) fn resident_mebibytes(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     Ok(field(&status, "VmRSS:")?.parse::<f64>()? / 1024.0)
 }
@@ -113,7 +113,8 @@ fn dnsperf(server: SocketAddr, file: &NamedTempFile, flags: &[&str]) -> Command 
 
 /// Keeps all threads of a process on one core.
 fn pin(pid: u32, core: u32) -> Result<()> {
-    let output = Command::new("taskset").args(["-a", "-c", "-p", &core.to_string(), &pid.to_string()]).output()?;
+    let output =
+        Command::new("taskset").args(["-a", "-c", "-p", &core.to_string(), &pid.to_string()]).output()?;
     ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }

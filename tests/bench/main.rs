@@ -9,6 +9,7 @@ mod data;
 mod latency;
 mod load;
 
+use std::io::{self, Write as _};
 use std::process::Command;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ async fn main() -> Result<()> {
     wait_for(&ours, &core, LARGE).await?;
     let large = (resident_mebibytes(ours.pid())?, resident_mebibytes(core.pid())?);
 
-    print!("{}", page(&queries, &delays, small, large)?);
+    io::stdout().write_all(page(&queries, &delays, small, large)?.as_bytes())?;
     Ok(())
 }
 

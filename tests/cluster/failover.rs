@@ -1,6 +1,6 @@
 //! Replicas die and come back behind CoreDNS.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Result, ensure};
 use multinet_tests::ask::ask_udp;
@@ -72,38 +72,88 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn no_query_is_lost_when_replicas_are_killed() -> Result<()> {
-    const ASKERS: usize = 8;
-    const KILLS: usize = 4;
-    let ports = [free_port()?, free_port()?];
-    let (namespace, mut replicas, options) = stage("failover", [10, 17, 0, 1], &ports).await?;
-    let infer = namespace.domain("infer");
-    // Without a cache, each query is asked of one of the two, by chance.
-    let plugins =
-        format!("forward . 127.0.0.1:{} 127.0.0.1:{} {{\n    failover SERVFAIL\n  }}", ports[0], ports[1]);
-    let front = CoreDns::start(&[("multinet.cluster.local", &plugins)]).await?;
-    let askers: Vec<_> =
-        (0..ASKERS).map(|_| Witness::of(front.address(), &infer, "A", &["10.17.0.1"])).collect();
+/// Two replicas, a CoreDNS without a cache in front, so that each query is asked of one of the two by chance, and some
+/// who ask without a pause for breath.
+struct Pair {
+    ports: [u16; 2],
+    options: Options,
+    replicas: Vec<Replica>,
+    askers: Vec<Witness>,
+    _front: CoreDns,
+}
 
-    for kill in 0..KILLS {
-        let victim = kill % ports.len();
+impl Pair {
+    async fn start(address: [u8; 4], forward_options: &str) -> Result<Self> {
+        const ASKERS: usize = 8;
+        let ports = [free_port()?, free_port()?];
+        let (namespace, replicas, options) = stage("failover", address, &ports).await?;
+        let [first, second] = ports;
+        let plugins =
+            format!("forward . 127.0.0.1:{first} 127.0.0.1:{second} {{\n    {forward_options}\n  }}");
+        let front = CoreDns::start(&[("multinet.cluster.local", &plugins)]).await?;
+        let (infer, data) = (namespace.domain("infer"), Ipv4Addr::from(address).to_string());
+        let askers = (0..ASKERS).map(|_| Witness::of(front.address(), &infer, "A", &[&data])).collect();
+        let pair = Self { ports, options, replicas, askers, _front: front };
+        pair.asked(0).await?;
+        pair.asked(1).await?;
+        Ok(pair)
+    }
+
+    /// Waits until CoreDNS has asked a replica a good many times more.
+    async fn asked(&self, replica: usize) -> Result<()> {
+        let before = self.replicas[replica].queries().await?;
+        eventually(&format!("CoreDNS to ask replica {replica}"), BOUND, async || {
+            let now = self.replicas[replica].queries().await?;
+            ensure!(now >= before + 100, "it was asked {} times", now - before);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Every query that was asked until now was answered rightly.
+    async fn none_was_lost(self) -> Result<()> {
+        for asker in self.askers {
+            asker.was_content().await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn no_query_is_lost_when_a_replica_is_killed() -> Result<()> {
+    let mut pair = Pair::start([10, 17, 0, 1], "").await?;
+    pair.replicas[0].kill()?;
+    pair.asked(1).await?;
+    pair.none_was_lost().await
+}
+
+#[tokio::test]
+async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
+    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other one then.
+    let mut pair = Pair::start([10, 19, 0, 1], "failover SERVFAIL").await?;
+    for (victim, kill) in [(0, true), (1, false), (0, false), (1, true)] {
+        if kill {
+            pair.replicas[victim].kill()?;
+        } else {
+            let status = pair.replicas[victim].terminate().await?;
+            ensure!(status.success(), "after SIGTERM: {status}");
+        }
+        pair.replicas[victim] = pair.options.clone().port(pair.ports[victim]).start_ready().await?;
         // CoreDNS gives a query up if both replicas fail it, and it is some time before it trusts one again that was
         // away: until then the other one must not be touched.
-        for replica in &replicas {
-            let before = replica.queries().await?;
-            eventually("CoreDNS to ask both replicas", BOUND, async || {
-                let now = replica.queries().await?;
-                ensure!(now >= before + 50, "one of them was asked {} times", now - before);
-                Ok(())
-            })
-            .await?;
-        }
-        replicas[victim].kill()?;
-        replicas[victim] = options.clone().port(ports[victim]).start_ready().await?;
+        pair.asked(0).await?;
+        pair.asked(1).await?;
     }
-    for asker in askers {
-        asker.was_content().await?;
-    }
-    Ok(())
+    pair.none_was_lost().await
+}
+
+#[tokio::test]
+async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
+    // Nothing refuses its queries: CoreDNS has to run out of patience.
+    let mut pair = Pair::start([10, 22, 0, 1], "").await?;
+    pair.replicas[0].process().signal("STOP")?;
+    pair.asked(1).await?;
+    pair.replicas[0].process().signal("CONT")?;
+    pair.asked(0).await?;
+    pair.none_was_lost().await
 }

@@ -3,12 +3,14 @@
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
+use kube::core::TypeMeta;
 use multinet_tests::cluster::Cluster;
 use multinet_tests::manifests::{SERVICE, SLICE, Service, Slice, types};
 use multinet_tests::objects::Namespace;
 use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::{Options, Replica};
+use multinet_tests::replica::{BOUND, Options, Replica};
+use multinet_tests::wait::eventually;
 use multinet_tests::witness::Witness;
 
 /// A cluster to break, a replica that sees it through a proxy, and two services: one that is changed, and one that nobody
@@ -71,6 +73,9 @@ impl Stage {
         }
         let reply = self.replica.ask(&self.namespace.domain("coming"), "A").await?;
         ensure!(reply.rcode() == "NXDOMAIN", "coming:\n{}", reply.text(""));
+        // A replica that were not ready would get no queries at all.
+        let (status, body) = self.replica.readyz().await?;
+        ensure!(status.is_success(), "/readyz: {status}: {body}");
         Ok(())
     }
 
@@ -100,12 +105,9 @@ async fn etcd_is_killed_and_restarted() -> Result<()> {
     stage.cluster.start_etcd().await?;
     stage.cluster.compact_etcd().await?;
     stage.as_before().await?;
-    multinet_tests::wait::eventually(
-        "the API server to reach etcd again",
-        multinet_tests::replica::BOUND,
-        async || stage.change().await,
-    )
-    .await?;
+    eventually("the API server to write again", BOUND, async || stage.cluster.temp_namespace("probe").await)
+        .await?;
+    stage.change().await?;
     stage.caught_up().await?;
     stage.clear().await
 }
@@ -137,7 +139,36 @@ async fn watches_find_their_revision_gone() -> Result<()> {
     );
     drop(watch);
 
+    let relists = stage.replica.metric("multinet_watch_relists_total").await?;
     stage.proxy.set(Link::Up);
+    stage.caught_up().await?;
+    let more = stage.replica.metric("multinet_watch_relists_total").await? - relists;
+    ensure!(more >= 2, "{more} lists for two kinds");
+    stage.clear().await
+}
+
+#[tokio::test]
+async fn permission_is_withdrawn_and_given_back() -> Result<()> {
+    let stage = Stage::set().await?;
+    let objects = stage.cluster.objects().await?;
+    let types = TypeMeta {
+        api_version: "rbac.authorization.k8s.io/v1".to_owned(),
+        kind: "ClusterRoleBinding".to_owned(),
+    };
+    objects.api(&types, None).await?.delete("multinet-dns", &DeleteParams::default()).await?;
+    // A watch that is open stays allowed.
+    stage.proxy.set(Link::Reset);
+    stage.proxy.set(Link::Up);
+    let errors = stage.replica.metric("multinet_watch_errors_total").await?;
+    eventually("both watches to be forbidden", BOUND, async || {
+        let now = stage.replica.metric("multinet_watch_errors_total").await?;
+        ensure!(now >= errors + 2, "{} errors", now - errors);
+        Ok(())
+    })
+    .await?;
+    stage.change().await?;
+    stage.as_before().await?;
+    stage.cluster.apply_rbac().await?;
     stage.caught_up().await?;
     stage.clear().await
 }

@@ -76,15 +76,15 @@ async fn slices_wait_for_their_service() -> Result<()> {
     replica.answers(&early, "A", &["10.2.0.1"]).await
 }
 
-#[tokio::test]
-async fn ready_means_complete() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+/// Starts a replica when there are more slices than the 500 that clients usually get as one page of a list, and asks for all
+/// of them.
+async fn ready_means_complete(cluster: &Cluster) -> Result<()> {
+    const SLICES: u32 = 600;
     let namespace = cluster.temp_namespace("many").await?;
     namespace.apply(Service::new("infer")).await?;
-    // More slices than the 500 that clients usually get as one page of a list.
     let slices = cluster.objects().await?.api(&types(SLICE), Some(namespace.name())).await?;
-    let address = |slice: usize| Ipv4Addr::from_bits(Ipv4Addr::new(10, 3, 0, 0).to_bits() + slice as u32);
-    stream::iter(0..600)
+    let address = |slice| Ipv4Addr::from_bits(Ipv4Addr::new(10, 3, 0, 0).to_bits() + slice);
+    stream::iter(0..SLICES)
         .map(|slice| {
             let object =
                 Slice::new(&format!("infer-{slice}"), "infer").ready(&format!("h{slice}"), address(slice));
@@ -97,12 +97,26 @@ async fn ready_means_complete() -> Result<()> {
 
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
     let replica = Options::new(&kubeconfig).start_ready().await?;
-    for slice in (0..600).rev() {
+    for slice in (0..SLICES).rev() {
         let name = namespace.domain(&format!("h{slice}.infer"));
         let reply = replica.ask(&name, "A").await?;
         ensure!(reply.data() == [address(slice).to_string()], "{}", reply.text(""));
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_list_that_comes_as_a_stream_is_complete() -> Result<()> {
+    ready_means_complete(Cluster::shared().await?).await
+}
+
+#[tokio::test]
+async fn a_list_that_comes_in_pages_is_complete() -> Result<()> {
+    // As the API servers before Kubernetes 1.34 do by default.
+    let cluster = Cluster::start_with(&["--feature-gates=WatchList=false"]).await?;
+    cluster.apply_crds().await?;
+    cluster.apply_rbac().await?;
+    ready_means_complete(&cluster).await
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `multinet-dns` comes first: the kinds that it watches, or its leave to do so, come later.
+//! `multinet-dns` comes first: the API server, the kinds that it watches, or its leave to do so, come later.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use multinet_tests::cluster::Cluster;
 use multinet_tests::dns::{Edns, Query, Transport};
 use multinet_tests::manifests::{Service, Slice};
 use multinet_tests::objects::parse;
+use multinet_tests::proxy::{Link, Proxy};
 use multinet_tests::replica::{Options, Replica};
 use multinet_tests::tools::repository;
 use reqwest::StatusCode;
@@ -70,6 +71,22 @@ async fn custom_resource_definitions_come_later() -> Result<()> {
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 5, 0, 1])).await?;
     replica.answers(&namespace.domain("infer"), "A", &["10.5.0.1"]).await
+}
+
+#[tokio::test]
+async fn api_server_comes_later() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let namespace = cluster.temp_namespace("away").await?;
+    namespace.apply(Service::new("infer")).await?;
+    namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 21, 0, 1])).await?;
+    let proxy = Proxy::start(cluster.address()).await?;
+    proxy.set(Link::Reset);
+    let kubeconfig = cluster.dns_server_kubeconfig(proxy.address()).await?;
+    let replica = Options::new(&kubeconfig).start().await?;
+    stays_unready(&replica, &namespace.domain("infer"), "reached").await?;
+    proxy.set(Link::Up);
+    replica.ready().await?;
+    replica.answers(&namespace.domain("infer"), "A", &["10.21.0.1"]).await
 }
 
 #[tokio::test]

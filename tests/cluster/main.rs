@@ -9,3 +9,4 @@ mod late;
 mod node_local;
 mod restart;
 mod rules;
+mod undecodable;

@@ -1,16 +1,17 @@
 //! The command line: what `--help` says, how mistakes are reported, how the program ends.
 
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use multinet_tests::dns::Query;
 use multinet_tests::pki::Authority;
-use multinet_tests::server::{Flags, command, eventually, run_to_end};
+use multinet_tests::server::{Flags, Manifests, command, eventually, run_to_end};
 
-use crate::fixtures::{ZONE, folder};
+use crate::fixtures::{Service, ZONE, folder, name};
 
 /// Every flag.
 const FLAGS: [&str; 18] = [
@@ -183,6 +184,20 @@ fn ports_in_use() -> Result<()> {
     fail_with(&["--admin", &address], &[&address])?;
     // An address of some other machine.
     fail_with(&["--listen", "192.0.2.1:0"], &["192.0.2.1"])
+}
+
+/// `/readyz` says yes only when everything is served, however much there is to load.
+#[test]
+fn ready_means_that_everything_is_served() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let hosts =
+        (1..=4000u16).map(|n| (IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(n))), format!("h-{n}")));
+    manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
+    // Starting waits for `/readyz`.
+    let server = Flags::new().start(manifests.path())?;
+    let reply = server.ask_tcp(&Query::new(&name("h-4000.many"), "A"))?;
+    ensure!(reply.rcode() == "NOERROR", "ready, but {}", reply.header());
+    Ok(())
 }
 
 /// SIGTERM: no longer ready, but answering for `--lameduck`, then status 0.

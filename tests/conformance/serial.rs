@@ -19,6 +19,15 @@ fn is_after(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
 }
 
+/// Waits until the serial has risen: a reader may see the new records a moment before the new serial.
+fn risen(server: &Server, before: u32) -> Result<u32> {
+    eventually("the serial to rise", || {
+        let now = serial(server)?;
+        ensure!(is_after(now, before), "the serial was {before} and is {now}");
+        Ok(now)
+    })
+}
+
 /// Publishes one address and waits until it is the answer.
 fn publish(manifests: &Manifests, server: &Server, address: Ipv4Addr) -> Result<()> {
     manifests.replace("one.yaml", &Service::new("one").endpoint(address).yaml())?;
@@ -33,13 +42,11 @@ fn publish(manifests: &Manifests, server: &Server, address: Ipv4Addr) -> Result<
 fn weak_point_4_every_change_raises_the_serial() -> Result<()> {
     let manifests = Manifests::new()?;
     let server = Flags::new().start(manifests.path())?;
-    let mut serials = vec![serial(&server)?];
+    let mut last = serial(&server)?;
     for n in 1..=40 {
         publish(&manifests, &server, Ipv4Addr::new(10, 0, 0, n))?;
-        serials.push(serial(&server)?);
+        last = risen(&server, last)?;
     }
-    let steps: Vec<_> = serials.windows(2).filter(|pair| !is_after(pair[1], pair[0])).collect();
-    ensure!(steps.is_empty(), "these changes did not raise the serial: {steps:?}");
     Ok(())
 }
 
@@ -77,7 +84,7 @@ fn weak_point_4_a_change_of_details_raises_the_serial() -> Result<()> {
         ensure!(found == [r#""addr=10.0.0.1" "net=fast" "node=gpu-2""#], "the answer is {found:?}");
         Ok(())
     })?;
-    ensure!(is_after(serial(&server)?, before), "the serial did not rise");
+    risen(&server, before)?;
     Ok(())
 }
 

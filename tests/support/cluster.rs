@@ -35,6 +35,7 @@ pub struct Cluster {
     etcd_port: u16,
     etcd_peer_port: u16,
     apiserver_port: u16,
+    apiserver_flags: Vec<String>,
     authority: Authority,
     server: Certificate,
     tokens: Certificate,
@@ -45,6 +46,11 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a control plane, for a test that is going to break it.
     pub async fn start() -> Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a control plane with more flags for the API server.
+    pub async fn start_with(apiserver_flags: &[&str]) -> Result<Self> {
         let folder = TempDir::with_prefix("multinet-cluster-")?;
         let pki = folder.path().join("pki");
         let authority = Authority::new(&pki)?;
@@ -54,6 +60,7 @@ impl Cluster {
             etcd_port: free_port()?,
             etcd_peer_port: free_port()?,
             apiserver_port: free_port()?,
+            apiserver_flags: apiserver_flags.iter().map(|&flag| flag.to_owned()).collect(),
             server: authority.server("kubernetes.default.svc")?,
             tokens: pki::key_pair(&pki, "service-accounts")?,
             admin: folder.path().join("admin.kubeconfig"),
@@ -208,7 +215,8 @@ impl Cluster {
             .arg("--authorization-mode=RBAC")
             .arg("--disable-admission-plugins=ServiceAccount")
             .arg("--endpoint-reconciler-type=none")
-            .arg("--allow-privileged");
+            .arg("--allow-privileged")
+            .args(&self.apiserver_flags);
         let mut process = Process::spawn(&mut command, &self.folder().join("kube-apiserver.log"))?;
         let client = self.client().await?;
         process

@@ -23,7 +23,7 @@ const READY: &str = "ready.invalid";
 #[derive(Debug)]
 pub struct CoreDns {
     // Before the folder that it writes to, so that it is dropped first.
-    _process: Process,
+    process: Process,
     address: SocketAddr,
     _folder: TempDir,
 }
@@ -57,7 +57,12 @@ impl CoreDns {
             })
             .await
             .with_context(|| format!("with this Corefile:\n{corefile}"))?;
-        Ok(Self { _process: process, address, _folder: folder })
+        Ok(Self { process, address, _folder: folder })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Where it listens.

@@ -88,6 +88,11 @@ impl Options {
 }
 
 impl Replica {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Where it answers plain DNS, over UDP and TCP.
     pub fn dns(&self) -> SocketAddr {
         self.dns
@@ -125,9 +130,15 @@ impl Replica {
 
     /// How many queries it has answered, by its own count.
     pub async fn queries(&self) -> Result<u64> {
+        self.metric("multinet_dns_requests_total").await
+    }
+
+    /// The sum of a metric's samples whose names and labels begin with `prefix`.
+    pub async fn metric(&self, prefix: &str) -> Result<u64> {
         let metrics = http::get(&format!("http://{}/metrics", self.admin)).await?;
-        let counts = metrics.lines().filter(|line| line.starts_with("multinet_dns_requests_total"));
-        counts.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+        let samples: Vec<_> = metrics.lines().filter(|line| line.starts_with(prefix)).collect();
+        ensure!(!samples.is_empty(), "no metric {prefix} in\n{metrics}");
+        samples.iter().map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
     }
 
     /// Waits until the data of an answer are these, in any order; none for a name that does not exist.

@@ -109,7 +109,6 @@ impl Server {
             self.process.check_running()?;
             self.bound = bound(&self.process.log());
             if self.bound.len() > listeners && self.get("/readyz").is_ok_and(|(status, _)| status == 200) {
-                std::thread::sleep(Duration::from_millis(500)); // TEMPORARY
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "multinet-dns is not ready:\n{}", self.process.tail());

@@ -7,8 +7,8 @@ use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Readiness, ReadyGuard, WatchConfig, WatchMetrics, client, watch};
 use prometheus_client::registry::Registry;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::state::State;
 
@@ -38,7 +38,7 @@ pub async fn connect(readiness: &Readiness, registry: &mut Registry) -> Result<W
 
 impl Watches {
     /// Feeds `state` until `shutdown`; what is missing is waited for, and shown by `/readyz`.
-    pub fn follow(self, state: &Arc<State>, tasks: &TaskTracker, shutdown: &CancellationToken) {
+    pub fn follow(self, state: &Arc<State>, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
         let Self { client, metrics, services, slices } = self;
         tasks.spawn(watch::<MultiNetworkService, State>(
             WatchConfig::new(Api::all(client.clone()), HINT),

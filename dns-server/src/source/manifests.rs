@@ -12,12 +12,12 @@
 //! | `scan` | walks the paths: which files there are, what they look like, where changes would show | |
 //! | `watch` | hears of changes at once (inotify) | |
 //! | `tracker` | knows which files have changed, and waits until their writers are done | yes |
-//! | `read` | reads a file whole | |
+//! | `read` | reads files whole, with all cores | |
 //! | `documents`, `objects` | bytes to documents to objects, good and bad | yes |
 //! | `file` | what one file says | yes |
 //! | `files` | which objects are served: last good versions, first file first | yes |
 //!
-//! One thread does it all. It looks when it hears of a change, and every two seconds in any case,
+//! One thread does it all but the parsing. It looks when it hears of a change, and every two seconds in any case,
 //! so that it is only slower where changes cannot be heard of (network file systems, no inotify watch left).
 
 mod documents;
@@ -31,9 +31,7 @@ mod tracker;
 mod watch;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hasher as _};
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -50,6 +48,7 @@ use tracing::info;
 use file::Verdict;
 use files::{Changes, Content, FileKey, Files, News, Report, Update};
 use objects::{Kind, ObjectId};
+use read::Outcome;
 use scan::{Places, Print, Scan, Seen};
 use tracker::{QUIET, Step, Tracker, Writers};
 use watch::{Change, Wake, Watches};
@@ -108,7 +107,7 @@ pub struct Manifests {
 pub fn load(paths: &[PathBuf], metrics: ManifestMetrics) -> Result<Manifests, ManifestsError> {
     let mut scan = scan::scan(paths);
     for _ in 0..MAX_REPEATS {
-        let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if read::age(print) < QUIET);
+        let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if print.age() < QUIET);
         if !scan.seen.values().any(is_young) {
             break;
         }
@@ -142,7 +141,7 @@ pub fn load(paths: &[PathBuf], metrics: ManifestMetrics) -> Result<Manifests, Ma
 /// Finds the first of the given paths that cannot be read.
 fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     for (root, path) in roots.iter().enumerate() {
-        let key = FileKey { root, path: Arc::from(path.as_path()) };
+        let key = FileKey::new(root, path);
         let reason = match scan.seen.get(&key) {
             Some(Seen::Unreadable(reason) | Seen::Missing(reason)) => reason.clone(),
             // Opening shows what attributes do not: permissions.
@@ -155,6 +154,15 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
         return Err(ManifestsError::Unreadable { path: path.clone(), reason });
     }
     Ok(())
+}
+
+/// How many objects are served of a file with these contents: a door for fuzzing.
+#[doc(hidden)]
+pub fn count_served(bytes: &[u8]) -> usize {
+    let mut files = Files::default();
+    files.set(&FileKey::new(0, Path::new("file.yaml")), Content::of(bytes));
+    files.settle();
+    files.served().count()
 }
 
 impl Manifests {
@@ -233,8 +241,9 @@ impl Manifests {
     /// which is false.
     fn wait(&mut self, wakes: &Receiver<Wake>, mut until: Instant) -> bool {
         loop {
+            let heard = wakes.recv_timeout(until.saturating_duration_since(Instant::now()));
             let now = Instant::now();
-            match wakes.recv_timeout(until.saturating_duration_since(now)) {
+            match heard {
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
                 Err(RecvTimeoutError::Timeout) => return true,
                 Ok(wake) => {
@@ -243,6 +252,7 @@ impl Manifests {
                     }
                 }
             }
+            // However much there is to hear.
             if until <= now {
                 return true;
             }
@@ -273,56 +283,49 @@ impl Manifests {
         let Scan { seen, unknown, places } = scan;
         self.places = places;
         let (steps, mut next) = self.tracker.look(seen, &unknown, &self.writers, now, is_first);
+        let mut wanted = Vec::new();
         for step in steps {
             match step {
-                Step::Read(key, print) => {
-                    if !self.read(&key, &print) {
-                        next = Some(now + QUIET);
-                    }
-                }
-                Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason)),
-                Step::Missing(key, reason) => self.set(&key, Content::Missing(reason)),
+                Step::Read(key, print) => wanted.push((key, print)),
+                Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason), None),
+                Step::Missing(key, reason) => self.set(&key, Content::Missing(reason), None),
                 Step::Remove(key) => {
                     self.contents.remove(&key);
                     self.files.remove(&key);
                 }
             }
         }
+        if !self.read(&wanted) {
+            next = Some(now + QUIET);
+        }
         (self.settle(), next)
     }
 
-    /// Reads a file, if it still looks like that.
-    fn read(&mut self, key: &FileKey, print: &Print) -> bool {
-        match read::read(print) {
-            Ok(Some(bytes)) => {
-                self.tracker.was_read(key, read::age(print), Instant::now());
-                let mut hasher = DefaultHasher::new();
-                hasher.write(&bytes);
-                let hash = hasher.finish();
-                if self.contents.insert(key.clone(), hash) != Some(hash) {
-                    self.files.set(key, Content::Bytes(&bytes));
+    /// Reads files, those that still look as they did; whether these are all of them.
+    fn read(&mut self, wanted: &[(FileKey, Print)]) -> bool {
+        let mut are_all = true;
+        let now = Instant::now();
+        for ((key, print), outcome) in wanted.iter().zip(read::read_all(wanted, &self.contents)) {
+            match outcome {
+                Outcome::New(content, hash) => self.set(key, content, hash),
+                Outcome::Same => {}
+                Outcome::Torn => {
+                    self.tracker.was_torn(key);
+                    are_all = false;
+                    continue;
                 }
-                true
             }
-            Ok(None) => {
-                self.tracker.was_torn(key);
-                false
-            }
-            // What has gone since the look is found gone by the next.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.tracker.was_torn(key);
-                false
-            }
-            Err(error) => {
-                self.set(key, Content::Unreadable(scan::reason(&error)));
-                true
-            }
+            self.tracker.was_read(key, print.age(), now);
         }
+        are_all
     }
 
-    /// Notes that a file has no contents.
-    fn set(&mut self, key: &FileKey, content: Content<'_>) {
-        self.contents.remove(key);
+    /// Notes what is in a file now, and the hash of that.
+    fn set(&mut self, key: &FileKey, content: Content, hash: Option<u64>) {
+        match hash {
+            Some(hash) => self.contents.insert(key.clone(), hash),
+            None => self.contents.remove(key),
+        };
         self.files.set(key, content);
     }
 
@@ -330,12 +333,14 @@ impl Manifests {
     fn settle(&mut self) -> Vec<Update> {
         let Changes { mut updates, mut reports, reread } = self.files.settle();
         if !reread.is_empty() {
-            for key in reread {
-                self.contents.remove(&key);
-                if let Some(print) = self.tracker.print(&key) {
-                    self.read(&key, &print);
-                }
-            }
+            reread.iter().for_each(|key| {
+                self.contents.remove(key);
+            });
+            let wanted: Vec<(FileKey, Print)> = reread
+                .into_iter()
+                .filter_map(|key| self.tracker.print(&key).map(|print| (key, print)))
+                .collect();
+            self.read(&wanted);
             // What is wanted still, because a file could not be read just now, is asked for at the next look.
             let more = self.files.settle();
             updates.extend(more.updates);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use multinet_runtime::Readiness;
 use prometheus_client::registry::Registry;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use crate::config::Source;
@@ -42,17 +42,21 @@ pub async fn prepare(
 }
 
 impl Prepared {
-    /// Feeds `state` until `shutdown`.
-    pub fn follow(self, state: Arc<State>, tasks: &TaskTracker, shutdown: CancellationToken) {
+    /// Feeds `state` until `shutdown`. A task that ends before that has panicked or given up: what the server
+    /// says would grow old without anybody noticing.
+    pub fn follow(self, state: Arc<State>, shutdown: &CancellationToken) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
         match self {
             Self::Manifests(manifests) => {
+                let shutdown = shutdown.clone();
                 tasks.spawn(async move {
                     if let Err(error) = manifests.follow(state, shutdown).await {
                         error!("{error}");
                     }
                 });
             }
-            Self::Kubernetes(watches) => watches.follow(&state, tasks, &shutdown),
+            Self::Kubernetes(watches) => watches.follow(&state, &mut tasks, shutdown),
         }
+        tasks
     }
 }

@@ -7,8 +7,7 @@ use std::io;
 use multinet_crds::manifest::Object;
 use serde::Serialize;
 
-use super::documents::Document;
-use super::objects::{self, Fault, Found, ObjectId};
+use super::objects::{Fault, Found, Item, ObjectId};
 
 /// What a report is about, within its file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,47 +71,40 @@ pub(super) struct Claim {
 
 impl File {
     /// Reads a file that was `before`. Hands its good objects to `keep`.
-    pub(super) fn read(
-        documents: Vec<Document>,
-        before: &Self,
-        mut keep: impl FnMut(ObjectId, Object),
-    ) -> Self {
+    pub(super) fn read(items: Vec<Item>, before: &Self, mut keep: impl FnMut(ObjectId, Object)) -> Self {
         let mut file = Self::default();
         let mut has_nameless = false;
-        for document in documents {
-            let (number, line) = (document.number, document.line);
-            for found in objects::find(document) {
-                let (id, good, verdict, faults) = match found {
-                    Found::Good(id, object, doubts) => {
-                        let digest = digest(&object);
-                        if !file.claims.contains_key(&id) {
-                            keep(id.clone(), object);
-                        }
-                        (Some(id), Some(digest), Verdict::Doubtful, doubts)
+        for Item { document, line, found } in items {
+            let (id, good, verdict, faults) = match found {
+                Found::Good(id, object, doubts) => {
+                    let digest = digest(&object);
+                    if !file.claims.contains_key(&id) {
+                        keep(id.clone(), object);
                     }
-                    Found::Bad(id, faults) => {
-                        has_nameless |= id.is_none();
-                        let last = id.as_ref().and_then(|id| before.claims.get(id)?.good);
-                        (id, last, Verdict::Bad, faults)
-                    }
-                    Found::Strange(fault) => (None, None, Verdict::PassedOver, vec![fault]),
-                };
-                let problem = Problem { line: Some(line), faults, verdict };
-                let Some(id) = id else {
-                    file.add(Subject::Document(number), problem);
-                    continue;
-                };
-                if let Some(first) = file.claims.get(&id) {
-                    let message =
-                        format!("is in this file already, on line {}; remove one of the two", first.line);
-                    let problem = Problem::bad(Some(line), Fault::new("metadata.name", message));
-                    file.add(Subject::Again(id, number), problem);
-                    continue;
+                    (Some(id), Some(digest), Verdict::Doubtful, doubts)
                 }
-                file.claims.insert(id.clone(), Claim { good, line, is_bad: verdict == Verdict::Bad });
-                if !problem.faults.is_empty() {
-                    file.add(Subject::Object(id), problem);
+                Found::Bad(id, faults) => {
+                    has_nameless |= id.is_none();
+                    let last = id.as_ref().and_then(|id| before.claims.get(id)?.good);
+                    (id, last, Verdict::Bad, faults)
                 }
+                Found::Strange(fault) => (None, None, Verdict::PassedOver, vec![fault]),
+            };
+            let problem = Problem { line: Some(line), faults, verdict };
+            let Some(id) = id else {
+                file.add(Subject::Document(document), problem);
+                continue;
+            };
+            if let Some(first) = file.claims.get(&id) {
+                let message =
+                    format!("is in this file already, on line {}; remove one of the two", first.line);
+                let problem = Problem::bad(Some(line), Fault::new("metadata.name", message));
+                file.add(Subject::Again(id, document), problem);
+                continue;
+            }
+            file.claims.insert(id.clone(), Claim { good, line, is_bad: verdict == Verdict::Bad });
+            if !problem.faults.is_empty() {
+                file.add(Subject::Object(id), problem);
             }
         }
         if has_nameless {

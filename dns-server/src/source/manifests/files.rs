@@ -8,39 +8,59 @@
 //! claim is to take over, its file is read again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
 use multinet_crds::manifest::Object;
 
-use super::documents::{self, Document};
 use super::file::{Digest, File, Problem, Subject, Verdict};
-use super::objects::{Fault, ObjectId};
+use super::objects::{self, Fault, Item, ObjectId};
 
-/// A file, in the order in which files come before each other: as given, then by path.
+/// A file, in the order in which files come before each other: as given, then by
+/// their paths as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileKey {
     /// Which of the paths on the command line it was found under.
     pub(super) root: usize,
-    /// Its path, as a user would write it.
-    pub(super) path: Arc<Path>,
+    /// Its path, as a user would write it. Text compares faster than paths do.
+    text: Arc<OsStr>,
+}
+
+impl FileKey {
+    /// The key of a file at `path`, found under the path that was given at position `root`.
+    pub(super) fn new(root: usize, path: &Path) -> Self {
+        Self { root, text: Arc::from(path.as_os_str()) }
+    }
+
+    /// The file's path, as a user would write it.
+    pub(super) fn path(&self) -> &Path {
+        Path::new(&self.text)
+    }
 }
 
 /// What is known of a file.
 #[derive(Debug)]
-pub(super) enum Content<'a> {
-    /// It was read.
-    Bytes(&'a [u8]),
+pub(super) enum Content {
+    /// It was read, and this is in it.
+    Items(Vec<Item>),
     /// It is there and cannot be read, for this reason.
     Unreadable(String),
     /// It was asked for by name and is not there.
     Missing(String),
 }
 
+impl Content {
+    /// What is in a file.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        objects::items(bytes).map_or_else(Self::Unreadable, Self::Items)
+    }
+}
+
 /// News about a problem.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    pub(super) file: Arc<Path>,
+    pub(super) file: FileKey,
     pub(super) subject: Subject,
     pub(super) news: News,
 }
@@ -111,23 +131,18 @@ struct Rivals {
 
 impl Files {
     /// Takes note of what a file holds now.
-    pub(super) fn set(&mut self, key: &FileKey, content: Content<'_>) {
-        let parsed = match content {
-            Content::Bytes(bytes) => documents::parse(bytes),
-            Content::Unreadable(reason) => Err(reason),
+    pub(super) fn set(&mut self, key: &FileKey, content: Content) {
+        let reason = match content {
+            Content::Items(items) => return self.replace(key, items),
+            Content::Unreadable(reason) => reason,
             Content::Missing(reason) => {
                 self.remove(key);
-                Err(reason)
+                reason
             }
         };
-        match parsed {
-            Ok(documents) => self.replace(key, documents),
-            Err(reason) => {
-                let file = self.files.entry(key.clone()).or_default();
-                file.fail(reason);
-                self.touched.extend(file.claims.keys().cloned());
-            }
-        }
+        let file = self.files.entry(key.clone()).or_default();
+        file.fail(reason);
+        self.touched.extend(file.claims.keys().cloned());
     }
 
     /// Forgets a file that is gone.
@@ -147,9 +162,9 @@ impl Files {
         self.touched.insert(id);
     }
 
-    fn replace(&mut self, key: &FileKey, documents: Vec<Document>) {
+    fn replace(&mut self, key: &FileKey, items: Vec<Item>) {
         let before = self.files.remove(key).unwrap_or_default();
-        let file = File::read(documents, &before, |id, object| {
+        let file = File::read(items, &before, |id, object| {
             self.fresh.insert((key.clone(), id), object);
         });
         for id in before.claims.into_keys().filter(|id| !file.claims.contains_key(id)) {
@@ -246,7 +261,7 @@ impl Files {
                     self.files.get(key).and_then(|file| file.claims.get(id).filter(|claim| !claim.is_bad));
                 let Some(claim) = claim else { continue };
                 let message =
-                    format!("is in {} too, which comes first; remove one of the two", first.path.display());
+                    format!("is in {} too, which comes first; remove one of the two", first.path().display());
                 let problem = Problem::bad(Some(claim.line), Fault::new("metadata.name", message));
                 problems.insert((key.clone(), Subject::Object(id.clone())), problem);
             }
@@ -256,15 +271,19 @@ impl Files {
             let before = self.reported.get(&(key.clone(), subject.clone()));
             if before.is_none_or(|before| before.faults != problem.faults) {
                 let news = News::Found(problem.clone(), self.served_of(key, subject));
-                reports.push(Report { file: Arc::clone(&key.path), subject: subject.clone(), news });
+                reports.push(Report { file: key.clone(), subject: subject.clone(), news });
             }
         }
         for ((key, subject), problem) in std::mem::take(&mut self.reported) {
             let key = (key, subject);
-            if !problems.contains_key(&key) {
-                let (FileKey { path, .. }, subject) = key;
-                reports.push(Report { file: path, subject, news: News::Healed(problem) });
+            // In a file that has become broken nothing has healed.
+            let is_hidden =
+                key.1 != Subject::File && self.files.get(&key.0).is_some_and(|file| file.is_broken);
+            if is_hidden || problems.contains_key(&key) {
+                continue;
             }
+            let (file, subject) = key;
+            reports.push(Report { file, subject, news: News::Healed(problem) });
         }
         self.reported = problems;
         reports

@@ -14,7 +14,7 @@ const MAX_FAULTS: usize = 5;
 /// Tells of problems that came and went.
 pub(super) fn tell(reports: &[Report]) {
     for Report { file, subject, news } in reports {
-        let file = file.display().to_string();
+        let file = file.path().display().to_string();
         let file = Escaped(&file);
         let object = name(subject);
         let object = object.as_deref().map(Escaped).map(display);

@@ -7,7 +7,7 @@ use multinet_crds::manifest::{self, Manifest, Object};
 use multinet_runtime::ObjectKey;
 use serde_json::Value;
 
-use super::documents::Document;
+use super::documents::{self, Document};
 
 /// Where kubectl puts objects that name no namespace.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -83,8 +83,28 @@ pub(super) enum Found {
     Strange(Fault),
 }
 
+/// Something in a file, and where.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// Which of the file's documents it is in, from 1.
+    pub(super) document: usize,
+    /// The line that the document begins on.
+    pub(super) line: u64,
+    /// What it is.
+    pub(super) found: Found,
+}
+
+/// All that is of concern in a file, or why it cannot be read.
+pub(super) fn items(bytes: &[u8]) -> Result<Vec<Item>, String> {
+    let items = documents::parse(bytes)?.into_iter().flat_map(|document| {
+        let (number, line) = (document.number, document.line);
+        find(document).into_iter().map(move |found| Item { document: number, line, found })
+    });
+    Ok(items.collect())
+}
+
 /// The objects in a document: one, a list's, or none where it is of no concern here.
-pub(super) fn find(document: Document) -> Vec<Found> {
+fn find(document: Document) -> Vec<Found> {
     let mut found = Vec::new();
     collect(document.value, None, "", &mut found);
     found

@@ -1,15 +1,74 @@
-//! Reads a file whole, or not at all if it changes meanwhile.
+//! Reads files whole, or not at all if they change meanwhile, and makes of them what can be made of each by itself.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Read as _};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use super::scan::Print;
+use super::files::{Content, FileKey};
+use super::scan::{self, Print};
 
 /// The largest file that is read, in octets.
 const MAX_FILE: u64 = 64 << 20;
+
+/// What came of a file.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// What is in it, and the hash of that; or why it cannot be read.
+    New(Content, Option<u64>),
+    /// It only looked new.
+    Same,
+    /// It has changed meanwhile, or is gone.
+    Torn,
+}
+
+/// Reads files that are known to have had contents with these hashes. Parsing takes most of the time at a start,
+/// so that all cores take part in it.
+pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64>) -> Vec<Outcome> {
+    let outcome = |(key, print): &(FileKey, Print)| outcome(print, known.get(key).copied());
+    let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(wanted.len());
+    if workers < 2 {
+        return wanted.iter().map(outcome).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let position = next.fetch_add(1, Ordering::Relaxed);
+            let Some(file) = wanted.get(position) else { return done };
+            done.push((position, outcome(file)));
+        }
+    };
+    let mut done: Vec<(usize, Outcome)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let ended = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|cause| panic::resume_unwind(cause)));
+        ended.flatten().collect()
+    });
+    done.sort_unstable_by_key(|&(position, _)| position);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn outcome(print: &Print, known: Option<u64>) -> Outcome {
+    match read(print) {
+        Ok(Some(bytes)) => {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(&bytes);
+            let hash = Some(hasher.finish());
+            if hash == known { Outcome::Same } else { Outcome::New(Content::of(&bytes), hash) }
+        }
+        Ok(None) => Outcome::Torn,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Outcome::Torn,
+        Err(error) => Outcome::New(Content::Unreadable(scan::reason(&error)), None),
+    }
+}
 
 /// Opens a file for reading. Never waits, should there be a pipe by now.
 pub(super) fn open(path: &Path) -> io::Result<File> {
@@ -17,32 +76,17 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// What is in a file that looked like `print`; nothing if it looks different by now.
-pub(super) fn read(print: &Print) -> io::Result<Option<Vec<u8>>> {
+fn read(print: &Print) -> io::Result<Option<Vec<u8>>> {
     if print.len > MAX_FILE {
         let limit = MAX_FILE >> 20;
         return Err(io::Error::other(format!("is larger than {limit} MiB; split it into several files")));
     }
-    let mut file = open(&print.real)?;
-    let looks_like_it =
-        |file: &File| Ok::<_, io::Error>(Print::of(print.real.clone(), &file.metadata()?) == *print);
-    if !looks_like_it(&file)? {
+    let file = open(&print.real)?;
+    let looks_alike = || Ok::<_, io::Error>(Print::of(print.real.clone(), &file.metadata()?) == *print);
+    if !looks_alike()? {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    file.by_ref().take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    Ok(looks_like_it(&file)?.then_some(bytes))
-}
-
-/// How far from now a file was last written to.
-pub(super) fn age(print: &Print) -> Duration {
-    let (seconds, nanoseconds) = print.modified;
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    // Before 1970 is long ago, whatever the fraction.
-    let written = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole + fraction(nanoseconds) };
-    let now = SystemTime::now();
-    now.duration_since(written).unwrap_or_else(|ahead| ahead.duration())
-}
-
-fn fraction(nanoseconds: i64) -> Duration {
-    Duration::from_nanos(nanoseconds.unsigned_abs())
+    (&file).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(looks_alike()?.then_some(bytes))
 }

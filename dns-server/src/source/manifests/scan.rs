@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, Metadata};
+use std::fs::{self, DirEntry, FileType, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use super::files::FileKey;
 
@@ -32,8 +32,8 @@ pub(super) struct Print {
     pub(super) real: PathBuf,
     /// Its size in octets.
     pub(super) len: u64,
-    /// When it was last written to, in seconds and nanoseconds since 1970.
-    pub(super) modified: (i64, i64),
+    /// When it was last written to.
+    modified: Option<SystemTime>,
     changed: (i64, i64),
     id: (u64, u64),
 }
@@ -44,10 +44,17 @@ impl Print {
         Self {
             real,
             len: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            modified: metadata.modified().ok(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
             id: (metadata.dev(), metadata.ino()),
         }
+    }
+
+    /// How far from now the file was last written to; far, if nobody knows.
+    pub(super) fn age(&self) -> Duration {
+        let age =
+            |modified| SystemTime::now().duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
+        self.modified.map_or(Duration::MAX, age)
     }
 }
 
@@ -78,7 +85,7 @@ pub(super) struct Scan {
 pub(super) struct Places {
     /// Folders whose every entry matters.
     pub(super) folders: HashSet<PathBuf>,
-    /// Files that are read, by their real paths.
+    /// Files that are read and may be in other folders, by their real paths.
     pub(super) files: HashSet<PathBuf>,
     /// Links on the way to them, and things that are not there: a change may lead elsewhere.
     pub(super) links: BTreeSet<PathBuf>,
@@ -94,7 +101,7 @@ impl Places {
 
 /// Looks at everything under `roots`.
 pub(super) fn scan(roots: &[PathBuf]) -> Scan {
-    let mut walk = Walk { scan: Scan::default(), entries: 0, root: 0 };
+    let mut walk = Walk::default();
     for (root, path) in roots.iter().enumerate() {
         walk.root = root;
         walk.entries = 0;
@@ -103,10 +110,15 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     walk.scan
 }
 
+#[derive(Default)]
 struct Walk {
     scan: Scan,
-    entries: usize,
+    /// Position of the given path that is being walked.
     root: usize,
+    /// How many entries it had up to now.
+    entries: usize,
+    /// Device and inode of every file that was seen: there may be several ways to it.
+    visited: HashSet<(u64, u64)>,
 }
 
 impl Walk {
@@ -115,6 +127,7 @@ impl Walk {
         let looked = real.and_then(|real| fs::metadata(&real).map(|metadata| (real, metadata)));
         match looked {
             Ok((real, metadata)) => {
+                // Whether it is a file or a folder, it may be removed and come back.
                 self.scan.places.links.insert(real.clone());
                 self.look(path, real, &metadata);
             }
@@ -136,13 +149,13 @@ impl Walk {
             }
         } else if !metadata.is_file() {
             self.see(path, Seen::Unreadable("is neither a file nor a folder".to_owned()));
-        } else if self.scan.places.files.insert(real.clone()) {
+        } else if self.visited.insert((metadata.dev(), metadata.ino())) {
             self.see(path, Seen::File(Print::of(real, metadata)));
         }
     }
 
     fn look_into(&mut self, path: &Path, real: &Path) -> io::Result<()> {
-        let mut entries: Vec<(OsString, fs::FileType)> = Vec::new();
+        let mut entries: Vec<(OsString, DirEntry)> = Vec::new();
         for entry in fs::read_dir(real)? {
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
@@ -152,31 +165,39 @@ impl Walk {
             }
             let entry = entry?;
             if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-                entries.push((entry.file_name(), entry.file_type()?));
+                entries.push((entry.file_name(), entry));
             }
         }
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        for (name, kind) in entries {
+        for (name, entry) in entries {
             let is_wanted = is_manifest(Path::new(&name));
+            let Ok(kind) = entry.file_type() else { continue };
             if !(is_wanted || kind.is_dir() || kind.is_symlink()) {
                 continue;
             }
-            let real = real.join(&name);
-            let target =
-                if kind.is_symlink() { resolve(&real, &mut self.scan.places.links) } else { Ok(real) };
-            let looked = target.and_then(|real| fs::metadata(&real).map(|metadata| (real, metadata)));
-            match looked {
-                Ok((real, metadata)) if is_wanted || metadata.is_dir() => {
-                    self.look(&path.join(&name), real, &metadata);
-                }
-                Ok(_) => {}
+            let (path, real) = (path.join(&name), real.join(&name));
+            match self.follow(real, &entry, kind) {
+                Ok((real, metadata)) if is_wanted || metadata.is_dir() => self.look(&path, real, &metadata),
                 // Gone since the folder was read.
                 Err(error) if !kind.is_symlink() && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) if is_wanted => self.see(&path.join(&name), Seen::Unreadable(reason(&error))),
-                Err(_) => {}
+                Err(error) if is_wanted => self.see(&path, Seen::Unreadable(reason(&error))),
+                Ok(_) | Err(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// Where an entry really is, and what it is there.
+    fn follow(&mut self, real: PathBuf, entry: &DirEntry, kind: FileType) -> io::Result<(PathBuf, Metadata)> {
+        if !kind.is_symlink() {
+            return Ok((real, entry.metadata()?));
+        }
+        let real = resolve(&real, &mut self.scan.places.links)?;
+        let metadata = fs::metadata(&real)?;
+        if metadata.is_file() {
+            self.scan.places.files.insert(real.clone());
+        }
+        Ok((real, metadata))
     }
 
     /// A path at which nobody knows what there is.
@@ -190,7 +211,7 @@ impl Walk {
     }
 
     fn key(&self, path: &Path) -> FileKey {
-        FileKey { root: self.root, path: Arc::from(path) }
+        FileKey::new(self.root, path)
     }
 }
 
@@ -237,4 +258,76 @@ fn push_reversed(parts: &mut Vec<OsString>, path: &Path) {
 pub(super) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_and_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(folder.path()).unwrap();
+        let at = |path: &str| top.join(path);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/file"), "").unwrap();
+        symlink("b/../b/./file", at("a/relative")).unwrap();
+        symlink(at("a"), at("absolute")).unwrap();
+        symlink("absolute/relative", at("twice")).unwrap();
+        symlink("circle", at("circle")).unwrap();
+        symlink("a/none", at("dangling")).unwrap();
+        let cases = [
+            ("a/b/file", Some("a/b/file"), vec![]),
+            ("a/../a/b", Some("a/b"), vec![]),
+            ("a/relative", Some("a/b/file"), vec!["a/relative"]),
+            ("twice", Some("a/b/file"), vec!["a/relative", "absolute", "twice"]),
+            ("circle", None, vec!["circle"]),
+            // What is not there may come, and is noted too.
+            ("dangling", None, vec!["a/none", "dangling"]),
+            ("none/file", None, vec!["none"]),
+        ];
+        for (path, expected, noted) in cases {
+            let mut links = BTreeSet::new();
+            assert_eq!(resolve(&at(path), &mut links).ok(), expected.map(at), "{path}");
+            assert_eq!(links, noted.into_iter().map(at).collect(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_look_sees_every_file_once_and_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("d/e.yaml")).unwrap();
+        for file in ["d/z.json", "d/e.yaml/b.yml", "d/a.yaml", "d/.hidden.yaml", "d/text.txt", "named"] {
+            fs::write(at(file), "").unwrap();
+        }
+        fs::hard_link(at("d/a.yaml"), at("d/b.yaml")).unwrap();
+        symlink("a.yaml", at("d/c.yaml")).unwrap();
+        symlink("nowhere", at("d/w.yaml")).unwrap();
+        symlink("nowhere", at("d/nowhere")).unwrap();
+        let roots = ["named", "d/z.json", "d", "none", "d"].map(at);
+        let seen = scan(&roots).seen.into_iter().map(|(key, seen)| {
+            let path = key.path().strip_prefix(folder.path()).unwrap().display().to_string();
+            let what = match seen {
+                Seen::File(_) => "file",
+                Seen::Unreadable(_) => "unreadable",
+                Seen::Missing(_) => "missing",
+            };
+            format!("{} {path} {what}", key.root)
+        });
+        let seen: Vec<String> = seen.collect();
+        assert_eq!(
+            seen,
+            [
+                "0 named file",
+                "1 d/z.json file",
+                "2 d/a.yaml file",
+                "2 d/e.yaml/b.yml file",
+                "2 d/w.yaml unreadable",
+                "3 none missing",
+            ]
+        );
+    }
 }

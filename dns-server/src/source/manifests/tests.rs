@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use multinet_runtime::ObjectKey;
@@ -239,22 +238,24 @@ async fn a_config_map_is_followed_through_its_links() {
         symlink(version, folder.join("..data_tmp")).unwrap();
         fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     };
-    let followed = Followed::new(|folder| {
-        let folder = folder.join("m");
-        fs::create_dir(&folder).unwrap();
-        version(&folder, "..2026_11_21", 1);
-        symlink("..data/a.yaml", folder.join("a.yaml")).unwrap();
-    });
-    assert_eq!(followed.now(), "x=1");
-    for (ttl, (name, before)) in
-        (2..).zip([("..2026_11_22", "..2026_11_21"), ("..2026_11_23", "..2026_11_22")])
-    {
-        version(&followed.path("m"), name, ttl);
-        fs::remove_dir_all(followed.path("m").join(before)).unwrap();
-        followed.serves(&format!("x={ttl}")).await;
+    // The whole folder, and a single file of it.
+    for path in ["", "a.yaml"] {
+        let folder = tempfile::tempdir().unwrap();
+        version(folder.path(), "..2026_11_21", 1);
+        symlink("..data/a.yaml", folder.path().join("a.yaml")).unwrap();
+        let path = folder.path().join(path);
+        let followed = Followed::follow(folder, &[path]);
+        assert_eq!(followed.now(), "x=1");
+        for (ttl, (name, before)) in
+            (2..).zip([("..2026_11_22", "..2026_11_21"), ("..2026_11_23", "..2026_11_22")])
+        {
+            version(&followed.path(""), name, ttl);
+            fs::remove_dir_all(followed.path(before)).unwrap();
+            followed.serves(&format!("x={ttl}")).await;
+        }
+        assert_eq!(followed.history(), ["x=1", "x=2", "x=3"]);
+        assert_eq!(followed.metrics.found_bad.get(), 0);
     }
-    assert_eq!(followed.history(), ["x=1", "x=2", "x=3"]);
-    assert_eq!(followed.metrics.found_bad.get(), 0);
 }
 
 #[tokio::test]
@@ -410,4 +411,21 @@ fn a_path_that_is_not_there_is_an_error_of_one_line() {
     let metrics = ManifestMetrics::default();
     load(&[folder.path().to_owned()], metrics.clone()).unwrap();
     assert_eq!(metrics.bad.get(), 1);
+}
+
+#[test]
+fn the_quickstart_example_is_good() {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/quickstart"));
+    let metrics = ManifestMetrics::default();
+    let manifests = load(&[path], metrics.clone()).unwrap();
+    assert_eq!(metrics.bad.get(), 0);
+    let served: Vec<String> = manifests.files.served().map(ToString::to_string).collect();
+    assert_eq!(
+        served,
+        [
+            "MultiNetworkService vision/infer",
+            "MultiNetworkEndpointSlice vision/infer-ipv4",
+            "MultiNetworkEndpointSlice vision/infer-ipv6",
+        ]
+    );
 }

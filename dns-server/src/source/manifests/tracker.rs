@@ -12,7 +12,7 @@ use super::scan::{Print, Seen};
 
 /// How long nothing may have happened to a file before it is taken for finished. Long enough for a program
 /// that writes piece by piece, or that removes a file to write it anew.
-pub(super) const QUIET: Duration = Duration::from_millis(50);
+pub(super) const QUIET: Duration = Duration::from_millis(40);
 
 /// The same for an empty file that nobody is known to have closed: the moment between truncation and the
 /// first write of `generate-slow > file` looks like that.
@@ -110,7 +110,8 @@ impl Tracker {
         }
         self.paths.retain(|key, tracked| {
             let looks = seen.remove(key);
-            let is_hidden = |folder: &FileKey| folder.root == key.root && key.path.starts_with(&folder.path);
+            let is_hidden =
+                |folder: &FileKey| folder.root == key.root && key.path().starts_with(folder.path());
             if looks.is_none() && unknown.iter().any(is_hidden) {
                 tracked.pending = None;
                 return true;

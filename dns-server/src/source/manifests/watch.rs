@@ -150,3 +150,52 @@ fn warn_of_polling(error: &notify::Error) {
 fn identity(folder: &Path) -> Option<(u64, u64)> {
     fs::metadata(folder).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_matter_wakes() {
+        let mut places = Places::default();
+        places.folders.insert(PathBuf::from("/m"));
+        places.files.insert(PathBuf::from("/elsewhere/objects"));
+        places.links.insert(PathBuf::from("/links/current"));
+        use Change::{Closed, Moved, Other, Written};
+        let cases = [
+            (Written, "/m/a.yaml", true),
+            (Written, "/m/a.log", false),
+            (Closed, "/m/a.log", false),
+            (Moved, "/m/a.log", true),
+            (Other, "/m/folder", true),
+            (Moved, "/m/..data", true),
+            (Moved, "/m", true),
+            (Written, "/m/folder/a.yaml", false),
+            (Written, "/elsewhere/objects", true),
+            (Written, "/elsewhere/a.yaml", false),
+            (Moved, "/elsewhere/a.yaml", false),
+            (Moved, "/links/current", true),
+            (Moved, "/links/other", false),
+        ];
+        for (change, path, expected) in cases {
+            assert_eq!(change.matters(Path::new(path), &places), expected, "{change:?} {path}");
+        }
+    }
+
+    #[test]
+    fn reading_does_not_wake() {
+        use notify::event::{AccessMode, DataChange, Flag};
+        let event = |kind| Ok(Event::new(kind).add_path(PathBuf::from("/m/a.yaml")));
+        let woken = |change| vec![Wake::Change(change, PathBuf::from("/m/a.yaml"))];
+        let access = |kind| event(EventKind::Access(kind));
+        assert_eq!(wakes(access(AccessKind::Open(AccessMode::Any))), []);
+        assert_eq!(wakes(access(AccessKind::Close(AccessMode::Read))), []);
+        assert_eq!(wakes(access(AccessKind::Close(AccessMode::Write))), woken(Change::Closed));
+        assert_eq!(
+            wakes(event(EventKind::Modify(ModifyKind::Data(DataChange::Any)))),
+            woken(Change::Written)
+        );
+        assert_eq!(wakes(Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan))), [Wake::Missed]);
+        assert_eq!(wakes(Err(notify::Error::generic("x"))), [Wake::Missed]);
+    }
+}

@@ -1,5 +1,8 @@
 use std::collections::BTreeMap;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 
 /// Files, and what an index that is fed by them would hold: the time to live of each service.
@@ -15,7 +18,7 @@ struct Served {
 impl Served {
     fn put(&mut self, name: &str, content: &str) -> &mut Self {
         self.contents.insert(key(name), content.to_owned());
-        self.files.set(&key(name), Content::Bytes(content.as_bytes()));
+        self.files.set(&key(name), Content::of(content.as_bytes()));
         self
     }
 
@@ -29,8 +32,11 @@ impl Served {
     fn settle(&mut self) -> (String, Vec<String>) {
         self.news.clear();
         let changes = self.files.settle();
-        for key in self.take(changes) {
-            self.files.set(&key, Content::Bytes(self.contents[&key].as_bytes()));
+        let wanted = self.take(changes);
+        if !wanted.is_empty() {
+            for key in wanted {
+                self.files.set(&key, Content::of(self.contents[&key].as_bytes()));
+            }
             let changes = self.files.settle();
             let wanted = self.take(changes);
             assert!(wanted.is_empty(), "{wanted:?} is read again and again");
@@ -75,14 +81,14 @@ impl Served {
                 }
                 News::Healed(_) => "healed".to_owned(),
             };
-            self.news.push(format!("{} {subject} {news}", file.display()));
+            self.news.push(format!("{} {subject} {news}", file.path().display()));
         }
         changes.reread
     }
 }
 
 fn key(name: &str) -> FileKey {
-    FileKey { root: 0, path: Arc::from(Path::new(name)) }
+    FileKey::new(0, Path::new(name))
 }
 
 /// A service with a time to live; one beyond 3600 is bad.
@@ -208,7 +214,7 @@ fn the_first_file_is_served_and_the_second_takes_over() {
         (vec![("c", Some(service("x", 3)))], "x=1", &["c x Bad(metadata.name) serving Other"]),
         // What the first says wrong is no reason to serve the second.
         (vec![("a", Some(service("x", 9999)))], "x=1", &["a x Bad(spec.ttlSeconds) serving LastGood"]),
-        (vec![("a", Some(BROKEN.to_owned()))], "x=1", &["a file Bad() serving LastGood", "a x healed"]),
+        (vec![("a", Some(BROKEN.to_owned()))], "x=1", &["a file Bad() serving LastGood"]),
         (vec![("a", None)], "x=2", &["c x Bad(metadata.name) serving Other", "a file healed", "b x healed"]),
         (vec![("b", Some(service("y1", 5)))], "x=3 y1=5", &["c x healed"]),
         (vec![("a", Some(service("y1", 6))), ("b", None)], "x=3 y1=6", &[]),
@@ -263,10 +269,9 @@ fn a_name_counts_once_in_a_file() {
 
 #[test]
 fn what_comes_first_is_as_given_then_by_path() {
-    let key = |root, path: &str| FileKey { root, path: Arc::from(Path::new(path)) };
-    let order =
-        [key(0, "b.yaml"), key(1, "a/b/c.yaml"), key(1, "a/b.yaml"), key(1, "a/ba.yaml"), key(1, "a.yaml")];
-    assert!(order.is_sorted(), "{order:?}");
+    let order = [(0, "b.yaml"), (1, "a.yaml"), (1, "a/b.yaml"), (1, "a/b/c.yaml"), (1, "a/ba.yaml")];
+    let keys = order.map(|(root, path)| FileKey::new(root, Path::new(path)));
+    assert!(keys.is_sorted(), "{keys:?}");
 }
 
 #[test]
@@ -297,7 +302,49 @@ fn strangers_are_passed_over() {
         ),
     ]);
     let mut files = Files::default();
-    files.set(&key("a"), Content::Bytes(list.as_bytes()));
+    files.set(&key("a"), Content::of(list.as_bytes()));
     files.settle();
     assert_eq!((files.count(), files.count_bad()), (1, 1));
+}
+
+/// What a file may hold: nothing at all, no YAML, or these versions of three services, the last of them bad.
+fn any_content() -> impl Strategy<Value = Option<String>> {
+    let version = prop_oneof![Just(None), (1..4u32).prop_map(Some), Just(Some(9999))];
+    let documents = [version.clone(), version.clone(), version].prop_map(|versions| {
+        let versions = ["x", "y1", "z"].into_iter().zip(versions);
+        Some(versions.filter_map(|(name, ttl)| Some(service(name, ttl?))).collect())
+    });
+    prop_oneof![1 => Just(None), 1 => Just(Some(BROKEN.to_owned())), 1 => Just(Some(nameless())), 5 => documents]
+}
+
+proptest! {
+    /// Whatever happens on the way, files that are good in the end are served as if they had always been.
+    #[test]
+    fn what_is_served_in_the_end_does_not_depend_on_the_way(
+        steps in vec((0..3usize, any_content(), any::<bool>()), 0..20),
+        last in [1..4u32, 1..4, 1..4],
+        names in [0..3usize, 0..3, 0..3],
+    ) {
+        const FILES: [&str; 3] = ["a", "b", "c"];
+        let mut served = Served::default();
+        for (file, content, is_settled) in steps {
+            match content {
+                Some(content) => served.put(FILES[file], &content),
+                None => served.remove(FILES[file]),
+            };
+            if is_settled {
+                served.settle();
+                served.settle();
+                prop_assert!(served.news.is_empty(), "told twice: {:?}", served.news);
+            }
+        }
+        let mut fresh = Served::default();
+        for ((file, ttl), name) in FILES.into_iter().zip(last).zip(names) {
+            let content = service(["x", "y1", "z"][name], ttl);
+            served.put(file, &content);
+            fresh.put(file, &content);
+        }
+        prop_assert_eq!(served.settle().0, fresh.settle().0);
+        prop_assert_eq!(served.files.count_bad(), fresh.files.count_bad());
+    }
 }

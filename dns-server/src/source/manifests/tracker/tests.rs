@@ -1,5 +1,4 @@
 use std::path::Path;
-use std::sync::Arc;
 
 use super::*;
 
@@ -13,7 +12,7 @@ struct World {
 }
 
 fn key(name: &str) -> FileKey {
-    FileKey { root: 0, path: Arc::from(Path::new(name)) }
+    FileKey::new(0, Path::new(name))
 }
 
 fn real(name: &str) -> PathBuf {
@@ -48,10 +47,10 @@ impl World {
         let (steps, next) =
             self.tracker.look(self.seen.clone(), &self.unknown, &self.writers, self.now, is_first);
         let steps = steps.into_iter().map(|step| match step {
-            Step::Read(key, print) => format!("read {} {}", key.path.display(), print.len),
-            Step::Unreadable(key, reason) => format!("unreadable {} {reason}", key.path.display()),
-            Step::Missing(key, reason) => format!("missing {} {reason}", key.path.display()),
-            Step::Remove(key) => format!("remove {}", key.path.display()),
+            Step::Read(key, print) => format!("read {} {}", key.path().display(), print.len),
+            Step::Unreadable(key, reason) => format!("unreadable {} {reason}", key.path().display()),
+            Step::Missing(key, reason) => format!("missing {} {reason}", key.path().display()),
+            Step::Remove(key) => format!("remove {}", key.path().display()),
         });
         (steps.collect(), next.map(|next| next - self.now))
     }

@@ -1,0 +1,163 @@
+//! DNS over HTTPS (RFC 8484): hyper in front of our answers, over HTTP/2 and HTTP/1.1.
+//!
+//! hickory's server has no GET, which the RFC demands (§4.1), and no status codes; so HTTP is hyper's, and
+//! the listener is the one of [`crate::tcp`], with its limit on connections.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hickory_proto::op::Message;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Handled, Worker};
+
+/// The protocols that a client may choose from.
+pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The path of queries, the one that everybody uses.
+const PATH: &str = "/dns-query";
+
+/// The media type of DNS messages (RFC 8484 §6).
+const MEDIA_TYPE: &str = "application/dns-message";
+
+/// How long a request may take to arrive.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// Time between two pings, and how long an answer to one may take, so that dead peers are noticed.
+const PING: Duration = Duration::from_secs(20);
+
+/// Requests under way on one connection.
+const STREAMS: u32 = 100;
+
+/// A query has no more octets than TCP's length can say.
+const MAX_QUERY: usize = 65_535;
+
+/// The whole life of one connection, after its handshake.
+///
+/// # Errors
+///
+/// If the connection breaks.
+pub async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: IpAddr,
+    worker: Worker,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let worker = Arc::new(Mutex::new(worker));
+    let service = service_fn(move |request| {
+        let worker = Arc::clone(&worker);
+        async move { Ok::<_, Infallible>(respond(request, peer, &worker).await.unwrap_or_else(refuse)) }
+    });
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
+    let mut http2 = server.http2();
+    http2.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    http2.keep_alive_interval(PING).keep_alive_timeout(PING);
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}
+
+/// What is wrong with a request.
+type Refusal = (StatusCode, &'static str);
+
+async fn respond(
+    request: Request<Incoming>,
+    peer: IpAddr,
+    worker: &Mutex<Worker>,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let begun = Instant::now();
+    let query = timeout(REQUEST_TIME, read(request))
+        .await
+        .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long"))??;
+    let mut reply = Vec::with_capacity(512);
+    let handled = {
+        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let handled = worker.answer(&query, peer, &mut reply);
+        worker.took(1, begun.elapsed());
+        handled
+    };
+    if !matches!(handled, Handled::Reply) {
+        return Err((StatusCode::BAD_REQUEST, "not a DNS query"));
+    }
+    let max_age = format!("max-age={}", fresh_for(&reply));
+    let mut response = Response::new(Full::from(reply));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, MEDIA_TYPE.parse().map_err(|_| INTERNAL)?);
+    headers.insert(CACHE_CONTROL, max_age.parse().map_err(|_| INTERNAL)?);
+    Ok(response)
+}
+
+const INTERNAL: Refusal = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
+
+/// The query of a request, by either method (RFC 8484 §4.1).
+async fn read(request: Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+    if request.uri().path() != PATH {
+        return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
+    }
+    match *request.method() {
+        Method::GET | Method::HEAD => {
+            let parameters = request.uri().query().unwrap_or_default();
+            let dns = parameters
+                .split('&')
+                .find_map(|parameter| parameter.strip_prefix("dns="))
+                .ok_or((StatusCode::BAD_REQUEST, "no parameter 'dns'"))?;
+            URL_SAFE_NO_PAD.decode(dns).map_err(|_| {
+                (StatusCode::BAD_REQUEST, "the parameter 'dns' is not base64url without padding")
+            })
+        }
+        Method::POST => {
+            if request.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != MEDIA_TYPE) {
+                return Err((
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "the media type is not application/dns-message",
+                ));
+            }
+            let body = Limited::new(request.into_body(), MAX_QUERY).collect().await;
+            body.map(|body| body.to_bytes().to_vec()).map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets")
+                } else {
+                    (StatusCode::BAD_REQUEST, "the body broke off")
+                }
+            })
+        }
+        _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
+    }
+}
+
+fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(format!("{reason}\n")));
+    *response.status_mut() = status;
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD, POST"));
+    }
+    response
+}
+
+/// For how many seconds HTTP caches may keep a reply: no longer than any of its records (RFC 8484 §5.1).
+fn fresh_for(reply: &[u8]) -> u32 {
+    let Ok(message) = Message::from_vec(reply) else { return 0 };
+    message.all_sections().map(|record| record.ttl).min().unwrap_or(0)
+}
