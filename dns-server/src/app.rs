@@ -73,10 +73,11 @@ impl Server {
             observe.observe(took.as_secs_f64());
         }));
         metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
-        let source = source::prepare(&config.source, &readiness, &source_metrics, &mut registry).await?;
+        let mut source = source::prepare(&config.source, &readiness, &source_metrics, &mut registry).await?;
         if let Some(saved) = saved {
             state.restore(saved);
         }
+        source.publish(&state);
 
         let settings = Settings {
             rotate: config.rotate,
@@ -109,6 +110,7 @@ impl Server {
             tasks.spawn(keeping);
         }
         let outcome = tokio::select! {
+            biased; // sources end with the shutdown too
             () = shutdown.cancelled() => Ok(()),
             _ = sources.join_next() => Err(anyhow!("the source of objects is no longer followed; see the log")),
         };

@@ -55,7 +55,7 @@ pub struct Args {
     reverse_zone: Vec<Name>,
 
     /// Time to live in seconds, 0 to 3600, of services that do not say their own
-    #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5,
+    #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
     ttl: u32,
 
@@ -80,7 +80,7 @@ pub struct Args {
     transfer_to: Vec<IpNet>,
 
     /// Where to listen: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`, `quic://…`; may be repeated
-    /// [default: dns://127.0.0.1:5353 with --manifests, else dns://[::]:53]
+    /// [default: `dns://127.0.0.1:5353` with --manifests, else `dns://[::]:53`]
     #[arg(
         long,
         value_name = "URL",

@@ -13,7 +13,7 @@ use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 
 use crate::build::ServiceView;
-use crate::name;
+use crate::{name, txt};
 
 /// What DNS needs of a MultiNetworkService.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,7 +92,8 @@ pub struct Endpoint {
     pub host: Box<str>,
     /// Whether `host` is a hostname that somebody chose.
     pub named: bool,
-    /// Data of its TXT record: character strings (RFC 1035 §3.3.14).
+    /// Data of its TXT record.
+    #[serde(with = "txt")]
     pub txt: Box<[u8]>,
 }
 
@@ -180,12 +181,8 @@ fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) 
     ];
     let mut txt = Vec::new();
     for (key, value) in facts {
-        let Some(value) = value else { continue };
-        if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
-            txt.push(length);
-            txt.extend_from_slice(key.as_bytes());
-            txt.push(b'=');
-            txt.extend_from_slice(value.as_bytes());
+        if let Some(value) = value {
+            txt::push_fact(&mut txt, key, &value);
         }
     }
     txt.into()

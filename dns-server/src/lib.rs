@@ -63,6 +63,7 @@ pub mod state;
 pub mod tcp;
 pub mod tls;
 pub mod transfer;
+pub mod txt;
 #[expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet info have no safe wrapper")]
 pub mod udp;
 pub mod zone;

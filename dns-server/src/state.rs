@@ -17,6 +17,7 @@ use crate::build::{self, Built};
 use crate::index::{Index, Service, Slice};
 use crate::name::Name;
 use crate::transfer::ZoneCopy;
+use crate::txt;
 
 /// All that is known, as it outlives a process.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -179,7 +180,7 @@ fn describe_slice(key: &ObjectKey, slice: &Slice) -> Value {
     let endpoints: Vec<Value> = slice
         .endpoints
         .iter()
-        .map(|endpoint| json!({"address": endpoint.address, "host": endpoint.host, "txt": strings(&endpoint.txt)}))
+        .map(|endpoint| json!({"address": endpoint.address, "host": endpoint.host, "txt": txt::strings(&endpoint.txt)}))
         .collect();
     let ports: Vec<Value> = slice
         .ports
@@ -195,18 +196,6 @@ fn describe_slice(key: &ObjectKey, slice: &Slice) -> Value {
         "endpoints": endpoints,
         "notReady": slice.not_ready,
     })
-}
-
-/// The character strings of TXT data.
-fn strings(txt: &[u8]) -> Vec<String> {
-    let mut rest = txt;
-    let mut strings = Vec::new();
-    while let Some((&length, tail)) = rest.split_first() {
-        let (string, tail) = tail.split_at(usize::from(length).min(tail.len()));
-        strings.push(String::from_utf8_lossy(string).into_owned());
-        rest = tail;
-    }
-    strings
 }
 
 /// What an object is called; sources never deliver one without a name.

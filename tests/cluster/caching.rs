@@ -92,7 +92,7 @@ async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
     ensure!(proxy.datagrams() == 1, "{} questions to the upstream", proxy.datagrams());
 
     // Positive answers, names that do not exist, and names without such records, side by side. Negative answers live
-    // for the server's own time where there is no service, and for the service's where there is one.
+    // for the zone's time, whatever the service's is.
     let way = |index: usize| {
         let (proxy, front): &(Proxy, CoreDns) = &ways[index];
         (front.address(), proxy)

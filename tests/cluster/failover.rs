@@ -1,6 +1,7 @@
 //! Replicas die and come back behind CoreDNS.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use multinet_tests::ask::ask_udp;
@@ -13,19 +14,16 @@ use multinet_tests::process::free_port;
 use multinet_tests::replica::{BOUND, Options, Replica};
 use multinet_tests::wait::eventually;
 use multinet_tests::witness::Witness;
+use tempfile::TempDir;
 
-/// A namespace with one service, and replicas on known ports.
-async fn stage(prefix: &str, address: [u8; 4], ports: &[u16]) -> Result<(Namespace, Vec<Replica>, Options)> {
+/// A namespace with one service, and options for replicas on ports of their own.
+async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Options)> {
     let cluster = Cluster::shared().await?;
     let namespace = cluster.temp_namespace(prefix).await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", address)).await?;
     let options = Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?);
-    let mut replicas = Vec::new();
-    for port in ports {
-        replicas.push(options.clone().port(*port).start_ready().await?);
-    }
-    Ok((namespace, replicas, options))
+    Ok((namespace, options))
 }
 
 /// One question, answered rightly.
@@ -38,9 +36,11 @@ async fn right(server: SocketAddr, name: &str, data: &str) -> Result<()> {
 #[tokio::test]
 async fn health_probe_brings_an_upstream_back() -> Result<()> {
     let port = free_port()?;
-    let (namespace, mut replicas, options) = stage("probe", [10, 16, 0, 1], &[port]).await?;
+    let (namespace, options) = stage("probe", [10, 16, 0, 1]).await?;
+    let options = options.port(port);
+    let mut replica = options.start_ready().await?;
     let infer = namespace.domain("infer");
-    let probe = replicas[0].ask(".", "NS").await?;
+    let probe = replica.ask(".", "NS").await?;
     ensure!(probe.rcode() == "REFUSED", "what CoreDNS probes with is answered by\n{}", probe.text(""));
 
     // With this option, an upstream that is down is not asked until a probe has found it up again.
@@ -51,7 +51,7 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
     let front = CoreDns::start(&[("multinet.cluster.local", &plugins)]).await?;
     right(front.address(), &infer, "10.16.0.1").await?;
 
-    replicas[0].kill()?;
+    replica.kill()?;
     eventually("CoreDNS to call its upstream broken", BOUND, async || {
         let reply = ask_udp(front.address(), &infer, "A").await?;
         ensure!(reply.rcode() == "SERVFAIL", "answered without an upstream:\n{}", reply.text(""));
@@ -65,7 +65,7 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
     })
     .await?;
 
-    let _replica = options.port(port).start_ready().await?;
+    let _replica = options.start_ready().await?;
     eventually("CoreDNS to use its upstream again", BOUND, async || {
         right(front.address(), &infer, "10.16.0.1").await
     })
@@ -75,32 +75,39 @@ async fn health_probe_brings_an_upstream_back() -> Result<()> {
 /// Two replicas, a CoreDNS without a cache in front, so that each query is asked of one of the two by chance, and some
 /// who ask without a pause for breath.
 struct Pair {
-    ports: [u16; 2],
-    options: Options,
-    replicas: Vec<Replica>,
+    replicas: [Replica; 2],
+    options: [Options; 2],
     askers: Vec<Witness>,
     _front: CoreDns,
 }
 
 impl Pair {
-    async fn start(address: [u8; 4], forward_options: &str) -> Result<Self> {
+    /// Starts everything. The replicas keep snapshots in the folder `snapshots`, if there is one.
+    async fn start(address: [u8; 4], forward_options: &str, snapshots: Option<&Path>) -> Result<Self> {
         const ASKERS: usize = 8;
+        let (namespace, options) = stage("failover", address).await?;
         let ports = [free_port()?, free_port()?];
-        let (namespace, replicas, options) = stage("failover", address, &ports).await?;
+        let options = ports.map(|port| {
+            let options = options.clone().port(port);
+            match snapshots {
+                Some(folder) => options.flag("--snapshot", folder.join(port.to_string())),
+                None => options,
+            }
+        });
+        let replicas = [options[0].start_ready().await?, options[1].start_ready().await?];
         let [first, second] = ports;
         let plugins =
             format!("forward . 127.0.0.1:{first} 127.0.0.1:{second} {{\n    {forward_options}\n  }}");
         let front = CoreDns::start(&[("multinet.cluster.local", &plugins)]).await?;
         let (infer, data) = (namespace.domain("infer"), Ipv4Addr::from(address).to_string());
         let askers = (0..ASKERS).map(|_| Witness::of(front.address(), &infer, "A", &[&data])).collect();
-        let pair = Self { ports, options, replicas, askers, _front: front };
-        pair.asked(0).await?;
-        pair.asked(1).await?;
+        let pair = Self { replicas, options, askers, _front: front };
+        pair.both_are_asked().await?;
         Ok(pair)
     }
 
     /// Waits until CoreDNS has asked a replica a good many times more.
-    async fn asked(&self, replica: usize) -> Result<()> {
+    async fn is_asked(&self, replica: usize) -> Result<()> {
         let before = self.replicas[replica].queries().await?;
         eventually(&format!("CoreDNS to ask replica {replica}"), BOUND, async || {
             let now = self.replicas[replica].queries().await?;
@@ -108,6 +115,28 @@ impl Pair {
             Ok(())
         })
         .await
+    }
+
+    async fn both_are_asked(&self) -> Result<()> {
+        self.is_asked(0).await?;
+        self.is_asked(1).await
+    }
+
+    /// Ends both replicas, in either way, and has them come back.
+    async fn restart_all(&mut self) -> Result<()> {
+        for (victim, kill) in [(0, true), (1, false), (0, false), (1, true)] {
+            if kill {
+                self.replicas[victim].kill()?;
+            } else {
+                let status = self.replicas[victim].terminate().await?;
+                ensure!(status.success(), "after SIGTERM: {status}");
+            }
+            self.replicas[victim] = self.options[victim].start_ready().await?;
+            // CoreDNS gives a query up if both replicas fail it, and it is some time before it trusts one again that
+            // was away: until then the other one must not be touched.
+            self.both_are_asked().await?;
+        }
+        Ok(())
     }
 
     /// Every query that was asked until now was answered rightly.
@@ -121,39 +150,43 @@ impl Pair {
 
 #[tokio::test]
 async fn no_query_is_lost_when_a_replica_is_killed() -> Result<()> {
-    let mut pair = Pair::start([10, 17, 0, 1], "").await?;
+    let mut pair = Pair::start([10, 17, 0, 1], "", None).await?;
     pair.replicas[0].kill()?;
-    pair.asked(1).await?;
-    pair.none_was_lost().await
-}
-
-#[tokio::test]
-async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
-    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other one then.
-    let mut pair = Pair::start([10, 19, 0, 1], "failover SERVFAIL").await?;
-    for (victim, kill) in [(0, true), (1, false), (0, false), (1, true)] {
-        if kill {
-            pair.replicas[victim].kill()?;
-        } else {
-            let status = pair.replicas[victim].terminate().await?;
-            ensure!(status.success(), "after SIGTERM: {status}");
-        }
-        pair.replicas[victim] = pair.options.clone().port(pair.ports[victim]).start_ready().await?;
-        // CoreDNS gives a query up if both replicas fail it, and it is some time before it trusts one again that was
-        // away: until then the other one must not be touched.
-        pair.asked(0).await?;
-        pair.asked(1).await?;
-    }
+    pair.is_asked(1).await?;
     pair.none_was_lost().await
 }
 
 #[tokio::test]
 async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
     // Nothing refuses its queries: CoreDNS has to run out of patience.
-    let mut pair = Pair::start([10, 22, 0, 1], "").await?;
+    let mut pair = Pair::start([10, 22, 0, 1], "", None).await?;
     pair.replicas[0].process().signal("STOP")?;
-    pair.asked(1).await?;
+    pair.is_asked(1).await?;
     pair.replicas[0].process().signal("CONT")?;
-    pair.asked(0).await?;
+    pair.is_asked(0).await?;
+    pair.none_was_lost().await
+}
+
+#[tokio::test]
+async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
+    // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other one then.
+    let mut pair = Pair::start([10, 19, 0, 1], "failover SERVFAIL", None).await?;
+    pair.restart_all().await?;
+    pair.none_was_lost().await
+}
+
+#[tokio::test]
+async fn no_query_is_lost_while_replicas_with_snapshots_end_and_come_back() -> Result<()> {
+    // Every stock CoreDNS will do: a replica that is back answers from its snapshot at once.
+    let folder = TempDir::new()?;
+    let mut pair = Pair::start([10, 24, 0, 1], "", Some(folder.path())).await?;
+    eventually("both snapshots to be written", BOUND, async || {
+        for replica in &pair.replicas {
+            ensure!(replica.metric("multinet_dns_snapshots_written_total").await? > 0, "one is not");
+        }
+        Ok(())
+    })
+    .await?;
+    pair.restart_all().await?;
     pair.none_was_lost().await
 }

@@ -139,3 +139,16 @@ async fn serial_never_goes_back() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn sigterm_ends_in_success() -> Result<()> {
+    const ROUNDS: usize = 20;
+    let (_namespace, _proxy, options) = stage("sigterm", [10, 23, 0, 1]).await?;
+    // Many tasks end at that moment, in any order; none of them may turn the end into a failure.
+    for round in 0..ROUNDS {
+        let mut replica = options.start_ready().await?;
+        let status = replica.terminate().await?;
+        ensure!(status.success(), "round {round}: {status}:\n{}", replica.log());
+    }
+    Ok(())
+}

@@ -4,10 +4,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::Query;
+use multinet_tests::dns::{Query, Tcp};
 use multinet_tests::pki::Authority;
 use multinet_tests::server::{Flags, Manifests, command, eventually, run_to_end};
 
@@ -213,8 +212,20 @@ fn lameduck_and_the_end() -> Result<()> {
     })?;
     assert_eq!(server.get("/livez")?.0, 200);
     assert_eq!(server.query(ZONE, "SOA")?.rcode(), "NOERROR");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = runtime.block_on(server.process().exited(Duration::from_secs(20)))?;
+    let status = server.exited()?;
     ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+/// Being told to end is no mistake, whatever is under way.
+#[test]
+fn sigterm_is_status_0() -> Result<()> {
+    for _ in 0..8 {
+        let server = Flags::new().start(&folder())?;
+        let _idle = Tcp::connect(server.dns())?;
+        server.query(ZONE, "SOA")?;
+        let log = server.stop()?;
+        ensure!(!log.contains("ERROR"), "{log}");
+    }
     Ok(())
 }

@@ -40,6 +40,7 @@ pub struct Cluster {
     server: Certificate,
     tokens: Certificate,
     admin: PathBuf,
+    is_shared: bool,
     folder: TempDir,
 }
 
@@ -65,6 +66,7 @@ impl Cluster {
             tokens: pki::key_pair(&pki, "service-accounts")?,
             admin: folder.path().join("admin.kubeconfig"),
             authority,
+            is_shared: false,
             folder,
         };
         let user = cluster.authority.client("admin", "system:masters")?;
@@ -81,7 +83,8 @@ impl Cluster {
         static SHARED: OnceCell<Cluster> = OnceCell::const_new();
         SHARED
             .get_or_try_init(|| async {
-                let cluster = Self::start().await?;
+                let mut cluster = Self::start().await?;
+                cluster.is_shared = true;
                 remove_at_exit(cluster.folder.path())?;
                 cluster.apply_crds().await?;
                 cluster.apply_rbac().await?;
@@ -117,7 +120,9 @@ impl Cluster {
 
     /// A new namespace whose name begins with `prefix`.
     pub async fn temp_namespace(&self, prefix: &str) -> Result<Namespace> {
-        Namespace::create(self.objects().await?, prefix).await
+        // Nobody drops a cluster that is shared: the test that fails shows its logs through its namespace.
+        let logs = if self.is_shared { vec![self.apiserver_log(), self.etcd_log()] } else { Vec::new() };
+        Namespace::create(self.objects().await?, prefix, logs).await
     }
 
     /// Applies `deploy/crds`, and waits until the API server serves the new kinds.
@@ -217,7 +222,7 @@ impl Cluster {
             .arg("--endpoint-reconciler-type=none")
             .arg("--allow-privileged")
             .args(&self.apiserver_flags);
-        let mut process = Process::spawn(&mut command, &self.folder().join("kube-apiserver.log"))?;
+        let mut process = Process::spawn(&mut command, &self.apiserver_log())?;
         let client = self.client().await?;
         process
             .until("be ready", START, async || {
@@ -252,7 +257,7 @@ impl Cluster {
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("default={peer}")])
             .args(["--unsafe-no-fsync", "--log-level", "warn"]);
-        let mut process = Process::spawn(&mut command, &self.folder().join("etcd.log"))?;
+        let mut process = Process::spawn(&mut command, &self.etcd_log())?;
         let health = format!("{client}/health");
         process.until("be healthy", START, async || http::get(&health).await.map(drop)).await?;
         self.etcd = Some(process);
@@ -271,15 +276,16 @@ impl Cluster {
         Ok(())
     }
 
-    fn etcd_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.etcd_port)
+    fn apiserver_log(&self) -> PathBuf {
+        self.folder().join("kube-apiserver.log")
     }
 
-    /// Prints the ends of the logs, for a test that fails.
-    pub fn print_logs(&self) {
-        for process in [&self.etcd, &self.apiserver].into_iter().flatten() {
-            process.print_tail();
-        }
+    fn etcd_log(&self) -> PathBuf {
+        self.folder().join("etcd.log")
+    }
+
+    fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.etcd_port)
     }
 }
 

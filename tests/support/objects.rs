@@ -1,7 +1,7 @@
 //! Putting manifests to a cluster, as `kubectl` would.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -14,6 +14,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::manifests;
+use crate::process::print_tail;
 use crate::wait::eventually;
 
 /// How long the API server may take to serve a new CustomResourceDefinition.
@@ -90,20 +91,21 @@ impl Objects {
 }
 
 /// A namespace of one test.
-#[derive(Clone)]
 pub struct Namespace {
     name: String,
     objects: Objects,
+    logs: Vec<PathBuf>,
 }
 
 impl Namespace {
-    /// Makes a namespace whose name begins with `prefix`. It goes when the cluster goes.
-    pub async fn create(objects: Objects, prefix: &str) -> Result<Self> {
+    /// Makes a namespace whose name begins with `prefix`. It goes when the cluster goes. The ends of the `logs` are printed
+    /// when this is dropped.
+    pub async fn create(objects: Objects, prefix: &str, logs: Vec<PathBuf>) -> Result<Self> {
         let metadata = ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
         let namespace = CoreNamespace { metadata, ..CoreNamespace::default() };
         let created = Api::all(objects.client()).create(&PostParams::default(), &namespace).await?;
         let name = created.metadata.name.context("a namespace without a name")?;
-        Ok(Self { name, objects })
+        Ok(Self { name, objects, logs })
     }
 
     /// Its name.
@@ -135,6 +137,14 @@ impl Namespace {
             .await
             .with_context(|| format!("cannot delete {kind} {name}"))?;
         Ok(())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for log in &self.logs {
+            print_tail(log);
+        }
     }
 }
 

@@ -136,23 +136,28 @@ impl Process {
 
     /// The last lines of the log.
     pub fn tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(TAIL)..].join("\n")
-    }
-
-    /// Prints the last lines of the log. The test harness captures and shows them if the test fails.
-    pub fn print_tail(&self) {
-        eprintln!("--- end of the log of {} ({}):\n{}", self.name, self.pid(), self.tail());
+        tail(&self.log())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.print_tail();
+        // Captured by the test harness, which shows it if the test fails.
+        eprintln!("--- end of the log of {} ({}):\n{}", self.name, self.pid(), self.tail());
         // Nothing can be done about a failure here, and the reaper will try again.
         let _ = self.kill();
     }
+}
+
+/// Prints the end of a log, for a test that uses a process which it does not own. The test harness captures it, and shows it
+/// if the test fails.
+pub fn print_tail(log: &Path) {
+    eprintln!("--- end of {}:\n{}", log.display(), tail(&read_from(log, 0)));
+}
+
+fn tail(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
 }
 
 fn read_from(path: &Path, start: u64) -> String {

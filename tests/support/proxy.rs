@@ -27,11 +27,35 @@ pub enum Link {
     Reset,
 }
 
-/// What the network does with one stream: what it does with all, unless the stream is from an epoch that is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the network does, and how often it has lost the streams that stood.
+#[derive(Debug, Clone, Copy)]
 struct State {
     link: Link,
-    epoch: usize,
+    resets: usize,
+    strandings: usize,
+}
+
+/// What the network does with one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Carry,
+    Wait,
+    Reset,
+}
+
+impl State {
+    /// What becomes of a stream that began when the state was `born`.
+    fn fate(self, born: Self) -> Fate {
+        if self.strandings != born.strandings {
+            Fate::Wait
+        } else if self.link == Link::Reset || self.resets != born.resets {
+            Fate::Reset
+        } else if self.link == Link::Up {
+            Fate::Carry
+        } else {
+            Fate::Wait
+        }
+    }
 }
 
 /// A UDP and TCP port in front of another one.
@@ -51,7 +75,7 @@ impl Proxy {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let listener = TcpListener::bind(address).await.context("cannot listen for the proxy")?;
         let socket = UdpSocket::bind(address).await.context("cannot listen for the proxy")?;
-        let (sender, state) = watch::channel(State { link: Link::Up, epoch: 0 });
+        let (sender, state) = watch::channel(State { link: Link::Up, resets: 0, strandings: 0 });
         let (datagrams, streams) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(carry_streams(listener, target, state.clone(), Arc::clone(&streams)));
@@ -66,13 +90,16 @@ impl Proxy {
 
     /// Cuts or heals the network.
     pub fn set(&self, link: Link) {
-        self.state.send_modify(|state| state.link = link);
+        self.state.send_modify(|state| {
+            state.link = link;
+            state.resets += usize::from(link == Link::Reset);
+        });
     }
 
     /// Leads the streams that stand now nowhere: they carry nothing more and never end, whatever the link does, as if
     /// the host at their other end had lost its power. Later streams are not concerned.
     pub fn strand(&self) {
-        self.state.send_modify(|state| state.epoch += 1);
+        self.state.send_modify(|state| state.strandings += 1);
     }
 
     /// How many datagrams came to the proxy from its clients, lost ones included.
@@ -107,12 +134,10 @@ async fn carry_streams(
 
 /// Carries one stream to its end. Errors end it, and need no report: both ends see them.
 async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<State>) {
-    let epoch = state.borrow().epoch;
-    let up = State { link: Link::Up, epoch };
-    let reset = State { link: Link::Reset, epoch };
-    let heard = state.wait_for(|now| *now == up || *now == reset).await.map(|now| *now);
+    let born = *state.borrow();
+    let heard = state.wait_for(|now| now.fate(born) != Fate::Wait).await.map(|now| now.fate(born));
     let server = match heard {
-        Ok(heard) if heard == up => TcpStream::connect(target).await.ok(),
+        Ok(Fate::Carry) => TcpStream::connect(target).await.ok(),
         _ => None,
     };
     let Some(mut server) = server else {
@@ -122,28 +147,28 @@ async fn carry_stream(mut client: TcpStream, target: SocketAddr, mut state: watc
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let there = pump(from_client, to_server, up, state.clone());
-    let back = pump(from_server, to_client, up, state.clone());
+    let there = pump(from_client, to_server, born, state.clone());
+    let back = pump(from_server, to_client, born, state.clone());
     tokio::select! {
         _ = async { tokio::join!(there, back) } => return,
-        _ = state.wait_for(|now| *now == reset) => {}
+        _ = state.wait_for(|now| now.fate(born) == Fate::Reset) => {}
     }
     // Closing with data left to linger for no time sends RST.
     let _ = (client.set_zero_linger(), server.set_zero_linger());
 }
 
-/// Carries one direction of a stream, whenever the state is `up`.
+/// Carries one direction of a stream that began when the state was `born`.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    up: State,
+    born: State,
     mut state: watch::Receiver<State>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = from.read(&mut buffer).await?;
         // What arrives while the link is down goes out when it is up.
-        if state.wait_for(|now| *now == up).await.is_err() {
+        if state.wait_for(|now| now.fate(born) == Fate::Carry).await.is_err() {
             return Ok(());
         }
         if length == 0 {
@@ -283,6 +308,16 @@ mod tests {
         let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+
+        // However short a cut, the streams do not survive it.
+        proxy.set(Link::Up);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+        proxy.set(Link::Reset);
+        proxy.set(Link::Up);
         let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }

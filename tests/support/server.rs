@@ -5,10 +5,10 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::dns::{Query, Reply, Transport};
@@ -178,13 +178,18 @@ impl Server {
         &mut self.process
     }
 
-    /// Asks to end by SIGTERM and waits for it.
-    pub fn stop(mut self) -> Result<()> {
+    /// Asks to end by SIGTERM, and waits for it; the exit status has to be 0. Returns the log.
+    pub fn stop(mut self) -> Result<String> {
         self.process.signal("TERM")?;
-        eventually("multinet-dns to end", || match self.process.check_running() {
-            Ok(()) => bail!("it is still running"),
-            Err(_) => Ok(()),
-        })
+        let status = self.exited()?;
+        ensure!(status.success(), "multinet-dns ended with {status}\n{}", self.process.tail());
+        Ok(self.log())
+    }
+
+    /// Waits for the end.
+    pub fn exited(&mut self) -> Result<ExitStatus> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.process.exited(PATIENCE))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, anyhow};
 use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Readiness, ReadyGuard, WatchConfig, WatchMetrics, client, watch};
@@ -27,7 +27,7 @@ pub struct Watches {
 pub async fn connect(readiness: &Readiness, registry: &mut Registry) -> Result<Watches> {
     let client = client::connect()
         .await
-        .context("no source of objects: give --manifests PATH, or run in a cluster or with KUBECONFIG set")?;
+        .map_err(|error| anyhow!("{error}; to serve files instead, give --manifests PATH"))?;
     Ok(Watches {
         client,
         metrics: WatchMetrics::register(registry),

@@ -42,6 +42,13 @@ pub async fn prepare(
 }
 
 impl Prepared {
+    /// Publishes what is there already, so that a server with manifests has answers before it has listeners.
+    pub fn publish(&mut self, state: &State) {
+        if let Self::Manifests(manifests) = self {
+            manifests.publish(state);
+        }
+    }
+
     /// Feeds `state` until `shutdown`. A task that ends before that has panicked or given up: what the server
     /// says would grow old without anybody noticing.
     pub fn follow(self, state: Arc<State>, shutdown: &CancellationToken) -> JoinSet<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use crate::ask::{Reply, ZONE};
 use crate::events::{ADDRESSES, HOSTS, NAMESPACES, NETWORKS, PORTS, SERVICES, World};
@@ -16,7 +17,6 @@ type Records = BTreeMap<(String, &'static str), BTreeSet<String>>;
 pub(crate) struct Expected {
     records: Records,
     existing: HashSet<String>,
-    universe: BTreeSet<String>,
 }
 
 /// A ready endpoint of a service: network, host label, address, and its ports.
@@ -84,17 +84,12 @@ impl Expected {
                 name = text.split_once('.').map(|(_, parent)| parent);
             }
         }
-        Self { records, existing, universe: universe() }
+        Self { records, existing }
     }
 
     /// The names that own records.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
         self.records.keys().map(|(owner, _)| owner.as_str())
-    }
-
-    /// Every name that could own records or stand above one that does.
-    pub(crate) fn universe(&self) -> impl Iterator<Item = &str> {
-        self.universe.iter().map(String::as_str)
     }
 
     /// The reply to a question.
@@ -153,7 +148,13 @@ fn reverse(address: IpAddr) -> String {
     }
 }
 
-fn universe() -> BTreeSet<String> {
+/// Every name that could own records or stand above one that does.
+pub(crate) fn universe() -> &'static BTreeSet<String> {
+    static UNIVERSE: LazyLock<BTreeSet<String>> = LazyLock::new(all_names);
+    &UNIVERSE
+}
+
+fn all_names() -> BTreeSet<String> {
     let addresses = ADDRESSES.map(|text| text.parse::<IpAddr>().expect("an address"));
     let labels: Vec<String> =
         HOSTS.iter().map(|host| (*host).to_owned()).chain(addresses.map(dashed)).collect();

@@ -18,7 +18,7 @@ use proptest::test_runner::TestCaseError;
 
 use ask::Asker;
 use events::{Event, World};
-use expected::Expected;
+use expected::{Expected, universe};
 
 /// Names are compared in full after every so many events, and a sample of them after each.
 const FULL_EVERY: usize = 40;
@@ -41,13 +41,14 @@ proptest! {
             }
             let expected = Expected::new(&world);
             check_names(&asker, &expected)?;
-            let is_full = position % FULL_EVERY == 0 || position + 1 == events.len();
+            let is_full = position % FULL_EVERY == FULL_EVERY - 1 || position + 1 == events.len();
             let sample = if is_full { usize::MAX } else { SAMPLE };
             check_answers(&asker, &expected, seed.wrapping_add(position as u64), sample)?;
         }
     }
 
-    /// Before everything has synced nothing at all is answered; then everything is.
+    /// Weak point 1 of CoreDNS' kubernetes plugin: it answers from what it knows so far. Here nothing at all is
+    /// answered before everything has synced; then everything is.
     #[test]
     fn nothing_is_answered_before_both_kinds_have_synced(
         events in prop::collection::vec(events::event(), 1..40),
@@ -57,12 +58,12 @@ proptest! {
         let asker = Asker::new();
         for event in events.iter().filter(|event| !matches!(event, Event::Relist(_))) {
             world.take(event, &asker.state);
-            for name in Expected::new(&world).universe().step_by(50) {
+            for name in universe().iter().step_by(50) {
                 prop_assert_eq!(asker.ask(name, "A").rcode, "SERVFAIL");
             }
         }
         world.sync_one(&asker.state, services_first);
-        for name in Expected::new(&world).universe() {
+        for name in universe() {
             prop_assert_eq!(asker.ask(name, "A").rcode, "SERVFAIL");
         }
         world.sync_one(&asker.state, !services_first);
@@ -82,10 +83,10 @@ fn check_names(asker: &Asker, expected: &Expected) -> Result<(), TestCaseError> 
 
 /// A sample of all names that there can be gives the model's answers.
 fn check_answers(asker: &Asker, expected: &Expected, seed: u64, sample: usize) -> Result<(), TestCaseError> {
-    let names: Vec<&str> = expected.universe().collect();
+    let names = universe();
     let step = (names.len() / sample.min(names.len())).max(1);
     let offset = (seed % step as u64) as usize;
-    for name in names.into_iter().skip(offset).step_by(step) {
+    for name in names.iter().skip(offset).step_by(step) {
         for qtype in ["A", "AAAA", "SRV", "TXT", "PTR"] {
             let reply = asker.ask(name, qtype);
             let wanted = expected.reply(name, qtype);

@@ -1,0 +1,55 @@
+//! Data of TXT records: character strings, each an octet of length and so many octets (RFC 1035 §3.3).
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Appends `key=value` as a character string, if it is short enough to be one.
+pub fn push_fact(txt: &mut Vec<u8>, key: &str, value: &str) {
+    if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
+        txt.push(length);
+        txt.extend_from_slice(key.as_bytes());
+        txt.push(b'=');
+        txt.extend_from_slice(value.as_bytes());
+    }
+}
+
+/// The strings, for people and for files.
+pub fn strings(txt: &[u8]) -> Vec<String> {
+    let mut rest = txt;
+    let mut strings = Vec::new();
+    while let Some((&length, tail)) = rest.split_first() {
+        let (string, tail) = tail.split_at(usize::from(length).min(tail.len()));
+        strings.push(String::from_utf8_lossy(string).into_owned());
+        rest = tail;
+    }
+    strings
+}
+
+/// For serde: as a list of strings.
+pub fn serialize<S: Serializer>(txt: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    strings(txt).serialize(serializer)
+}
+
+/// For serde: from a list of strings.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<[u8]>, D::Error> {
+    let mut txt = Vec::new();
+    for string in Vec::<String>::deserialize(deserializer)? {
+        let length = u8::try_from(string.len()).map_err(serde::de::Error::custom)?;
+        txt.push(length);
+        txt.extend_from_slice(string.as_bytes());
+    }
+    Ok(txt.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_strings() {
+        let mut txt = Vec::new();
+        push_fact(&mut txt, "net", "rail0");
+        push_fact(&mut txt, "node", &"x".repeat(251)); // 256 octets with the key: too many
+        push_fact(&mut txt, "zone", &"y".repeat(250));
+        assert_eq!(strings(&txt), ["net=rail0".to_owned(), format!("zone={}", "y".repeat(250))]);
+    }
+}
