@@ -31,7 +31,7 @@ advisories: ## Check the dependencies against the RustSec database (downloads it
 
 shellcheck:
 	@tests/tools/packages.sh
-	shellcheck tests/run.sh tests/tools/*.sh .ci/run
+	shellcheck tests/*.sh tests/tools/*.sh .ci/run
 
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each
 	@tests/fuzz.sh $(FUZZ_SECONDS)

@@ -2,7 +2,7 @@
 # Every test: installs the tools, builds the binaries, runs cargo's tests and a short round of fuzzing, then says how
 # many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 tests/tools/packages.sh || exit 1
 tests/tools/build.sh >/dev/null || exit 1

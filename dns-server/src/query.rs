@@ -86,6 +86,13 @@ pub struct Edns {
     pub dnssec_ok: bool,
 }
 
+impl Edns {
+    /// From a payload and the first octet of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
+    pub fn new(payload: u16, flags: u8) -> Self {
+        Self { payload: payload.max(MIN_UDP as u16), dnssec_ok: flags & 0x80 != 0 }
+    }
+}
+
 /// The first question of a packet, as it stands there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
@@ -166,7 +173,7 @@ impl Query {
             (0, []) => None,
             // Root owner, type OPT, payload, extended code, version 0, flags, no options.
             (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, 0]) => {
-                Some(Edns { payload: u16::from_be_bytes([high, low]), dnssec_ok: flags & 0x80 != 0 })
+                Some(Edns::new(u16::from_be_bytes([high, low]), flags))
             }
             _ => return None,
         };
@@ -192,7 +199,7 @@ impl Style {
     fn limit(self, edns: Option<Edns>) -> usize {
         match (self.datagram, edns) {
             (false, _) => usize::from(u16::MAX),
-            (true, Some(edns)) => usize::from(edns.payload).clamp(MIN_UDP, MAX_UDP),
+            (true, Some(edns)) => usize::from(edns.payload).min(MAX_UDP),
             (true, None) => MIN_UDP,
         }
     }

@@ -100,7 +100,7 @@ fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
     let is_only_additional = packet.get(6..10) == Some(&[0; 4]) && packet.get(10..12) != Some(&[0; 2]);
     match packet.get(question_end..)? {
         &[0, 0, 41, high, low, _, _, flags, _, _, _, ..] if is_only_additional => {
-            Some(Edns { payload: u16::from_be_bytes([high, low]), dnssec_ok: flags & 0x80 != 0 })
+            Some(Edns::new(u16::from_be_bytes([high, low]), flags))
         }
         _ => None,
     }

@@ -5,10 +5,12 @@ set -euo pipefail
 
 # command, package
 needed=(
-  "dig     bind9-dnsutils"
-  "kdig    knot-dnsutils"
-  "dnsperf dnsperf"
-  "ip      iproute2"
+  "dig        bind9-dnsutils"
+  "kdig       knot-dnsutils"
+  "dnsperf    dnsperf"
+  "ip         iproute2"
+  "g++        g++"
+  "shellcheck shellcheck"
 )
 
 # Debian keeps `ip` out of the PATH of users other than root.

@@ -13,6 +13,8 @@ use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_runtime::Index;
 
 fuzz_target!(|text: &str| {
+    // The server's own reader of files: streams, lists, line numbers, limits.
+    multinet_dns::source::manifests::count_served(text.as_bytes());
     let Ok(documents) = manifest::documents(text) else { return };
     let settings = ZoneSettings { ttl: 5, ns_addresses: [].into() };
     let zones = Zones::new(vec!["z".parse().expect("a constant")], &[], &settings).expect("constants");
@@ -21,8 +23,8 @@ fuzz_target!(|text: &str| {
         let Ok(Some(manifest)) = manifest::admit(document) else { continue };
         assert!(manifest.object.validate().is_ok(), "admitted and yet not valid");
         match manifest.object {
-            Object::Service(service) => Index::apply(&state, service),
-            Object::Slice(slice) => Index::apply(&state, slice),
+            Object::Service(service) => Index::apply(&state, *service),
+            Object::Slice(slice) => Index::apply(&state, *slice),
         }
     }
     // Nothing is retained from the list but the objects themselves: this makes all of them current.
