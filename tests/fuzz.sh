@@ -10,22 +10,23 @@ flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Ccodegen-units=1 --cfg fuzzing)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 # By hand, because RUSTFLAGS without --target would instrument build scripts too.
-RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --manifest-path dns-server/fuzz/Cargo.toml --bins
+RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path dns-server/fuzz/Cargo.toml --bins
+status=0
 for source in dns-server/fuzz/targets/*.rs; do
   name=$(basename "$source" .rs)
   corpus=$CARGO_TARGET_DIR/corpus/$name
   mkdir -p "$corpus"
   seeds=dns-server/fuzz/seeds/$name
-  [ -d "$seeds" ] || seeds=
+  [ "$name" != manifest ] || seeds=deploy/examples/quickstart
   echo "fuzzing $name for ${seconds}s" >&2
   log=$(mktemp)
   if ! "$CARGO_TARGET_DIR/$target/release/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -artifact_prefix="$CARGO_TARGET_DIR/$name-" "$corpus" ${seeds:+"$seeds"} >"$log" 2>&1; then
+    -artifact_prefix="$CARGO_TARGET_DIR/$name-" "$corpus" "$seeds" >"$log" 2>&1; then
     tail -40 "$log" >&2
-    rm -f "$log"
     echo "fuzz target $name failed; the input is $CARGO_TARGET_DIR/$name-*" >&2
-    exit 1
+    status=1
   fi
   grep -E '^(Done|#[0-9]+.*DONE)' "$log" | tail -1 >&2
   rm -f "$log"
 done
+exit "$status"

@@ -6,24 +6,18 @@
 //! ```
 //! use multinet_crds::manifest;
 //!
-//! let text = "
-//! apiVersion: multinetwork.numaproj.io/v1alpha1
-//! kind: MultiNetworkService
-//! metadata: {name: infer, namespace: vision}
-//! spec: {networks: [{name: rdma-a, alias: Rail0}]}
-//! ";
-//! for document in manifest::documents(text)? {
-//!     match manifest::admit(document) {
-//!         Ok(Some(manifest)) => println!("{}", manifest.object.kind()),
-//!         Ok(None) => {} // of another API group
-//!         Err(rejected) => assert!(
-//!             rejected.to_string().starts_with(
-//!                 "MultiNetworkService vision/infer: spec.networks[0].alias: must be a DNS label"
-//!             )
-//!         ),
-//!     }
-//! }
-//! # Ok::<(), manifest::SyntaxError>(())
+//! let document = serde_json::json!({
+//!     "apiVersion": "multinetwork.numaproj.io/v1alpha1",
+//!     "kind": "MultiNetworkService",
+//!     "metadata": {"name": "infer", "namespace": "vision"},
+//!     "spec": {"networks": [{"name": "rdma-a", "alias": "Rail0"}]},
+//! });
+//! let rejected = manifest::admit(document).unwrap_err();
+//! assert!(
+//!     rejected.to_string().starts_with(
+//!         "MultiNetworkService vision/infer: spec.networks[0].alias: must be a DNS label"
+//!     )
+//! );
 //! ```
 
 mod shape;
@@ -127,44 +121,6 @@ impl fmt::Display for Rejected {
             write!(f, "{} {violation}", if index == 0 { ":" } else { ";" })?;
         }
         Ok(())
-    }
-}
-
-/// Text that is not YAML.
-#[derive(Debug, thiserror::Error)]
-#[error("not YAML: {0}")]
-pub struct SyntaxError(#[from] serde_saphyr::Error);
-
-/// The documents of a YAML or JSON text. Items of a `List` count as documents of their own, as they do to
-/// kubectl; empty documents do not count.
-pub fn documents(text: &str) -> Result<Vec<Value>, SyntaxError> {
-    let options = serde_saphyr::options! {
-        // The text is in memory already; what remains to be bounded is what aliases make of it.
-        budget: serde_saphyr::budget! {
-            max_documents: usize::MAX,
-            max_events: usize::MAX,
-            max_nodes: usize::MAX,
-            max_total_scalar_bytes: usize::MAX,
-        },
-        // As kubectl's parser, which reads YAML 1.1.
-        legacy_octal_numbers: true,
-        // Errors on one line.
-        with_snippet: false,
-    };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
-    Ok(documents.into_iter().flat_map(flatten).collect())
-}
-
-/// The items of a `List`, or the document itself.
-fn flatten(mut document: Value) -> Vec<Value> {
-    let is_list = text(&document, "/apiVersion") == Some("v1") && text(&document, "/kind") == Some("List");
-    match document.get_mut("items").map(Value::take) {
-        Some(Value::Array(items)) if is_list => items,
-        Some(items) => {
-            document["items"] = items;
-            vec![document]
-        }
-        None => vec![document],
     }
 }
 

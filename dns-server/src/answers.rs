@@ -71,6 +71,17 @@ impl Answers {
                 answers.pin(&name);
             }
         }
+        // A zone within another: the names between the two apexes exist, because the inner one does.
+        for zone in answers.zones.iter() {
+            if let Some(above) =
+                zone.apex().parent().filter(|above| answers.zones.find(above.as_wire()).is_some())
+            {
+                if !answers.names.contains_key(&above) {
+                    answers.put(&above, Arc::new(Node::default()));
+                }
+                answers.pin(&above);
+            }
+        }
         answers
     }
 
@@ -275,6 +286,9 @@ impl Publisher {
             changed |= self.answers.put(&name, node);
         }
         for (address, target) in built.pointers {
+            if self.answers.zone_of(name::reverse_name(address).as_wire()).is_none() {
+                continue;
+            }
             self.pointers.entry(address).or_default().insert(Arc::clone(&key), (target, built.ttl));
             changed |= self.publish_pointers(address);
         }
@@ -283,8 +297,8 @@ impl Publisher {
         for address in before.addresses.into_iter().filter(|address| !kept.contains(address)) {
             if let Some(publishers) = self.pointers.get_mut(&address) {
                 publishers.remove(&key);
+                changed |= self.publish_pointers(address);
             }
-            changed |= self.publish_pointers(address);
         }
         let kept: HashSet<&Name> = now.hosts.iter().chain(&now.sets).collect();
         for name in before.sets.iter().chain(&before.hosts).filter(|name| !kept.contains(name)) {
@@ -321,9 +335,6 @@ impl Publisher {
     /// Puts the PTR set of an address in order after a change of who publishes it.
     fn publish_pointers(&mut self, address: IpAddr) -> bool {
         let owner = name::reverse_name(address);
-        if self.answers.zone_of(owner.as_wire()).is_none() {
-            return false;
-        }
         let set = self.pointers.get(&address).and_then(|publishers| {
             let ttl = publishers.values().map(|&(_, ttl)| ttl).min()?;
             let mut set = RrsetWriter::new(rtype::PTR, ttl);
@@ -418,6 +429,27 @@ mod tests {
         publisher.publish([(key("s"), Built::default())]);
         assert_eq!(publisher.answers().len(), before);
         assert!(publisher.services.is_empty() && publisher.pointers.is_empty());
+    }
+
+    #[test]
+    fn addresses_outside_the_reverse_zones_are_not_kept() {
+        let mut publisher = publisher();
+        publisher.publish([(key("s"), built("s", "fd00::1"))]);
+        assert!(publisher.pointers.is_empty());
+        publisher.publish([(key("s"), Built::default())]);
+        assert!(publisher.services.is_empty());
+    }
+
+    #[test]
+    fn names_between_nested_zones_exist() {
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        let zones = ["z", "a.b.z"].map(|zone| zone.parse().unwrap()).into();
+        let reverse = ["in-addr.arpa", "168.192.in-addr.arpa"].map(|zone| zone.parse().unwrap());
+        let answers = Answers::new(Zones::new(zones, &reverse, &settings).unwrap(), 1);
+        let publisher = Publisher::new(Arc::new(answers));
+        assert_eq!(rrsets(&publisher, "b.z"), Some(0));
+        assert_eq!(rrsets(&publisher, "192.in-addr.arpa"), Some(0));
+        assert_eq!(rrsets(&publisher, "c.z"), None);
     }
 
     #[test]

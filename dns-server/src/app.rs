@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use multinet_runtime::{Admin, LogLevel, Readiness, drain, log, register_process_metrics};
+use multinet_runtime::{Admin, LogLevel, Readiness, WatchMetrics, drain, log, register_process_metrics};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -32,59 +32,37 @@ pub fn run(config: Config) -> Result<()> {
         warn!(%error, "the limit of open files stays as it is");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let server = Server::bind(config, log_level).await?;
-        server.serve().await
-    })
+    // The calling thread may block in what follows: signals and probes are answered on others.
+    runtime.block_on(serve(config, log_level))
 }
 
-/// A server that has all it needs and answers nothing yet.
-struct Server {
-    config: Config,
-    state: Arc<State>,
-    engine: Engine,
-    listeners: Listeners,
-    admin: Option<(TcpListener, Admin)>,
-    source: source::Prepared,
-    readiness: Readiness,
-    source_metrics: SourceMetrics,
-}
+async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
+    let readiness = Readiness::default();
+    let starting = readiness.register("start");
+    let shutdown = drain::on_signal(readiness.clone(), config.lameduck);
+    let tasks = TaskTracker::new();
+    let mut registry = Registry::default();
+    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
+    let watch_metrics = WatchMetrics::register(&mut registry);
+    let (tallies, source_metrics) = (Tallies::default(), SourceMetrics::default());
+    let latency = metrics::programming_latency();
 
-impl Server {
-    async fn bind(config: Config, log_level: LogLevel) -> Result<Self> {
-        let readiness = Readiness::default();
-        let mut registry = Registry::default();
-        register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
-        let tallies = Tallies::default();
-        let source_metrics = SourceMetrics::default();
-        let latency = metrics::programming_latency();
-
-        let admin_listener = match config.admin {
-            Some(address) => Some(bind_admin(address).await?),
-            None => None,
-        };
-        let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
-        let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
-        let zones = zones(&config, &listeners)?;
-        let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
-        let answers = Arc::new(Answers::new(zones, serial));
-        let observe = latency.clone();
-        let state = Arc::new(State::new(answers, config.ttl, move |took| {
-            observe.observe(took.as_secs_f64());
-        }));
-        metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
-        let mut source = source::prepare(&config.source, &readiness, &source_metrics, &mut registry).await?;
-        if let Some(saved) = saved {
-            state.restore(saved);
-        }
-        source.publish(&state);
-
-        let settings = Settings {
-            rotate: config.rotate,
-            log_queries: config.log_queries,
-            transfer_to: config.transfer_to.clone(),
-        };
-        let engine = Engine::new(Arc::clone(&state), settings, tallies);
+    // What fails at once comes first, what takes time after it.
+    let admin = match config.admin {
+        Some(address) => Some(bind_admin(address).await?),
+        None => None,
+    };
+    let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
+    let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
+    let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
+    let answers = Arc::new(Answers::new(zones(&config, &listeners)?, serial));
+    let observe = latency.clone();
+    let state = Arc::new(State::new(answers, config.ttl, move |took| {
+        observe.observe(took.as_secs_f64());
+    }));
+    metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
+    let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
+    if let Some(listener) = admin {
         let described = Arc::clone(&state);
         let admin = Admin {
             readiness: readiness.clone(),
@@ -92,35 +70,37 @@ impl Server {
             log_level,
             debug_state: Arc::new(move || described.describe()),
         };
-        let admin = admin_listener.map(|listener| (listener, admin));
-        Ok(Self { config, state, engine, listeners, admin, source, readiness, source_metrics })
+        tasks.spawn(admin.serve(listener, shutdown.clone()));
     }
+    if let Some(saved) = saved {
+        state.restore(saved);
+    }
+    let source = source::prepare(&config.source, &state, &readiness, &source_metrics, watch_metrics).await?;
 
-    async fn serve(self) -> Result<()> {
-        let shutdown = drain::on_signal(self.readiness.clone(), self.config.lameduck);
-        let tasks = TaskTracker::new();
-        if let Some((listener, admin)) = self.admin {
-            info!("admin on http://{}", listener.local_addr()?);
-            tasks.spawn(admin.serve(listener, shutdown.clone()));
-        }
-        self.listeners.serve(&self.engine, &tasks, &shutdown)?;
-        let mut sources = self.source.follow(Arc::clone(&self.state), &shutdown);
-        if let Some((file, max_age)) = self.config.snapshot {
-            let keeping = keep::keep(file, max_age, self.state, self.source_metrics, shutdown.clone());
-            tasks.spawn(keeping);
-        }
-        let outcome = tokio::select! {
-            biased; // sources end with the shutdown too
-            () = shutdown.cancelled() => Ok(()),
-            _ = sources.join_next() => Err(anyhow!("the source of objects is no longer followed; see the log")),
-        };
-        shutdown.cancel();
-        if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
-            warn!("{unfinished}");
-        }
-        info!("stopped");
-        outcome
+    let settings =
+        Settings { rotate: config.rotate, log_queries: config.log_queries, transfer_to: config.transfer_to };
+    let engine = Engine::new(Arc::clone(&state), settings, tallies);
+    if let Some(address) = admin_address {
+        info!("admin on http://{address}");
     }
+    listeners.serve(&engine, &tasks, &shutdown)?;
+    let mut sources = source.follow(Arc::clone(&state), &shutdown);
+    if let Some((file, max_age)) = config.snapshot {
+        tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
+    }
+    starting.ready();
+
+    let outcome = tokio::select! {
+        biased; // sources end with the shutdown too
+        () = shutdown.cancelled() => Ok(()),
+        _ = sources.join_next() => Err(anyhow!("the source of objects is no longer followed; see the log")),
+    };
+    shutdown.cancel();
+    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
+        warn!("{unfinished}");
+    }
+    info!("stopped");
+    outcome
 }
 
 fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {

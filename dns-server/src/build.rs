@@ -1,5 +1,5 @@
 //! One service in, everything that DNS says about it out: pure, and the only place that knows the
-//! schema of names below a service (DESIGN: "DNS").
+//! schema of names below a service (docs/dns.md).
 //!
 //! With `S` = `<service>.<namespace>.svc.<zone>`, the same shape stands twice: below `S` for all
 //! networks together and below `<alias>._net.S` for each one.
@@ -16,20 +16,9 @@ use std::sync::Arc;
 
 use multinet_runtime::ObjectKey;
 
-use crate::index::{Endpoint, Port, ProtocolLabel, Slice};
+use crate::index::{Endpoint, Port, ProtocolLabel, ServiceView};
 use crate::name::Name;
 use crate::rrset::{self, Node, Rrset, RrsetWriter, Service, rtype};
-
-/// What DNS is to say about one service.
-#[derive(Debug, Clone)]
-pub struct ServiceView<'a> {
-    /// Its namespace and name.
-    pub key: &'a ObjectKey,
-    /// Time to live of its records, in seconds.
-    pub ttl: u32,
-    /// Its slices, whoever wrote them, in a stable order.
-    pub slices: Vec<&'a Slice>,
-}
 
 /// The names of one service with their prebuilt answers.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -252,6 +241,7 @@ fn address_sets(node: &Node) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::Slice;
     use crate::name;
 
     fn key() -> ObjectKey {

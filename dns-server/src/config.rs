@@ -114,7 +114,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "MULTINET_UDP_WORKERS", help_heading = "Listeners")]
     udp_workers: Option<NonZeroUsize>,
 
-    /// TCP and TLS connections at one time; more are closed at once
+    /// TCP and TLS connections at one time, of HTTPS and QUIC a sixteenth each; more are closed at once
     #[arg(
         long,
         value_name = "N",
@@ -328,7 +328,20 @@ fn zone(text: &str) -> Result<Name, String> {
 fn reverse_zone(text: &str) -> Result<Name, String> {
     let name: Name = text.parse().map_err(|error| format!("{error}"))?;
     let is_reverse = ["in-addr.arpa", "ip6.arpa"].iter().any(|top| is_below(&name, top));
-    if is_reverse { Ok(name) } else { Err("a reverse zone lies below in-addr.arpa or ip6.arpa".to_owned()) }
+    if !is_reverse {
+        return Err("a reverse zone lies below in-addr.arpa or ip6.arpa".to_owned());
+    }
+    // The name of a single address owns PTR records; a zone's apex has other things to say.
+    if is_below(&name, "in-addr.arpa") && labels(&name) >= 6
+        || is_below(&name, "ip6.arpa") && labels(&name) >= 34
+    {
+        return Err("a reverse zone holds more than one address: leave out the last part".to_owned());
+    }
+    Ok(name)
+}
+
+fn labels(name: &Name) -> usize {
+    std::iter::successors(name.parent(), Name::parent).count()
 }
 
 fn is_below(name: &Name, top: &str) -> bool {
@@ -347,4 +360,59 @@ fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time as 500ms, 5s, 10m or 1h".to_owned();
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(parsed).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(flags: &[&str]) -> Result<Config, String> {
+        let args =
+            Args::try_parse_from(["multinet-dns"].iter().chain(flags)).map_err(|error| error.to_string())?;
+        Config::new(args).map_err(|error| error.to_string())
+    }
+
+    fn listen(flags: &[&str]) -> Vec<String> {
+        config(flags).unwrap().listen.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn where_it_listens_depends_on_the_source() {
+        assert_eq!(listen(&["--manifests", "x"]), ["dns://127.0.0.1:5353"]);
+        assert_eq!(listen(&[]), ["dns://[::]:53"]);
+        assert_eq!(
+            listen(&["--listen", "127.0.0.1:1", "--listen", "[::1]:1"]),
+            ["dns://127.0.0.1:1", "dns://[::1]:1"]
+        );
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.source, Source::Kubernetes);
+        assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
+        assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
+        assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
+        assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
+        assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for (flags, message) in [
+            (&["--zone", "a", "--zone", "A."][..], "given twice"),
+            (&["--zone", "a", "--zone", "b.svc.a"], "lies among the services"),
+            (&["--zone", "10.in-addr.arpa"], "--reverse-zone"),
+            (&["--reverse-zone", "a"], "in-addr.arpa or ip6.arpa"),
+            (&["--reverse-zone", "1.0.0.10.in-addr.arpa"], "more than one address"),
+            (&["--listen", "tls://127.0.0.1:1"], "needs a certificate"),
+            (&["--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"], "port of its own"),
+            (&["--ttl", "3601"], "3601 is not in 0..=3600"),
+            (&["--lameduck=-1s"], "write a time"),
+        ] {
+            let error = config(flags).unwrap_err();
+            assert!(error.contains(message), "{flags:?}: {error}");
+        }
+        assert!(config(&["--zone", &format!("{0}.{0}.{0}.{1}", "x".repeat(63), "y".repeat(58))]).is_err());
+    }
 }

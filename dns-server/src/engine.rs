@@ -143,6 +143,10 @@ impl Worker {
     ) -> Result<Transfer, Rcode> {
         let question = &query.question;
         let error = |rcode, out| Err(query::render_error(packet, question.end(), rcode, query.edns, out));
+        if self.answers.freshness() == Freshness::Unsynced {
+            // As to every question: not ready.
+            return Err(query::render(&self.answers, self.style, query, packet, self.turn, out));
+        }
         let is_apex = |zone: &&Zone| zone.apex().as_wire() == question.name();
         let Some(zone) = self.answers.zone_of(question.name()).filter(is_apex) else {
             return error(Rcode::NotAuth, out);

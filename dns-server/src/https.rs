@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,12 @@ use hickory_proto::op::Message;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -37,46 +39,71 @@ const MEDIA_TYPE: &str = "application/dns-message";
 /// How long a request may take to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
+/// How long a connection may be without a request; the same as for TCP.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
 /// Time between two pings, and how long an answer to one may take, so that dead peers are noticed.
 const PING: Duration = Duration::from_secs(20);
 
-/// Requests under way on one connection.
-const STREAMS: u32 = 100;
+/// Requests under way on one connection. Each may hold a reply of 64 KiB that the client does not take.
+const STREAMS: u32 = 16;
+
+/// Octets of a request's head; a query in a path has at most some 700.
+const MAX_HEAD: u32 = 8 << 10;
 
 /// A query has no more octets than TCP's length can say.
 const MAX_QUERY: usize = 65_535;
 
-/// The whole life of one connection, after its handshake.
+/// The whole life of one connection, after its handshake, in which the client has chosen HTTP/2 or not.
 ///
 /// # Errors
 ///
 /// If the connection breaks.
 pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
     peer: IpAddr,
     worker: Worker,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let worker = Arc::new(Mutex::new(worker));
+    let (requested, requests) = watch::channel(());
     let service = service_fn(move |request| {
+        requested.send_replace(());
         let worker = Arc::clone(&worker);
         async move { Ok::<_, Infallible>(respond(request, peer, &worker).await.unwrap_or_else(refuse)) }
     });
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
-    let mut http2 = server.http2();
-    http2.timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
-    http2.keep_alive_interval(PING).keep_alive_timeout(PING);
-    let connection = server.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    ended.map_err(io::Error::other)
+    let io = TokioIo::new(stream);
+    if is_http2 {
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(MAX_HEAD);
+        server.keep_alive_interval(PING).keep_alive_timeout(PING);
+        let connection = pin!(server.serve_connection(io, service));
+        watched(connection, http2::Connection::graceful_shutdown, requests, shutdown).await
+    } else {
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(IDLE_TIME).max_buf_size(4 * MAX_HEAD as usize);
+        let connection = pin!(server.serve_connection(io, service));
+        watched(connection, http1::Connection::graceful_shutdown, requests, shutdown).await
+    }
+}
+
+/// Drives a connection until it ends, and for a while only once nothing has been asked for [`IDLE_TIME`]: a
+/// client that answers pings, or does not take its replies, would keep its place for ever.
+async fn watched<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    end_gracefully: impl FnOnce(Pin<&mut C>),
+    mut requests: watch::Receiver<()>,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let idle = async { while timeout(IDLE_TIME, requests.changed()).await.is_ok_and(|seen| seen.is_ok()) {} };
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = idle => {}
+        () = shutdown.cancelled() => {}
+    }
+    end_gracefully(connection.as_mut());
+    timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
 }
 
 /// What is wrong with a request.

@@ -12,7 +12,6 @@ use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, Protocol, la
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 
-use crate::build::ServiceView;
 use crate::{name, txt};
 
 /// What DNS needs of a MultiNetworkService.
@@ -186,6 +185,17 @@ fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) 
         }
     }
     txt.into()
+}
+
+/// What DNS is to say about one service.
+#[derive(Debug, Clone)]
+pub struct ServiceView<'a> {
+    /// Its namespace and name.
+    pub key: &'a ObjectKey,
+    /// Time to live of its records, in seconds.
+    pub ttl: u32,
+    /// Its slices, whoever wrote them, in a stable order.
+    pub slices: Vec<&'a Slice>,
 }
 
 /// All services and slices, and which services have changed since they were last asked for.

@@ -22,7 +22,7 @@
 //!                  slow        odd packets, read by hickory's parser
 //! ```
 //!
-//! Each layer knows only the one before: [`index`] knows no DNS, [`build`] no map, [`answers`] no packet,
+//! Each layer knows only those before it: [`index`] knows no RRset, [`build`] no map, [`answers`] no packet,
 //! [`query`] no socket. All of these are pure but for the map and its clock.
 //!
 //! # What is shared, and how
@@ -64,6 +64,5 @@ pub mod tcp;
 pub mod tls;
 pub mod transfer;
 pub mod txt;
-#[expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet info have no safe wrapper")]
 pub mod udp;
 pub mod zone;

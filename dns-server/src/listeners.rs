@@ -16,11 +16,21 @@ use crate::tcp::{Connections, StreamListener};
 use crate::tls::Certificates;
 use crate::udp::UdpListener;
 
+/// HTTPS may have one connection where TCP and TLS may have this many.
+const HTTPS_SHARE: usize = 16;
+
+/// QUIC may have one connection where TCP and TLS may have this many.
+const QUIC_SHARE: usize = 16;
+
 /// Bound sockets, and what they need to serve.
 pub struct Listeners {
     bound: Vec<Bound>,
     certificates: Option<Certificates>,
     connections: Connections,
+    /// HTTPS has a limit of its own, so that it cannot starve plain DNS; its connections hold more, too.
+    https: Connections,
+    /// So has QUIC, for the same reasons.
+    quic: Connections,
 }
 
 enum Bound {
@@ -74,7 +84,9 @@ impl Listeners {
         Ok(Self {
             bound: config.listen.iter().map(bind).collect::<Result<_>>()?,
             certificates,
-            connections: Connections::new(config.tcp_max_connections, refused),
+            connections: Connections::new(config.tcp_max_connections, refused.clone()),
+            https: Connections::new((config.tcp_max_connections / HTTPS_SHARE).max(1), refused.clone()),
+            quic: Connections::new((config.tcp_max_connections / QUIC_SHARE).max(1), refused),
         })
     }
 
@@ -85,7 +97,7 @@ impl Listeners {
 
     /// Serves until `shutdown`, and then what is under way; all of it is in `tasks`.
     pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
-        let Self { bound, certificates, connections } = self;
+        let Self { bound, certificates, connections, https, quic } = self;
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
         };
@@ -107,12 +119,13 @@ impl Listeners {
                 Bound::Https(listener, _) => {
                     let certificates = certificates_for(listen)?;
                     let streams =
-                        StreamListener::https(listener, certificates, engine.clone(), connections.clone())?;
+                        StreamListener::https(listener, certificates, engine.clone(), https.clone())?;
                     tasks.spawn(streams.run(shutdown.clone()));
                 }
                 Bound::Quic(socket, _) => {
-                    let certificates = certificates_for(listen)?.resolver();
-                    tasks.spawn(QuicListener::new(socket, certificates, engine)?.run(shutdown.clone()));
+                    let certificates = certificates_for(listen)?;
+                    let listener = QuicListener::new(socket, certificates, engine.clone(), quic.clone())?;
+                    tasks.spawn(listener.run(shutdown.clone()));
                 }
             }
             info!("listening on {listen}");

@@ -72,7 +72,7 @@ impl Rcode {
 /// Extended DNS Errors that are sent (RFC 8914 §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-enum ExtendedError {
+pub(crate) enum ExtendedError {
     StaleAnswer = 3,
     NotReady = 14,
 }
@@ -354,17 +354,22 @@ impl<'o> Reply<'o> {
         let additional = self.start + Section::Additional as usize;
         let records = u16::from_be_bytes([self.out[additional], self.out[additional + 1]]) + 1;
         self.out[additional..additional + 2].copy_from_slice(&records.to_be_bytes());
-        let [size_high, size_low] = (MAX_UDP as u16).to_be_bytes();
-        let flags = if edns.dnssec_ok { 0x80 } else { 0 };
-        self.out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0]);
-        match error {
-            None => self.out.extend_from_slice(&[0, 0]),
-            Some(error) => {
-                let [high, low] = (error as u16).to_be_bytes();
-                self.out.extend_from_slice(&[0, EXTENDED_ERROR as u8, 0, 15, 0, 2, high, low]);
-            }
-        }
+        push_opt(self.out, edns, code, error);
         rcode
+    }
+}
+
+/// Appends an OPT record (RFC 6891 §6.1.2): our payload, the high part of the code, the DO bit of the query.
+pub(crate) fn push_opt(out: &mut Vec<u8>, edns: Edns, code: u16, error: Option<ExtendedError>) {
+    let [size_high, size_low] = (MAX_UDP as u16).to_be_bytes();
+    let flags = if edns.dnssec_ok { 0x80 } else { 0 };
+    out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0]);
+    match error {
+        None => out.extend_from_slice(&[0, 0]),
+        Some(error) => {
+            let [high, low] = (error as u16).to_be_bytes();
+            out.extend_from_slice(&[0, EXTENDED_ERROR as u8, 0, 15, 0, 2, high, low]);
+        }
     }
 }
 

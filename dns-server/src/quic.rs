@@ -1,30 +1,78 @@
-//! DNS over QUIC (RFC 9250): hickory's transport in front of our answers.
+//! DNS over QUIC (RFC 9250): quinn in front of our answers, one stream for each query.
 //!
-//! hickory terminates the transport and parses; the reply is rendered as for TCP, then handed to hickory as
-//! records, because that is what it sends.
+//! This file accepts connections and streams; what happens on one stream is told in `quic/stream.rs`.
+//!
+//! **Nobody waits for anybody.** Every handshake, connection and stream has a task of its own; what is slow,
+//! reset or lost ends nothing but itself. Who breaks the protocol loses the connection (§4.3.3).
+//!
+//! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other listeners.
+//! When several handshakes are under way, a client that has not shown that it receives at its address must
+//! do so first, which costs us no state (RFC 9000 §8.1.2). A connection has few streams and small windows.
+//!
+//! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
+//! answered. Early data is not taken: it could be replayed (§4.5).
 
+mod stream;
+
+use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use hickory_proto::op::{Header, HeaderCounts, Message, Metadata, ResponseCode};
-use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
-use hickory_server::Server;
-use hickory_server::net::runtime::Time;
-use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
-use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
-use rustls::server::ResolvesServerCert;
-use tokio::net::UdpSocket;
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{
+    ConnectionError, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,
+};
+use tokio::select;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
-use crate::engine::{Engine, Handled, Proto, Worker};
+use crate::engine::{Engine, Proto};
+use crate::tcp::Connections;
+use crate::tls::Certificates;
 
-/// How long a handshake, a request, or a silence between requests may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
+const ALPN: &[u8] = b"doq";
 
-/// Serves one address.
-pub struct QuicListener(Server<Handler>);
+/// How long a handshake may take.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
+/// How long a connection may be without a packet, and without a query; the same as for TCP. More than a
+/// stream can last, so that none is under way when it has passed.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// How long queries under way have when the server stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long peers may take to see that we have closed.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// Handshakes under way from which on addresses must be proven.
+const UNPROVEN: usize = 8;
+
+/// Connections that the endpoint keeps until we look; we look at once.
+const UNSEEN: usize = 256;
+
+/// Queries under way on one connection.
+const STREAMS: u8 = 16;
+
+/// What may be on its way in one stream.
+const STREAM_WINDOW: u32 = 68 << 10;
+
+/// What may be on its way in one connection, in each direction.
+const WINDOW: u32 = 256 << 10;
+
+/// DOQ_NO_ERROR (RFC 9250 §4.3).
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+
+/// Accepts connections at one address.
+pub struct QuicListener {
+    endpoint: Endpoint,
+    engine: Engine,
+    connections: Connections,
+}
 
 impl QuicListener {
     /// A listener at a bound socket that does not block. To be called within a tokio runtime.
@@ -34,72 +82,124 @@ impl QuicListener {
     /// If the runtime cannot register the socket.
     pub fn new(
         socket: std::net::UdpSocket,
-        certificates: Arc<dyn ResolvesServerCert>,
-        engine: &Engine,
+        certificates: &Certificates,
+        engine: Engine,
+        connections: Connections,
     ) -> io::Result<Self> {
-        let mut server = Server::new(Handler(Mutex::new(engine.worker(Proto::Quic))));
-        server.register_quic_listener(UdpSocket::from_std(socket)?, PATIENCE, certificates)?;
-        Ok(Self(server))
+        let crypto =
+            QuicServerConfig::try_from(certificates.server_config(&[ALPN])).map_err(io::Error::other)?;
+        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(Arc::new(transport())).max_incoming(UNSEEN);
+        let endpoint =
+            Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
+        Ok(Self { endpoint, engine, connections })
     }
 
-    /// Serves until `shutdown`, then lets requests under way finish.
-    pub async fn run(mut self, shutdown: CancellationToken) {
-        shutdown.cancelled().await;
-        if let Err(error) = self.0.shutdown_gracefully().await {
-            error!(%error, "a DoQ listener ended with an error");
-        }
-    }
-}
-
-struct Handler(Mutex<Worker>);
-
-impl Handler {
-    /// The reply as our own paths give it. Zones are not transferred over this transport.
-    fn reply(&self, request: &Request) -> Option<Vec<u8>> {
-        let mut worker = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = Instant::now();
-        let mut reply = Vec::with_capacity(512);
-        let handled = worker.answer(request.as_slice(), request.src().ip(), &mut reply);
-        worker.took(1, begun.elapsed());
-        matches!(handled, Handled::Reply).then_some(reply)
-    }
-}
-
-#[async_trait::async_trait]
-impl RequestHandler for Handler {
-    async fn handle_request<R: ResponseHandler, T: Time>(
-        &self,
-        request: &Request,
-        mut response_handle: R,
-    ) -> ResponseInfo {
-        let mut nothing = Metadata::response_from_request(&request.metadata);
-        nothing.response_code = ResponseCode::ServFail;
-        let nothing = ResponseInfo::from(Header { metadata: nothing, counts: HeaderCounts::default() });
-        let Some(reply) = self.reply(request) else {
-            return nothing;
-        };
-        match resend(&reply, &mut response_handle).await {
-            Ok(info) => info,
-            Err(error) => {
-                debug!(%error, peer = %request.src(), "reply not sent");
-                nothing
+    /// Serves until `shutdown`, and then until the queries under way are answered.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let tasks = TaskTracker::new();
+        let handshakes = Arc::new(());
+        loop {
+            let incoming = select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                incoming = self.endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else {
+                error!("a QUIC listener has lost its socket; restart the server");
+                break;
+            };
+            // One count is ours.
+            if Arc::strong_count(&handshakes) > UNPROVEN && !incoming.remote_address_validated() {
+                if let Err(error) = incoming.retry() {
+                    debug!(%error, "address not proven");
+                }
+                continue;
             }
+            let Some(permit) = self.connections.admit() else {
+                incoming.refuse();
+                continue;
+            };
+            let (engine, shutdown) = (self.engine.clone(), shutdown.child_token());
+            let handshake = Arc::clone(&handshakes);
+            tasks.spawn(async move {
+                let peer = incoming.remote_address();
+                if let Err(error) = converse(incoming, handshake, &engine, shutdown).await {
+                    debug!(%peer, %error, "connection ended");
+                }
+                drop(permit);
+            });
         }
+        tasks.close();
+        // Who comes now can go elsewhere at once.
+        let refusing = async {
+            while let Some(incoming) = self.endpoint.accept().await {
+                incoming.refuse();
+            }
+            pending::<()>().await;
+        };
+        select! {
+            () = tasks.wait() => {}
+            () = refusing => {}
+        }
+        self.endpoint.close(NO_ERROR, b"");
+        // Who does not see it in time will time out.
+        let _ = timeout(CLOSE_TIME, self.endpoint.wait_idle()).await;
     }
 }
 
-/// Hands an encoded reply to hickory, which encodes it once more.
-async fn resend<R: ResponseHandler>(reply: &[u8], response_handle: &mut R) -> anyhow::Result<ResponseInfo> {
-    let message = Message::from_vec(reply)?;
-    let mut decoder = BinDecoder::new(reply);
-    Header::read(&mut decoder)?;
-    let queries = Queries::read(&mut decoder, message.queries.len())?;
-    let response = MessageResponseBuilder::new(&queries, message.edns.as_ref()).build(
-        message.metadata,
-        &message.answers,
-        &message.authorities,
-        &[],
-        &message.additionals,
-    );
-    Ok(response_handle.send_response(response).await?)
+fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(STREAMS.into())
+        .max_concurrent_uni_streams(0u8.into())
+        .datagram_receive_buffer_size(None)
+        .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIME.as_millis() as u32).into()))
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(WINDOW.into())
+        .send_window(WINDOW.into())
+        // The size of a reply is not to tell what was asked (RFC 9250 §5.4).
+        .pad_to_mtu(true);
+    transport
+}
+
+/// The whole life of one connection.
+async fn converse(
+    incoming: Incoming,
+    handshake: Arc<()>,
+    engine: &Engine,
+    shutdown: CancellationToken,
+) -> Result<(), ConnectionError> {
+    let connection = select! {
+        () = shutdown.cancelled() => return Ok(()),
+        connection = timeout(HANDSHAKE_TIME, incoming) => connection.map_err(|_| ConnectionError::TimedOut)??,
+    };
+    drop(handshake);
+    let worker = Arc::new(Mutex::new(engine.worker(Proto::Quic)));
+    let streams = TaskTracker::new();
+    let serve = |(to, from)| {
+        streams.spawn(stream::exchange(connection.clone(), Arc::clone(&worker), to, from));
+    };
+    loop {
+        let stream = select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            stream = timeout(IDLE_TIME, connection.accept_bi()) => stream,
+        };
+        match stream {
+            Ok(stream) => serve(stream?),
+            Err(_) => break,
+        }
+    }
+    // What had come before the shutdown; there are no more streams than these at a time.
+    for _ in 0..STREAMS {
+        let Ok(stream) = timeout(Duration::ZERO, connection.accept_bi()).await else { break };
+        serve(stream?);
+    }
+    streams.close();
+    if timeout(GRACE, streams.wait()).await.is_err() {
+        debug!(peer = %connection.remote_address(), "queries under way given up");
+    }
+    connection.close(NO_ERROR, b"");
+    Ok(())
 }

@@ -9,6 +9,12 @@ use crate::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::rrset::{HEADER, rtype};
 use crate::transfer::Wanted;
 
+/// Questions that are read before their number is complained about.
+const MAX_QUESTIONS: u16 = 2;
+
+/// Records that are read of a query: an SOA for IXFR, an OPT, a signature, and some to spare.
+const MAX_RECORDS: u32 = 8;
+
 /// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -61,6 +67,12 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let end = question.as_ref().map_or(HEADER, Question::end);
     if header[2] & 0x78 != 0 {
         return Verdict::Error(Rcode::NotImp, end, opt_behind(packet, end));
+    }
+    // No query has that many records, and reading them is work that a stranger could make us do.
+    let records: u32 =
+        [6, 8, 10].map(|at| u32::from(u16::from_be_bytes([header[at], header[at + 1]]))).iter().sum();
+    if questions > MAX_QUESTIONS || records > MAX_RECORDS {
+        return Verdict::Error(Rcode::FormErr, end, opt_behind(packet, end));
     }
     let (Some(question), Ok(message)) = (question, Message::from_vec(packet)) else {
         return Verdict::Error(Rcode::FormErr, end, opt_behind(packet, end));

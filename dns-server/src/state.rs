@@ -142,13 +142,14 @@ impl State {
 
     fn commit(&self) {
         let mut inner = self.lock();
-        let synced = inner.services_synced && inner.slices_synced;
-        // What is known in part only is kept back: a set cut short would be a wrong answer.
-        if !synced && self.answers.freshness() == Freshness::Unsynced {
+        // What is known in part only is kept back: a set cut short would be a wrong answer. Until then a
+        // snapshot's answers stay as they are. What was there before is no change that anybody waits for.
+        if !(inner.services_synced && inner.slices_synced) {
+            inner.triggered.clear();
             return;
         }
         inner.publish(self.default_ttl);
-        if synced && self.answers.freshness() != Freshness::Current {
+        if self.answers.freshness() != Freshness::Current {
             self.answers.set_freshness(Freshness::Current);
             inner.triggered.clear();
         }

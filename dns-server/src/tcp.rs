@@ -55,7 +55,7 @@ impl Connections {
         Self { free: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), refused }
     }
 
-    fn admit(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn admit(&self) -> Option<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.free).try_acquire_owned().ok();
         if permit.is_none() {
             self.refused.inc();
@@ -202,7 +202,10 @@ async fn serve_as(
         handshake = timeout(HANDSHAKE_TIME, acceptor.accept(stream)) => handshake??,
     };
     match proto {
-        Proto::Https => https::serve(stream, peer, engine.worker(proto), shutdown).await,
+        Proto::Https => {
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            https::serve(stream, is_http2, peer, engine.worker(proto), shutdown).await
+        }
         _ => serve(stream, peer, engine.worker(proto), shutdown).await,
     }
 }

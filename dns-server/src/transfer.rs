@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::vec;
 
 use crate::name::Name;
-use crate::query::Query;
+use crate::query::{self, Query};
 use crate::rrset::{HEADER, Node, Rrset};
 
 /// Room in one message: what TCP's length prefix can say.
 const MESSAGE: usize = 65_535;
+
+/// A day in the serial's hundredths of a second.
+const A_DAY: u32 = 24 * 60 * 60 * 100;
 
 /// What kind of transfer is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct ZoneCopy {
 #[derive(Debug)]
 pub struct Transfer {
     head: Vec<u8>,
+    /// The OPT record of the first message; empty if the query had none (RFC 5936 §2.2.5).
+    opt: Vec<u8>,
     first: bool,
     records: Records,
     pending: Option<Vec<u8>>,
@@ -53,8 +58,15 @@ impl Transfer {
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-        let up_to_date = wanted == Wanted::Since(Some(zone.serial));
-        Self { head, first: true, records: Records::new(zone, up_to_date), pending: None }
+        // Whoever has a newer version is not sent back to ours (RFC 1995 §2). It can only be a little newer, from
+        // a replica whose clock is ahead; a serial far off, such as 0, was never one of ours.
+        let is_newest = |known: u32| known.wrapping_sub(zone.serial) < A_DAY;
+        let up_to_date = matches!(wanted, Wanted::Since(Some(known)) if is_newest(known));
+        let mut opt = Vec::new();
+        if let Some(edns) = query.edns {
+            query::push_opt(&mut opt, edns, 0, None);
+        }
+        Self { head, opt, first: true, records: Records::new(zone, up_to_date), pending: None }
     }
 }
 
@@ -66,13 +78,16 @@ impl Iterator for Transfer {
     fn next(&mut self) -> Option<Vec<u8>> {
         let mut record = self.pending.take().or_else(|| self.records.next())?;
         let mut message = self.head.clone();
-        if !std::mem::replace(&mut self.first, false) {
+        let opt = if std::mem::replace(&mut self.first, false) {
+            std::mem::take(&mut self.opt)
+        } else {
             message.truncate(HEADER);
             message[5] = 0;
-        }
+            Vec::new()
+        };
         let mut count: u16 = 0;
         loop {
-            if message.len() + record.len() > MESSAGE || count == u16::MAX {
+            if message.len() + record.len() + opt.len() > MESSAGE || count == u16::MAX {
                 self.pending = Some(record);
                 break;
             }
@@ -84,6 +99,8 @@ impl Iterator for Transfer {
             }
         }
         message[6..8].copy_from_slice(&count.to_be_bytes());
+        message[11] = u8::from(!opt.is_empty());
+        message.extend_from_slice(&opt);
         Some(message)
     }
 }

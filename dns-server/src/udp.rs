@@ -13,6 +13,7 @@
 //!
 //! This file is the threads; the system calls, and all that is unsafe, are in `udp/batch.rs`.
 
+#[expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet info have no safe wrapper")]
 mod batch;
 
 use std::io;

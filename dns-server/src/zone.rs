@@ -16,6 +16,10 @@ const SCHEMA_VERSION_TTL: u32 = 28_800;
 /// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
 const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
 
+/// With an apex of more octets, the names of an SOA record in full might not fit 512 octets behind the longest
+/// question.
+const LONG_APEX: usize = 80;
+
 /// What all zones have in common.
 #[derive(Debug, Clone)]
 pub struct ZoneSettings {
@@ -91,11 +95,6 @@ impl Zone {
         &self.apex
     }
 
-    /// The time to live of negative answers, in seconds.
-    pub fn ttl(&self) -> u32 {
-        self.settings.ttl
-    }
-
     /// The names that exist whatever the cluster holds. The SOA is not among the records: it carries the
     /// serial of the moment, so [`Zone::push_soa`] writes it per reply.
     pub fn fixed_names(&self) -> Vec<(Name, Node)> {
@@ -117,20 +116,32 @@ impl Zone {
     /// in this zone. Its time to live is the negative one (RFC 2308 §5); the minimum is the same.
     pub fn push_soa(&self, out: &mut Vec<u8>, qname: usize, serial: u32) {
         let apex_at = HEADER + qname - self.apex.as_wire().len();
-        let owner = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
-        out.extend_from_slice(&owner);
-        self.push_soa_body(out, serial);
+        let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
+        out.extend_from_slice(&apex);
+        if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
+            // Compressed, the names take on the question's case; but so the reply fits every datagram.
+            let (ns, hostmaster) = (b"\x02ns\x03dns".as_slice(), b"\x0ahostmaster".as_slice());
+            self.push_soa_behind(out, [&[ns, &apex], &[hostmaster, &apex]], serial);
+        } else {
+            self.push_soa_body(out, serial);
+        }
     }
 
-    /// The SOA record behind its owner.
+    /// The SOA record behind its owner, with names in full.
     pub fn push_soa_body(&self, out: &mut Vec<u8>, serial: u32) {
-        let names = [self.name_server.as_wire(), self.hostmaster.as_wire()];
-        let length = names[0].len() + names[1].len() + 20;
+        let (ns, hostmaster) = ([self.name_server.as_wire()], [self.hostmaster.as_wire()]);
+        self.push_soa_behind(out, [&ns, &hostmaster], serial);
+    }
+
+    /// The SOA record behind its owner; its two names come in parts.
+    fn push_soa_behind(&self, out: &mut Vec<u8>, names: [&[&[u8]]; 2], serial: u32) {
+        let parts = || names.iter().copied().flatten().copied();
+        let length = parts().map(<[u8]>::len).sum::<usize>() + 20;
         out.extend_from_slice(&rtype::SOA.to_be_bytes());
         out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
         out.extend_from_slice(&self.settings.ttl.to_be_bytes());
         out.extend_from_slice(&(length as u16).to_be_bytes()); // two names of 255 octets at most
-        names.iter().for_each(|name| out.extend_from_slice(name));
+        parts().for_each(|part| out.extend_from_slice(part));
         let [refresh, retry, expire] = TIMERS;
         for number in [serial, refresh, retry, expire, self.settings.ttl] {
             out.extend_from_slice(&number.to_be_bytes());

@@ -14,7 +14,6 @@
 mod connections;
 
 use std::fmt::Write;
-use std::io;
 use std::sync::Arc;
 
 use axum::Router;
@@ -50,14 +49,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before.
-    ///
-    /// # Errors
-    ///
-    /// None at present: failing to accept a connection is logged, and tried again.
-    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+    /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before. Failing to
+    /// accept a connection is logged, and tried again.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         connections::serve(listener, self.router(), shutdown).await;
-        Ok(())
     }
 
     fn router(self) -> Router {

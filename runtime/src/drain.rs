@@ -40,20 +40,6 @@ pub fn on_signal(readiness: Readiness, lameduck: Duration) -> CancellationToken 
     token
 }
 
-/// Waits for the first SIGINT or SIGTERM, for programs that have nothing to drain.
-///
-/// Once this has been polled, those signals no longer end the process by themselves.
-///
-/// # Errors
-///
-/// If the system refuses to register a signal handler.
-pub async fn shutdown_signal() -> io::Result<Signal> {
-    match pin!(signals()?).next().await {
-        Some(signal) => Ok(signal),
-        None => Err(io::Error::other("the runtime's signal driver is gone")),
-    }
-}
-
 /// Closes `tasks` and waits until all of them have ended, for at most `deadline`.
 ///
 /// # Errors
@@ -79,7 +65,7 @@ pub struct Unfinished {
 
 /// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+enum Signal {
     /// SIGINT, as from Ctrl-C.
     Interrupt,
     /// SIGTERM, as from a kubelet.
@@ -88,7 +74,7 @@ pub enum Signal {
 
 impl Signal {
     /// The exit status by which shells report a process that this signal has ended.
-    pub fn exit_status(self) -> i32 {
+    fn exit_status(self) -> i32 {
         match self {
             Self::Interrupt => 130,
             Self::Terminate => 143,

@@ -101,7 +101,7 @@ fn median(mut values: Vec<f64>) -> Result<f64> {
 }
 
 fn page(queries: &str, delays: &str, small: (f64, f64), large: (f64, f64)) -> Result<String> {
-    let version = String::from_utf8(Command::new("uname").arg("-srm").output()?.stdout)?;
+    let version = String::from_utf8(Command::new("uname").arg("-sm").output()?.stdout)?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
         "# Benchmarks\n\n\

@@ -7,6 +7,7 @@ mod faults;
 mod follow;
 mod late;
 mod node_local;
+mod quickstart;
 mod restart;
 mod rules;
 mod undecodable;

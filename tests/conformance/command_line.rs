@@ -229,3 +229,47 @@ fn sigterm_is_status_0() -> Result<()> {
     }
     Ok(())
 }
+
+/// Runs the program without manifests, in an environment with nothing but these variables.
+fn fail_without_source(variables: &[(&str, &Path)], needles: &[&str]) -> Result<()> {
+    let mut command = command()?;
+    command.env_clear().envs(variables.iter().copied()).args(["--listen", "127.0.0.1:0"]);
+    check_failure(&run_to_end(&mut command)?, needles)
+}
+
+#[test]
+fn no_cluster() -> Result<()> {
+    let folder = Manifests::new()?;
+    let needles = ["no Kubernetes cluster is configured", "KUBECONFIG", "--manifests PATH"];
+    fail_without_source(&[("HOME", folder.path())], &needles)
+}
+
+#[test]
+fn unusable_kubeconfig() -> Result<()> {
+    let folder = Manifests::new()?;
+    folder.write("kubeconfig", "clusters: 7\n")?;
+    for file in ["kubeconfig", "missing"] {
+        fail_without_source(&[("KUBECONFIG", &folder.file(file))], &["cannot use the kubeconfig"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn unusable_snapshots_are_said_and_ignored() -> Result<()> {
+    let manifests = Manifests::new()?;
+    for (contents, reason) in [
+        ("multinet-dns snapshot 2 serial=1\n{}", "not a snapshot of this version"),
+        (
+            "multinet-dns snapshot 1 serial=1 taken=2026-11-21T09:00:00Z length=2 crc32=00000000\n{}",
+            "snapshot ignored",
+        ),
+        ("rubbish", "not a snapshot of this version"),
+    ] {
+        let snapshot = manifests.file("dns.snapshot");
+        fs::write(&snapshot, contents)?;
+        let server = Flags::new().flag("--snapshot", &snapshot).start(folder().as_ref())?;
+        ensure!(server.log().contains(reason), "{reason:?} is not in\n{}", server.log());
+        ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "not served without the snapshot");
+    }
+    Ok(())
+}

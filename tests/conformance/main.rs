@@ -5,6 +5,7 @@
 //! (`fixtures/*.yaml`); what needs more than one question and one reply is a test in the module of its
 //! theme.
 
+mod admin;
 mod command_line;
 mod fixtures;
 mod manifests;

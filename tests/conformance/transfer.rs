@@ -154,7 +154,14 @@ fn a_large_zone_takes_several_messages() -> Result<()> {
 fn incremental_transfers() -> Result<()> {
     let server = allowed().start(&folder())?;
     let whole = transfer(&server, &Query::new(ZONE, "AXFR"))?;
-    for (known, is_current) in [(whole.serial, true), (whole.serial.wrapping_sub(1), false), (0, false)] {
+    let after = |steps| whole.serial.wrapping_add(steps);
+    for (known, is_current) in [
+        (whole.serial, true),
+        (after(u32::MAX), false),
+        (0, false),
+        (after(1000), true),
+        (after(1 << 24), false),
+    ] {
         let zone = incremental(&server, known)?;
         assert_eq!(zone.serial, whole.serial);
         assert_eq!(zone.records.is_empty(), is_current, "known serial {known} of {}", whole.serial);

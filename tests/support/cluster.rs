@@ -234,12 +234,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// SIGKILL to the API server, and another start.
-    pub async fn restart_apiserver(&mut self) -> Result<()> {
-        self.kill_apiserver()?;
-        self.start_apiserver().await
-    }
-
     /// SIGKILL to etcd.
     pub fn kill_etcd(&mut self) -> Result<()> {
         self.etcd.take().map_or(Ok(()), |mut process| process.kill())

@@ -8,13 +8,9 @@ needed=(
   "dig        bind9-dnsutils"
   "kdig       knot-dnsutils"
   "dnsperf    dnsperf"
-  "ip         iproute2"
   "g++        g++"
   "shellcheck shellcheck"
 )
-
-# Debian keeps `ip` out of the PATH of users other than root.
-PATH=$PATH:/usr/sbin:/sbin
 
 missing=()
 for line in "${needed[@]}"; do

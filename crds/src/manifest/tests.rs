@@ -31,33 +31,6 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn documents_are_separated_and_lists_are_flattened() {
-    let text = "---\n# nothing\n---\nkind: A\n---\napiVersion: v1\nkind: List\nitems:\n- kind: B\n- kind: C\n---\n{\"kind\": \"D\", \"items\": [1]}\n";
-    let kinds: Vec<String> = documents(text)
-        .unwrap()
-        .iter()
-        .map(|document| document["kind"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(kinds, ["A", "B", "C", "D"]);
-    assert_eq!(documents("kind: D\nitems: [1]").unwrap(), [json!({"kind": "D", "items": [1]})]);
-}
-
-#[test]
-fn what_is_no_yaml_is_said_in_one_line() {
-    let error = documents("a: [1\nb: 2").unwrap_err().to_string();
-    assert!(error.starts_with("not YAML: ") && !error.contains('\n'), "{error}");
-    assert!(documents("a: 1\na: 2").is_err(), "a key twice");
-}
-
-#[test]
-fn a_file_may_be_large() {
-    // More than 250000 nodes, where the YAML parser would stop by default.
-    let endpoints = "    - {addresses: [192.0.2.1], hostname: a, conditions: {ready: true}, targetRef: {kind: Pod, name: a}}\n".repeat(20_000);
-    let documents = documents(&format!("spec:\n  endpoints:\n{endpoints}")).unwrap();
-    assert_eq!(documents[0]["spec"]["endpoints"].as_array().unwrap().len(), 20_000);
-}
-
-#[test]
 fn other_groups_are_passed_over() {
     for document in [
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}),

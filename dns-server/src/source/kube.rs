@@ -6,7 +6,6 @@ use anyhow::{Result, anyhow};
 use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Readiness, ReadyGuard, WatchConfig, WatchMetrics, client, watch};
-use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -24,13 +23,13 @@ pub struct Watches {
 }
 
 /// Finds the API server's configuration; nothing is sent yet.
-pub async fn connect(readiness: &Readiness, registry: &mut Registry) -> Result<Watches> {
+pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
     let client = client::connect()
         .await
         .map_err(|error| anyhow!("{error}; to serve files instead, give --manifests PATH"))?;
     Ok(Watches {
         client,
-        metrics: WatchMetrics::register(registry),
+        metrics,
         services: readiness.register("multinetworkservices"),
         slices: readiness.register("multinetworkendpointslices"),
     })

@@ -8,8 +8,7 @@ pub mod snapshot;
 use std::sync::Arc;
 
 use anyhow::Result;
-use multinet_runtime::Readiness;
-use prometheus_client::registry::Registry;
+use multinet_runtime::{Readiness, WatchMetrics};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -26,29 +25,26 @@ pub enum Prepared {
     Kubernetes(kube::Watches),
 }
 
-/// Loads manifests, or finds the API server: all that a bad configuration would fail at.
+/// Loads manifests and publishes them, or finds the API server: all that a bad configuration would fail at.
 pub async fn prepare(
     source: &Source,
+    state: &State,
     readiness: &Readiness,
     metrics: &SourceMetrics,
-    registry: &mut Registry,
+    watch_metrics: WatchMetrics,
 ) -> Result<Prepared> {
     Ok(match source {
         Source::Manifests(paths) => {
-            Prepared::Manifests(Box::new(manifests::load(paths, metrics.manifests.clone())?))
+            let mut manifests = manifests::load(paths, metrics.manifests.clone())?;
+            // A server with manifests has answers before it has listeners.
+            manifests.publish(state);
+            Prepared::Manifests(Box::new(manifests))
         }
-        Source::Kubernetes => Prepared::Kubernetes(kube::connect(readiness, registry).await?),
+        Source::Kubernetes => Prepared::Kubernetes(kube::connect(readiness, watch_metrics).await?),
     })
 }
 
 impl Prepared {
-    /// Publishes what is there already, so that a server with manifests has answers before it has listeners.
-    pub fn publish(&mut self, state: &State) {
-        if let Self::Manifests(manifests) = self {
-            manifests.publish(state);
-        }
-    }
-
     /// Feeds `state` until `shutdown`. A task that ends before that has panicked or given up: what the server
     /// says would grow old without anybody noticing.
     pub fn follow(self, state: Arc<State>, shutdown: &CancellationToken) -> JoinSet<()> {

@@ -9,6 +9,7 @@
 mod ask;
 mod events;
 mod expected;
+mod latency;
 mod publishing;
 
 use std::collections::BTreeSet;

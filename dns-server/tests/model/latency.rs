@@ -1,0 +1,65 @@
+//! How long a change took is told once per change, and not of what was there before the first sync.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
+use multinet_dns::answers::Answers;
+use multinet_dns::state::State;
+use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_runtime::{Index, ObjectKey};
+use serde_json::json;
+
+fn slice(address: &str, triggered: Timestamp) -> MultiNetworkEndpointSlice {
+    let object = json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1",
+        "kind": "MultiNetworkEndpointSlice",
+        "metadata": {
+            "name": "a", "namespace": "n",
+            "labels": {"multinetwork.numaproj.io/service-name": "s"},
+            "annotations": {"multinetwork.numaproj.io/last-change-trigger-time": triggered.to_string()},
+        },
+        "spec": {"addressType": "IPv4", "network": {"name": "r"}, "endpoints": [{"addresses": [address]}]},
+    });
+    serde_json::from_value(object).expect("a slice")
+}
+
+#[test]
+fn each_change_after_the_first_sync_is_timed_once() {
+    let told = Arc::new(Mutex::new(Vec::<Duration>::new()));
+    let tell = Arc::clone(&told);
+    let settings = ZoneSettings { ttl: 5, ns_addresses: [].into() };
+    let zones = Zones::new(vec!["z".parse().expect("a name")], &[], &settings).expect("a zone");
+    let state = State::new(Arc::new(Answers::new(zones, 1)), 5, move |took| {
+        tell.lock().expect("no panic").push(took);
+    });
+    let count = || told.lock().expect("no panic").len();
+    let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
+    let live: HashSet<ObjectKey> = [ObjectKey { namespace: "n".into(), name: "a".into() }].into();
+    let commit = || Index::<MultiNetworkEndpointSlice>::commit(&state);
+
+    Index::apply(&state, slice("10.0.0.1", ago(3600)));
+    Index::<MultiNetworkEndpointSlice>::reset(&state, &live);
+    commit();
+    Index::<MultiNetworkService>::reset(&state, &HashSet::new());
+    commit();
+    assert_eq!(count(), 0, "what was there before is not a change");
+
+    let changed = slice("10.0.0.2", ago(7));
+    Index::apply(&state, changed.clone());
+    commit();
+    assert_eq!(count(), 1);
+    let took = told.lock().expect("no panic")[0];
+    assert!((7..60).contains(&took.as_secs()), "{took:?}");
+
+    Index::apply(&state, changed);
+    commit();
+    assert_eq!(count(), 1, "the same version again is no change");
+
+    // A clock that is behind must not make a panic of it.
+    Index::apply(&state, slice("10.0.0.3", ago(-100)));
+    commit();
+    assert_eq!(told.lock().expect("no panic").get(1), Some(&Duration::ZERO));
+}

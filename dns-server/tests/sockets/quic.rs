@@ -1,0 +1,253 @@
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use multinet_dns::listen::bind_udp;
+use multinet_dns::quic::QuicListener;
+use multinet_dns::tcp::Connections;
+use multinet_dns::tls::Certificates;
+use prometheus_client::metrics::counter::Counter;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, VarInt};
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use tempfile::TempDir;
+use tokio::net::UdpSocket;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{A, AXFR, BIG, BIG_ADDRESSES, SMALL, answers, engine, frame, query};
+
+const LOOPBACK: &str = "127.0.0.1:0";
+
+/// A DoQ listener and the certificate that clients are to trust. quinn's clock is the real one, so these
+/// tests wait for what happens, with a time after which nothing will.
+struct Server {
+    addr: SocketAddr,
+    trusted: CertificateDer<'static>,
+    refused: Counter,
+    shutdown: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Server {
+    fn start(most_connections: usize) -> Self {
+        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
+        let folder = TempDir::new().unwrap();
+        let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+        fs::write(&cert, issued.cert.pem()).unwrap();
+        fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+        let certificates = Certificates::load(cert, key).unwrap();
+
+        let socket = bind_udp(LOOPBACK.parse().unwrap()).unwrap();
+        let addr = socket.local_addr().unwrap();
+        let refused = Counter::default();
+        let connections = Connections::new(most_connections, refused.clone());
+        let listener = QuicListener::new(socket, &certificates, engine(), connections).unwrap();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(listener.run(shutdown.clone()));
+        Self { addr, trusted: issued.cert.der().clone(), refused, shutdown, running }
+    }
+
+    /// A client's socket; connections last no longer than it.
+    fn client(&self, alpn: &[u8]) -> Endpoint {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.trusted.clone()).unwrap();
+        let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let mut client = Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
+        client.set_default_client_config(ClientConfig::new(Arc::new(
+            QuicClientConfig::try_from(config).unwrap(),
+        )));
+        client
+    }
+
+    async fn connect(&self) -> Connection {
+        self.client(b"doq").connect(self.addr, "dns.test").unwrap().await.unwrap()
+    }
+
+    /// Begins `count` handshakes that nobody will go on with.
+    async fn silent_handshakes(&self, count: u32) {
+        let between = UdpSocket::bind(LOOPBACK).await.unwrap();
+        let target = between.local_addr().unwrap();
+        for _ in 0..count {
+            let client = self.client(b"doq");
+            let _connecting = client.connect(target, "dns.test").unwrap();
+            let mut hello = [0; 2048];
+            let (length, _) = between.recv_from(&mut hello).await.unwrap();
+            between.send_to(&hello[..length], self.addr).await.unwrap();
+        }
+    }
+}
+
+/// Sends the octets on a stream of their own, and gives all that comes back.
+async fn send(connection: &Connection, octets: &[u8]) -> Vec<u8> {
+    let (mut to, mut from) = connection.open_bi().await.unwrap();
+    to.write_all(octets).await.unwrap();
+    to.finish().unwrap();
+    from.read_to_end(1 << 17).await.unwrap()
+}
+
+/// The one message that a framed query brings.
+async fn ask(connection: &Connection, name: &str, qtype: u16) -> Vec<u8> {
+    let reply = send(connection, &frame(&query(0, name, qtype))).await;
+    assert_eq!(reply, frame(&reply[2..]), "one message");
+    reply[2..].to_vec()
+}
+
+/// The code with which the server closes a connection.
+async fn close_code(connection: &Connection) -> VarInt {
+    match timeout(Duration::from_secs(8), connection.closed()).await {
+        Ok(ConnectionError::ApplicationClosed(close)) => close.error_code,
+        other => panic!("not closed by the server: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn many_queries_on_one_connection_are_answered() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    for _ in 0..150 {
+        assert_eq!(answers(&ask(&connection, SMALL, A).await), 1);
+    }
+    let mut asking = JoinSet::new();
+    for _ in 0..150 {
+        let connection = connection.clone();
+        asking.spawn(async move { answers(&ask(&connection, SMALL, A).await) });
+    }
+    assert_eq!(asking.join_all().await, [1; 150]);
+}
+
+#[tokio::test]
+async fn more_than_a_window_passes() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    let mut asking = JoinSet::new();
+    for _ in 0..50 {
+        let connection = connection.clone();
+        asking.spawn(async move { u32::from(answers(&ask(&connection, BIG, A).await)) });
+    }
+    let all = asking.join_all().await;
+    assert!(all.len() == 50 && all.iter().all(|&count| count > BIG_ADDRESSES / 2), "{all:?}");
+}
+
+#[tokio::test]
+async fn zones_are_not_transferred() {
+    let server = Server::start(10);
+    let reply = ask(&server.connect().await, "z", AXFR).await;
+    assert_eq!((reply[3] & 0xf, answers(&reply)), (5, 0), "refused");
+}
+
+#[tokio::test]
+async fn another_protocol_is_not_spoken() {
+    let server = Server::start(10);
+    assert!(server.client(b"h3").connect(server.addr, "dns.test").unwrap().await.is_err());
+}
+
+#[tokio::test]
+async fn silent_handshakes_delay_nobody() {
+    let server = Server::start(20);
+    server.silent_handshakes(1).await;
+    let first = timeout(Duration::from_secs(3), server.connect()).await.unwrap();
+    assert_eq!(answers(&ask(&first, SMALL, A).await), 1);
+    // So many that the next client must prove its address: they do not use up the connections either.
+    server.silent_handshakes(50).await;
+    let second = timeout(Duration::from_secs(3), server.connect()).await.unwrap();
+    assert_eq!(answers(&ask(&second, SMALL, A).await), 1);
+    assert_eq!(server.refused.get(), 0);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_refused() {
+    let server = Server::start(1);
+    let client = server.client(b"doq");
+    let first = server.connect().await;
+    assert!(client.connect(server.addr, "dns.test").unwrap().await.is_err());
+    assert_eq!(server.refused.get(), 1);
+    assert_eq!(answers(&ask(&first, SMALL, A).await), 1);
+}
+
+#[tokio::test]
+async fn a_reset_stream_ends_alone() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    // More than may be open at a time.
+    for _ in 0..40 {
+        let (mut to, mut from) = connection.open_bi().await.unwrap();
+        to.write_all(&[0, 30, 0]).await.unwrap();
+        to.reset(VarInt::from_u32(3)).unwrap();
+        assert!(from.read_to_end(1 << 17).await.is_err(), "no reply, and not as if there were one");
+    }
+    assert_eq!(answers(&ask(&connection, SMALL, A).await), 1);
+}
+
+#[tokio::test]
+async fn streams_do_not_wait_for_each_other() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    let (mut to, mut from) = connection.open_bi().await.unwrap();
+    let octets = frame(&query(0, SMALL, A));
+    to.write_all(&octets[..9]).await.unwrap();
+    assert_eq!(answers(&ask(&connection, SMALL, A).await), 1);
+    to.write_all(&octets[9..]).await.unwrap();
+    to.finish().unwrap();
+    assert_eq!(answers(&from.read_to_end(1 << 17).await.unwrap()[2..]), 1);
+}
+
+#[tokio::test]
+async fn who_breaks_the_protocol_loses_the_connection() {
+    let server = Server::start(10);
+    let good = query(0, SMALL, A);
+    let mut reply = good.clone();
+    reply[2] |= 0x80;
+    let mut keepalive = good.clone();
+    keepalive[11] = 1;
+    keepalive.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 4, 0, 11, 0, 0]);
+    for (octets, what) in [
+        (frame(&query(1, SMALL, A)), "an id"),
+        ([frame(&good), frame(&good)].concat(), "two messages"),
+        (frame(&good)[..20].to_vec(), "half of a message"),
+        (vec![0; 66_000], "too much"),
+        (vec![], "nothing"),
+        (vec![0, 0], "an empty message"),
+        (frame(&reply), "a reply"),
+        (frame(&keepalive), "an option of TCP"),
+    ] {
+        let connection = server.connect().await;
+        let (mut to, _from) = connection.open_bi().await.unwrap();
+        // The server may close before it has all.
+        let _ = to.write_all(&octets).await;
+        let _ = to.finish();
+        assert_eq!(close_code(&connection).await, VarInt::from_u32(2), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_finishes_what_was_begun() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    let idle = server.connect().await;
+    let octets = frame(&query(0, BIG, A));
+    let (mut to, mut from) = connection.open_bi().await.unwrap();
+    to.write_all(&octets[..9]).await.unwrap();
+    // Streams are seen in their order.
+    assert_eq!(answers(&ask(&connection, SMALL, A).await), 1);
+
+    server.shutdown.cancel();
+    assert_eq!(close_code(&idle).await, VarInt::from_u32(0));
+    let client = server.client(b"doq");
+    assert!(client.connect(server.addr, "dns.test").unwrap().await.is_err());
+    to.write_all(&octets[9..]).await.unwrap();
+    to.finish().unwrap();
+    let reply = from.read_to_end(1 << 17).await.unwrap();
+    assert_eq!(reply, frame(&reply[2..]));
+    assert_eq!(close_code(&connection).await, VarInt::from_u32(0));
+    timeout(Duration::from_secs(8), server.running).await.unwrap().unwrap();
+}

@@ -1,0 +1,94 @@
+//! The admin endpoints of the binary: metrics as docs/operations.md lists them, and the state in full.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::dns::Query;
+use multinet_tests::server::Flags;
+use multinet_tests::tools::repository;
+use serde_json::Value;
+
+use crate::fixtures::{ZONE, folder};
+
+/// The metrics that the page's table names; `…` stands for the prefix of the row's first.
+fn documented(page: &str) -> BTreeSet<String> {
+    let rows = page.lines().filter(|line| line.starts_with("| `multinet_"));
+    rows.flat_map(|row| {
+        let cell = row.split('|').nth(1).unwrap_or_default();
+        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        let prefix = if names[0].starts_with("multinet_dns_") { "multinet_dns" } else { "multinet_watch" };
+        names
+            .into_iter()
+            .map(move |name| name.replace('…', prefix))
+            .filter(|name| !name.starts_with("process_"))
+            .map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned())
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+#[test]
+fn the_documented_metrics_are_those_there_are() -> Result<()> {
+    let server = Flags::new().start(folder().as_ref())?;
+    server.query(ZONE, "SOA")?;
+    let (_, metrics) = server.get("/metrics")?;
+    let served: BTreeSet<String> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE multinet_"))
+        .filter_map(|rest| Some(format!("multinet_{}", rest.split(' ').next()?)))
+        .collect();
+    let page = fs::read_to_string(repository().join("docs/operations.md"))?;
+    let documented = documented(&page);
+    ensure!(documented.len() > 15, "the table is not found: {documented:?}");
+    // Watches are counted only where there are any.
+    let is_watch = |name: &&String| name.starts_with("multinet_watch_");
+    let missing: Vec<_> = documented.difference(&served).filter(|name| !is_watch(name)).collect();
+    ensure!(missing.is_empty(), "documented and not there: {missing:?}\nthere: {served:?}");
+    let silent: Vec<_> = served.difference(&documented).collect();
+    ensure!(silent.is_empty(), "there and not documented: {silent:?}");
+    Ok(())
+}
+
+#[test]
+fn queries_are_counted_by_type_and_code() -> Result<()> {
+    let server = Flags::new().start(folder().as_ref())?;
+    server.query(ZONE, "SOA")?;
+    server.query(ZONE, "TYPE65280")?;
+    server.query(&format!("no.{ZONE}"), "A")?;
+    server.ask_tcp(&Query::new(ZONE, "NS"))?;
+    for (metric, value) in [
+        (r#"multinet_dns_requests_total{proto="udp",family="1",type="SOA"}"#, 1.0),
+        (r#"multinet_dns_requests_total{proto="udp",family="1",type="other"}"#, 1.0),
+        (r#"multinet_dns_requests_total{proto="tcp",family="1",type="NS"}"#, 1.0),
+        (r#"multinet_dns_responses_total{proto="udp",rcode="NXDOMAIN"}"#, 1.0),
+        (r#"multinet_dns_responses_total{proto="udp",rcode="NOERROR"}"#, 2.0),
+        (r#"multinet_dns_request_size_bytes_count{proto="udp"}"#, 3.0),
+        (r#"multinet_dns_response_size_bytes_count{proto="tcp"}"#, 1.0),
+    ] {
+        let counted = server.metric(metric)?;
+        ensure!(counted == value, "{metric} is {counted}, not {value}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_state_is_sorted_and_complete() -> Result<()> {
+    let server = Flags::new().start(folder().as_ref())?;
+    let (status, body) = server.get("/debug/state")?;
+    ensure!(status == 200, "{status}");
+    let state: Value = serde_json::from_str(&body)?;
+    let count = |key: &str| state[key].as_array().map(Vec::len).context("not a list");
+    for (key, metric) in [("services", "multinet_dns_services"), ("slices", "multinet_dns_slices")] {
+        let known = server.metric(&format!("{metric} "))?;
+        ensure!(count(key)? > 0 && count(key)? as f64 == known, "{} of {known} {key}", count(key)?);
+        let objects = state[key].as_array().context("not a list")?;
+        let text = |object: &Value, key: &str| object[key].as_str().unwrap_or_default().to_owned();
+        let order: Vec<_> = objects
+            .iter()
+            .map(|object| (text(object, "namespace"), text(object, "service"), text(object, "name")))
+            .collect();
+        ensure!(order.is_sorted(), "{key} are not sorted: {order:?}");
+    }
+    Ok(())
+}
