@@ -1,7 +1,7 @@
 //! DNS over HTTPS (RFC 8484): hyper in front of our answers, over HTTP/2 and HTTP/1.1.
 //!
-//! hickory's server has no GET, which the RFC demands (§4.1), and no status codes; so HTTP is hyper's, and
-//! the listener is the one of [`crate::tcp`], with its limit on connections.
+//! Connections are accepted by [`crate::tcp`], under a limit of their own. One may hold a handful of replies
+//! that its client does not take, and ends when nothing has been asked for a while.
 
 use std::convert::Infallible;
 use std::io;

@@ -47,7 +47,7 @@ impl Certificates {
     }
 
     /// What chooses the certificate of a handshake: always the one of the moment.
-    pub fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+    fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
         Arc::clone(&self.current) as _
     }
 

@@ -11,14 +11,11 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 /// What libraries say of their own accord and nobody needs, unless the filter names the library.
 ///
-/// hickory: two lines per reply. kube_client: an error per failed request, although the request's caller
+/// kube_client: an error per failed request, although the request's caller
 /// reports it too (once per outage, see [`watch`](crate::watch())), and the whole text of an answer that
 /// cannot be decoded.
-const QUIET: &[(&str, &str)] = &[
-    ("hickory_server", "hickory_server=warn"),
-    ("hickory_net", "hickory_net=warn"),
-    ("kube_client", "kube_client::client=error,kube_client::client::builder=off"),
-];
+const QUIET: &[(&str, &str)] =
+    &[("kube_client", "kube_client::client=error,kube_client::client::builder=off")];
 
 /// The command-line flags about logs.
 #[derive(clap::Args, Debug, Clone)]
