@@ -92,6 +92,11 @@ pub(crate) struct KindMetrics {
 }
 
 impl KindMetrics {
+    /// Shows a zero for a reason that may come: a rate needs a series to begin with.
+    pub(crate) fn may_fail(&self, reason: &'static str) {
+        drop(self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }));
+    }
+
     /// A list or watch has failed for `reason`, one of a few fixed words.
     pub(crate) fn error(&self, reason: &'static str) {
         self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }).inc();
@@ -136,6 +141,7 @@ mod tests {
         pods.deleted.inc();
         pods.undecodable.set(2);
         pods.error("forbidden");
+        pods.may_fail("cut");
 
         let text = text(&registry);
         for line in [
@@ -143,6 +149,7 @@ mod tests {
             r#"multinet_watch_events_total{kind="Pod",op="apply"} 0"#,
             r#"multinet_watch_events_total{kind="Pod",op="delete"} 1"#,
             r#"multinet_watch_errors_total{kind="Pod",reason="forbidden"} 1"#,
+            r#"multinet_watch_errors_total{kind="Pod",reason="cut"} 0"#,
             r#"multinet_watch_undecodable_objects{kind="Pod"} 2"#,
             r#"multinet_watch_relists_total{kind="Pod"} 0"#,
         ] {

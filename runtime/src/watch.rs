@@ -145,6 +145,7 @@ pub async fn watch<K, I>(
     let kind = K::kind(&());
     let span = tracing::info_span!("watch", %kind);
     let metrics = metrics.of_kind(kind);
+    ProblemKind::ALL.iter().for_each(|problem| metrics.may_fail(problem.label()));
     let watch = async move {
         let mut watch = Watch {
             api: config.api,

@@ -102,6 +102,21 @@ impl From<kube::Error> for Problem {
 }
 
 impl ProblemKind {
+    /// All of them.
+    pub(super) const ALL: [Self; 11] = [
+        Self::Missing,
+        Self::Forbidden,
+        Self::Unauthorized,
+        Self::Busy,
+        Self::Failing,
+        Self::Refused,
+        Self::Expired,
+        Self::Garbled,
+        Self::Unreachable,
+        Self::Silent,
+        Self::Cut,
+    ];
+
     /// The value of the metric's label.
     pub(super) fn label(self) -> &'static str {
         match self {
