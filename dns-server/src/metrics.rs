@@ -73,7 +73,7 @@ const OCTETS: [f64; 9] = [64.0, 128.0, 256.0, 512.0, 1023.0, 2047.0, 4095.0, 160
 struct Buckets<const N: usize> {
     counts: [AtomicU64; N],
     above: AtomicU64,
-    /// In the unit's thousandths (octets) or billionths (seconds): whole numbers add without rounding.
+    /// In octets or nanoseconds: whole numbers add without rounding.
     sum: AtomicU64,
 }
 
