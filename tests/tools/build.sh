@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the real Kubernetes parts that the cluster tests start: etcd, kube-apiserver, kube-controller-manager,
-# kubectl and CoreDNS, at the versions that the go.mod files beside this script pin and their go.sum files check.
+# Builds the real Kubernetes parts that the cluster tests start: the control plane and CoreDNS; and, for the tests on a
+# node, kubelet, Multus and the CNI plugins. Their versions are pinned by the go.mod files beside this script and
+# checked by their go.sum files.
 # What is built already is kept. Standard output is one line: the folder that holds the binaries.
 set -euo pipefail
 
@@ -8,15 +9,25 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # binary, folder of the go.mod that pins it, package. etcd and the API server come first: most tests need only them.
 tools=(
-  "etcd                    kubernetes go.etcd.io/etcd/server/v3"
-  "kube-apiserver          kubernetes k8s.io/kubernetes/cmd/kube-apiserver"
-  "coredns                 coredns    github.com/coredns/coredns"
-  "kubectl                 kubernetes k8s.io/kubernetes/cmd/kubectl"
-  "kube-controller-manager kubernetes k8s.io/kubernetes/cmd/kube-controller-manager"
+  "etcd                    kubernetes  go.etcd.io/etcd/server/v3"
+  "kube-apiserver          kubernetes  k8s.io/kubernetes/cmd/kube-apiserver"
+  "coredns                 coredns     github.com/coredns/coredns"
+  "kubectl                 kubernetes  k8s.io/kubernetes/cmd/kubectl"
+  "kube-controller-manager kubernetes  k8s.io/kubernetes/cmd/kube-controller-manager"
+  "kube-scheduler          kubernetes  k8s.io/kubernetes/cmd/kube-scheduler"
+  "kubelet                 kubernetes  k8s.io/kubernetes/cmd/kubelet"
+  "multus                  multus      gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus"
+  "whereabouts             whereabouts github.com/k8snetworkplumbingwg/whereabouts/cmd"
+  "cnitool                 cni         github.com/containernetworking/cni/cnitool"
+  "bridge                  cni         github.com/containernetworking/plugins/plugins/main/bridge"
+  "macvlan                 cni         github.com/containernetworking/plugins/plugins/main/macvlan"
+  "host-device             cni         github.com/containernetworking/plugins/plugins/main/host-device"
+  "loopback                cni         github.com/containernetworking/plugins/plugins/main/loopback"
+  "host-local              cni         github.com/containernetworking/plugins/plugins/ipam/host-local"
 )
 
 # The folder is named after everything that decides what is in it, so a bumped version never meets an old binary.
-inputs=(build.sh {kubernetes,coredns}/go.{mod,sum})
+inputs=(build.sh {kubernetes,coredns,multus,whereabouts,cni}/go.{mod,sum})
 hash=$(cd "$here" && sha256sum "${inputs[@]}" | sha256sum | cut -c 1-16)
 dir=$(realpath -m "${MULTINET_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/multinet/tools}/$hash")
 
