@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use multinet_runtime::{Admin, LogLevel, Readiness, WatchMetrics, drain, log, register_process_metrics};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -49,7 +49,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
 
     // What fails at once comes first, what takes time after it.
     let admin = match config.admin {
-        Some(address) => Some(bind_admin(address).await?),
+        Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
     let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
@@ -113,16 +113,4 @@ fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {
     let settings = ZoneSettings { ttl: config.ttl, ns_addresses };
     Zones::new(config.zones.clone(), &config.reverse_zones, &settings)
         .ok_or_else(|| anyhow!("--zone: too long, no name fits below it; choose a shorter zone"))
-}
-
-async fn bind_admin(address: SocketAddr) -> Result<TcpListener> {
-    let hint = || format!("--admin {address}: cannot listen; choose another address or port");
-    TcpListener::bind(address).await.with_context(hint)
-}
-
-/// What clap says of a bad command line, as one line.
-pub fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    format!("{}; see multinet-dns --help", first.join(" ").trim_start_matches("error: "))
 }

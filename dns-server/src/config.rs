@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use ipnet::IpNet;
 use multinet_runtime::LogArgs;
+use multinet_runtime::command_line::duration;
 
 use crate::listen::{Listen, ListenProto};
 use crate::name::Name;
@@ -354,12 +355,6 @@ fn network(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| address())
         .map_err(|_| "write a network as 10.0.0.0/8 or fd00::/8".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a time as 500ms, 5s, 10m or 1h".to_owned();
-    let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(parsed).map_err(|_| wrong())
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@
 mod connections;
 
 use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -49,6 +51,15 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// Takes the address that the flag `--admin` names.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], if that is not possible.
+    pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
+        TcpListener::bind(address).await.map_err(|source| BindError { address, source })
+    }
+
     /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before. Failing to
     /// accept a connection is logged, and tried again.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
@@ -68,6 +79,17 @@ impl Admin {
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self)
     }
+}
+
+/// Why nobody can be served at an address.
+#[derive(Debug, thiserror::Error)]
+#[error("--admin {address}: cannot listen; choose another address or port")]
+pub struct BindError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the operating system says.
+    #[source]
+    pub source: io::Error,
 }
 
 async fn live() -> &'static str {

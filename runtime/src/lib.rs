@@ -1,5 +1,5 @@
-//! What multinet's binaries share and that is no API type: how they log, watch, get ready, are looked at,
-//! and end.
+//! What multinet's binaries share and that is no API type: how they log, watch, elect a leader, get ready, are
+//! looked at, and end.
 //!
 //! ```text
 //!                  API server                                    operator, kubelet, Prometheus
@@ -23,8 +23,9 @@
 //!    has registered nothing yet would count as ready.
 //! 4. [`client::connect`] and a [`watch()`] per kind. Each feeds an [`Index`], which is the binary's own code and sees
 //!    neither streams nor errors: tests call it directly.
-//! 5. [`Admin::serve`], from early on: a process that is not ready yet is the one that is looked at most.
-//! 6. Once the token is cancelled, [`drain::finish`].
+//! 5. [`lease()`], where only one of several processes may write. Everything that writes asks its [`Leadership`] first.
+//! 6. [`Admin::serve`], from early on: a process that is not ready yet is the one that is looked at most.
+//! 7. Once the token is cancelled, [`drain::finish`].
 //!
 //! # What holds everywhere
 //!
@@ -37,7 +38,9 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod command_line;
 pub mod drain;
+pub mod lease;
 pub mod log;
 pub mod watch;
 
@@ -47,13 +50,16 @@ mod guarded;
 mod index;
 mod metrics;
 mod process;
+mod random;
 mod ready;
 
-pub use self::admin::Admin;
+pub use self::admin::{Admin, BindError};
 pub use self::escape::Escaped;
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::index::{Index, ObjectKey};
+pub use self::lease::{Leadership, LeaseConfig, LeaseError, LeaseMetrics, lease};
 pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
+pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
 pub use self::watch::{WatchConfig, watch};

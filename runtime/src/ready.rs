@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 /// Everything that has to be ready before the process is.
 ///
 /// Every part that takes time to get ready (a watch, a listener) registers itself before the process starts
@@ -10,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     state: Arc<Mutex<State>>,
+    /// A guard is gone.
+    released: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +61,17 @@ impl Readiness {
         state.waiting.is_empty() && !state.draining
     }
 
+    /// Resolves once nothing is waited for. (Never, if the process drains before that.)
+    pub async fn until_ready(&self) {
+        loop {
+            let released = self.released.notified();
+            if self.is_ready() {
+                return;
+            }
+            released.await;
+        }
+    }
+
     /// From now on the process is not ready, and never will be again.
     pub fn start_draining(&self) {
         self.lock().draining = true;
@@ -97,6 +112,7 @@ impl Drop for ReadyGuard {
             return;
         }
         self.readiness.lock().waiting.remove(&self.id);
+        self.readiness.released.notify_waiters();
     }
 }
 
@@ -148,6 +164,22 @@ mod tests {
         });
         assert!(panicked.join().is_err());
         assert_eq!(readiness.pending(), [item("slices", Some("it has panicked"))]);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told() {
+        let readiness = Readiness::default();
+        readiness.until_ready().await;
+        let (first, second) = (readiness.register("services"), readiness.register("slices"));
+        let waiting = tokio::spawn({
+            let readiness = readiness.clone();
+            async move { readiness.until_ready().await }
+        });
+        first.ready();
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        second.ready();
+        waiting.await.unwrap();
     }
 
     #[test]

@@ -39,7 +39,7 @@
 
 mod backoff;
 mod health;
-mod problem;
+pub(crate) mod problem;
 mod sink;
 
 use std::fmt::Debug;
@@ -57,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::health::Health;
-use self::problem::{Problem, ProblemKind};
+pub use self::problem::{Problem, ProblemKind};
 use self::sink::Sink;
 use crate::{Escaped, Guarded, Index, ReadyGuard, WatchMetrics};
 
@@ -106,12 +106,21 @@ pub struct WatchConfig<K> {
     pub hint: String,
     /// How to ask for lists.
     pub lists: Lists,
+    /// A label selector; only objects that match are listed and watched. None: all of them. The API server tells
+    /// of an object that no longer matches as of one that is gone.
+    pub labels: Option<String>,
 }
 
 impl<K> WatchConfig<K> {
     /// Watches what `api` sees, in the default manner.
     pub fn new(api: Api<Guarded<K>>, hint: impl Into<String>) -> Self {
-        Self { api, hint: hint.into(), lists: DEFAULT_LISTS }
+        Self { api, hint: hint.into(), lists: DEFAULT_LISTS, labels: None }
+    }
+
+    /// The same, but only the objects whose labels match `selector`: `app=web,tier!=cache`.
+    #[must_use]
+    pub fn labelled(self, selector: impl Into<String>) -> Self {
+        Self { labels: Some(selector.into()), ..self }
     }
 }
 
@@ -150,6 +159,7 @@ pub async fn watch<K, I>(
         let mut watch = Watch {
             api: config.api,
             lists: config.lists,
+            labels: config.labels,
             broken_stream: false,
             health: Health::new::<K>(config.hint, ready, metrics.clone()),
             sink: Sink::new(index, metrics),
@@ -164,6 +174,7 @@ type Events<K> = BoxStream<'static, kube::Result<WatchEvent<Guarded<K>>>>;
 struct Watch<K, I: ?Sized> {
     api: Api<Guarded<K>>,
     lists: Lists,
+    labels: Option<String>,
     /// The last list was a stream, and broke off.
     broken_stream: bool,
     health: Health,
@@ -248,7 +259,8 @@ where
     }
 
     async fn list_pages(&mut self) -> Result<String, Problem> {
-        let mut params = ListParams::default().limit(PAGE);
+        let mut params =
+            ListParams { label_selector: self.labels.clone(), limit: Some(PAGE), ..ListParams::default() };
         loop {
             let page = within(LIST_TIME, self.api.list(&params)).await??;
             for object in page.items {
@@ -345,8 +357,11 @@ where
 
     async fn open(&self, version: &str, time: Duration, with_list: bool) -> Result<Events<K>, Problem> {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        let params =
-            WatchParams { send_initial_events: with_list, ..WatchParams::default().timeout(seconds) };
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            send_initial_events: with_list,
+            ..WatchParams::default().timeout(seconds)
+        };
         Ok(within(ANSWER_TIME, self.api.watch(&params, version)).await??.boxed())
     }
 }

@@ -1,8 +1,8 @@
 //! How long to wait before the next attempt.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
+
+use crate::random_fraction;
 
 /// The first pause.
 const FIRST: Duration = Duration::from_millis(200);
@@ -43,12 +43,6 @@ impl Backoff {
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
-}
-
-/// A number from 0 to 1. Seeding hashers is the one source of randomness in the standard library.
-fn random_fraction() -> f64 {
-    let random = RandomState::new().build_hasher().finish();
-    f64::from((random >> 32) as u32) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

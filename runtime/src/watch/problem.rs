@@ -1,4 +1,4 @@
-//! What can go wrong with a list or watch, in few kinds.
+//! What can go wrong with a request to the API server, in few kinds.
 
 use std::error::Error;
 use std::fmt;
@@ -10,19 +10,20 @@ use kube::core::Status;
 /// How much of a message from outside is repeated, in bytes. A proxy may answer with a whole page.
 const MESSAGE: usize = 300;
 
-/// A failed list or watch.
-#[derive(Debug)]
-pub(super) struct Problem {
-    pub(super) kind: ProblemKind,
+/// A failed request.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// What kind of failure it is.
+    pub kind: ProblemKind,
     /// What was said about it, by the API server or the operating system.
-    pub(super) message: String,
+    pub message: String,
     /// How long the API server asks us to wait.
-    pub(super) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 /// Kinds of problems; each calls for something else, from us or from the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProblemKind {
+pub enum ProblemKind {
     /// 404: the API server does not know the kind.
     Missing,
     /// 403: we may not.
@@ -48,7 +49,8 @@ pub(super) enum ProblemKind {
 }
 
 impl Problem {
-    pub(super) fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+    /// A problem of which that much is known.
+    pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MESSAGE {
             message.truncate(message.floor_char_boundary(MESSAGE));
@@ -103,7 +105,7 @@ impl From<kube::Error> for Problem {
 
 impl ProblemKind {
     /// All of them.
-    pub(super) const ALL: [Self; 11] = [
+    pub const ALL: [Self; 11] = [
         Self::Missing,
         Self::Forbidden,
         Self::Unauthorized,
@@ -118,7 +120,7 @@ impl ProblemKind {
     ];
 
     /// The value of the metric's label.
-    pub(super) fn label(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Forbidden => "forbidden",
@@ -135,12 +137,12 @@ impl ProblemKind {
     }
 
     /// Whether the watch cannot go on where it stopped, and a list has to tell what is there.
-    pub(super) fn needs_list(self) -> bool {
+    pub fn needs_list(self) -> bool {
         matches!(self, Self::Missing | Self::Refused | Self::Expired | Self::Garbled)
     }
 
     /// Whether it happens to healthy watches too, and is over with the next attempt.
-    pub(super) fn is_routine(self) -> bool {
+    pub fn is_routine(self) -> bool {
         matches!(self, Self::Expired | Self::Cut)
     }
 }

@@ -1,8 +1,10 @@
 //! Lists in pages, and what follows a list.
 
+use multinet_runtime::WatchConfig;
 use multinet_runtime::watch::Lists;
 use serde_json::json;
 
+use crate::fake::Request;
 use crate::world::{World, object};
 
 #[tokio::test(start_paused = true)]
@@ -111,6 +113,37 @@ async fn managed_fields_never_reach_the_index() {
     world.calls.expect(["apply a@1", "reset a", "commit"]).await;
     world.api.next_watch("1").await.stream().modified(&managed);
     world.calls.expect(["apply a@1", "commit"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_selector_is_part_of_every_request() {
+    const SELECTOR: &str = "app=web,!old";
+    let sent = |request: &Request| {
+        let selector = request.query("labelSelector").map(|text| text.replace("%3D", "="));
+        selector.map(|text| text.replace("%2C", ",").replace("%21", "!"))
+    };
+    let mut world =
+        World::start_with(|config| WatchConfig { lists: Lists::Stream, ..config.labelled(SELECTOR) });
+    let refused = world.api.next_streamed_list().await;
+    assert_eq!(sent(&refused).as_deref(), Some(SELECTOR), "a list in a stream");
+    refused.status(422, "no streamed lists here");
+    let first = world.api.next_list().await;
+    assert_eq!(sent(&first).as_deref(), Some(SELECTOR), "a page");
+    first.page("1", "more", &[object("a", "1")]);
+    let second = world.api.next_list().await;
+    assert_eq!(sent(&second).as_deref(), Some(SELECTOR), "the next page");
+    second.list("1", &[]);
+    let watch = world.api.next_watch("1").await;
+    assert_eq!(sent(&watch).as_deref(), Some(SELECTOR), "a watch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_selector_none_is_sent() {
+    let mut world = World::start(Lists::Pages);
+    let list = world.api.next_list().await;
+    assert_eq!(list.query("labelSelector"), None);
+    list.list("1", &[]);
+    assert_eq!(world.api.next_watch("1").await.query("labelSelector"), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,6 +39,13 @@ pub(crate) struct World {
 impl World {
     /// A watch of all ConfigMaps whose first request is on its way.
     pub(crate) fn start(lists: Lists) -> Self {
+        Self::start_with(|config| WatchConfig { lists, ..config })
+    }
+
+    /// The same, configured otherwise.
+    pub(crate) fn start_with(
+        configure: impl FnOnce(WatchConfig<ConfigMap>) -> WatchConfig<ConfigMap>,
+    ) -> Self {
         let logs = Logs::default();
         let writer = logs.clone();
         let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -49,7 +56,7 @@ impl World {
         let (readiness, shutdown) = (Readiness::default(), CancellationToken::new());
         let mut registry = Registry::default();
         let metrics = WatchMetrics::register(&mut registry);
-        let config = WatchConfig { lists, ..WatchConfig::<ConfigMap>::new(Api::all(client), HINT) };
+        let config = configure(WatchConfig::new(Api::all(client), HINT));
         let guard = readiness.register("configmaps");
         let task = tokio::spawn(watch(config, Arc::new(index), guard, metrics, shutdown.clone()));
         Self { api, calls, readiness, shutdown, task, registry, logs, _logger: logger }

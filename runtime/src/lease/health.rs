@@ -1,0 +1,74 @@
+//! What an election says in the log about requests that fail.
+
+use tokio::time::Instant;
+
+use super::election::Request;
+use crate::Escaped;
+use crate::watch::problem::{Problem, ProblemKind};
+
+/// The state of an election's requests, as far as people are concerned.
+///
+/// An outage lasts from the first request that fails until a round of them without any. However many fail during
+/// it, every kind of problem is said once, and its end once.
+pub(super) struct Health {
+    /// namespace/name
+    title: String,
+    namespace: String,
+    outage: Option<Outage>,
+    /// Whether a request of this round has failed.
+    failed: bool,
+}
+
+struct Outage {
+    since: Instant,
+    seen: Vec<ProblemKind>,
+}
+
+impl Health {
+    pub(super) fn new(title: String, namespace: &str) -> Self {
+        Self { title, namespace: namespace.to_owned(), outage: None, failed: false }
+    }
+
+    /// A request has failed.
+    pub(super) fn failed(&mut self, request: &Request, problem: &Problem) {
+        self.failed = true;
+        let text = self.explain(request, problem);
+        let new = || Outage { since: Instant::now(), seen: Vec::new() };
+        let outage = self.outage.get_or_insert_with(new);
+        if outage.seen.contains(&problem.kind) {
+            tracing::debug!("{}", Escaped(&text));
+        } else {
+            outage.seen.push(problem.kind);
+            tracing::warn!("{}", Escaped(&text));
+        }
+    }
+
+    /// A round of requests is over.
+    pub(super) fn round(&mut self) {
+        if !std::mem::take(&mut self.failed)
+            && let Some(outage) = self.outage.take()
+        {
+            let seconds = outage.since.elapsed().as_secs();
+            tracing::info!("the lease {} can be used again, after {seconds} s", self.title);
+        }
+    }
+
+    /// The problem, and what to do about it.
+    fn explain(&self, request: &Request, problem: &Problem) -> String {
+        let Problem { kind, message, .. } = problem;
+        let Self { title, namespace, .. } = self;
+        match (kind, request) {
+            (ProblemKind::Forbidden, _) => format!(
+                "{kind}; waiting for a role that grants get, create and update of leases.coordination.k8s.io \
+                 in the namespace {namespace}: {message}"
+            ),
+            (ProblemKind::Missing, _) => {
+                format!("cannot create the lease {title}; waiting for the namespace: {message}")
+            }
+            (_, Request::Look) => format!("cannot read the lease {title}: {kind}: {message}"),
+            (_, Request::Create(_) | Request::Update(_)) => {
+                format!("cannot write the lease {title}: {kind}: {message}")
+            }
+        }
+    }
+}

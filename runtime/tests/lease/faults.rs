@@ -1,0 +1,181 @@
+//! API servers that do not answer, or say no.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use http::Method;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::candidate::{Candidate, Logs, SECOND};
+use crate::server::{Fate, Link, Server};
+
+/// A link that can be cut, and made to refuse.
+#[derive(Clone, Default)]
+struct Switch(Arc<AtomicU16>);
+
+const GOOD: u16 = 0;
+const CUT: u16 = 1;
+const UNREACHABLE: u16 = 2;
+/// Requests are done, and their answers lost.
+const MUTE: u16 = 3;
+
+impl Switch {
+    fn set(&self, state: u16) {
+        self.0.store(state, Ordering::SeqCst);
+    }
+
+    /// Everything else is a status, for writes.
+    fn link(&self) -> Link {
+        let state = Arc::clone(&self.0);
+        Link::new(move |method| match state.load(Ordering::SeqCst) {
+            GOOD => Fate::AT_ONCE,
+            CUT => Fate::Lost,
+            UNREACHABLE => Fate::Unreachable,
+            MUTE => Fate::Unheard { there: SECOND / 100 },
+            _ if method == Method::GET => Fate::AT_ONCE,
+            code => Fate::Refused(code),
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
+    for state in [CUT, UNREACHABLE, 500, 503, 429] {
+        let (logs, _logger) = Logs::start();
+        let (server, switch) = (Server::default(), Switch::default());
+        let mut a = Candidate::leading(&server, "a", switch.link()).await;
+        let mut b = Candidate::start(&server, "b", Switch::default().link());
+        sleep(30 * SECOND).await;
+
+        let cut = Instant::now();
+        switch.set(state);
+        let end = a.leadership.ends().unwrap();
+        let took = a.loses().await;
+        assert!((7.9..=10.1).contains(&took), "{state}: 10 s after the last renewal, {took} s after the cut");
+        assert_eq!(a.leadership.ends(), None);
+        let lost = Instant::now();
+        assert!(lost < end, "{state}: what is under way has time to end");
+        b.gains().await;
+        assert!(Instant::now() > end, "{state}: and b waits for that");
+        assert!(cut.elapsed() <= 17 * SECOND + SECOND / 10, "{state}: {:?}", cut.elapsed());
+        assert_eq!(a.metric("multinet_leader"), 0.0);
+        assert_eq!(logs.with("could not be renewed for 10s").len(), 1, "{state}");
+
+        // Back again, it sees who leads now, and waits.
+        switch.set(GOOD);
+        let gained = timeout(600 * SECOND, a.leadership.changed(false)).await;
+        assert!(gained.is_err() && b.leadership.is_leader());
+        let trouble = logs.with("cannot");
+        assert_eq!(trouble.len(), 1, "once per outage: {trouble:?}");
+        assert_eq!(logs.with("ns/leader can be used again, after").len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
+    let (server, switch) = (Server::default(), Switch::default());
+    let mut a = Candidate::leading(&server, "a", switch.link()).await;
+    switch.set(CUT);
+    a.loses().await;
+    sleep(100 * SECOND).await;
+    switch.set(GOOD);
+    assert!(a.gains().await <= 3.3, "when what hangs has been given up");
+    assert_eq!(a.leadership.term(), 2);
+    assert_eq!(server.spec("leaseTransitions"), 0);
+    assert_eq!(a.metric("multinet_leader_transitions_total{change=\"gained\"}"), 2.0);
+    assert_eq!(a.metric("multinet_leader_transitions_total{change=\"lost\"}"), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_counts_is_when_a_renewal_was_sent() {
+    let slow = Fate::Answered { there: SECOND / 10, back: 2 * SECOND };
+    let (server, start) = (Server::default(), Instant::now());
+    let link = Link::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
+    let a = Candidate::leading(&server, "a", link).await;
+    assert_eq!(start.elapsed(), 2 * SECOND + SECOND / 10);
+    assert_eq!(a.leadership.ends(), Some(start + 13 * SECOND + SECOND / 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_cut_costs_nothing() {
+    for state in [CUT, UNREACHABLE, MUTE, 500] {
+        // At any moment between two renewals.
+        for moment in 0..8 {
+            let (server, switch) = (Server::default(), Switch::default());
+            let mut a = Candidate::leading(&server, "a", switch.link()).await;
+            sleep(5 * SECOND + moment * SECOND / 4).await;
+            switch.set(state);
+            sleep(5 * SECOND).await;
+            switch.set(GOOD);
+            let lost = timeout(60 * SECOND, a.leadership.changed(true)).await;
+            assert!(lost.is_err() && a.leadership.term() == 1, "{state}, {moment}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_nobody_hears_of_do_not_count_here_but_do_for_others() {
+    let (server, switch) = (Server::default(), Switch::default());
+    let mut a = Candidate::leading(&server, "a", switch.link()).await;
+    let b = Candidate::start(&server, "b", Switch::default().link());
+    sleep(10 * SECOND).await;
+    switch.set(MUTE);
+    a.loses().await;
+    sleep(SECOND).await;
+    assert!(!b.leadership.is_leader());
+    // All that time the lease was a's.
+    switch.set(GOOD);
+    assert!(a.gains().await <= 3.3);
+    assert_eq!(a.leadership.term(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_noticed_with_the_next_renewal() {
+    let (logs, _logger) = Logs::start();
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", Switch::default().link()).await;
+    sleep(5 * SECOND).await;
+    server.edit(|lease| lease["spec"]["holderIdentity"] = json!("somebody"));
+    assert!(a.loses().await <= 2.1);
+    assert_eq!(logs.with("WARN").len(), 1);
+    assert_eq!(logs.with("ns/leader has been taken over by somebody").len(), 1);
+    // Somebody never renews it.
+    assert!(a.gains().await <= 17.1);
+    assert_eq!((a.leadership.term(), server.spec("leaseTransitions")), (2, json!(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_allowed_is_said_once_with_what_to_do() {
+    let (logs, _logger) = Logs::start();
+    let (server, switch) = (Server::default(), Switch::default());
+    switch.set(403);
+    let mut a = Candidate::start(&server, "a", switch.link());
+    sleep(60 * SECOND).await;
+    assert!(!a.leadership.is_leader());
+    let said = "waiting for a role that grants get, create and update of leases.coordination.k8s.io in the namespace ns";
+    assert_eq!(logs.with("WARN").len(), 1);
+    assert_eq!(logs.with(said).len(), 1);
+    switch.set(GOOD);
+    assert!(a.gains().await <= 2.1);
+    assert_eq!(logs.with("ns/leader can be used again, after 6").len(), 1);
+
+    // Another outage is said again.
+    switch.set(403);
+    a.loses().await;
+    assert_eq!(logs.with(said).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_namespace_is_waited_for() {
+    let (logs, _logger) = Logs::start();
+    let (server, switch) = (Server::default(), Switch::default());
+    switch.set(404);
+    let mut a = Candidate::start(&server, "a", switch.link());
+    sleep(60 * SECOND).await;
+    let warnings = logs.with("WARN");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("cannot create the lease ns/leader; waiting for the namespace: because"));
+    switch.set(GOOD);
+    assert!(a.gains().await <= 2.1);
+}

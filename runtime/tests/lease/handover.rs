@@ -1,0 +1,225 @@
+//! Who leads when all goes well, and how leadership is passed on.
+
+use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
+use multinet_runtime::{LeaseConfig, LeaseError, LeaseMetrics, lease};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::candidate::{Candidate, DURATION, Logs, SECOND};
+use crate::server::{Fate, Link, Server};
+
+fn good() -> Link {
+    Link::new(|_| Fate::AT_ONCE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_candidate_creates_the_lease_and_keeps_it() {
+    let server = Server::default();
+    let mut a = Candidate::start(&server, "a", good());
+    assert_eq!((a.leadership.is_leader(), a.metric("multinet_leader")), (false, 0.0));
+    assert_eq!(a.gains().await, 0.0);
+    let lease = server.lease().unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "a");
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
+    assert_eq!(lease["spec"]["leaseTransitions"], 0);
+    assert_eq!(server.take_log(), ["GET 404", "POST 201"]);
+
+    let lost = timeout(60 * SECOND, a.leadership.changed(true)).await;
+    assert!(lost.is_err(), "nothing has happened to it");
+    let renewals = server.take_log();
+    assert!(renewals.iter().all(|request| request == "PUT 200"), "{renewals:?}");
+    assert!((30..=40).contains(&renewals.len()), "every 1.5 to 2 s: {}", renewals.len());
+    assert_eq!(a.leadership.term(), 1);
+    assert_eq!(server.spec("acquireTime"), lease["spec"]["acquireTime"]);
+    assert_eq!(a.metric("multinet_leader"), 1.0);
+    assert_eq!(a.metric("multinet_leader_transitions_total{change=\"gained\"}"), 1.0);
+    assert_eq!(a.metric("multinet_leader_transitions_total{change=\"lost\"}"), 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_waits_for_as_long_as_the_first_renews() {
+    let server = Server::default();
+    let a = Candidate::leading(&server, "a", good()).await;
+    let mut b = Candidate::start(&server, "b", good());
+    let gained = timeout(600 * SECOND, b.leadership.changed(false)).await;
+    assert!(gained.is_err() && a.leadership.is_leader());
+    assert_eq!(b.leadership.ends(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_dies_is_replaced_after_the_duration() {
+    let server = Server::default();
+    let a = Candidate::leading(&server, "a", good()).await;
+    let mut b = Candidate::start(&server, "b", good());
+    sleep(20 * SECOND).await;
+    a.task.abort();
+    let took = b.gains().await;
+    assert!((13.0..=17.1).contains(&took), "15 s after the last renewal, when it looks next: {took}");
+    assert_eq!((server.spec("holderIdentity"), server.spec("leaseTransitions")), (json!("b"), json!(1)));
+    assert!(!a.leadership.is_leader(), "it has lapsed, though nobody was there to tell");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_name_goes_on_at_once_after_a_restart() {
+    let server = Server::default();
+    let a = Candidate::leading(&server, "a", good()).await;
+    sleep(5 * SECOND).await;
+    a.task.abort();
+    let mut again = Candidate::start(&server, "a", good());
+    assert_eq!(again.gains().await, 0.0);
+    assert_eq!(server.spec("leaseTransitions"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_process_of_the_same_name_takes_the_lease_from_the_first() {
+    let (logs, _logger) = Logs::start();
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    sleep(5 * SECOND).await;
+    let mut twin = Candidate::leading(&server, "a", good()).await;
+    assert!(a.loses().await <= 2.1, "with the next renewal");
+    let lost = timeout(600 * SECOND, twin.leadership.changed(true)).await;
+    assert!(lost.is_err() && !a.leadership.is_leader(), "they do not take it from each other in turns");
+    assert_eq!(logs.with("names have to differ").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_gives_the_lease_back_once_the_writers_have_ended() {
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    let mut b = Candidate::start(&server, "b", good());
+    sleep(10 * SECOND).await;
+
+    a.shutdown.cancel();
+    // Longer than the lease: its writers still need it, so it is renewed.
+    let lost = timeout(3 * DURATION, a.leadership.changed(true)).await;
+    assert!(lost.is_err() && !b.leadership.is_leader() && !a.task.is_finished());
+
+    a.stopped.cancel();
+    let took = b.gains().await;
+    assert!(took <= 2.1, "within a retry period: {took}");
+    (&mut a.task).await.unwrap();
+    assert!(!a.leadership.is_leader());
+    assert_eq!(server.spec("leaseTransitions"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_has_no_holder() {
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    a.stopped.cancel();
+    sleep(5 * SECOND).await;
+    assert!(a.leadership.is_leader(), "stopped counts after shutdown only");
+    a.shutdown.cancel();
+    a.loses().await;
+    sleep(SECOND).await;
+    assert!(a.task.is_finished());
+    assert_eq!((server.spec("holderIdentity"), server.spec("leaseDurationSeconds")), (json!(""), json!(1)));
+    assert_eq!(a.metric("multinet_leader"), 0.0);
+    assert_eq!(a.metric("multinet_leader_transitions_total{change=\"lost\"}"), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() {
+    let server = Server::default();
+    let _a = Candidate::leading(&server, "a", good()).await;
+    let mut b = Candidate::start(&server, "b", good());
+    sleep(SECOND).await;
+    b.shutdown.cancel();
+    timeout(SECOND, &mut b.task).await.expect("its writers have nothing to end").unwrap();
+    assert_eq!(server.spec("holderIdentity"), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_back_takes_no_longer_than_a_request() {
+    let server = Server::default();
+    let cut = CancellationToken::new();
+    let link = Link::new({
+        let cut = cut.clone();
+        move |_| if cut.is_cancelled() { Fate::Lost } else { Fate::AT_ONCE }
+    });
+    let mut a = Candidate::leading(&server, "a", link).await;
+    cut.cancel();
+    a.shutdown.cancel();
+    a.stopped.cancel();
+    timeout(DURATION / 5 + SECOND / 10, &mut a.task).await.expect("still giving back").unwrap();
+    assert!(!a.leadership.is_leader());
+    assert_eq!(server.spec("holderIdentity"), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_label_that_somebody_puts_on_the_lease_stays_and_costs_nobody_leadership() {
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    sleep(5 * SECOND).await;
+    server.take_log();
+    server.edit(|lease| lease["metadata"]["labels"] = json!({"team": "x"}));
+    let lost = timeout(60 * SECOND, a.leadership.changed(true)).await;
+    assert!(lost.is_err());
+    assert_eq!(server.take_log()[..4], ["PUT 409", "GET 200", "PUT 200", "PUT 200"]);
+    assert_eq!(server.lease().unwrap()["metadata"]["labels"]["team"], "x");
+    assert_eq!(a.leadership.term(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_deleted_is_its_leaders_again() {
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    let b = Candidate::start(&server, "b", good());
+    sleep(5 * SECOND).await;
+    server.delete();
+    let lost = timeout(60 * SECOND, a.leadership.changed(true)).await;
+    assert!(lost.is_err() && !b.leadership.is_leader());
+    assert_eq!((server.spec("holderIdentity"), a.leadership.term()), (json!("a"), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_written_into_the_lease_by_hand_does_not_lead_before_the_other_has_noticed() {
+    let server = Server::default();
+    let mut a = Candidate::leading(&server, "a", good()).await;
+    let mut b = Candidate::start(&server, "b", good());
+    sleep(5 * SECOND).await;
+    server.edit(|lease| lease["spec"]["holderIdentity"] = json!("b"));
+    assert!(a.loses().await <= 2.1);
+    let early = timeout(12 * SECOND, b.leadership.changed(false)).await;
+    assert!(early.is_err() && !a.leadership.is_leader());
+    // Nobody has renewed that; either takes it over.
+    sleep(5 * SECOND).await;
+    assert_ne!(a.leadership.is_leader(), b.leadership.is_leader());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_else_has_made_is_taken_over() {
+    // As a chart might bring it; as another program might leave it.
+    for (spec, patience) in [(json!({}), 0.1), (Value::Null, 0.1), (json!({"holderIdentity": "x"}), 17.1)] {
+        let server = Server::default();
+        server.set(spec);
+        let mut a = Candidate::start(&server, "a", good());
+        assert!(a.gains().await <= patience);
+        assert_eq!(server.spec("leaseTransitions"), 1);
+    }
+}
+
+#[tokio::test]
+async fn bad_configurations() {
+    let config = LeaseConfig {
+        namespace: "ns".into(),
+        name: "leader".into(),
+        identity: "a".into(),
+        duration: MIN_DURATION,
+    };
+    let try_it = |config: LeaseConfig| {
+        let client = Server::default().client(good());
+        let (metrics, shutdown) = (LeaseMetrics::default(), CancellationToken::new());
+        lease(client, config, metrics, shutdown, std::future::ready(())).map(|_| ())
+    };
+    assert_eq!(try_it(config.clone()), Ok(()));
+    let short = MIN_DURATION - SECOND / 1000;
+    let error = try_it(LeaseConfig { duration: short, ..config.clone() }).unwrap_err();
+    assert_eq!(error.to_string(), "a lease of 999ms is not possible: choose from 1 s to 3600 s");
+    let long = MAX_DURATION + SECOND;
+    assert_eq!(try_it(LeaseConfig { duration: long, ..config.clone() }), Err(LeaseError::Duration(long)));
+    let nobody = LeaseConfig { identity: String::new(), ..config };
+    assert_eq!(try_it(nobody), Err(LeaseError::Empty("identity")));
+}
