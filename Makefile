@@ -4,10 +4,10 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench crds clean
+.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming crds clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 test: ## Run every test, with real control planes; says at its end what passed, failed, was skipped and why
 	@tests/run.sh
@@ -17,6 +17,7 @@ check: fmt lint deny shellcheck ## Run every lint
 fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path dns-server/fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path controller/fuzz/Cargo.toml --check
 
 lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -36,8 +37,11 @@ shellcheck:
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each
 	@tests/fuzz.sh $(FUZZ_SECONDS)
 
-bench: ## Compare with CoreDNS and write docs/benchmarks.md
+bench: ## Compare multinet-dns with CoreDNS, into docs/benchmarks.md
 	@tests/bench.sh
+
+bench-programming: ## Compare the way from pod to answer with that of Kubernetes itself, into docs/benchmarks.md
+	@tests/bench-programming.sh
 
 crds: ## Generate deploy/crds anew
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests

@@ -10,13 +10,15 @@ flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Ccodegen-units=1 --cfg fuzzing)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 # By hand, because RUSTFLAGS without --target would instrument build scripts too.
-RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path dns-server/fuzz/Cargo.toml --bins
+for crate in dns-server controller; do
+  RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path "$crate/fuzz/Cargo.toml" --bins
+done
 status=0
-for source in dns-server/fuzz/targets/*.rs; do
+for source in dns-server/fuzz/targets/*.rs controller/fuzz/targets/*.rs; do
   name=$(basename "$source" .rs)
   corpus=$CARGO_TARGET_DIR/corpus/$name
   mkdir -p "$corpus"
-  seeds=dns-server/fuzz/seeds/$name
+  seeds=${source%/targets/*}/seeds/$name
   [ "$name" != manifest ] || seeds=deploy/examples/quickstart
   echo "fuzzing $name for ${seconds}s" >&2
   log=$(mktemp)

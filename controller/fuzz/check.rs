@@ -1,0 +1,37 @@
+//! What must hold of everything that is read, whatever it was read from.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use multinet_controller::model::Unreadable;
+use multinet_crds::Device;
+use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE, Text};
+
+/// There are addresses, each once, no more than the limit, and the API server and every client take them.
+pub fn addresses(addresses: &[IpAddr]) {
+    assert!((1..=16).contains(&addresses.len()));
+    assert_eq!(addresses.iter().collect::<HashSet<_>>().len(), addresses.len());
+    for address in addresses {
+        assert!(!address.is_unspecified() && !address.is_loopback() && !address.is_multicast(), "{address}");
+        if let IpAddr::V6(address) = address {
+            assert!(address.to_ipv4_mapped().is_none() && !address.is_unicast_link_local(), "{address}");
+        }
+    }
+}
+
+/// Every field is one that the schema of slices accepts.
+pub fn device(device: &Device) {
+    let text = |field: &Option<String>, kind: &Text| {
+        assert!(field.as_ref().is_none_or(|text| kind.accepts(text)), "{device:?}");
+    };
+    text(&device.interface, &INTERFACE);
+    text(&device.mac, &MAC);
+    text(&device.rdma_device, &RDMA_DEVICE);
+    text(&device.pci_address, &PCI_ADDRESS);
+    assert!(device.numa_node.is_none_or(|node| node <= 1023), "{device:?}");
+}
+
+/// It is one line that an event or a log can take.
+pub fn line(line: &Unreadable) {
+    assert!(!line.0.is_empty() && line.0.len() < 4096 && !line.0.contains(char::is_control), "{line}");
+}

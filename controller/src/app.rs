@@ -1,0 +1,192 @@
+//! Wiring: everything is bound and checked before anything runs, so that a start either fails with one line
+//! or holds.
+//!
+//! ```text
+//!   watches ──> World ──> Queue ──┐
+//!   optional APIs ─┘              ├─> Writer ──> API server
+//!   everything listed ──> lease ──┘     └─> events
+//!
+//!   SIGTERM ──> not ready ──> writer finishes ──> lease is given back ──> exit
+//! ```
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{Api, Client, Resource};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
+use multinet_runtime::{
+    Admin, Guarded, Index, LeaseMetrics, LogLevel, Readiness, WatchConfig, WatchMetrics, client, drain,
+    lease, log, register_process_metrics, watch,
+};
+use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::events::events;
+use crate::metrics::{self, ApiMetrics, WriterMetrics};
+use crate::optional::OptionalApis;
+use crate::queue::Queue;
+use crate::views;
+use crate::world::{Settings, World};
+use crate::writer::Writer;
+
+/// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What to do if the API server does not know our kinds.
+const OURS: &str = "kubectl apply -f deploy/crds";
+
+/// What to do if the API server does not know a kind that it always has.
+const CORE: &str = "use an API server of Kubernetes 1.33 or later";
+
+/// Runs until a signal, or says why it cannot start.
+pub fn run(config: Config) -> Result<()> {
+    let log_level = log::init(&config.log)?;
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        warn!(%error, "the limit of open files stays as it is");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(config, log_level))
+}
+
+async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
+    let readiness = Readiness::default();
+    let starting = readiness.register("start");
+    // Nobody is served who would have to notice the end beforehand.
+    let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO);
+    let mut registry = Registry::default();
+    register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
+    let watch_metrics = WatchMetrics::register(&mut registry);
+    let lease_metrics = LeaseMetrics::register(&mut registry);
+    let api_metrics = ApiMetrics::register(&mut registry);
+    let writer_metrics = WriterMetrics::default();
+
+    let admin = match config.admin {
+        Some(address) => Some(Admin::bind(address).await?),
+        None => None,
+    };
+    let client = client::connect().await?;
+    let queue = Arc::new(Queue::default());
+    let settings =
+        Settings { zone: config.zone, limit: config.max_endpoints_per_slice, clock: Timestamp::now };
+    let world = Arc::new(World::new(settings, Arc::clone(&queue)));
+    metrics::register(&mut registry, &writer_metrics, Arc::clone(&world), Arc::clone(&queue));
+
+    let tasks = TaskTracker::new();
+    if let Some(listener) = admin {
+        info!("admin on http://{}", listener.local_addr()?);
+        tasks.spawn(self::admin(&world, &readiness, registry, log_level).serve(listener, shutdown.clone()));
+    }
+    let sources = Sources {
+        client: client.clone(),
+        world: Arc::clone(&world),
+        watch_metrics,
+        shutdown: shutdown.clone(),
+    };
+    let mut sources = sources.follow(&readiness, api_metrics);
+
+    let (stopped, has_stopped) = oneshot::channel::<()>();
+    let instance = config.lease.identity.clone();
+    // An end by panic counts, too.
+    let has_stopped = async { drop(has_stopped.await) };
+    let (leadership, campaign) =
+        lease(client.clone(), config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
+    let (events, publisher) =
+        events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
+    let writer =
+        Writer::new(client, (world, queue), leadership, events, writer_metrics, config.concurrent_writes);
+    tasks.spawn(publisher.run());
+    tasks.spawn({
+        let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
+        async move {
+            // Whoever has not seen everything would take what is missing for gone.
+            if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
+                info!("everything has been listed");
+                campaign.await;
+            }
+        }
+    });
+    let mut writing = tasks.spawn({
+        let shutdown = shutdown.clone();
+        async move {
+            writer.run(shutdown).await;
+            drop(stopped);
+        }
+    });
+    starting.ready();
+
+    let outcome = tokio::select! {
+        biased; // everything ends with the shutdown too
+        () = shutdown.cancelled() => Ok(()),
+        _ = sources.join_next() => Err(anyhow!("objects are no longer followed; see the log")),
+        _ = &mut writing => Err(anyhow!("nothing is written any more; see the log")),
+    };
+    shutdown.cancel();
+    if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
+        warn!("{unfinished}");
+    }
+    info!("stopped");
+    outcome
+}
+
+fn admin(world: &Arc<World>, readiness: &Readiness, registry: Registry, log_level: LogLevel) -> Admin {
+    let described = Arc::clone(world);
+    Admin {
+        readiness: readiness.clone(),
+        registry: Arc::new(registry),
+        log_level,
+        debug_state: Arc::new(move || described.describe()),
+    }
+}
+
+/// Where objects come from.
+struct Sources {
+    client: Client,
+    world: Arc<World>,
+    watch_metrics: WatchMetrics,
+    shutdown: CancellationToken,
+}
+
+impl Sources {
+    /// Feeds the world until the shutdown. A task that ends before that has panicked: what is written would grow old
+    /// without anybody noticing.
+    fn follow(self, readiness: &Readiness, api_metrics: ApiMetrics) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        self.watch::<MultiNetworkService>(&mut tasks, readiness, OURS, None);
+        self.watch::<MultiNetworkEndpointSlice>(&mut tasks, readiness, OURS, None);
+        self.watch::<views::Pod>(&mut tasks, readiness, CORE, None);
+        self.watch::<views::Node>(&mut tasks, readiness, CORE, None);
+        self.watch::<views::Service>(&mut tasks, readiness, CORE, None);
+        let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
+        self.watch::<EndpointSlice>(&mut tasks, readiness, CORE, Some(&mirrors));
+        let Self { client, world, watch_metrics, shutdown } = self;
+        let optional = OptionalApis::new(client, world, watch_metrics, api_metrics, shutdown);
+        let asked = readiness.register("API groups");
+        tasks.spawn(optional.run(readiness.clone(), asked));
+        tasks
+    }
+
+    fn watch<K>(&self, tasks: &mut JoinSet<()>, readiness: &Readiness, hint: &str, labels: Option<&str>)
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+        World: Index<K>,
+    {
+        let config = WatchConfig::new(Api::<Guarded<K>>::all(self.client.clone()), hint);
+        let config = match labels {
+            Some(selector) => config.labelled(selector),
+            None => config,
+        };
+        let world = Arc::clone(&self.world);
+        let guard = readiness.register(K::plural(&()));
+        tasks.spawn(watch(config, world, guard, self.watch_metrics.clone(), self.shutdown.clone()));
+    }
+}

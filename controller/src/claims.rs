@@ -1,0 +1,291 @@
+//! DRA's report of a pod's interfaces: the status of ResourceClaims, and what ResourceSlices say of the devices.
+//!
+//! ```text
+//!  ResourceClaim                                                        ResourceSlice
+//!    status.devices[]            networkData: addresses, interface, mac    spec.devices[].attributes
+//!        │ driver, pool, device, shareID                                       RDMA device, NUMA node, PCI address
+//!        v                                                                     │ driver, pool, device
+//!    status.allocation…results[] request ── "req" or "req/alternative" ──┐     v
+//!    spec.devices.requests[]     DeviceClass <───────────────────────────┘  (joined by the index)
+//! ```
+//!
+//! The shapes are those of all versions of `resource.k8s.io` at once: what one of them spells differently, no other spells
+//! at all.
+//!
+//! # Conditions
+//!
+//! Kubernetes says of a device's condition Ready only that it should be True once the device is configured; no driver has to
+//! write any. In practice:
+//!
+//! - Early DRANETs wrote Ready and NetworkReady with status False when routes could not be set, with the network data beside
+//!   them, and let the pod start nevertheless. Today's fails the pod instead and only ever writes True.
+//! - cni-dra-driver's design has Ready, False when the CNI plugin failed.
+//! - dra-driver-sriov writes no conditions.
+//!
+//! So a device of which Ready or NetworkReady is False is left out, silently, since its driver may be about to succeed. A missing
+//! or Unknown condition says nothing. RDMALinkReady is not looked at: without the RDMA link the address still answers.
+
+mod attributes;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::attributes::SliceSpec;
+
+use std::collections::HashMap;
+
+use multinet_crds::Device;
+use multinet_runtime::ObjectKey;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::foreign::{self, Problems, shortened};
+use crate::model::{Claim, ClaimDevice, DeviceId, Unreadable};
+
+/// How much of the parser's complaint is repeated, in characters.
+const COMPLAINT: usize = 120;
+
+/// How many problems of a claim are told.
+const MAX_TOLD: usize = 3;
+
+/// Reads what a claim says. Never fails: what cannot be read is left out, and noted in [`Claim::unreadable`].
+pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawValue>) -> Claim {
+    let mut problems = Problems::default();
+    let spec: Spec = part(spec, "spec", &mut problems);
+    let status: Status = part(status, "status", &mut problems);
+    let allocation: Allocation = part(status.allocation.as_deref(), "status.allocation", &mut problems);
+    let reserved_for: Vec<Consumer> =
+        part(status.reserved_for.as_deref(), "status.reservedFor", &mut problems);
+    let requests: HashMap<SharedDevice, &str> =
+        allocation.devices.results.iter().map(|result| (result.device(), result.request.as_str())).collect();
+    let devices: Vec<Box<RawValue>> = part(status.devices.as_deref(), "status.devices", &mut problems);
+    let devices = devices.iter().enumerate().filter_map(|(index, raw)| {
+        let path = format!("status.devices[{index}]");
+        let status = part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems)?;
+        let class =
+            requests.get(&status.device()).and_then(|request| spec.class_of(request)).map(str::to_owned);
+        status.into_device(class, &path, &mut problems)
+    });
+    Claim {
+        key,
+        devices: devices.collect(),
+        reserved_for: reserved_for.into_iter().filter(Consumer::is_pod).map(|pod| pod.uid).collect(),
+        unreadable: told(problems),
+    }
+}
+
+/// A part of an object. One that cannot be read is as one that is not there, but for the note.
+fn part<T: DeserializeOwned + Default>(raw: Option<&RawValue>, path: &str, problems: &mut Problems) -> T {
+    let Some(raw) = raw else { return T::default() };
+    match serde_json::from_str::<Option<T>>(raw.get()) {
+        Ok(part) => part.unwrap_or_default(),
+        Err(error) => {
+            problems.note(|| format!("{path} is unreadable: {}", shortened(&error.to_string(), COMPLAINT)));
+            T::default()
+        }
+    }
+}
+
+fn told(problems: Problems) -> Option<Unreadable> {
+    let lines = problems.into_lines();
+    let mut told: Vec<&str> = lines.iter().take(MAX_TOLD).map(|line| line.0.as_str()).collect();
+    if lines.len() > MAX_TOLD {
+        told.push("and more");
+    }
+    (!told.is_empty()).then(|| Unreadable(told.join("; ")))
+}
+
+/// Reads null as if it were not there.
+pub(crate) fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(deserialize_with = "nullable")]
+    devices: Requests,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Requests {
+    #[serde(deserialize_with = "nullable")]
+    requests: Vec<Request>,
+}
+
+/// A request: for devices of exactly one class, or of the first of several that there is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    name: String,
+    /// v1, v1beta2.
+    exactly: Option<ExactRequest>,
+    #[serde(default, deserialize_with = "nullable")]
+    first_available: Vec<Alternative>,
+    /// v1beta1, in the place of `exactly`.
+    device_class_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExactRequest {
+    device_class_name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Alternative {
+    name: String,
+    device_class_name: String,
+}
+
+impl Spec {
+    /// The DeviceClass that a result's request names.
+    fn class_of(&self, request: &str) -> Option<&str> {
+        let (name, alternative) = match request.split_once('/') {
+            Some((name, alternative)) => (name, Some(alternative)),
+            None => (request, None),
+        };
+        let request = self.devices.requests.iter().find(|request| request.name == name)?;
+        match alternative {
+            Some(name) => request
+                .first_available
+                .iter()
+                .find(|alternative| alternative.name == name)
+                .map(|alternative| alternative.device_class_name.as_str()),
+            None => request
+                .exactly
+                .as_ref()
+                .map(|exactly| exactly.device_class_name.as_str())
+                .or(request.device_class_name.as_deref()),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    allocation: Option<Box<RawValue>>,
+    devices: Option<Box<RawValue>>,
+    reserved_for: Option<Box<RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Allocation {
+    #[serde(deserialize_with = "nullable")]
+    devices: Results,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Results {
+    #[serde(deserialize_with = "nullable")]
+    results: Vec<AllocationResult>,
+}
+
+#[derive(Deserialize)]
+struct AllocationResult {
+    request: String,
+    driver: String,
+    pool: String,
+    device: String,
+    #[serde(rename = "shareID")]
+    share_id: Option<String>,
+}
+
+/// A device, and which share of it, if it is shared.
+type SharedDevice = (DeviceId, Option<String>);
+
+impl AllocationResult {
+    fn device(&self) -> SharedDevice {
+        let Self { driver, pool, device, share_id, .. } = self;
+        let id = DeviceId { driver: driver.clone(), pool: pool.clone(), device: device.clone() };
+        (id, share_id.clone())
+    }
+}
+
+/// What a claim may be reserved for: a pod, or one day something else.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Consumer {
+    #[serde(default, deserialize_with = "nullable")]
+    api_group: String,
+    resource: String,
+    uid: String,
+}
+
+impl Consumer {
+    fn is_pod(&self) -> bool {
+        self.api_group.is_empty() && self.resource == "pods"
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DeviceStatus {
+    driver: String,
+    pool: String,
+    device: String,
+    #[serde(rename = "shareID")]
+    share_id: Option<String>,
+    #[serde(default, deserialize_with = "nullable")]
+    conditions: Vec<Condition>,
+    network_data: Option<NetworkData>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NetworkData {
+    #[serde(deserialize_with = "nullable")]
+    interface_name: String,
+    #[serde(deserialize_with = "nullable")]
+    ips: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    hardware_address: String,
+}
+
+impl DeviceStatus {
+    fn device(&self) -> SharedDevice {
+        let Self { driver, pool, device, share_id, .. } = self;
+        let id = DeviceId { driver: driver.clone(), pool: pool.clone(), device: device.clone() };
+        (id, share_id.clone())
+    }
+
+    fn is_refused(&self) -> bool {
+        let refuses = |condition: &Condition| {
+            matches!(condition.kind.as_str(), "Ready" | "NetworkReady") && condition.status == "False"
+        };
+        self.conditions.iter().any(refuses)
+    }
+
+    fn into_device(self, class: Option<String>, path: &str, problems: &mut Problems) -> Option<ClaimDevice> {
+        if self.is_refused() {
+            return None;
+        }
+        let network = self.network_data?;
+        let addresses = foreign::addresses(&network.ips, &path, problems);
+        (!addresses.is_empty()).then(|| ClaimDevice {
+            id: DeviceId { driver: self.driver, pool: self.pool, device: self.device },
+            class,
+            addresses,
+            device: Device {
+                interface: foreign::interface(&network.interface_name),
+                mac: foreign::mac(&network.hardware_address),
+                ..Device::default()
+            },
+        })
+    }
+}

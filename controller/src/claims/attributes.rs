@@ -1,0 +1,216 @@
+//! What ResourceSlices say of the devices: attributes that several drivers agree on.
+//!
+//! | attribute | domains | who publishes it |
+//! |---|---|---|
+//! | `rdmaDevice` | `dra.net` | DRANET |
+//! | `numaNode` | `dra.net`, `resource.kubernetes.io` | DRANET, dra-driver-sriov; proposed as a standard attribute |
+//! | `pciAddress` | `dra.net`, the driver's | DRANET, dra-driver-sriov |
+//! | `pciBusID` | `resource.kubernetes.io` | standard; dra-driver-sriov |
+//! | `ifName`, `mac` | `dra.net` | DRANET |
+//!
+//! Each is taken from the driver's own domain too (an attribute without a domain is in that), which is where a driver
+//! unknown to us would have it. It comes first, then `dra.net`, then the standard. The attributes of other domains mean whatever
+//! they mean. `interfaceName` of dra-driver-sriov is not among them: it is the interface's name on the node, and the pod's is
+//! another, whereas DRANET keeps the name where nobody asks for another.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use multinet_crds::Device;
+use multinet_runtime::ObjectKey;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::nullable;
+use crate::foreign;
+use crate::model::DeviceSlice;
+
+/// The attributes' domain of DRANET, which other drivers publish in as well.
+const DRANET: &str = "dra.net";
+
+/// The domain of the attributes that Kubernetes defines.
+const STANDARD: &str = "resource.kubernetes.io";
+
+/// What is read of `spec`.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub struct SliceSpec {
+    #[serde(deserialize_with = "nullable")]
+    driver: String,
+    #[serde(deserialize_with = "nullable")]
+    pool: Pool,
+    #[serde(deserialize_with = "nullable")]
+    devices: Vec<SliceDevice>,
+}
+
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct Pool {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    generation: i64,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+struct SliceDevice {
+    name: String,
+    #[serde(default, deserialize_with = "nullable")]
+    attributes: Attributes,
+    /// Where v1beta1 has the attributes.
+    #[serde(default, deserialize_with = "nullable")]
+    basic: BasicDevice,
+}
+
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct BasicDevice {
+    #[serde(deserialize_with = "nullable")]
+    attributes: Attributes,
+}
+
+/// Those of a device's attributes that may be of use, whatever their domain.
+#[derive(Clone, Debug, Default)]
+struct Attributes(Vec<Attribute>);
+
+#[derive(Clone, Debug)]
+struct Attribute {
+    domain: Option<String>,
+    field: Field,
+    value: Value,
+}
+
+/// What of a [`Device`] an attribute tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Interface,
+    Mac,
+    RdmaDevice,
+    PciAddress,
+    NumaNode,
+}
+
+/// An attribute has exactly one of these, or a bool or a version.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+struct Value {
+    string: Option<String>,
+    int: Option<i64>,
+}
+
+impl Field {
+    /// The field that an attribute of this name, without its domain, tells.
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "ifName" => Some(Self::Interface),
+            "mac" => Some(Self::Mac),
+            "rdmaDevice" => Some(Self::RdmaDevice),
+            "pciAddress" | "pciBusID" => Some(Self::PciAddress),
+            "numaNode" => Some(Self::NumaNode),
+            _ => None,
+        }
+    }
+}
+
+impl SliceSpec {
+    /// What is known of the devices.
+    pub(crate) fn into_slice(self, key: ObjectKey) -> DeviceSlice {
+        let mut devices = BTreeMap::new();
+        for device in self.devices {
+            let attributes = device.attributes.0.iter().chain(&device.basic.attributes.0);
+            let known = known(attributes, &self.driver);
+            if known != Device::default() {
+                devices.insert(device.name, known);
+            }
+        }
+        let Pool { name: pool, generation } = self.pool;
+        DeviceSlice { key, driver: self.driver, pool, generation, devices }
+    }
+}
+
+fn known<'a>(attributes: impl Iterator<Item = &'a Attribute>, driver: &str) -> Device {
+    let rank = |attribute: &Attribute| match attribute.domain.as_deref() {
+        None => Some(0),
+        Some(domain) if domain == driver => Some(0),
+        Some(DRANET) => Some(1),
+        Some(STANDARD) => Some(2),
+        Some(_) => None,
+    };
+    let mut ranked: Vec<_> = attributes.filter_map(|attribute| Some((rank(attribute)?, attribute))).collect();
+    ranked.sort_by_key(|&(rank, _)| rank);
+    let mut device = Device::default();
+    for (_, Attribute { field, value, .. }) in ranked {
+        let text = value.string.as_deref();
+        match field {
+            Field::Interface => fill(&mut device.interface, text, foreign::interface),
+            Field::Mac => fill(&mut device.mac, text, foreign::mac),
+            Field::RdmaDevice => fill(&mut device.rdma_device, text, foreign::rdma_device),
+            Field::PciAddress => fill(&mut device.pci_address, text, foreign::pci_address),
+            Field::NumaNode => fill(&mut device.numa_node, value.int, foreign::numa_node),
+        }
+    }
+    device
+}
+
+/// Takes what `read` makes of a value, unless there is something already.
+fn fill<T, V>(field: &mut Option<V>, value: Option<T>, read: impl Fn(T) -> Option<V>) {
+    if field.is_none() {
+        *field = value.and_then(read);
+    }
+}
+
+impl<'de> Deserialize<'de> for Attributes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AttributesVisitor)
+    }
+}
+
+struct AttributesVisitor;
+
+impl<'de> Visitor<'de> for AttributesVisitor {
+    type Value = Attributes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("attributes by name")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Attributes, M::Error> {
+        let mut attributes = Vec::new();
+        while let Some(name) = map.next_key::<Name>()? {
+            match name.0 {
+                Some((domain, field)) => {
+                    attributes.push(Attribute { domain, field, value: map.next_value()? });
+                }
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(Attributes(attributes))
+    }
+}
+
+/// The name of an attribute, if it may be of use.
+struct Name(Option<(Option<String>, Field)>);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl Visitor<'_> for NameVisitor {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of an attribute")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Name, E> {
+        let (domain, name) = match text.split_once('/') {
+            Some((domain, name)) => (Some(domain), name),
+            None => (None, text),
+        };
+        Ok(Name(Field::of(name).map(|field| (domain.map(str::to_owned), field))))
+    }
+}

@@ -1,0 +1,254 @@
+//! The command line, and what it means once it is checked.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use clap::Parser;
+use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
+use multinet_runtime::command_line::duration;
+use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
+use multinet_runtime::{LeaseConfig, LogArgs, random_number};
+
+/// Where a pod finds the namespace that it is in.
+const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The namespace of everything that is shipped.
+const NAMESPACE: &str = "multinet-system";
+
+/// The shortest service name, `a.b.svc.`, that has to fit before the zone.
+const SHORTEST_NAME: usize = "a.b.svc.".len();
+
+/// The longest identity; it ends up in a Lease and in events.
+const MAX_IDENTITY: usize = 128;
+
+/// Second NICs of pods, collected.
+///
+/// Reads pods, Multus' network status, resource claims and nodes, and writes MultiNetworkEndpointSlices and the status of
+/// MultiNetworkServices; multinet-dns answers from them. Several may run: the one that holds the Lease writes, the others
+/// are ready to take over.
+#[derive(Debug, Parser)]
+#[command(name = "multinet-controller", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Args {
+    /// Zone of the DNS server, for `status.hostname`
+    #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", default_value = "multinet.cluster.local",
+          value_parser = zone, help_heading = "Slices")]
+    zone: String,
+
+    /// How many endpoints a slice may have, 1 to 1000
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "100",
+          value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
+    max_endpoints_per_slice: u16,
+
+    /// How many requests may be under way at a time
+    #[arg(
+        long,
+        value_name = "N",
+        env = "MULTINET_CONCURRENT_WRITES",
+        default_value = "32",
+        help_heading = "Slices"
+    )]
+    concurrent_writes: NonZeroUsize,
+
+    /// Namespace of the Lease [default: that of the pod, else multinet-system]
+    #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
+          help_heading = "Leader election")]
+    lease_namespace: Option<String>,
+
+    /// Name of the Lease; controllers with the same one take turns
+    #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = "multinet-controller",
+          value_parser = lease_name, help_heading = "Leader election")]
+    lease_name: String,
+
+    /// How long a leader that is silent stays leader, 1s to 1h
+    #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = "15s", value_parser = lease_duration,
+          help_heading = "Leader election")]
+    lease_duration: Duration,
+
+    /// Name of this process among those with the same Lease, such as the pod's name: a container that is restarted under the
+    /// same name need not wait for the Lease to run out [default: the host's name and a random number]
+    #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
+          help_heading = "Leader election")]
+    identity: Option<String>,
+
+    /// Where /metrics, /livez, /readyz and /debug/state are served [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
+    admin: Option<SocketAddr>,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+const EXAMPLES: &str = "\
+The API server is that of the pod's service account, or of KUBECONFIG.
+
+Examples:
+  In a cluster:
+    multinet-controller --admin [::]:9154 --identity $(POD_NAME)
+
+  On a desk, for the cluster that kubectl talks to:
+    multinet-controller --admin 127.0.0.1:9154 --lease-namespace default
+
+Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
+
+/// A checked configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The zone of host names in status, in lower case, without a dot at its end.
+    pub zone: String,
+    /// Most endpoints in a slice.
+    pub max_endpoints_per_slice: usize,
+    /// Most requests at a time.
+    pub concurrent_writes: usize,
+    /// The lease, and who we are.
+    pub lease: LeaseConfig,
+    /// Where admin endpoints are served.
+    pub admin: Option<SocketAddr>,
+    /// How logs are written.
+    pub log: LogArgs,
+}
+
+impl Config {
+    /// Fills in what depends on where this process runs.
+    pub fn new(args: Args) -> Self {
+        let Args {
+            zone,
+            max_endpoints_per_slice,
+            concurrent_writes,
+            lease_namespace,
+            lease_name,
+            lease_duration,
+            identity,
+            admin,
+            log,
+        } = args;
+        Self {
+            zone,
+            max_endpoints_per_slice: max_endpoints_per_slice.into(),
+            concurrent_writes: concurrent_writes.get(),
+            lease: LeaseConfig {
+                namespace: lease_namespace.unwrap_or_else(own_namespace),
+                name: lease_name,
+                identity: identity.unwrap_or_else(own_identity),
+                duration: lease_duration,
+            },
+            admin,
+            log,
+        }
+    }
+}
+
+fn own_namespace() -> String {
+    let pods = fs::read_to_string(POD_NAMESPACE).unwrap_or_default();
+    let pods = pods.trim();
+    if DNS_LABEL.accepts(pods) { pods.to_owned() } else { NAMESPACE.to_owned() }
+}
+
+/// A name that no other process has, even on the same host: whoever shares one may lead at the same time.
+fn own_identity() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let host = if host.is_empty() { "multinet-controller" } else { &host[..host.floor_char_boundary(64)] };
+    format!("{host}_{:016x}", random_number())
+}
+
+/// DNS compares names without case, and a dot at the end is understood.
+fn zone(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
+        return Err(format!("write a zone as {DNS_SUBDOMAIN}"));
+    }
+    if name.len() + SHORTEST_NAME > DNS_SUBDOMAIN.max() {
+        return Err("too long, no service name fits below it; choose a shorter zone".to_owned());
+    }
+    Ok(name)
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    let is_one = DNS_LABEL.accepts(text);
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a namespace is {DNS_LABEL}"))
+}
+
+fn lease_name(text: &str) -> Result<String, String> {
+    let is_one = DNS_SUBDOMAIN.accepts(text);
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("the name of a Lease is {DNS_SUBDOMAIN}"))
+}
+
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    let is_possible = (MIN_DURATION..=MAX_DURATION).contains(&duration);
+    is_possible.then_some(duration).ok_or_else(|| "choose from 1s to 1h".to_owned())
+}
+
+fn identity(text: &str) -> Result<String, String> {
+    let is_one =
+        (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic());
+    is_one
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("a name of 1 to {MAX_IDENTITY} printable characters without spaces"))
+}
+
+#[cfg(test)]
+mod tests {
+    use multinet_runtime::command_line::one_line;
+
+    use super::*;
+
+    fn config(flags: &[&str]) -> Result<Config, String> {
+        let args = Args::try_parse_from(["multinet-controller"].iter().chain(flags));
+        args.map(Config::new).map_err(|error| one_line(&error, "multinet-controller"))
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let config = config(&[]).unwrap();
+        assert_eq!(config.zone, "multinet.cluster.local");
+        assert_eq!((config.max_endpoints_per_slice, config.concurrent_writes), (100, 32));
+        assert_eq!(
+            (config.lease.namespace.as_str(), config.lease.name.as_str()),
+            (NAMESPACE, "multinet-controller")
+        );
+        assert_eq!((config.lease.duration, config.admin), (Duration::from_secs(15), None));
+    }
+
+    #[test]
+    fn no_two_processes_call_themselves_the_same() {
+        let identity = || config(&[]).unwrap().lease.identity;
+        assert_ne!(identity(), identity());
+        assert!(super::identity(&identity()).is_ok(), "{}", identity());
+        assert_eq!(config(&["--identity", "controller-0"]).unwrap().lease.identity, "controller-0");
+    }
+
+    #[test]
+    fn zones_as_people_write_them() {
+        assert_eq!(config(&["--zone", "Fast.Example."]).unwrap().zone, "fast.example");
+        assert!(config(&["--zone", &["x".repeat(60).as_str(); 4].join(".")]).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_one_line_that_says_what_to_do() {
+        let long = ["x".repeat(61).as_str(); 4].join(".");
+        for (flags, message) in [
+            (&["--zone", "a_b"][..], "write a zone as a DNS name"),
+            (&["--zone", ""], "write a zone as"),
+            (&["--zone", "."], "write a zone as"),
+            (&["--zone", &long], "choose a shorter zone"),
+            (&["--max-endpoints-per-slice", "0"], "0 is not in 1..=1000"),
+            (&["--max-endpoints-per-slice", "1001"], "1001 is not in 1..=1000"),
+            (&["--concurrent-writes", "0"], "zero"),
+            (&["--lease-duration", "500ms"], "choose from 1s to 1h"),
+            (&["--lease-duration", "2h"], "choose from 1s to 1h"),
+            (&["--lease-duration", "15"], "write a time as"),
+            (&["--lease-namespace", "A"], "the name of a namespace is a DNS label"),
+            (&["--lease-name", "a/b"], "the name of a Lease is a DNS name"),
+            (&["--identity", "a b"], "without spaces"),
+            (&["--admin", "9154"], "invalid"),
+            (&["--unknown"], "--unknown"),
+        ] {
+            let error = config(flags).unwrap_err();
+            assert!(error.contains(message), "{flags:?}: {error}");
+            assert!(!error.contains('\n') && error.ends_with("see multinet-controller --help"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Addresses and details of devices as others report them: which of them may be published, and how to speak of the rest.
+//!
+//! Whoever writes a pod's annotation or a claim's status decides neither what the API server lets into a slice nor what
+//! ends up in a log. Everything from there passes through here.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
+use multinet_runtime::Escaped;
+
+use crate::model::Unreadable;
+
+/// How many addresses of one interface are used. The API server lets no more into the status of a claim's device.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+/// How many problems of one object are told one by one.
+const MAX_PROBLEMS: usize = 8;
+
+/// How much of a foreign text is repeated in a message, in characters.
+const QUOTED: usize = 40;
+
+/// The highest NUMA node that the schema of slices accepts.
+const MAX_NUMA_NODE: i64 = 1023;
+
+/// What is wrong with an object, one line each.
+#[derive(Default)]
+pub(crate) struct Problems {
+    lines: Vec<Unreadable>,
+    more: usize,
+}
+
+impl Problems {
+    /// Notes a problem. Beyond the first few it is only counted.
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.lines.len() < MAX_PROBLEMS {
+            self.lines.push(Unreadable(line()));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// All lines, and how many more there would have been.
+    pub(crate) fn into_lines(mut self) -> Vec<Unreadable> {
+        if self.more > 0 {
+            self.lines.push(Unreadable(format!("{} more of the same pod or claim", self.more)));
+        }
+        self.lines
+    }
+}
+
+/// A foreign text in a message: in quotes, in one line, cut where it gets long.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("\"{}\"", shortened(text, QUOTED))
+}
+
+/// A foreign text in one line, of about `max` characters.
+pub(crate) fn shortened(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", Escaped(&text[..end])),
+        None => Escaped(text).to_string(),
+    }
+}
+
+/// The addresses among `texts` that can be published: each once, in their order. What is left out is noted as one of
+/// `whose`; but for link-local IPv6 addresses, which every interface has and which are of no use without a zone.
+pub(crate) fn addresses<T: AsRef<str>>(
+    texts: &[T],
+    whose: &dyn fmt::Display,
+    problems: &mut Problems,
+) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    let mut beyond = 0;
+    for text in texts {
+        match address(text.as_ref()) {
+            Ok(None) => {}
+            Ok(Some(address)) if addresses.contains(&address) => {}
+            Ok(Some(_)) if addresses.len() >= MAX_ADDRESSES => beyond += 1,
+            Ok(Some(address)) => addresses.push(address),
+            Err(problem) => {
+                problems.note(|| format!("{} of {whose} is left out: {problem}", quoted(text.as_ref())));
+            }
+        }
+    }
+    if beyond > 0 {
+        problems.note(|| {
+            format!("{whose} has {beyond} addresses beyond the first {MAX_ADDRESSES}; they are left out")
+        });
+    }
+    addresses
+}
+
+/// The address in a text, which may have a prefix length. `None` if it is an IPv6 link-local one.
+fn address(text: &str) -> Result<Option<IpAddr>, &'static str> {
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (text, None),
+    };
+    let (address, zone) = match address.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (address, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| "it is not an IP address")?;
+    if !prefix.is_none_or(|prefix| is_prefix_length(prefix, address)) {
+        return Err("it is an IP address with a wrong prefix length");
+    }
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => return Ok(None),
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => {
+            return Err("it is IPv4-mapped; the IPv4 address is to be reported as such");
+        }
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => return Err("it is unspecified"),
+        IpAddr::V4(address) if address.is_unspecified() => return Err("it is unspecified"),
+        IpAddr::V4(address) if address.is_broadcast() => return Err("it is the broadcast address"),
+        _ if address.is_loopback() => return Err("it is a loopback address"),
+        _ if address.is_multicast() => return Err("it is a multicast address"),
+        _ => {}
+    }
+    match zone {
+        Some(_) => Err("it has a zone"),
+        None => Ok(Some(address)),
+    }
+}
+
+fn is_prefix_length(text: &str, address: IpAddr) -> bool {
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u8>().is_ok_and(|length| length <= longest)
+}
+
+/// The name of a network interface, if it can be one.
+pub(crate) fn interface(text: &str) -> Option<String> {
+    INTERFACE.accepts(text).then(|| text.to_owned())
+}
+
+/// A hardware address in lower case and with colons, if it is one.
+pub(crate) fn mac(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase().replace('-', ":");
+    MAC.accepts(&text).then_some(text)
+}
+
+/// The name of an RDMA device, or several joined by commas, if it can be one.
+pub(crate) fn rdma_device(text: &str) -> Option<String> {
+    RDMA_DEVICE.accepts(text).then(|| text.to_owned())
+}
+
+/// A PCI address, if it is one.
+pub(crate) fn pci_address(text: &str) -> Option<String> {
+    PCI_ADDRESS.accepts(text).then(|| text.to_owned())
+}
+
+/// A NUMA node, if it is one. The kernel says -1 where it knows none.
+pub(crate) fn numa_node(number: i64) -> Option<u16> {
+    if number > MAX_NUMA_NODE { None } else { u16::try_from(number).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_can_be_published() {
+        let cases = [
+            ("192.0.2.1", "192.0.2.1"),
+            ("192.0.2.1/24", "192.0.2.1"),
+            ("192.0.2.0/31", "192.0.2.0"),
+            ("169.254.7.1", "169.254.7.1"),
+            ("2001:DB8:0::1", "2001:db8::1"),
+            ("fd00::1/128", "fd00::1"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(address(text), Ok(Some(expected.parse().unwrap())), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_cannot() {
+        let cases = [
+            ("", "not an IP address"),
+            ("<nil>", "not an IP address"),
+            ("10.0.0.999", "not an IP address"),
+            ("010.0.0.1", "not an IP address"),
+            ("10.0.0.1 ", "not an IP address"),
+            ("10.0.0.1:80", "not an IP address"),
+            ("rail0", "not an IP address"),
+            ("10.0.0.1/", "prefix length"),
+            ("10.0.0.1/33", "prefix length"),
+            ("10.0.0.1/+8", "prefix length"),
+            ("10.0.0.1/8/8", "prefix length"),
+            ("fd00::1/129", "prefix length"),
+            ("::ffff:10.0.0.1", "IPv4-mapped"),
+            ("::ffff:127.0.0.1", "IPv4-mapped"),
+            ("0.0.0.0", "unspecified"),
+            ("::", "unspecified"),
+            ("255.255.255.255", "broadcast"),
+            ("127.0.0.53/8", "loopback"),
+            ("::1", "loopback"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1", "multicast"),
+            ("fd00::1%net1", "zone"),
+        ];
+        for (text, expected) in cases {
+            let problem = address(text).expect_err(text);
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn link_local_ones_are_no_news() {
+        for text in ["fe80::1", "fe80::1/64", "fe80::1%net1", "fe80::1%net1/64"] {
+            let mut problems = Problems::default();
+            assert!(addresses(&[text], &"net1", &mut problems).is_empty(), "{text}");
+            assert!(problems.into_lines().is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_address_once_and_no_more_than_the_limit() {
+        let mut texts = vec!["10.0.0.1", "fd00::1", "10.0.0.1/24", "fd00:0::1", "x"];
+        let many: Vec<String> = (0..20).map(|i| format!("10.0.1.{i}")).collect();
+        texts.extend(many.iter().map(String::as_str));
+        let mut problems = Problems::default();
+        let found = addresses(&texts, &"net1", &mut problems);
+        assert_eq!(found.len(), MAX_ADDRESSES);
+        assert_eq!(
+            found[..3],
+            ["10.0.0.1", "fd00::1", "10.0.1.0"].map(|text| text.parse::<IpAddr>().unwrap())
+        );
+        let lines: Vec<String> = problems.into_lines().into_iter().map(|line| line.0).collect();
+        assert_eq!(
+            lines,
+            [
+                "\"x\" of net1 is left out: it is not an IP address",
+                "net1 has 6 addresses beyond the first 16; they are left out"
+            ]
+        );
+    }
+
+    #[test]
+    fn problems_are_told_one_by_one_as_long_as_they_are_few() {
+        let mut problems = Problems::default();
+        (0..100).for_each(|number| problems.note(|| format!("problem {number}")));
+        let lines = problems.into_lines();
+        assert_eq!(lines.len(), MAX_PROBLEMS + 1);
+        assert_eq!(lines[MAX_PROBLEMS].0, "92 more of the same pod or claim");
+    }
+
+    #[test]
+    fn foreign_text_stays_short_and_in_its_line() {
+        assert_eq!(quoted("a\nb\u{1b}"), "\"a\\nb\\u{1b}\"");
+        assert_eq!(quoted(&"ä".repeat(40)).chars().count(), 42);
+        assert_eq!(quoted(&"ä".repeat(41)), format!("\"{}…\"", "ä".repeat(40)));
+    }
+
+    #[test]
+    fn details_of_devices() {
+        assert_eq!(interface("net1.100").as_deref(), Some("net1.100"));
+        assert_eq!(interface("a-name-that-is-too-long"), None);
+        assert_eq!(mac("AE:11:22:33:44:55").as_deref(), Some("ae:11:22:33:44:55"));
+        assert_eq!(mac("AE-11-22-33-44-55").as_deref(), Some("ae:11:22:33:44:55"));
+        assert_eq!(mac("ae11.2233.4455"), None);
+        assert_eq!(mac(""), None);
+        assert_eq!(rdma_device("mlx5_2,mlx5_3").as_deref(), Some("mlx5_2,mlx5_3"));
+        assert_eq!(rdma_device(&"mlx5_2,".repeat(10)), None);
+        assert_eq!(pci_address("0000:18:00.2").as_deref(), Some("0000:18:00.2"));
+        assert_eq!(pci_address("18:00.2"), None);
+        for (number, expected) in [(-1, None), (0, Some(0)), (1023, Some(1023)), (1024, None), (70_000, None)]
+        {
+            assert_eq!(numa_node(number), expected, "{number}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The `multinet-controller` binary: reads the command line, then [`multinet_controller::app`] takes over.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use multinet_controller::app;
+use multinet_controller::config::{Args, Config};
+use multinet_runtime::command_line::{fail, one_line};
+
+const PROGRAM: &str = "multinet-controller";
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        // Help and version are no errors: clap prints them and ends with 0.
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => return fail(PROGRAM, &one_line(&error, PROGRAM)),
+    };
+    match app::run(Config::new(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(PROGRAM, &format!("{error:#}")),
+    }
+}

@@ -1,0 +1,212 @@
+//! The core EndpointSlices of a mirror: the ready addresses once more, under a headless core Service, for the cluster's own DNS. Pure.
+//!
+//! They are planned exactly as MultiNetworkEndpointSlices are (see [`slices`](crate::slices)), one group for each family.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::discovery::v1::{
+    Endpoint as CoreEndpoint, EndpointConditions, EndpointPort, EndpointSlice,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use multinet_crds::{Endpoint, IpFamily, Port, Protocol, TargetReference, labels};
+
+use crate::slices::metadata::Stamp;
+use crate::slices::pack::{Entry, Identity};
+use crate::slices::planner::{Intent, Slice, remove};
+use crate::slices::{Owner, Plan, same_or_empty, same_ports};
+
+/// Label of the slices of a headless Service, without value: kube-proxy need not look at them.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// Annotation: see [`labels::LAST_CHANGE_TRIGGER_TIME`]. CoreDNS measures by it how late it is.
+const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+/// What a mirror's slices should say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredMirror {
+    /// The MultiNetworkService that is mirrored.
+    pub owner: Owner,
+    /// The core Service that it is mirrored to.
+    pub service: String,
+    /// The ports of every endpoint.
+    pub ports: Vec<Port>,
+    /// The ready endpoints of the chosen networks, with the family of their one address, each address once.
+    pub endpoints: Vec<(IpFamily, Endpoint)>,
+}
+
+/// Plans the writes that make `existing` say what is desired; nothing desired: that remove them. `existing` are the slices
+/// that [are ours](is_ours) for this service. See [`slices::plan`](crate::slices::plan) for the rest.
+pub fn plan(
+    desired: Option<&DesiredMirror>,
+    existing: &[Arc<EndpointSlice>],
+    limit: usize,
+    trigger: Option<Timestamp>,
+    seed: u64,
+) -> Plan<EndpointSlice> {
+    let Some(desired) = desired else {
+        return remove(existing);
+    };
+    let endpoints: Vec<(IpFamily, CoreEndpoint)> =
+        desired.endpoints.iter().map(|(family, endpoint)| (*family, core_endpoint(endpoint))).collect();
+    let of = |wanted| endpoints.iter().filter(move |(family, _)| *family == wanted).map(|(_, entry)| entry);
+    let intent: Intent<'_, EndpointSlice> = Intent {
+        stamp: Stamp {
+            owner: &desired.owner,
+            labels: core_labels(desired),
+            annotation: LAST_CHANGE_TRIGGER_TIME,
+            trigger,
+        },
+        prefix: &desired.service,
+        ports: &desired.ports,
+        groups: IpFamily::ALL.map(|family| (family, of(family).collect())).into(),
+    };
+    intent.plan(existing, limit, seed)
+}
+
+/// Whether a core slice is ours to write as a mirror of that service.
+pub fn is_ours(slice: &EndpointSlice, owner: &Owner) -> bool {
+    let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    slice.metadata.namespace.as_ref() == Some(&owner.namespace)
+        && label(labels::CORE_MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
+        && label(labels::SERVICE_NAME) == Some(owner.name.as_str())
+}
+
+fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {
+    [
+        (labels::CORE_SERVICE_NAME, desired.service.as_str()),
+        (labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER),
+        (HEADLESS, ""),
+        // Two services may be mirrored to one core Service: each has slices of its own.
+        (labels::SERVICE_NAME, desired.owner.name.as_str()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}
+
+fn core_endpoint(endpoint: &Endpoint) -> CoreEndpoint {
+    let conditions = &endpoint.conditions;
+    CoreEndpoint {
+        addresses: endpoint.addresses.clone(),
+        conditions: Some(EndpointConditions {
+            ready: Some(conditions.is_ready()),
+            serving: Some(conditions.is_serving()),
+            terminating: Some(conditions.is_terminating()),
+        }),
+        hostname: endpoint.hostname.clone(),
+        node_name: endpoint.node_name.clone(),
+        zone: endpoint.zone.clone(),
+        target_ref: endpoint.target_ref.as_ref().map(core_reference),
+        ..CoreEndpoint::default()
+    }
+}
+
+fn core_reference(target: &TargetReference) -> ObjectReference {
+    ObjectReference {
+        kind: target.kind.clone(),
+        namespace: target.namespace.clone(),
+        name: target.name.clone(),
+        uid: target.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+fn core_port(port: &Port) -> EndpointPort {
+    EndpointPort {
+        name: Some(port.name.clone()),
+        port: Some(i32::from(port.port)),
+        protocol: Some(port.protocol.as_str().to_owned()),
+        app_protocol: port.app_protocol.clone(),
+    }
+}
+
+/// A core port as one of ours, with the API's defaults; `None` if it is none that we would write.
+fn own_port(port: &EndpointPort) -> Option<Port> {
+    let protocol = match port.protocol.as_deref() {
+        None | Some("TCP") => Protocol::Tcp,
+        Some("UDP") => Protocol::Udp,
+        Some("SCTP") => Protocol::Sctp,
+        Some(_) => return None,
+    };
+    Some(Port {
+        name: port.name.clone().unwrap_or_default(),
+        port: u16::try_from(port.port?).ok()?,
+        protocol,
+        app_protocol: port.app_protocol.clone(),
+    })
+}
+
+impl Slice for EndpointSlice {
+    type Entry = CoreEndpoint;
+    type Group = IpFamily;
+
+    const FIXED_LABEL: Option<&'static str> = Some(labels::CORE_SERVICE_NAME);
+
+    fn family_of(group: &IpFamily) -> IpFamily {
+        *group
+    }
+
+    fn family(&self) -> Option<IpFamily> {
+        IpFamily::ALL.into_iter().find(|family| family.as_str() == self.address_type)
+    }
+
+    fn is_of(&self, group: &IpFamily) -> bool {
+        self.family() == Some(*group)
+    }
+
+    fn has_ports(&self, ports: &[Port]) -> bool {
+        let found: Option<Vec<Port>> = self.ports.iter().flatten().map(own_port).collect();
+        found.is_some_and(|found| same_ports(found.iter(), ports))
+    }
+
+    fn entries(&self) -> &[CoreEndpoint] {
+        &self.endpoints
+    }
+
+    fn build(metadata: ObjectMeta, group: &IpFamily, ports: &[Port], endpoints: Vec<CoreEndpoint>) -> Self {
+        let ports = Some(ports.iter().map(core_port).collect());
+        Self { metadata, address_type: group.as_str().to_owned(), ports, endpoints }
+    }
+}
+
+impl Entry for CoreEndpoint {
+    fn identity(&self) -> Option<Identity<'_>> {
+        let [address] = self.addresses.as_slice() else {
+            return None;
+        };
+        let target = self.target_ref.as_ref();
+        Some(Identity {
+            address: address.parse().ok()?,
+            hostname: self.hostname.as_deref().unwrap_or_default(),
+            namespace: target.and_then(|target| target.namespace.as_deref()).unwrap_or_default(),
+            name: target.and_then(|target| target.name.as_deref()).unwrap_or_default(),
+        })
+    }
+
+    fn says_same(&self, other: &Self) -> bool {
+        let (target, others) = (self.target_ref.as_ref(), other.target_ref.as_ref());
+        self.addresses == other.addresses
+            && conditions(self) == conditions(other)
+            && self.hostname == other.hostname
+            && self.node_name == other.node_name
+            && self.zone == other.zone
+            && same_or_empty(target, others)
+            && same_or_empty(self.hints.as_ref(), other.hints.as_ref())
+        // Not deprecatedTopology: the server keeps its own of it whatever is written.
+    }
+}
+
+/// Ready, serving and terminating, with the API's defaults.
+fn conditions(endpoint: &CoreEndpoint) -> [bool; 3] {
+    let conditions = endpoint.conditions.as_ref();
+    [
+        conditions.and_then(|conditions| conditions.ready).unwrap_or(true),
+        conditions.and_then(|conditions| conditions.serving).unwrap_or(true),
+        conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! What the controller keeps of the objects that it reads: stripped to what endpoints are made of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use multinet_crds::{Device, NetworkKind, NetworkReference};
+use multinet_runtime::ObjectKey;
+
+/// A secondary network: the object that describes it. Two services that refer to it under different aliases mean
+/// the same network.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network {
+    /// The kind of the object.
+    pub kind: NetworkKind,
+    /// Its namespace; `None` for a cluster-scoped kind.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Network {
+    /// The network that a service or slice in namespace `own` refers to.
+    pub fn referenced(reference: &NetworkReference, own: &str) -> Self {
+        Self {
+            kind: reference.kind,
+            namespace: reference.namespace(own).map(str::to_owned),
+            name: reference.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    /// As people write it: `NetworkAttachmentDefinition vision/rdma-a`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.kind.as_str())?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// An interface of a pod on a secondary network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The networks that it is on. One for Multus. A device of a claim is on the network of its DeviceClass, and on that of the
+    /// ResourceClaimTemplate that the claim was made from, if it was.
+    pub networks: Vec<Network>,
+    /// Its addresses that can be published: neither unspecified, loopback, multicast nor IPv4-mapped; each once, in the order in
+    /// which they were reported.
+    pub addresses: Vec<IpAddr>,
+    /// What is known of the device. Every field is one that the schema of slices accepts.
+    pub device: Device,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Tells pods of one name apart.
+    pub uid: String,
+    /// What services select by.
+    pub labels: BTreeMap<String, String>,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Its containers have ended for good: phase Failed or Succeeded. What its annotations say of addresses is history.
+    pub terminal: bool,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// Its condition Ready is True.
+    pub serving: bool,
+    /// Since when condition Ready is as it is.
+    pub serving_changed: Option<Timestamp>,
+    /// The name that it asks to have in DNS: `spec.hostname`, if it is a DNS label and `spec.subdomain` is set too.
+    pub hostname: Option<String>,
+    /// The node that it runs on.
+    pub node: Option<String>,
+    /// It has its node's network instead of one of its own, and hence no second NIC.
+    pub host_network: bool,
+    /// Its interfaces as Multus reports them, or why the report cannot be read.
+    pub reported: Result<Vec<Attachment>, Unreadable>,
+    /// What was left out of `reported`, one line each: addresses that are none, and whatever is beyond a limit. Everything else is
+    /// in use.
+    pub rejected: Vec<Unreadable>,
+    /// The claims that it uses.
+    pub claims: Vec<PodClaim>,
+}
+
+/// A claim of a pod, by what the pod says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodClaim {
+    /// The ResourceClaim's name, in the pod's namespace.
+    pub claim: String,
+    /// The ResourceClaimTemplate that it was made from, in the pod's namespace; `None` if the pod names the claim itself.
+    pub template: Option<String>,
+}
+
+/// Why what was reported of a pod or claim cannot be read: one line, with the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreadable(pub String);
+
+/// A ResourceClaim, as far as it has been allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// The uids of the pods that it is reserved for. (Empty where nobody has said so.)
+    pub reserved_for: Vec<String>,
+    /// Its devices that have network data.
+    pub devices: Vec<ClaimDevice>,
+    /// What of its status cannot be read, if anything; the rest is in `devices`.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// A device of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimDevice {
+    /// Which device.
+    pub id: DeviceId,
+    /// The DeviceClass of the request that it was allocated for.
+    pub class: Option<String>,
+    /// Its addresses; see [`Attachment::addresses`].
+    pub addresses: Vec<IpAddr>,
+    /// What the status says of it: interface and mac. The rest is in the ResourceSlice.
+    pub device: Device,
+}
+
+/// A device, wherever it is spoken of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId {
+    /// The DRA driver: `dra.net`.
+    pub driver: String,
+    /// The pool; DRANET's is the node's name.
+    pub pool: String,
+    /// The device's name in its pool.
+    pub device: String,
+}
+
+/// A ResourceSlice: what a driver says of the devices of a pool, or of some of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSlice {
+    /// Its name; it has no namespace.
+    pub key: ObjectKey,
+    /// The driver and pool that it belongs to, and the generation of the pool: only the slices of the highest one are true.
+    pub driver: String,
+    /// See `driver`.
+    pub pool: String,
+    /// See `driver`.
+    pub generation: i64,
+    /// What is known of each network device, by its name in the pool. Only `interface`, `mac`, `rdma_device`, `pci_address` and
+    /// `numa_node` are kept, and only as far as the schema of slices accepts them; devices of which nothing is known are left out.
+    pub devices: BTreeMap<String, Device>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name; it has no namespace.
+    pub key: ObjectKey,
+    /// Its label `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+}
+
+/// A core Service, as a mirror sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreService {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Why nothing may be mirrored to it, if so: it has a selector, a cluster IP, or is an ExternalName.
+    pub unusable: Option<&'static str>,
+}

@@ -1,0 +1,322 @@
+//! API groups that a cluster need not have: watched while they are there, picked up when they appear, dropped when they go.
+//!
+//! ```text
+//!            every 5 s: GET /apis
+//!                    │
+//!    not there ──────┼── listed ──────────────────────────> watched, in the best version that is listed
+//!        ▲           │                                          │
+//!        └───────────┴── not listed for 30 s, three times ──────┘   (another version then, if there is one)
+//! ```
+//!
+//! An API server that has just started may not list everything yet. So, what has been there is given up only after a while; and
+//! at the start nothing is taken for absent before the API server calls itself ready.
+
+mod presence;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
+use kube::{Api, Client, Resource};
+use multinet_runtime::watch::{ANSWER_TIME, Problem, ProblemKind};
+use multinet_runtime::{
+    Escaped, Index, Readiness, ReadyGuard, WatchConfig, WatchMetrics, random_fraction, watch,
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::presence::{Change, Presence};
+use crate::metrics::ApiMetrics;
+use crate::views::{
+    DeviceClass, NetworkAttachmentDefinition, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1,
+    V1Beta1, V1Beta2, Version,
+};
+use crate::work::OptionalApi;
+use crate::world::World;
+
+/// How often the API server is asked what it serves.
+const POLL: Duration = Duration::from_secs(5);
+
+/// The pause after a failed attempt at the start, before jitter.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Follows which optional APIs there are.
+pub struct OptionalApis {
+    client: Client,
+    world: Arc<World>,
+    watch_metrics: WatchMetrics,
+    metrics: ApiMetrics,
+    shutdown: CancellationToken,
+    multus: Follower,
+    dra: Follower,
+}
+
+struct Follower {
+    api: OptionalApi,
+    presence: Presence,
+    /// What watches of that version wait for that have begun since the start. Until all is listed nobody is told of them, so
+    /// that what they have not told yet is not taken for missing.
+    listing: Option<(Readiness, &'static str)>,
+    /// Whether its absence has been said.
+    missed: bool,
+    stop: CancellationToken,
+    watches: JoinSet<()>,
+}
+
+impl OptionalApis {
+    /// Nothing is asked before [`run`](Self::run).
+    pub fn new(
+        client: Client,
+        world: Arc<World>,
+        watch_metrics: WatchMetrics,
+        metrics: ApiMetrics,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let follower = |api| Follower {
+            api,
+            presence: Presence::default(),
+            listing: None,
+            missed: false,
+            stop: shutdown.child_token(),
+            watches: JoinSet::new(),
+        };
+        Self {
+            multus: follower(OptionalApi::Multus),
+            dra: follower(OptionalApi::Dra),
+            client,
+            world,
+            watch_metrics,
+            metrics,
+            shutdown,
+        }
+    }
+
+    /// Follows the API groups until shutdown. `asked` is released once their watches have registered themselves with `readiness`,
+    /// as far as they are there from the start. Those that come later keep nobody from being ready.
+    ///
+    /// It ends before that only if a watch does, which means that it has panicked.
+    pub async fn run(mut self, readiness: Readiness, asked: ReadyGuard) {
+        let shutdown = self.shutdown.clone();
+        let follow = async {
+            let found = self.first(&asked).await;
+            self.take(&found, Some(&readiness)).await;
+            asked.ready();
+            let mut next = Instant::now() + POLL;
+            loop {
+                let event = tokio::select! {
+                    () = sleep_until(next) => Event::Poll,
+                    event = self.multus.event() => event,
+                    event = self.dra.event() => event,
+                };
+                match event {
+                    Event::Poll => {
+                        // What cannot be asked for now is as it was.
+                        if let Ok(found) = groups(&self.client).await {
+                            self.take(&found, None).await;
+                        }
+                        next = Instant::now() + POLL;
+                    }
+                    Event::Listed(api, version) => self.world.served(api, Some(version)),
+                    Event::Died => return,
+                }
+            }
+        };
+        shutdown.run_until_cancelled(follow).await;
+    }
+
+    /// The groups that a ready API server serves.
+    async fn first(&self, asked: &ReadyGuard) -> APIGroupList {
+        let mut is_said = false;
+        loop {
+            let found = async {
+                ready(&self.client).await?;
+                groups(&self.client).await
+            };
+            let problem = match found.await {
+                Ok(found) => return found,
+                Err(problem) => problem,
+            };
+            let text = format!("cannot ask which APIs there are: {}: {}", problem.kind, problem.message);
+            asked.waiting_for(&text);
+            if !std::mem::replace(&mut is_said, true) {
+                tracing::warn!("{}; trying again", Escaped(&text));
+            }
+            sleep(problem.retry_after.unwrap_or(RETRY).mul_f64(1.0 + random_fraction() / 2.0)).await;
+        }
+    }
+
+    /// Begins and ends watches as the groups are there or not. `readiness`: of the whole process, at its start.
+    async fn take(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
+        let (client, world, metrics) = (&self.client, &self.world, &self.watch_metrics);
+        for follower in [&mut self.multus, &mut self.dra] {
+            let api = follower.api;
+            let listed = found.groups.iter().filter(|group| group.name == api.group());
+            let listed: Vec<&str> =
+                listed.flat_map(|group| &group.versions).map(|version| version.version.as_str()).collect();
+            let change = follower.presence.seen(api.versions(), &listed, Instant::now());
+            match change {
+                Some(Change::Served(version)) => {
+                    follower.stop().await;
+                    follower.stop = self.shutdown.child_token();
+                    let own = Readiness::default();
+                    let spawn =
+                        Spawn { client, world, metrics, readiness: readiness.unwrap_or(&own), follower };
+                    spawn.group(api, version);
+                    if readiness.is_some() {
+                        // Nothing is written before everything has been listed.
+                        world.served(api, Some(version));
+                    } else {
+                        follower.listing = Some((own, version));
+                    }
+                    tracing::info!("watching {}/{version}", api.group());
+                }
+                Some(Change::Gone) => follower.stop().await,
+                None => {}
+            }
+            let is_served = follower.presence.served().is_some();
+            self.metrics.served(api, is_served);
+            if !is_served && !std::mem::replace(&mut follower.missed, true) {
+                world.served(api, None);
+                tracing::warn!("{}", api.absence());
+            }
+            follower.missed &= !is_served;
+        }
+    }
+}
+
+/// What can happen next.
+enum Event {
+    /// It is time to ask again.
+    Poll,
+    /// The watches of a group have listed everything.
+    Listed(OptionalApi, &'static str),
+    /// A watch has ended that nobody has stopped.
+    Died,
+}
+
+impl Follower {
+    /// The next thing that happens to the watches.
+    async fn event(&mut self) -> Event {
+        let api = self.api;
+        let listed = async {
+            match &self.listing {
+                Some((readiness, version)) => {
+                    readiness.until_ready().await;
+                    *version
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let event = tokio::select! {
+            Some(_) = self.watches.join_next() => Event::Died,
+            version = listed => Event::Listed(api, version),
+        };
+        if matches!(event, Event::Listed(..)) {
+            self.listing = None;
+        }
+        event
+    }
+
+    /// Ends the watches, so that nothing of theirs arrives afterwards.
+    async fn stop(&mut self) {
+        self.listing = None;
+        self.stop.cancel();
+        while self.watches.join_next().await.is_some() {}
+    }
+}
+
+/// What it takes to begin the watches of a group.
+struct Spawn<'a> {
+    client: &'a Client,
+    world: &'a Arc<World>,
+    metrics: &'a WatchMetrics,
+    readiness: &'a Readiness,
+    follower: &'a mut Follower,
+}
+
+impl Spawn<'_> {
+    fn group(mut self, api: OptionalApi, version: &str) {
+        match (api, version) {
+            (OptionalApi::Multus, _) => self.kind::<NetworkAttachmentDefinition>(api),
+            (OptionalApi::Dra, "v1beta1") => self.dra::<V1Beta1>(api),
+            (OptionalApi::Dra, "v1beta2") => self.dra::<V1Beta2>(api),
+            (OptionalApi::Dra, _) => self.dra::<V1>(api),
+        }
+    }
+
+    fn dra<V: Version>(&mut self, api: OptionalApi) {
+        self.kind::<ResourceSlice<V>>(api);
+        self.kind::<ResourceClaim<V>>(api);
+        self.kind::<DeviceClass<V>>(api);
+        self.kind::<ResourceClaimTemplate<V>>(api);
+    }
+
+    fn kind<K>(&mut self, api: OptionalApi)
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+        World: Index<K>,
+    {
+        let config = WatchConfig::<K>::new(Api::all(self.client.clone()), api.hint());
+        let guard = self.readiness.register(K::plural(&()));
+        let (world, stop) = (Arc::clone(self.world), self.follower.stop.clone());
+        self.follower.watches.spawn(watch(config, world, guard, self.metrics.clone(), stop));
+    }
+}
+
+impl OptionalApi {
+    /// The versions that the controller can read, the best one first.
+    fn versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Multus => &["v1"],
+            Self::Dra => &["v1", "v1beta2", "v1beta1"],
+        }
+    }
+
+    /// What does not work without it.
+    fn absence(self) -> &'static str {
+        match self {
+            Self::Multus => {
+                "the API server has no k8s.cni.cncf.io/v1: networks of kind NetworkAttachmentDefinition do not work until Multus is installed"
+            }
+            Self::Dra => {
+                "the API server has none of resource.k8s.io/v1, v1beta2 and v1beta1: networks of kind DeviceClass and ResourceClaimTemplate do not work until dynamic resource allocation is enabled"
+            }
+        }
+    }
+
+    /// What to do if it is there, but one of its kinds is not.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Multus => {
+                "install the CustomResourceDefinition network-attachment-definitions.k8s.cni.cncf.io"
+            }
+            Self::Dra => "enable all of resource.k8s.io (--runtime-config of kube-apiserver)",
+        }
+    }
+}
+
+/// Whether the API server calls itself ready. One that does not want to say is taken for ready.
+async fn ready(client: &Client) -> Result<(), Problem> {
+    let request = http::Request::get("/readyz").body(Vec::new()).map_err(kube::Error::HttpError)?;
+    let answer = within(client.request_text(request)).await;
+    match answer {
+        Err(problem) if !matches!(problem.kind, ProblemKind::Forbidden | ProblemKind::Missing) => {
+            Err(problem)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All API groups with their versions.
+async fn groups(client: &Client) -> Result<APIGroupList, Problem> {
+    within(client.list_api_groups()).await
+}
+
+async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Problem> {
+    let silent =
+        |_| Problem::new(ProblemKind::Silent, format!("nothing has arrived for {} s", ANSWER_TIME.as_secs()));
+    Ok(timeout(ANSWER_TIME, answer).await.map_err(silent)??)
+}

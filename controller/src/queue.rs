@@ -1,0 +1,322 @@
+//! The services that wait to be looked at: each once, first come first served.
+//!
+//! ```text
+//!            add                     next                    Turn
+//!   change ───────> ready (a queue) ───────> in work ── done ──────────────────> forgotten
+//!                     ▲      ▲                 │  └──── changed meanwhile ──> ready
+//!                     │      │ add             │ later, failed
+//!                     │   ┌──┴──────┐          │
+//!                time │   │ waiting │ <────────┘
+//!                     └───┴─────────┘
+//! ```
+//!
+//! - A service is in one of these places only, and never in work twice at the same time.
+//! - A failure is followed by a pause that doubles from 0.2 s. A change of the service ends the pause, since it may be what
+//!   the failure waited for; unless the API server has asked for that pause.
+//! - Adding never blocks, and costs nothing for a service that is there already.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use multinet_runtime::{ObjectKey, random_fraction};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// The first pause after a failure.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// The longest pause after failures that have nothing to do with the service, such as an API server that is gone: one that is
+/// back is noticed within this time.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
+
+/// The longest pause after failures of the service's own.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The longest pause that an API server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
+
+/// Services that wait. It begins closed: what is added to a closed queue is not kept.
+#[derive(Debug, Default)]
+pub struct Queue {
+    state: Mutex<State>,
+    /// Something is ready, or waits for an earlier time than before.
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_open: bool,
+    entries: HashMap<Arc<ObjectKey>, Entry>,
+    ready: VecDeque<Arc<ObjectKey>>,
+    /// By the time at which they get ready; the number tells those of one time apart.
+    waiting: BTreeMap<(Instant, u64), Arc<ObjectKey>>,
+    next_number: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    place: Place,
+    /// How often its work has failed in a row.
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ready,
+    /// Until then, whatever happens, if `is_held`.
+    Waiting {
+        until: (Instant, u64),
+        is_held: bool,
+    },
+    /// Whether it has been added since.
+    InWork {
+        again: bool,
+    },
+}
+
+/// How long a service waits after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// What failed concerns everybody; pauses double up to 5 s.
+    Outage,
+    /// What failed concerns this service only; pauses double up to 30 s.
+    Own,
+    /// It will not succeed before somebody changes something: 30 s.
+    Long,
+    /// The API server has asked for this pause: at least that, at most half as much again, 45 s at most.
+    Asked(Duration),
+}
+
+impl Queue {
+    /// Has a service looked at soon. Nothing happens if it is waiting for that already.
+    pub fn add(&self, service: &ObjectKey) {
+        let mut state = self.lock();
+        if state.add(service) {
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Takes services from now on. Those added before are not there: the caller adds all that there are.
+    pub fn open(&self) {
+        self.lock().is_open = true;
+    }
+
+    /// Forgets all services that wait, and takes no more. Those in work stay so until their turns end.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.is_open = false;
+        state.ready.clear();
+        state.waiting.clear();
+        state.entries.retain(|_, entry| matches!(entry.place, Place::InWork { .. }));
+        for entry in state.entries.values_mut() {
+            entry.place = Place::InWork { again: false };
+        }
+    }
+
+    /// How many services could be worked on now, but are not.
+    pub fn depth(&self) -> usize {
+        self.lock().ready.len()
+    }
+
+    /// The next service, once there is one. To be awaited by one task at a time.
+    pub async fn next(self: &Arc<Self>) -> Turn {
+        loop {
+            let wait = {
+                let mut state = self.lock();
+                state.wake_due(Instant::now());
+                match state.take() {
+                    Some((service, failures)) => {
+                        return Turn { queue: Arc::clone(self), service, failures, is_over: false };
+                    }
+                    None => state.waiting.first_key_value().map(|((until, _), _)| *until),
+                }
+            };
+            match wait {
+                Some(until) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = sleep_until(until) => {}
+                },
+                None => self.wake.notified().await,
+            }
+        }
+    }
+
+    /// No code panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether there is something new to take.
+    fn add(&mut self, service: &ObjectKey) -> bool {
+        if !self.is_open {
+            return false;
+        }
+        let Some((key, _)) = self.entries.get_key_value(service) else {
+            let key = Arc::new(service.clone());
+            self.entries.insert(Arc::clone(&key), Entry { place: Place::Ready, failures: 0 });
+            self.ready.push_back(key);
+            return true;
+        };
+        let key = Arc::clone(key);
+        let Some(entry) = self.entries.get_mut(service) else { return false };
+        match entry.place {
+            Place::Waiting { until, is_held: false } => {
+                entry.place = Place::Ready;
+                self.waiting.remove(&until);
+                self.ready.push_back(key);
+                true
+            }
+            Place::InWork { .. } => {
+                entry.place = Place::InWork { again: true };
+                false
+            }
+            Place::Ready | Place::Waiting { .. } => false,
+        }
+    }
+
+    /// Moves those whose time has come.
+    fn wake_due(&mut self, now: Instant) {
+        while let Some(first) = self.waiting.first_entry()
+            && first.key().0 <= now
+        {
+            let key = first.remove();
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.place = Place::Ready;
+            }
+            self.ready.push_back(key);
+        }
+    }
+
+    /// The service at the head of the queue, and how often it has failed.
+    fn take(&mut self) -> Option<(Arc<ObjectKey>, u32)> {
+        let key = self.ready.pop_front()?;
+        let entry = self.entries.get_mut(&key)?;
+        entry.place = Place::InWork { again: false };
+        Some((key, entry.failures))
+    }
+
+    fn wait(&mut self, key: &Arc<ObjectKey>, failures: u32, until: Instant, is_held: bool) {
+        let until = (until, self.next_number);
+        self.next_number += 1;
+        self.waiting.insert(until, Arc::clone(key));
+        let entry = Entry { place: Place::Waiting { until, is_held }, failures };
+        self.entries.insert(Arc::clone(key), entry);
+    }
+
+    /// A turn is over: what becomes of the service. Whether there is something new to take, or to wait for.
+    fn end(&mut self, key: &Arc<ObjectKey>, end: End, now: Instant) -> bool {
+        let Some(Entry { place: Place::InWork { again }, failures }) = self.entries.remove(key) else {
+            return false;
+        };
+        if !self.is_open {
+            return false;
+        }
+        match end {
+            End::Failed(pause) => {
+                let is_held = matches!(pause, Pause::Asked(_));
+                // What has changed meanwhile may be the attempt's own doing: it does not go on without any pause.
+                let failed = if again { 0 } else { failures };
+                let pause = pause.after(failed);
+                self.wait(key, failures.saturating_add(1), now + pause, is_held);
+                true
+            }
+            End::Done(_) if again => {
+                self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0 });
+                self.ready.push_back(Arc::clone(key));
+                true
+            }
+            End::Done(Some(later)) => {
+                self.wait(key, 0, later, false);
+                true
+            }
+            End::Done(None) => false,
+        }
+    }
+}
+
+impl Pause {
+    /// The pause after so many failures before this one: doubled each time, shortened by up to a half at random so that
+    /// services that failed together do not come back together.
+    fn after(self, failures: u32) -> Duration {
+        let longest = match self {
+            Self::Asked(asked) => {
+                let asked = asked.min(LONGEST_ASKED);
+                return asked + (asked / 2).mul_f64(random_fraction());
+            }
+            Self::Long => LONGEST,
+            Self::Own => doubled(failures).min(LONGEST),
+            Self::Outage => doubled(failures).min(LONGEST_OUTAGE),
+        };
+        longest / 2 + (longest / 2).mul_f64(random_fraction())
+    }
+}
+
+fn doubled(times: u32) -> Duration {
+    FIRST.saturating_mul(2u32.saturating_pow(times))
+}
+
+/// A service that is in work. Dropping it is as good as [`done`](Self::done): what was not finished has to be added again. A
+/// panic is a failure.
+#[derive(Debug)]
+#[must_use = "dropping it ends the work"]
+pub struct Turn {
+    queue: Arc<Queue>,
+    service: Arc<ObjectKey>,
+    failures: u32,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum End {
+    /// Nothing is left to do, until then.
+    Done(Option<Instant>),
+    Failed(Pause),
+}
+
+impl Turn {
+    /// The service.
+    pub fn service(&self) -> &ObjectKey {
+        &self.service
+    }
+
+    /// How often its work has failed in a row before.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// The work is done.
+    pub fn done(mut self) {
+        self.end(End::Done(None));
+    }
+
+    /// The work is done, and the service is to be looked at again at that time, or as soon as it changes.
+    pub fn done_until(mut self, time: Instant) {
+        self.end(End::Done(Some(time)));
+    }
+
+    /// The work has failed.
+    pub fn failed(mut self, pause: Pause) {
+        self.end(End::Failed(pause));
+    }
+
+    fn end(&mut self, end: End) {
+        if !std::mem::replace(&mut self.is_over, true)
+            && self.queue.lock().end(&self.service, end, Instant::now())
+        {
+            self.queue.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.end(if std::thread::panicking() { End::Failed(Pause::Long) } else { End::Done(None) });
+    }
+}
+
+#[cfg(test)]
+mod tests;

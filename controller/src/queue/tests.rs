@@ -1,0 +1,228 @@
+use super::*;
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "vision".into(), name: name.into() }
+}
+
+fn open() -> Arc<Queue> {
+    let queue = Arc::new(Queue::default());
+    queue.open();
+    queue
+}
+
+/// The next service, if there is one now.
+async fn now(queue: &Arc<Queue>) -> Option<Turn> {
+    tokio::time::timeout(Duration::ZERO, queue.next()).await.ok()
+}
+
+/// The name of the next service, whose turn is over at once.
+async fn name(queue: &Arc<Queue>) -> String {
+    let turn = queue.next().await;
+    let name = turn.service().name.clone();
+    turn.done();
+    name
+}
+
+/// Fails once, and how long it takes until the service comes back.
+async fn pause(queue: &Arc<Queue>, turn: Turn, pause: Pause) -> (Duration, Turn) {
+    let failed = Instant::now();
+    turn.failed(pause);
+    let turn = queue.next().await;
+    (failed.elapsed(), turn)
+}
+
+/// The clock of these tests counts whole milliseconds.
+const TICK: Duration = Duration::from_millis(2);
+
+#[tokio::test(start_paused = true)]
+async fn each_once_and_first_come_first_served() {
+    let queue = open();
+    for service in ["b", "a", "b", "c", "a"] {
+        queue.add(&key(service));
+    }
+    assert_eq!(queue.depth(), 3);
+    assert_eq!([name(&queue).await, name(&queue).await, name(&queue).await], ["b", "a", "c"]);
+    assert_eq!(queue.depth(), 0);
+    assert!(now(&queue).await.is_none());
+    assert!(queue.lock().entries.is_empty(), "nothing is kept of what is done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_is_woken() {
+    let queue = open();
+    let waiting = tokio::spawn({
+        let queue = Arc::clone(&queue);
+        async move { name(&queue).await }
+    });
+    tokio::task::yield_now().await;
+    queue.add(&key("a"));
+    assert_eq!(waiting.await.unwrap(), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_in_work_twice_but_once_more_after_a_change() {
+    let queue = open();
+    queue.add(&key("a"));
+    let turn = queue.next().await;
+    queue.add(&key("a"));
+    queue.add(&key("a"));
+    assert!(now(&queue).await.is_none(), "it is in work");
+    turn.done();
+    let again = now(&queue).await.expect("it has changed meanwhile");
+    again.done();
+    assert!(now(&queue).await.is_none(), "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_always_changes_does_not_keep_others_waiting() {
+    let queue = open();
+    queue.add(&key("busy"));
+    let turn = queue.next().await;
+    queue.add(&key("other"));
+    queue.add(&key("busy"));
+    turn.done();
+    assert_eq!([name(&queue).await, name(&queue).await], ["other", "busy"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_double_up_to_their_longest_and_are_forgotten_on_success() {
+    for (kind, longest_of_all) in [(Pause::Own, LONGEST), (Pause::Outage, LONGEST_OUTAGE)] {
+        let queue = open();
+        queue.add(&key("a"));
+        let mut turn = queue.next().await;
+        let mut longest = FIRST;
+        for failures in 0..12 {
+            assert_eq!(turn.failures(), failures);
+            let (took, again) = pause(&queue, turn, kind).await;
+            assert!(longest / 2 <= took && took <= longest + TICK, "{took:?} is not within {longest:?}");
+            longest = (longest * 2).min(longest_of_all);
+            turn = again;
+        }
+        assert_eq!(longest, longest_of_all);
+        turn.done();
+        queue.add(&key("a"));
+        let turn = queue.next().await;
+        assert_eq!(turn.failures(), 0);
+        assert!(pause(&queue, turn, kind).await.0 <= FIRST + TICK);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_needs_somebody_to_change_something_waits_long_from_the_start() {
+    let queue = open();
+    queue.add(&key("a"));
+    let turn = queue.next().await;
+    assert!(pause(&queue, turn, Pause::Long).await.0 >= LONGEST / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_ends_a_pause() {
+    let queue = open();
+    queue.add(&key("a"));
+    queue.next().await.failed(Pause::Long);
+    assert!(now(&queue).await.is_none());
+    queue.add(&key("a"));
+    let turn = now(&queue).await.expect("it has changed");
+    assert_eq!(turn.failures(), 1, "a change is no success");
+    turn.done();
+    tokio::time::sleep(LONGEST * 2).await;
+    assert!(now(&queue).await.is_none(), "the pause itself is forgotten");
+    assert!(queue.lock().waiting.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_was_asked_for_holds() {
+    let queue = open();
+    queue.add(&key("a"));
+    let asked = Duration::from_secs(7);
+    queue.next().await.failed(Pause::Asked(asked));
+    let failed = Instant::now();
+    queue.add(&key("a"));
+    let turn = queue.next().await;
+    assert!(failed.elapsed() >= asked && failed.elapsed() <= asked * 3 / 2 + TICK, "{:?}", failed.elapsed());
+    let (took, _turn) = pause(&queue, turn, Pause::Asked(Duration::MAX)).await;
+    assert!(took <= LONGEST_ASKED * 3 / 2 + TICK, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_adds_its_own_service_does_not_spin() {
+    let queue = open();
+    queue.add(&key("a"));
+    let mut turn = queue.next().await;
+    for _ in 0..5 {
+        queue.add(&key("a"));
+        let (took, again) = pause(&queue, turn, Pause::Own).await;
+        assert!(FIRST / 2 <= took && took <= FIRST + TICK, "{took:?}");
+        turn = again;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_unless_something_changes_before() {
+    let queue = open();
+    queue.add(&key("a"));
+    let second = Duration::from_secs(1);
+    let done = Instant::now();
+    queue.next().await.done_until(done + second);
+    queue.next().await.done_until(done + second * 2);
+    assert!(done.elapsed() >= second);
+    queue.add(&key("a"));
+    assert!(now(&queue).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_come_together_do_not_come_back_together() {
+    let queue = open();
+    let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
+    names.iter().for_each(|name| queue.add(&key(name)));
+    for _ in &names {
+        queue.next().await.failed(Pause::Own);
+    }
+    let failed = Instant::now();
+    let mut times = std::collections::BTreeSet::new();
+    for _ in &names {
+        name(&queue).await;
+        times.insert(failed.elapsed());
+    }
+    assert!(times.len() > 1, "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_queue_keeps_nothing() {
+    let queue = Arc::new(Queue::default());
+    queue.add(&key("early"));
+    assert!(now(&queue).await.is_none(), "it begins closed");
+
+    queue.open();
+    queue.add(&key("in-work"));
+    let turn = queue.next().await;
+    queue.add(&key("in-work"));
+    queue.add(&key("ready"));
+    queue.add(&key("failed"));
+    // Which of the two is next does not matter.
+    queue.next().await.failed(Pause::Own);
+    queue.close();
+    queue.add(&key("late"));
+    tokio::time::sleep(LONGEST).await;
+    assert!(now(&queue).await.is_none());
+
+    // Opened again while the old turn is not over: still not twice at the same time.
+    queue.open();
+    queue.add(&key("in-work"));
+    assert!(now(&queue).await.is_none());
+    turn.failed(Pause::Own);
+    assert_eq!(name(&queue).await, "in-work");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_a_failure() {
+    let queue = open();
+    queue.add(&key("a"));
+    let turn = queue.next().await;
+    let work = tokio::spawn(async move {
+        let _turn = turn;
+        panic!("for the test");
+    });
+    assert!(work.await.is_err());
+    assert_eq!(queue.next().await.failures(), 1);
+}

@@ -1,0 +1,68 @@
+//! Which objects have to do with which: a map to sets that forgets empty ones.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// From one key to many values.
+#[derive(Clone, Debug)]
+pub struct Relations<K, V> {
+    sets: HashMap<K, BTreeSet<V>>,
+}
+
+impl<K, V> Default for Relations<K, V> {
+    fn default() -> Self {
+        Self { sets: HashMap::new() }
+    }
+}
+
+impl<K: Eq + Hash, V: Ord> Relations<K, V> {
+    /// Relates `value` to `key`.
+    pub fn insert(&mut self, key: K, value: V) {
+        self.sets.entry(key).or_default().insert(value);
+    }
+
+    /// They have nothing to do with each other any more.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, value: &V)
+    where
+        K: Borrow<Q>,
+    {
+        if let Some(set) = self.sets.get_mut(key) {
+            set.remove(value);
+            if set.is_empty() {
+                self.sets.remove(key);
+            }
+        }
+    }
+
+    /// Everything that is related to `key`, in order.
+    pub fn of<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> impl Iterator<Item = &V> + Clone
+    where
+        K: Borrow<Q>,
+    {
+        self.sets.get(key).into_iter().flatten()
+    }
+
+    /// The keys that anything is related to.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.sets.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_of_an_empty_set() {
+        let mut relations = Relations::default();
+        relations.insert("a".to_owned(), 2);
+        relations.insert("a".to_owned(), 1);
+        relations.insert("a".to_owned(), 1);
+        assert_eq!(relations.of("a").collect::<Vec<_>>(), [&1, &2]);
+        relations.remove("a", &1);
+        relations.remove("a", &2);
+        relations.remove("b", &2);
+        assert_eq!((relations.of("a").count(), relations.keys().count()), (0, 0));
+    }
+}

@@ -1,0 +1,176 @@
+//! Which services select a pod, without asking every service.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kube::core::{Expression, Selector, SelectorExt as _};
+use multinet_runtime::ObjectKey;
+
+type Label = (String, String);
+
+/// The selectors of all services.
+///
+/// A selector that demands a label with a value, or with one of several, is filed under these; whether it
+/// matches is asked only for pods that carry one of them. Selectors that demand no value at all
+/// (`Exists`, `NotIn`, an empty one) are asked for every pod of their namespace.
+#[derive(Debug, Default)]
+pub struct Selectors {
+    namespaces: HashMap<String, Namespace>,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    selectors: HashMap<String, Selector>,
+    by_label: HashMap<Label, BTreeSet<String>>,
+    unfiled: BTreeSet<String>,
+}
+
+impl Selectors {
+    /// A service selects by this, and no longer by what it did before.
+    pub fn insert(&mut self, service: &ObjectKey, selector: Selector) {
+        self.remove(service);
+        let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
+        let labels = demanded(&selector);
+        if labels.is_empty() {
+            namespace.unfiled.insert(service.name.clone());
+        }
+        for label in labels {
+            namespace.by_label.entry(label).or_default().insert(service.name.clone());
+        }
+        namespace.selectors.insert(service.name.clone(), selector);
+    }
+
+    /// A service selects nothing any more.
+    pub fn remove(&mut self, service: &ObjectKey) {
+        let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
+        let Some(selector) = namespace.selectors.remove(&service.name) else { return };
+        namespace.unfiled.remove(&service.name);
+        for label in demanded(&selector) {
+            if let Some(names) = namespace.by_label.get_mut(&label) {
+                names.remove(&service.name);
+                if names.is_empty() {
+                    namespace.by_label.remove(&label);
+                }
+            }
+        }
+        if namespace.selectors.is_empty() {
+            self.namespaces.remove(&service.namespace);
+        }
+    }
+
+    /// The names of the services of a namespace that select a pod with these labels.
+    pub fn selecting(&self, namespace: &str, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
+        let Some(namespace) = self.namespaces.get(namespace) else { return BTreeSet::new() };
+        let filed = labels.iter().filter_map(|(key, value)| {
+            // Most pods' labels are nobody's: the copies for the look-up are short and few.
+            namespace.by_label.get(&(key.clone(), value.clone()))
+        });
+        let candidates = filed.flatten().chain(&namespace.unfiled);
+        candidates.filter(|name| namespace.selects(name, labels)).cloned().collect()
+    }
+
+    /// Whether a service selects a pod with these labels.
+    pub fn selects(&self, service: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
+        self.namespaces
+            .get(&service.namespace)
+            .is_some_and(|namespace| namespace.selects(&service.name, labels))
+    }
+}
+
+impl Namespace {
+    fn selects(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.selectors.get(name).is_some_and(|selector| selector.matches(labels))
+    }
+}
+
+/// Labels of which a pod must carry one at least, by the first expression that demands any.
+fn demanded(selector: &Selector) -> Vec<Label> {
+    let demanding = selector.clone().into_iter().find_map(|expression| match expression {
+        Expression::Equal(key, value) => Some(vec![(key, value)]),
+        Expression::In(key, values) => Some(values.into_iter().map(|value| (key.clone(), value)).collect()),
+        _ => None,
+    });
+    demanding.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+
+    use super::*;
+
+    fn key(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey { namespace: namespace.into(), name: name.into() }
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    fn selector(pairs: &[(&str, &str)], expressions: &[(&str, &str, &[&str])]) -> Selector {
+        let requirement = |&(key, operator, values): &(&str, &str, &[&str])| LabelSelectorRequirement {
+            key: key.into(),
+            operator: operator.into(),
+            values: Some(values.iter().map(|&value| value.to_owned()).collect()),
+        };
+        LabelSelector {
+            match_labels: Some(labels(pairs)),
+            match_expressions: Some(expressions.iter().map(requirement).collect()),
+        }
+        .try_into()
+        .unwrap()
+    }
+
+    fn selecting(selectors: &Selectors, namespace: &str, pairs: &[(&str, &str)]) -> Vec<String> {
+        selectors.selecting(namespace, &labels(pairs)).into_iter().collect()
+    }
+
+    #[test]
+    fn every_kind_of_selector() {
+        let mut selectors = Selectors::default();
+        selectors.insert(&key("a", "equal"), selector(&[("app", "x"), ("tier", "1")], &[]));
+        selectors.insert(&key("a", "in"), selector(&[], &[("app", "In", &["x", "y"])]));
+        selectors.insert(&key("a", "in-none"), selector(&[], &[("app", "In", &[])]));
+        selectors.insert(&key("a", "exists"), selector(&[], &[("app", "Exists", &[])]));
+        selectors.insert(&key("a", "not-in"), selector(&[], &[("app", "NotIn", &["x"])]));
+        selectors.insert(&key("a", "absent"), selector(&[], &[("app", "DoesNotExist", &[])]));
+        selectors.insert(&key("a", "all"), selector(&[], &[]));
+        selectors.insert(&key("b", "elsewhere"), selector(&[("app", "x")], &[]));
+
+        assert_eq!(selecting(&selectors, "a", &[("app", "x")]), ["all", "exists", "in"]);
+        assert_eq!(
+            selecting(&selectors, "a", &[("app", "x"), ("tier", "1")]),
+            ["all", "equal", "exists", "in"]
+        );
+        assert_eq!(selecting(&selectors, "a", &[("app", "z")]), ["all", "exists", "not-in"]);
+        assert_eq!(selecting(&selectors, "a", &[]), ["absent", "all", "not-in"]);
+        assert_eq!(selecting(&selectors, "b", &[("app", "x")]), ["elsewhere"]);
+        assert!(selectors.selects(&key("a", "in"), &labels(&[("app", "y")])));
+        assert!(!selectors.selects(&key("a", "in"), &labels(&[("app", "z")])));
+    }
+
+    #[test]
+    fn a_changed_selector_leaves_nothing_behind() {
+        let mut selectors = Selectors::default();
+        selectors.insert(&key("a", "s"), selector(&[("app", "x")], &[]));
+        selectors.insert(&key("a", "s"), selector(&[("app", "y")], &[]));
+        assert!(selecting(&selectors, "a", &[("app", "x")]).is_empty());
+        assert_eq!(selecting(&selectors, "a", &[("app", "y")]), ["s"]);
+        selectors.insert(&key("a", "s"), selector(&[], &[]));
+        assert_eq!(selecting(&selectors, "a", &[("app", "y")]), ["s"]);
+        selectors.remove(&key("a", "s"));
+        selectors.remove(&key("a", "s"));
+        assert!(selectors.namespaces.is_empty(), "{selectors:?}");
+    }
+
+    #[test]
+    fn a_selector_with_a_value_is_not_asked_of_other_pods() {
+        let mut selectors = Selectors::default();
+        for number in 0..1000 {
+            selectors
+                .insert(&key("a", &format!("s{number}")), selector(&[("app", &number.to_string())], &[]));
+        }
+        let namespace = &selectors.namespaces["a"];
+        assert!(namespace.unfiled.is_empty());
+        assert!(namespace.by_label.values().all(|names| names.len() == 1));
+    }
+}

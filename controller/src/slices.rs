@@ -1,0 +1,257 @@
+//! What a service's slices should say, and the fewest writes that make them say it. Pure.
+//!
+//! ```text
+//!  Desired ──────┐                 ┌─> pack: which endpoint into which slice
+//!  mirror's own ─┴─> planner ──────┼─> metadata: labels, owner, time of the change
+//!  existing slices ─────┘  └> Plan └─> names of new slices
+//! ```
+//!
+//! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror). What it
+//! must hold to is proved over random histories in `tests/packing.rs`: the union of the slices is what is wanted, each
+//! endpoint stands in one slice, a second plan is empty, a change of one endpoint writes one slice.
+//!
+//! A slice is rewritten if it would be *read* as something else than what is wanted, not if it is merely spelled otherwise:
+//! absent conditions are their defaults, ports have no order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use multinet_crds::{
+    Endpoint, EndpointConditions, IpFamily, MultiNetworkEndpointSlice, MultiNetworkEndpointSliceSpec,
+    NetworkReference, Port, labels,
+};
+use multinet_runtime::ObjectKey;
+
+use self::metadata::{Stamp, is_controlled_by};
+use self::pack::{Entry, Identity};
+use self::planner::{Intent, Slice};
+
+pub(crate) mod metadata;
+mod names;
+pub(crate) mod pack;
+pub(crate) mod planner;
+
+/// What a service's slices should say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// The service.
+    pub owner: Owner,
+    /// The service's own labels. Its slices get them too, as core's do, except for those that tell slices apart.
+    pub labels: BTreeMap<String, String>,
+    /// The ports of every endpoint.
+    pub ports: Vec<Port>,
+    /// One for each network of the spec and family of `ipFamilies`, in their order, with endpoints or without.
+    pub groups: Vec<Group>,
+}
+
+/// A MultiNetworkService that owns slices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its namespace, and that of its slices.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Tells services of one name apart.
+    pub uid: String,
+}
+
+/// The endpoints of a service on one network and in one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// The network, with all its parts: the namespace too, if the kind has one, and the alias always.
+    pub network: NetworkReference,
+    /// The family.
+    pub family: IpFamily,
+    /// The endpoints, each with exactly one address in its canonical notation. Others are passed over, as are repeated ones.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// What must be written. The objects are complete: new ones have names, others the resourceVersion that they were
+/// planned on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S> {
+    /// Slices to create.
+    pub create: Vec<S>,
+    /// Slices to write anew.
+    pub update: Vec<S>,
+    /// Slices to delete.
+    pub delete: Vec<SliceId>,
+}
+
+impl<S> Plan<S> {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.writes() == 0
+    }
+
+    /// How many objects are written.
+    pub fn writes(&self) -> usize {
+        self.create.len() + self.update.len() + self.delete.len()
+    }
+}
+
+impl<S> Default for Plan<S> {
+    fn default() -> Self {
+        Self { create: Vec::new(), update: Vec::new(), delete: Vec::new() }
+    }
+}
+
+/// A slice to delete, and the version of it that is to go: the preconditions of the deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceId {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Its uid.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
+}
+
+impl SliceId {
+    fn of(metadata: &ObjectMeta) -> Self {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        Self {
+            key: ObjectKey { namespace: text(&metadata.namespace), name: text(&metadata.name) },
+            uid: text(&metadata.uid),
+            resource_version: text(&metadata.resource_version),
+        }
+    }
+}
+
+/// Plans the writes that make `existing` say what is desired. `existing` are the slices that [are ours](is_ours) for this
+/// service. `trigger` is when the change happened; `seed` varies the names of new slices.
+pub fn plan(
+    desired: &Desired,
+    existing: &[Arc<MultiNetworkEndpointSlice>],
+    limit: usize,
+    trigger: Option<Timestamp>,
+    seed: u64,
+) -> Plan<MultiNetworkEndpointSlice> {
+    let owner = &desired.owner;
+    let mut labels = desired.labels.clone();
+    labels.insert(labels::SERVICE_NAME.to_owned(), owner.name.clone());
+    labels.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_CONTROLLER.to_owned());
+    let intent: Intent<'_, MultiNetworkEndpointSlice> = Intent {
+        stamp: Stamp { owner, labels, annotation: labels::LAST_CHANGE_TRIGGER_TIME, trigger },
+        prefix: &owner.name,
+        ports: &desired.ports,
+        groups: desired
+            .groups
+            .iter()
+            .map(|group| ((group.network.clone(), group.family), group.endpoints.iter().collect()))
+            .collect(),
+    };
+    intent.plan(existing, limit, seed)
+}
+
+/// Whether a slice is ours to write for that service: its labels say so; or one of the two is gone, and the service still
+/// its controller. A slice that somebody else manages never is.
+pub fn is_ours(slice: &MultiNetworkEndpointSlice, owner: &Owner) -> bool {
+    let metadata = &slice.metadata;
+    let label = |key| metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let controlled = || is_controlled_by(metadata, &owner.uid);
+    metadata.namespace.as_ref() == Some(&owner.namespace)
+        && match (label(labels::MANAGED_BY), label(labels::SERVICE_NAME)) {
+            (Some(labels::MANAGED_BY_CONTROLLER), Some(service)) => service == owner.name,
+            (Some(labels::MANAGED_BY_CONTROLLER), None) | (None, _) => controlled(),
+            (Some(_), _) => false,
+        }
+}
+
+impl Slice for MultiNetworkEndpointSlice {
+    type Entry = Endpoint;
+    type Group = (NetworkReference, IpFamily);
+
+    const FIXED_LABEL: Option<&'static str> = None;
+
+    fn family_of((_, family): &Self::Group) -> IpFamily {
+        *family
+    }
+
+    fn family(&self) -> Option<IpFamily> {
+        Some(self.spec.address_type)
+    }
+
+    fn is_of(&self, (wanted, family): &Self::Group) -> bool {
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
+        let network = &self.spec.network;
+        self.spec.address_type == *family
+            && network.kind == wanted.kind
+            && network.name == wanted.name
+            && network.namespace(own) == wanted.namespace(own)
+            && network.alias() == wanted.alias()
+    }
+
+    fn has_ports(&self, ports: &[Port]) -> bool {
+        same_ports(self.spec.ports.iter(), ports)
+    }
+
+    fn entries(&self) -> &[Endpoint] {
+        &self.spec.endpoints
+    }
+
+    fn build(
+        metadata: ObjectMeta,
+        (network, family): &Self::Group,
+        ports: &[Port],
+        endpoints: Vec<Endpoint>,
+    ) -> Self {
+        let (network, ports) = (network.clone(), ports.to_vec());
+        Self {
+            metadata,
+            spec: MultiNetworkEndpointSliceSpec { address_type: *family, network, ports, endpoints },
+        }
+    }
+}
+
+impl Entry for Endpoint {
+    fn identity(&self) -> Option<Identity<'_>> {
+        let [address] = self.addresses.as_slice() else {
+            return None;
+        };
+        let target = self.target_ref.as_ref();
+        Some(Identity {
+            address: address.parse().ok()?,
+            hostname: self.hostname.as_deref().unwrap_or_default(),
+            namespace: target.and_then(|target| target.namespace.as_deref()).unwrap_or_default(),
+            name: target.and_then(|target| target.name.as_deref()).unwrap_or_default(),
+        })
+    }
+
+    fn says_same(&self, other: &Self) -> bool {
+        // The text of the address counts: other notations of it are made canonical.
+        self.addresses == other.addresses
+            && same_conditions(&self.conditions, &other.conditions)
+            && self.hostname == other.hostname
+            && self.node_name == other.node_name
+            && self.zone == other.zone
+            && same_or_empty(self.target_ref.as_ref(), other.target_ref.as_ref())
+            && same_or_empty(self.device.as_ref(), other.device.as_ref())
+    }
+}
+
+fn same_conditions(a: &EndpointConditions, b: &EndpointConditions) -> bool {
+    a.is_ready() == b.is_ready()
+        && a.is_serving() == b.is_serving()
+        && a.is_terminating() == b.is_terminating()
+}
+
+/// Whether two parts are the same, where one that says nothing is as good as none.
+pub(crate) fn same_or_empty<T: Default + PartialEq>(a: Option<&T>, b: Option<&T>) -> bool {
+    let nothing = T::default();
+    a.unwrap_or(&nothing) == b.unwrap_or(&nothing)
+}
+
+/// Whether `found` are these ports, in whichever order.
+pub(crate) fn same_ports<'a>(found: impl Iterator<Item = &'a Port>, wanted: &[Port]) -> bool {
+    let mut found: Vec<&Port> = found.collect();
+    let mut wanted: Vec<&Port> = wanted.iter().collect();
+    found.sort_unstable();
+    wanted.sort_unstable();
+    found == wanted
+}
+
+#[cfg(test)]
+mod tests;

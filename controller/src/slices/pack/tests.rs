@@ -1,0 +1,210 @@
+//! Tables. An endpoint is a letter; in capitals, it says something else. A slice is `0:abc`: of group 0; `0!abc`: something
+//! else of it is wrong; `?abc`: of no wanted group; `6?abc`: the same, with IPv6; `-?abc`: of no family.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+
+struct Letter(char);
+
+impl Entry for Letter {
+    fn identity(&self) -> Option<Identity<'_>> {
+        let address = IpAddr::from(Ipv4Addr::from(u32::from(self.0.to_ascii_lowercase())));
+        self.0.is_alphabetic().then_some(Identity { address, hostname: "", namespace: "", name: "" })
+    }
+
+    fn says_same(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+fn letters(text: &str) -> Vec<Letter> {
+    text.chars().map(Letter).collect()
+}
+
+fn text(entries: &[&Letter]) -> String {
+    entries.iter().map(|letter| letter.0).collect()
+}
+
+/// What becomes of the slices: `=` stays, `0:abc` is written, `-` goes; behind `+` the new ones.
+fn packed(limit: usize, wanted: &str, found: &str) -> String {
+    // `wanted` are groups `abc`, with IPv6 `6abc`; `.` is a group without endpoints.
+    let groups: Vec<(IpFamily, Vec<Letter>)> = wanted
+        .split_whitespace()
+        .map(|group| match group.strip_prefix('6') {
+            Some(group) => (IpFamily::Ipv6, letters(group.trim_start_matches('.'))),
+            None => (IpFamily::Ipv4, letters(group.trim_start_matches('.'))),
+        })
+        .collect();
+    let slices: Vec<(&str, Vec<Letter>)> = found
+        .split_whitespace()
+        .map(|slice| slice.split_at(slice.find([':', '!', '?']).unwrap() + 1))
+        .map(|(head, entries)| (head, letters(entries)))
+        .collect();
+
+    let wanted: Vec<_> = groups
+        .iter()
+        .map(|(family, entries)| Wanted { family: *family, entries: entries.iter().collect() })
+        .collect();
+    let found: Vec<_> = slices
+        .iter()
+        .map(|(head, entries)| {
+            let (group, intact, family) = match head.as_bytes() {
+                [group, kind] if *kind != b'?' => {
+                    let group = usize::from(group - b'0');
+                    (Some(group), *kind == b':', Some(groups[group].0))
+                }
+                b"?" => (None, true, Some(IpFamily::Ipv4)),
+                b"6?" => (None, true, Some(IpFamily::Ipv6)),
+                b"-?" => (None, true, None),
+                _ => panic!("{head}"),
+            };
+            Found { family, group, intact, entries }
+        })
+        .collect();
+
+    let packing = pack(&wanted, &found, limit);
+    let content = |content: &Content<'_, Letter>| format!("{}:{}", content.group, text(&content.entries));
+    let mut words: Vec<String> = packing
+        .fates
+        .iter()
+        .map(|fate| match fate {
+            Fate::Keep => "=".to_owned(),
+            Fate::Write(written) => content(written),
+            Fate::Delete => "-".to_owned(),
+        })
+        .collect();
+    if !packing.create.is_empty() {
+        words.push("+".to_owned());
+        words.extend(packing.create.iter().map(content));
+    }
+    words.join(" ")
+}
+
+#[track_caller]
+fn check(limit: usize, wanted: &str, found: &str, expected: &str) {
+    assert_eq!(packed(limit, wanted, found), expected, "limit {limit}, wanted {wanted}, found {found}");
+}
+
+#[test]
+fn what_is_as_it_should_be_stays() {
+    check(3, "abcd", "0:cb 0:da", "= =");
+    check(3, ".", "", "");
+    check(3, "abc 6abc", "0:abc 1:cba", "= =");
+}
+
+#[test]
+fn a_slice_keeps_what_is_wanted_in_its_place() {
+    check(3, "abc", "0:cxa 0:b", "0:ca =");
+    check(3, "abc", "0:cBa", "0:cba");
+    check(3, "abc", "0!cba", "0:cba");
+    check(3, "abc", "0:c.ba", "0:cba");
+}
+
+#[test]
+fn new_slices_are_filled_in_the_order_of_the_endpoints() {
+    check(3, "gfedcba", "", "+ 0:abc 0:def 0:g");
+    check(0, "ba", "", "+ 0:a 0:b");
+}
+
+#[test]
+fn slices_that_are_written_anyway_are_filled_the_fullest_first() {
+    check(4, "abcdefgh", "0:axx 0:bcx", "0:afgh 0:bcde");
+    check(3, "abcd", "0:ax 0:bc", "0:ad =");
+    // An emptied slice is written anyway too: filled, it need not be deleted.
+    check(3, "abc", "0:xy 0:ab", "0:c =");
+    check(3, "abcd", "0:x 0:aby", "0:d 0:abc");
+}
+
+#[test]
+fn what_is_missing_goes_into_the_one_best_slice_that_takes_it_all() {
+    check(4, "abcdef", "0:a 0:bc 0:de", "= 0:bcf =");
+    check(4, "abcdefg", "0:a 0:bcd 0:e", "0:afg = =");
+    // Nothing takes both: a new slice costs one write, two filled ones would cost two.
+    check(3, "abcdef", "0:ab 0:cd", "= = + 0:ef");
+    // More than a slice: whole ones are new.
+    check(3, "abcdefgh", "0:ab 0:cd", "0:abh = + 0:efg");
+    check(3, "abcd", "0:a", "= + 0:bcd");
+}
+
+#[test]
+fn nothing_is_moved_to_save_slices() {
+    check(9, "abc", "0:a 0:b 0:c", "= = =");
+}
+
+#[test]
+fn an_endpoint_stays_once_and_where_it_costs_least() {
+    check(3, "abc", "0:aab 0:c", "0:ab =");
+    check(3, "abcd", "0:ab 0:bcd", "0:a =");
+    // The first slice is written anyway.
+    check(3, "abcd", "0:abx 0:bc 0:d", "0:a = =");
+    check(3, "abcd", "0!bcd 0:ab", "0:cd =");
+    check(4, "abc", "0:abc 0:abc", "= -");
+    // The stale copy goes, the right one stays.
+    check(3, "ab", "0:aB 0:b", "0:a =");
+    // The first slice holds one twice, so that it is written whatever happens.
+    check(9, "abcd", "0:aabc 0:cd", "0:ab =");
+}
+
+#[test]
+fn a_slice_above_the_limit_is_split() {
+    check(2, "abcde", "0:abcde", "0:ab + 0:cd 0:e");
+    check(2, "abcde", "0:abcd 0:e", "0:ab = + 0:cd");
+    check(3, "abcd", "0:abcd", "0:abc + 0:d");
+    // Not if it is above the limit only by what goes anyway.
+    check(3, "abc", "0:abxyzc", "0:abc");
+    // An endpoint that does not fit may have another copy that does.
+    check(2, "abc", "0:abc 0:cx", "0:ab 0:c");
+}
+
+#[test]
+fn a_group_without_endpoints_keeps_one_slice_if_it_had_any() {
+    check(3, ".", "0:abc 0:de", "0: -");
+    check(3, ".", "0:abc 0: 0:", "- = -");
+    check(3, ".", "0:abc 0!", "0: -");
+    check(3, ".", "0:", "=");
+    check(3, ". ab", "1:ab", "=");
+}
+
+#[test]
+fn a_placeholder_is_filled_or_goes() {
+    check(3, "ab", "0:", "0:ab");
+    check(3, "abc", "0:", "0:abc");
+    check(3, "abcd", "0:", "0:abc + 0:d");
+    check(3, "ab", "0: 0:ab", "- =");
+    check(3, "abc", "0: 0:ab", "0:c =");
+    // Each group fills its own.
+    check(3, "a b", "1: 0:", "1:b 0:a");
+}
+
+#[test]
+fn slices_of_no_wanted_group_go_or_serve_another_group_of_their_family() {
+    check(3, "ab", "0:ab ?x", "= -");
+    check(3, "ab", "?x", "0:ab");
+    check(3, "abcd", "?x ?y ?z", "0:abc 0:d -");
+    check(3, "6ab", "?x", "- + 0:ab");
+    check(3, "ab", "6?x", "- + 0:ab");
+    check(3, "ab", "-?ab", "- + 0:ab");
+    // Cheaper than to fill an unchanged slice: the spare one is written either way.
+    check(3, "abc", "0:ab ?x", "= 0:c");
+    // Slices that one group has emptied serve the next.
+    check(3, "a defg", "0:a 0:x 1:def", "= 1:g =");
+    check(3, ". d", "0:a 0:x", "0: 1:d");
+    check(3, "b .", "1:a 1:x", "1: 0:b");
+}
+
+#[test]
+fn a_slice_that_is_called_wrongly_stays_with_those_who_want_its_endpoints() {
+    check(3, "cba", "?abc", "0:abc");
+    check(3, "ab cd", "?cd ?ab", "1:cd 0:ab");
+    check(3, "ab cd", "?acd 1:", "1:cd 0:ab");
+    check(3, "6ab", "?ab", "- + 0:ab");
+    check(3, "abcd", "0:ab ?cd", "= 0:cd");
+}
+
+#[test]
+fn of_wanted_endpoints_with_one_identity_the_first_counts() {
+    check(3, "aAb", "", "+ 0:ab");
+    check(3, "Aa", "0:a", "0:A");
+    check(3, "a.", "", "+ 0:a");
+}

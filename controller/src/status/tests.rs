@@ -1,0 +1,204 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use multinet_crds::conditions::{ConditionType, find};
+use multinet_runtime::ObjectKey;
+use serde_json::json;
+
+use super::*;
+use crate::endpoints::Conflict;
+
+fn network(name: &str) -> Network {
+    Network {
+        kind: NetworkKind::NetworkAttachmentDefinition,
+        namespace: Some("vision".into()),
+        name: name.into(),
+    }
+}
+
+fn service(status: serde_json::Value) -> MultiNetworkService {
+    serde_json::from_value(json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService",
+        "metadata": {"name": "infer", "namespace": "vision", "generation": 7},
+        "spec": {"networks": [{"name": "rdma-a"}]}, "status": status,
+    }))
+    .unwrap()
+}
+
+fn at(second: i64) -> Time {
+    Time(Timestamp::from_second(second).unwrap())
+}
+
+fn judged(verdict: &Verdict, written: Result<(), &str>) -> MultiNetworkServiceStatus {
+    status(&service(json!(null)), verdict, written, "z.test.", &at(100))
+}
+
+/// Status, reason and message of a condition.
+fn says(status: &MultiNetworkServiceStatus, kind: ConditionType) -> (&str, &str, &str) {
+    let condition = find(&status.conditions, kind).unwrap();
+    assert_eq!(condition.observed_generation, Some(7));
+    (&condition.status, &condition.reason, &condition.message)
+}
+
+fn collected(collected: Collected) -> Verdict {
+    Verdict::Collected(Box::new(collected), Vec::new())
+}
+
+use ConditionType::{Accepted, AddressConflict, Programmed, ResolvedRefs};
+
+#[test]
+fn a_service_in_good_order() {
+    let counts = EndpointCounts { ready: 3, total: 4 };
+    let status = judged(&collected(Collected { counts, pods: 4, ..Collected::default() }), Ok(()));
+    assert_eq!(says(&status, Accepted), ("True", "Accepted", ""));
+    assert_eq!(says(&status, ResolvedRefs), ("True", "ResolvedRefs", ""));
+    assert_eq!(says(&status, Programmed), ("True", "Programmed", ""));
+    assert_eq!(says(&status, AddressConflict), ("False", "NoConflict", ""));
+    assert_eq!(status.endpoints, Some(counts));
+    assert_eq!(status.hostname.as_deref(), Some("infer.vision.svc.z.test"));
+}
+
+#[test]
+fn a_service_that_breaks_rules_says_which() {
+    let violation = |field: &str| Violation { field: field.into(), message: "must be something else".into() };
+    let verdict = Verdict::Invalid(vec![violation("spec.networks"), violation("spec.selector")]);
+    let before = json!({
+        "endpoints": {"ready": 1, "total": 1},
+        "conditions": [{
+            "type": "AddressConflict", "status": "False", "reason": "NoConflict", "message": "",
+            "observedGeneration": 6, "lastTransitionTime": "1970-01-01T00:00:07Z",
+        }],
+    });
+    let status = status(&service(before), &verdict, Ok(()), "z.test", &at(100));
+    let message = "spec.networks: must be something else; spec.selector: must be something else";
+    assert_eq!(says(&status, Accepted), ("False", "Invalid", message));
+    assert_eq!(says(&status, Programmed).1, "Invalid");
+    assert!(find(&status.conditions, ResolvedRefs).is_none(), "nobody has looked");
+    let old = find(&status.conditions, AddressConflict).unwrap();
+    assert_eq!(old.observed_generation, Some(6), "nobody has looked again");
+    assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1), "its slices are still there");
+}
+
+#[test]
+fn a_service_without_selector_has_nothing_to_count() {
+    let before = json!({"endpoints": {"ready": 1, "total": 1}});
+    let verdict = Verdict::NoSelector(vec![Unresolved::NoNetwork(network("rdma-a"))]);
+    let status = status(&service(before), &verdict, Ok(()), "z.test", &at(100));
+    assert_eq!(says(&status, Programmed).1, "NoSelector");
+    assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
+    assert_eq!(status.endpoints, None);
+}
+
+#[test]
+fn a_failure_keeps_the_counts_of_what_was_written() {
+    let before = json!({"endpoints": {"ready": 1, "total": 1}});
+    let counts = EndpointCounts { ready: 3, total: 4 };
+    let verdict = collected(Collected { counts, pods: 4, ..Collected::default() });
+    let status = status(&service(before), &verdict, Err("the API server has no room"), "z.test", &at(100));
+    assert_eq!(says(&status, Programmed), ("False", "WriteFailed", "the API server has no room"));
+    assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1));
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let class = Network { kind: NetworkKind::DeviceClass, namespace: None, name: "rdma".into() };
+    let cases = [
+        (
+            Unresolved::NotServed(network("rdma-a")),
+            "NetworkKindNotServed",
+            "of NetworkAttachmentDefinition vision/rdma-a; install Multus",
+        ),
+        (Unresolved::NotServed(class.clone()), "NetworkKindNotServed", "enable dynamic resource allocation"),
+        (Unresolved::NoNetwork(class), "NetworkNotFound", "DeviceClass rdma does not exist; create it, or correct spec.networks"),
+        (Unresolved::NoMirror("fast".into()), "MirrorNotFound", "Service fast to mirror to does not exist; create it"),
+        (
+            Unresolved::UnusableMirror("fast".into(), "it has a cluster IP"),
+            "MirrorNotUsable",
+            "Service fast cannot be mirrored to: it has a cluster IP; use one with clusterIP: None",
+        ),
+    ];
+    for (unresolved, reason, text) in cases {
+        let verdict = Verdict::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
+        let status = judged(&verdict, Ok(()));
+        let (value, found, message) = says(&status, ResolvedRefs);
+        assert_eq!((value, found), ("False", reason), "the first one's");
+        assert!(message.contains(text) && message.contains("Service last"), "{message}");
+    }
+}
+
+#[test]
+fn pods_without_endpoints_are_counted_and_some_named() {
+    let none = judged(&collected(Collected::default()), Ok(()));
+    assert_eq!(says(&none, Programmed).2, "spec.selector matches no pod of namespace vision");
+
+    let late = (0..5).map(|number| (format!("late-{number}"), LeftOut::NoAddress));
+    let others = [("host".to_owned(), LeftOut::HostNetwork), ("garbled".to_owned(), LeftOut::Unreadable)];
+    let left_out = late.chain(others).collect();
+    let some = judged(&collected(Collected { left_out, pods: 9, ..Collected::default() }), Ok(()));
+    assert_eq!(
+        says(&some, Programmed),
+        (
+            "True",
+            "Programmed",
+            "5 of 9 pods have no address on these networks (late-0, late-1, late-2 and 2 more); \
+             1 of 9 pods have their node's network (hostNetwork) and no other (host); \
+             1 of 9 pods have a network-status annotation that cannot be read (garbled)"
+        )
+    );
+}
+
+fn conflict(pods: &[&str]) -> Conflict {
+    let key = |name: &&str| ObjectKey { namespace: "vision".into(), name: (*name).into() };
+    Conflict { kept: key(&pods[0]), left_out: pods[1..].iter().map(key).collect() }
+}
+
+#[test]
+fn conflicts_name_who_keeps_the_address_and_what_to_do() {
+    let address = |number: u8| (network("rdma-a"), IpAddr::from([10, 0, 0, number]));
+    let one = BTreeMap::from([(address(1), conflict(&["a", "b", "c", "d", "e"]))]);
+    let status = judged(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
+    let (value, reason, message) = says(&status, AddressConflict);
+    assert_eq!((value, reason), ("True", "DuplicateAddress"));
+    let wanted = "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is published for pod vision/a, which had it first, \
+                  and not for vision/b, vision/c, vision/d and 1 more; give every pod of a network an address of its own";
+    assert!(message.starts_with(wanted), "{message}");
+
+    let many = (0..200).map(|number| (address(number), conflict(&["a", "b"]))).collect();
+    let status = judged(&collected(Collected { conflicts: many, ..Collected::default() }), Ok(()));
+    let (_, _, message) = says(&status, AddressConflict);
+    assert!(message.contains("197 more addresses are shared; ") && message.len() < 1000, "{message}");
+}
+
+#[test]
+fn others_conditions_and_times_stay() {
+    let condition = |kind: &str, reason: &str| {
+        json!({
+            "type": kind, "status": "True", "reason": reason, "message": "", "observedGeneration": 7,
+            "lastTransitionTime": "1970-01-01T00:00:07Z",
+        })
+    };
+    let before = json!({"conditions": [condition("example.com/Audited", "Fine"), condition("Programmed", "NoSelector")]});
+    let status = status(&service(before), &collected(Collected::default()), Ok(()), "z.test", &at(100));
+    assert_eq!(status.conditions[0].type_, "example.com/Audited");
+    assert_eq!(status.conditions[0].last_transition_time, at(7));
+    assert_eq!(find(&status.conditions, Programmed).unwrap().last_transition_time, at(7), "True before and after");
+    assert_eq!(find(&status.conditions, Accepted).unwrap().last_transition_time, at(100));
+    assert_eq!(status.conditions.len(), 5);
+}
+
+#[test]
+fn numbers_are_told_from_news() {
+    let base = judged(&collected(Collected { pods: 2, ..Collected::default() }), Ok(()));
+    let counts = EndpointCounts { ready: 1, total: 2 };
+    let left_out = vec![("late".to_owned(), LeftOut::NoAddress)];
+    let numbers = judged(&collected(Collected { counts, left_out, pods: 2, ..Collected::default() }), Ok(()));
+    assert_ne!(base, numbers);
+    assert!(differ_in_counts_only(&base, &numbers));
+    let failed = judged(&collected(Collected { pods: 2, ..Collected::default() }), Err("no room"));
+    assert!(!differ_in_counts_only(&base, &failed));
+    assert!(!differ_in_counts_only(&MultiNetworkServiceStatus::default(), &base), "the first one");
+    let conflicts = BTreeMap::from([((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(&["a", "b"]))]);
+    let contested = judged(&collected(Collected { conflicts, pods: 2, ..Collected::default() }), Ok(()));
+    assert!(!differ_in_counts_only(&base, &contested));
+}

@@ -1,0 +1,107 @@
+//! Views of nodes, core Services and NetworkAttachmentDefinitions.
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{Keep, Kind, View};
+use crate::claims::nullable;
+use crate::model;
+
+/// The label of a node that says in which zone it is.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A node: its zone.
+pub type Node = View<NodeKind>;
+
+/// The kind of [`Node`].
+#[derive(Clone, Debug)]
+pub struct NodeKind;
+
+impl Kind for NodeKind {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Node";
+    const PLURAL: &'static str = "nodes";
+    type Scope = ClusterResourceScope;
+    const LABELS: Keep = Keep::Only(&[ZONE]);
+    const METADATA_ONLY: bool = true;
+    type Spec = IgnoredAny;
+    type Status = IgnoredAny;
+}
+
+impl From<Node> for model::Node {
+    fn from(node: Node) -> Self {
+        let key = node.key();
+        let zone = node.metadata.labels.and_then(|mut labels| labels.remove(ZONE));
+        Self { key, zone: zone.filter(|zone| !zone.is_empty()) }
+    }
+}
+
+/// A NetworkAttachmentDefinition: that it exists.
+pub type NetworkAttachmentDefinition = View<NetworkAttachmentDefinitionKind>;
+
+/// The kind of [`NetworkAttachmentDefinition`].
+#[derive(Clone, Debug)]
+pub struct NetworkAttachmentDefinitionKind;
+
+impl Kind for NetworkAttachmentDefinitionKind {
+    const GROUP: &'static str = "k8s.cni.cncf.io";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "NetworkAttachmentDefinition";
+    const PLURAL: &'static str = "network-attachment-definitions";
+    type Scope = NamespaceResourceScope;
+    const METADATA_ONLY: bool = true;
+    type Spec = IgnoredAny;
+    type Status = IgnoredAny;
+}
+
+/// A core Service: whether it can have mirrors.
+pub type Service = View<ServiceKind>;
+
+/// The kind of [`Service`].
+#[derive(Clone, Debug)]
+pub struct ServiceKind;
+
+impl Kind for ServiceKind {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Service";
+    const PLURAL: &'static str = "services";
+    type Scope = NamespaceResourceScope;
+    type Spec = ServiceSpec;
+    type Status = IgnoredAny;
+}
+
+/// What is read of a Service's `spec`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: String,
+    #[serde(rename = "clusterIP", deserialize_with = "nullable")]
+    cluster_ip: String,
+    #[serde(deserialize_with = "nullable")]
+    selector: std::collections::BTreeMap<String, String>,
+}
+
+impl ServiceSpec {
+    /// Why the slices of this Service are not ours to write: another controller writes them, or nobody reads them.
+    fn refusal(&self) -> Option<&'static str> {
+        if self.kind == "ExternalName" {
+            Some("is an ExternalName")
+        } else if !self.selector.is_empty() {
+            Some("has a selector")
+        } else if self.cluster_ip != "None" {
+            Some("has a cluster IP")
+        } else {
+            None
+        }
+    }
+}
+
+impl From<Service> for model::CoreService {
+    fn from(service: Service) -> Self {
+        Self { key: service.key(), unusable: service.spec.refusal() }
+    }
+}

@@ -1,0 +1,134 @@
+//! Views of dynamic resource allocation, in whichever version the cluster has it.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::{Kind, View};
+use crate::claims::{self, SliceSpec};
+use crate::model;
+
+/// The group of all kinds here.
+const GROUP: &str = "resource.k8s.io";
+
+/// A version of `resource.k8s.io`.
+pub trait Version: Clone + Debug + Send + Sync + 'static {
+    /// As URLs have it.
+    const NAME: &'static str;
+}
+
+/// Since Kubernetes 1.34.
+#[derive(Clone, Debug)]
+pub struct V1;
+
+/// Since Kubernetes 1.33, off by default.
+#[derive(Clone, Debug)]
+pub struct V1Beta2;
+
+/// Since Kubernetes 1.32, off by default.
+#[derive(Clone, Debug)]
+pub struct V1Beta1;
+
+impl Version for V1 {
+    const NAME: &'static str = "v1";
+}
+
+impl Version for V1Beta2 {
+    const NAME: &'static str = "v1beta2";
+}
+
+impl Version for V1Beta1 {
+    const NAME: &'static str = "v1beta1";
+}
+
+/// A DeviceClass: that it exists.
+pub type DeviceClass<V> = View<DeviceClassKind<V>>;
+
+/// The kind of [`DeviceClass`].
+#[derive(Clone, Debug)]
+pub struct DeviceClassKind<V>(PhantomData<V>);
+
+impl<V: Version> Kind for DeviceClassKind<V> {
+    const GROUP: &'static str = GROUP;
+    const VERSION: &'static str = V::NAME;
+    const KIND: &'static str = "DeviceClass";
+    const PLURAL: &'static str = "deviceclasses";
+    type Scope = ClusterResourceScope;
+    const METADATA_ONLY: bool = true;
+    type Spec = IgnoredAny;
+    type Status = IgnoredAny;
+}
+
+/// A ResourceClaimTemplate: that it exists.
+pub type ResourceClaimTemplate<V> = View<ResourceClaimTemplateKind<V>>;
+
+/// The kind of [`ResourceClaimTemplate`].
+#[derive(Clone, Debug)]
+pub struct ResourceClaimTemplateKind<V>(PhantomData<V>);
+
+impl<V: Version> Kind for ResourceClaimTemplateKind<V> {
+    const GROUP: &'static str = GROUP;
+    const VERSION: &'static str = V::NAME;
+    const KIND: &'static str = "ResourceClaimTemplate";
+    const PLURAL: &'static str = "resourceclaimtemplates";
+    type Scope = NamespaceResourceScope;
+    const METADATA_ONLY: bool = true;
+    type Spec = IgnoredAny;
+    type Status = IgnoredAny;
+}
+
+/// A ResourceClaim: its devices, and which class each is of.
+pub type ResourceClaim<V> = View<ResourceClaimKind<V>>;
+
+/// The kind of [`ResourceClaim`].
+#[derive(Clone, Debug)]
+pub struct ResourceClaimKind<V>(PhantomData<V>);
+
+impl<V: Version> Kind for ResourceClaimKind<V> {
+    const GROUP: &'static str = GROUP;
+    const VERSION: &'static str = V::NAME;
+    const KIND: &'static str = "ResourceClaim";
+    const PLURAL: &'static str = "resourceclaims";
+    type Scope = NamespaceResourceScope;
+    type Spec = Unread;
+    type Status = Unread;
+}
+
+/// A part of an object that is read later, when it can no longer keep the object from being decoded.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Unread(Option<Box<RawValue>>);
+
+impl<V: Version> From<ResourceClaim<V>> for model::Claim {
+    fn from(claim: ResourceClaim<V>) -> Self {
+        claims::read(claim.key(), claim.spec.0.as_deref(), claim.status.0.as_deref())
+    }
+}
+
+/// A ResourceSlice: what a driver says of its devices.
+pub type ResourceSlice<V> = View<ResourceSliceKind<V>>;
+
+/// The kind of [`ResourceSlice`].
+#[derive(Clone, Debug)]
+pub struct ResourceSliceKind<V>(PhantomData<V>);
+
+impl<V: Version> Kind for ResourceSliceKind<V> {
+    const GROUP: &'static str = GROUP;
+    const VERSION: &'static str = V::NAME;
+    const KIND: &'static str = "ResourceSlice";
+    const PLURAL: &'static str = "resourceslices";
+    type Scope = ClusterResourceScope;
+    type Spec = SliceSpec;
+    type Status = IgnoredAny;
+}
+
+impl<V: Version> From<ResourceSlice<V>> for model::DeviceSlice {
+    fn from(slice: ResourceSlice<V>) -> Self {
+        let key = slice.key();
+        slice.spec.into_slice(key)
+    }
+}

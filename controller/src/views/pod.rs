@@ -1,0 +1,209 @@
+//! The view of a pod.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use multinet_crds::syntax::DNS_LABEL;
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+
+use super::{Keep, Kind, View};
+use crate::claims::nullable;
+use crate::model::{self, PodClaim};
+use crate::network_status::{self, NetworkStatus};
+
+/// A pod: what services select it by, whether it is ready, and where its addresses are.
+pub type Pod = View<PodKind>;
+
+/// The kind of [`Pod`].
+#[derive(Clone, Debug)]
+pub struct PodKind;
+
+impl Kind for PodKind {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Pod";
+    const PLURAL: &'static str = "pods";
+    type Scope = NamespaceResourceScope;
+    const LABELS: Keep = Keep::All;
+    const ANNOTATIONS: Keep = Keep::Only(&[network_status::KEY, network_status::OLD_KEY]);
+    type Spec = PodSpec;
+    type Status = PodStatus;
+}
+
+/// What is read of a pod's `spec`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    hostname: Option<String>,
+    subdomain: Option<String>,
+    node_name: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    host_network: bool,
+    #[serde(deserialize_with = "nullable")]
+    resource_claims: Vec<SpecClaim>,
+}
+
+/// A claim as `spec` has it: by its own name or by that of a template.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecClaim {
+    name: String,
+    resource_claim_name: Option<String>,
+    resource_claim_template_name: Option<String>,
+}
+
+/// What is read of a pod's `status`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    #[serde(deserialize_with = "nullable")]
+    phase: String,
+    #[serde(rename = "conditions", deserialize_with = "ready")]
+    ready: Option<Ready>,
+    #[serde(deserialize_with = "nullable")]
+    resource_claim_statuses: Vec<StatusClaim>,
+    extended_resource_claim_status: Option<ExtendedResourceClaim>,
+}
+
+/// The pod's condition Ready.
+#[derive(Clone, Debug)]
+struct Ready {
+    is_true: bool,
+    since: Option<Timestamp>,
+}
+
+/// Which claim was made for one of `spec`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusClaim {
+    name: String,
+    resource_claim_name: Option<String>,
+}
+
+/// The claim that the scheduler made for extended resources (`resources.limits`) whose DeviceClass stands in for a device plugin.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExtendedResourceClaim {
+    resource_claim_name: Option<String>,
+}
+
+impl From<Pod> for model::Pod {
+    fn from(pod: Pod) -> Self {
+        let key = pod.key();
+        let View { metadata, spec, status } = pod;
+        let NetworkStatus { reported, rejected } = network_status(&metadata);
+        let claims = claims(&spec, status.resource_claim_statuses, status.extended_resource_claim_status);
+        Self {
+            key,
+            uid: metadata.uid.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|time| time.0),
+            terminal: matches!(status.phase.as_str(), "Failed" | "Succeeded"),
+            terminating: metadata.deletion_timestamp.is_some(),
+            serving: status.ready.as_ref().is_some_and(|ready| ready.is_true),
+            serving_changed: status.ready.and_then(|ready| ready.since),
+            hostname: hostname(spec.hostname, spec.subdomain.as_deref()),
+            node: spec.node_name.filter(|node| !node.is_empty()),
+            host_network: spec.host_network,
+            reported,
+            rejected,
+            claims,
+        }
+    }
+}
+
+fn network_status(metadata: &ObjectMeta) -> NetworkStatus {
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let annotation = |key| Some((key, metadata.annotations.as_ref()?.get(key)?));
+    match annotation(network_status::KEY).or_else(|| annotation(network_status::OLD_KEY)) {
+        Some((key, text)) => network_status::read(key, text, namespace),
+        None => NetworkStatus { reported: Ok(Vec::new()), rejected: Vec::new() },
+    }
+}
+
+/// The name that a pod asks to have in DNS. As core, it asks by a subdomain; of whichever Service that is: pods of StatefulSets
+/// and of Numaflow have the name of their own headless Service there.
+fn hostname(hostname: Option<String>, subdomain: Option<&str>) -> Option<String> {
+    subdomain.filter(|subdomain| !subdomain.is_empty())?;
+    hostname.filter(|hostname| DNS_LABEL.accepts(hostname))
+}
+
+/// The claims that a pod uses, each once. One from a template has no name as long as it has not been made, and for good if
+/// it was found that none is needed.
+fn claims(
+    spec: &PodSpec,
+    statuses: Vec<StatusClaim>,
+    extended: Option<ExtendedResourceClaim>,
+) -> Vec<PodClaim> {
+    let made_for = |name: &str| {
+        let status = statuses.iter().find(|status| status.name == name)?;
+        status.resource_claim_name.clone()
+    };
+    let named = spec.resource_claims.iter().filter_map(|claim| {
+        let name = claim.resource_claim_name.clone().or_else(|| made_for(&claim.name))?;
+        Some(PodClaim { claim: name, template: claim.resource_claim_template_name.clone() })
+    });
+    let extended = extended
+        .and_then(|extended| extended.resource_claim_name)
+        .map(|claim| PodClaim { claim, template: None });
+    let mut seen = HashSet::new();
+    named
+        .chain(extended)
+        .filter(|claim| !claim.claim.is_empty() && seen.insert(claim.claim.clone()))
+        .collect()
+}
+
+/// Finds the condition Ready among the conditions.
+fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ready>, D::Error> {
+    deserializer.deserialize_option(ConditionsVisitor)
+}
+
+struct ConditionsVisitor;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    status: Cow<'a, str>,
+    last_transition_time: Option<Time>,
+}
+
+impl<'de> Visitor<'de> for ConditionsVisitor {
+    type Value = Option<Ready>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of conditions")
+    }
+
+    fn visit_none<E>(self) -> Result<Option<Ready>, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Option<Ready>, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Ready>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut conditions: S) -> Result<Option<Ready>, S::Error> {
+        let mut ready = None;
+        while let Some(condition) = conditions.next_element::<Condition<'de>>()? {
+            if condition.kind == "Ready" {
+                ready = Some(Ready {
+                    is_true: condition.status == "True",
+                    since: condition.last_transition_time.map(|time| time.0),
+                });
+            }
+        }
+        Ok(ready)
+    }
+}

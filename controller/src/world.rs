@@ -1,0 +1,419 @@
+//! The index: all objects that the controller reads, and what is to be done about them (pure).
+//!
+//! ```text
+//!   Pods ───────────────────┐ selectors, claims, devices, addresses
+//!   Nodes (zones) ──────────┤
+//!   networks, Services ─────┼──> dirty services ── commit ──> queue ──> work ──> Plan
+//!   MultiNetworkServices ───┤                                    └─ written ─> outcome ──> status, notices
+//!   slices, mirrors ────────┘ <── what the API server answered
+//! ```
+//!
+//! The watches feed it through [`Index`]; workers ask it for [`work`](World::work) and tell it what came of that. One lock is
+//! around everything, held for one object or one service at a time. The only clock is the one that is passed in.
+
+mod decide;
+mod devices;
+mod dirty;
+mod feed;
+mod pods;
+mod refs;
+mod written;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::core::Selector;
+use multinet_crds::validate::{Violation, validate};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
+use multinet_runtime::ObjectKey;
+use serde_json::json;
+
+use self::dirty::Dirty;
+use self::pods::Pods;
+use self::refs::References;
+use self::written::{Written, is_newer};
+use crate::conflicts::Holder;
+use crate::model::Network;
+use crate::queue::Queue;
+use crate::slices::SliceId;
+use crate::status::Verdict;
+use crate::work::{OptionalApi, Outcome, Work};
+
+/// What the decisions depend on besides objects.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The zone of `status.hostname`.
+    pub zone: String,
+    /// How many endpoints a slice may have.
+    pub limit: usize,
+    /// What time it is.
+    pub clock: fn() -> Timestamp,
+}
+
+/// Everything that is known.
+pub struct World {
+    state: Mutex<State>,
+    queue: Arc<Queue>,
+}
+
+struct State {
+    settings: Settings,
+    services: HashMap<ObjectKey, Service>,
+    pods: Pods,
+    zones: HashMap<String, String>,
+    references: References,
+    slices: Written<MultiNetworkEndpointSlice>,
+    mirrors: Written<EndpointSlice>,
+    dirty: Dirty,
+    /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
+    settled: bool,
+    /// What has been said of pods, by their uid, so as not to say it again.
+    told: HashMap<String, String>,
+    /// Tells the names of slices apart.
+    seed: u64,
+}
+
+struct Service {
+    object: Arc<MultiNetworkService>,
+    asks_for: AsksFor,
+    /// What became of it when it was last looked at.
+    verdict: Option<Verdict>,
+    /// When the earliest change happened that no work has been made of yet.
+    trigger: Option<Timestamp>,
+    /// When the earliest change happened that is being written.
+    writing: Option<Timestamp>,
+    /// What has been said of it, so as not to say it again.
+    told: Vec<(&'static str, String)>,
+}
+
+/// What a service wants, after a look at its spec.
+#[derive(Debug)]
+enum AsksFor {
+    Pods(Selector),
+    Nothing,
+    Nonsense(Vec<Violation>),
+}
+
+/// How many there are of what, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Pods, of all namespaces, selected or not.
+    pub pods: usize,
+    /// MultiNetworkServices.
+    pub services: usize,
+    /// Slices of ours.
+    pub slices: usize,
+    /// Mirrors of ours.
+    pub mirrors: usize,
+    /// Endpoints that are answered.
+    pub ready: usize,
+    /// Endpoints that are not, and not terminating either.
+    pub not_ready: usize,
+    /// Endpoints of pods that are being deleted.
+    pub terminating: usize,
+    /// Addresses that several pods of one network have.
+    pub conflicts: usize,
+    /// Pods whose network-status annotation cannot be read.
+    pub unreadable: usize,
+}
+
+impl World {
+    /// Knows nothing yet. Services that need work go to the queue.
+    pub fn new(settings: Settings, queue: Arc<Queue>) -> Self {
+        let seed = u64::try_from((settings.clock)().as_nanosecond()).unwrap_or_default();
+        let state = State {
+            dirty: Dirty::new(settings.clock),
+            settings,
+            services: HashMap::new(),
+            pods: Pods::default(),
+            zones: HashMap::new(),
+            references: References::default(),
+            slices: Written::new(service_of_slice),
+            mirrors: Written::new(service_of_mirror),
+            settled: false,
+            told: HashMap::new(),
+            seed,
+        };
+        Self { state: Mutex::new(state), queue }
+    }
+
+    /// What is to be written for a service now.
+    pub fn work(&self, service: &ObjectKey) -> Work {
+        self.lock().work(service)
+    }
+
+    /// What is to be said of a service, after the writes of its last [`work`](Self::work) were done, or why they failed.
+    pub fn outcome(&self, service: &ObjectKey, written: Result<(), &str>) -> Outcome {
+        self.lock().outcome(service, written)
+    }
+
+    /// Every service that there may be work for: those that exist, and those whose slices are left. For a new leader; what the
+    /// first lists have left open about who had an address first is sorted out here.
+    pub fn all_services(&self) -> Vec<ObjectKey> {
+        let mut state = self.lock();
+        state.settle();
+        let known = state.services.keys().chain(state.slices.services()).chain(state.mirrors.services());
+        let all: BTreeSet<&ObjectKey> = known.collect();
+        all.into_iter().cloned().collect()
+    }
+
+    /// The API server's answer to a slice that we have written.
+    pub fn stored_slice(&self, slice: MultiNetworkEndpointSlice) {
+        self.lock().slices.stored(slice);
+    }
+
+    /// A slice that we have deleted.
+    pub fn removed_slice(&self, id: &SliceId) {
+        self.lock().slices.removed(id);
+    }
+
+    /// The API server's answer to a mirror that we have written.
+    pub fn stored_mirror(&self, mirror: EndpointSlice) {
+        self.lock().mirrors.stored(mirror);
+    }
+
+    /// A mirror that we have deleted.
+    pub fn removed_mirror(&self, id: &SliceId) {
+        self.lock().mirrors.removed(id);
+    }
+
+    /// The slices and mirrors of a service, as lists show them that were made just now: after a write whose outcome is unknown,
+    /// or which met another version than it was planned on.
+    pub fn refreshed(
+        &self,
+        service: &ObjectKey,
+        slices: Vec<MultiNetworkEndpointSlice>,
+        mirrors: Vec<EndpointSlice>,
+    ) {
+        let mut state = self.lock();
+        state.slices.refreshed(service, slices);
+        state.mirrors.refreshed(service, mirrors);
+    }
+
+    /// The API server's answer to a status that we have written.
+    pub fn stored_service(&self, service: MultiNetworkService) {
+        let mut state = self.lock();
+        let Some(key) = key_of(&service.metadata) else { return };
+        if let Some(known) = state.services.get_mut(&key)
+            && known.object.metadata.uid == service.metadata.uid
+        {
+            // Only the status, and the version for the next one: a changed spec comes by the watch.
+            let object = Arc::make_mut(&mut known.object);
+            object.metadata.resource_version = service.metadata.resource_version;
+            object.status = service.status;
+        }
+    }
+
+    /// The API server serves an optional API group from now on, or no longer; then its objects are gone.
+    pub fn served(&self, api: OptionalApi, version: Option<&'static str>) {
+        let mut state = self.lock();
+        state.served(api, version.is_some());
+        self.publish(&mut state);
+    }
+
+    /// How many there are of what.
+    pub fn census(&self) -> Census {
+        self.lock().census()
+    }
+
+    /// For `/debug/state`: every service with what became of it.
+    pub fn describe(&self) -> serde_json::Value {
+        let state = self.lock();
+        let services = state.services.iter().map(|(key, service)| {
+            let slices = state.slices.of(key);
+            let names: Vec<_> = slices.iter().filter_map(|slice| slice.metadata.name.clone()).collect();
+            let status = service.object.status.as_ref();
+            let description = json!({
+                "slices": names,
+                "pods": state.pods.of(key).map(|member| &member.pod.key.name).collect::<Vec<_>>(),
+                "status": status,
+            });
+            (key.to_string(), description)
+        });
+        json!({ "services": services.collect::<serde_json::Map<_, _>>(), "pods": state.pods.len() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic in another thread has been reported by then; what it left is as good as what a crash would leave.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the services that something has changed for to the queue.
+    fn publish(&self, state: &mut State) {
+        for (key, at) in state.dirty.take() {
+            if let Some(service) = state.services.get_mut(&key) {
+                service.trigger = Some(service.trigger.map_or(at, |known| known.min(at)));
+            }
+            self.queue.add(&key);
+        }
+    }
+}
+
+impl State {
+    /// Whoever wrote the slices has decided who keeps an address that several pods have.
+    fn settle(&mut self) {
+        let is_first = !std::mem::replace(&mut self.settled, true);
+        if self.pods.ledger().contested() == 0 {
+            return;
+        }
+        let mut published: HashSet<(Network, IpAddr, &str)> = HashSet::new();
+        for slice in self.slices.iter().filter(|slice| slice.metadata.deletion_timestamp.is_none()) {
+            let own = slice.metadata.namespace.as_deref().unwrap_or_default();
+            let network = Network::referenced(&slice.spec.network, own);
+            for endpoint in &slice.spec.endpoints {
+                let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.as_deref());
+                if let (Some(Ok(address)), Some(uid)) = (endpoint.address(), uid) {
+                    published.insert((network.clone(), address, uid));
+                }
+            }
+        }
+        self.pods.settle(is_first, |network, address, Holder { uid, .. }| {
+            published.contains(&(network.clone(), address, uid.as_str()))
+        });
+    }
+
+    fn served(&mut self, api: OptionalApi, is_served: bool) {
+        let at = self.dirty.now();
+        for service in self.references.served(api, is_served) {
+            self.dirty.mark(service, at);
+        }
+        if api == OptionalApi::Dra && !is_served {
+            let none = HashSet::new();
+            self.pods.retain_claims(&none, &mut self.dirty);
+            self.pods.retain_devices(&none, &mut self.dirty);
+        }
+    }
+
+    /// A service is new or has changed.
+    fn apply_service(&mut self, object: MultiNetworkService) {
+        let Some(key) = key_of(&object.metadata) else { return };
+        let known = self.services.get(&key);
+        let is_same = known.is_some_and(|known| {
+            let (old, new) = (&known.object.metadata, &object.metadata);
+            old.uid == new.uid
+                && old.generation == new.generation
+                && old.labels == new.labels
+                && old.deletion_timestamp == new.deletion_timestamp
+                && known.object.spec == object.spec
+        });
+        if is_same {
+            // Somebody has written the status: we, most of the time. If it was not us, it is put right with the next change.
+            if let Some(known) = self.services.get_mut(&key)
+                && is_newer(&object, &*known.object)
+            {
+                known.object = Arc::new(object);
+            }
+            return;
+        }
+        let asks_for = asks_for(&object);
+        let selector = match &asks_for {
+            AsksFor::Pods(selector) => Some(selector.clone()),
+            AsksFor::Nothing | AsksFor::Nonsense(_) => None,
+        };
+        // One that has come to break a rule keeps its slices as they are.
+        if !matches!(asks_for, AsksFor::Nonsense(_)) {
+            self.pods.select(&key, selector);
+        }
+        self.references.insert(&key, &object.spec);
+        let old = self.services.remove(&key);
+        let old = old.filter(|old| old.object.metadata.uid == object.metadata.uid);
+        let (trigger, writing, told) =
+            old.map_or((None, None, Vec::new()), |old| (old.trigger, old.writing, old.told));
+        let service = Service {
+            object: Arc::new(object),
+            asks_for,
+            verdict: None,
+            trigger,
+            writing,
+            told,
+        };
+        self.services.insert(key.clone(), service);
+        let at = self.dirty.now();
+        self.dirty.mark(key, at);
+    }
+
+    fn delete_service(&mut self, key: &ObjectKey) {
+        if self.services.remove(key).is_some() {
+            self.pods.select(key, None);
+            self.references.remove(key);
+            let at = self.dirty.now();
+            self.dirty.mark(key.clone(), at);
+        }
+    }
+
+    fn census(&self) -> Census {
+        let mut census = Census {
+            pods: self.pods.len(),
+            services: self.services.len(),
+            slices: self.slices.len(),
+            mirrors: self.mirrors.len(),
+            conflicts: self.pods.ledger().contested(),
+            unreadable: self.pods.iter().filter(|pod| pod.reported.is_err()).count(),
+            ..Census::default()
+        };
+        for endpoint in self.slices.iter().flat_map(|slice| &slice.spec.endpoints) {
+            if endpoint.is_ready() {
+                census.ready += 1;
+            } else if endpoint.conditions.is_terminating() {
+                census.terminating += 1;
+            } else {
+                census.not_ready += 1;
+            }
+        }
+        census
+    }
+}
+
+fn asks_for(service: &MultiNetworkService) -> AsksFor {
+    if let Err(violations) = validate(service) {
+        return AsksFor::Nonsense(violations);
+    }
+    let Some(selector) = &service.spec.selector else { return AsksFor::Nothing };
+    match Selector::try_from(selector.clone()) {
+        Ok(selector) => AsksFor::Pods(selector),
+        Err(error) => AsksFor::Nonsense(vec![Violation {
+            field: "spec.selector".to_owned(),
+            message: error.to_string(),
+        }]),
+    }
+}
+
+fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<ObjectKey> {
+    let name = metadata.name.clone()?;
+    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
+}
+
+/// The service that a slice belongs to, if it is ours to write: by its label, or, where somebody has taken that off, by its
+/// owner.
+fn service_of_slice(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
+    let metadata = &slice.metadata;
+    let label = |key| metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let owners = metadata.owner_references.iter().flatten();
+    let owner = owners
+        .filter(|owner| owner.controller == Some(true) && owner.kind == "MultiNetworkService")
+        .map(|owner| &owner.name)
+        .next();
+    let name = match label(labels::MANAGED_BY).map(String::as_str) {
+        Some(labels::MANAGED_BY_CONTROLLER) => label(labels::SERVICE_NAME).or(owner),
+        Some(_) => None,
+        None => owner,
+    };
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    Some(ObjectKey { namespace, name: name?.clone() })
+}
+
+/// The service that a mirror belongs to, if it is ours.
+fn service_of_mirror(mirror: &EndpointSlice) -> Option<ObjectKey> {
+    let labels = mirror.metadata.labels.as_ref()?;
+    if labels.get(labels::CORE_MANAGED_BY).map(String::as_str) != Some(labels::MANAGED_BY_CONTROLLER) {
+        return None;
+    }
+    let namespace = mirror.metadata.namespace.clone().unwrap_or_default();
+    Some(ObjectKey { namespace, name: labels.get(labels::SERVICE_NAME)?.clone() })
+}

@@ -1,0 +1,244 @@
+//! What is to be written and said for one service.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource;
+use multinet_crds::conditions::{
+    AcceptedReason, AddressConflictReason, ConditionType, Reason as _, ResolvedRefsReason, find,
+};
+use multinet_crds::{MultiNetworkService, MultiNetworkServiceStatus};
+use multinet_runtime::ObjectKey;
+
+use super::{AsksFor, Service, State};
+use crate::endpoints::{Collected, Surroundings, collect};
+use crate::mirror::{self, DesiredMirror};
+use crate::model::Pod;
+use crate::slices::planner::remove;
+use crate::slices::{self, Desired, Owner};
+use crate::status::{Verdict, differ_in_counts_only, status};
+use crate::work::{Notice, Outcome, StatusWrite, Work};
+
+/// How much of a note an event takes (events.k8s.io/v1: 1024 bytes).
+const NOTE: usize = 1000;
+
+impl State {
+    pub(super) fn work(&mut self, key: &ObjectKey) -> Work {
+        self.slices.begin(key);
+        self.mirrors.begin(key);
+        if self.slices.is_doubtful(key) || self.mirrors.is_doubtful(key) {
+            return Work { doubtful: true, ..Work::default() };
+        }
+        if let Some(service) = self.services.get_mut(key) {
+            // What changes from now on is news once this is written.
+            let triggers = [service.writing, service.trigger.take()];
+            service.writing = triggers.into_iter().flatten().min();
+        }
+        let Some(service) = self.services.get(key) else {
+            return Work {
+                slices: remove(&self.slices.of(key)),
+                mirrors: remove(&self.mirrors.of(key)),
+                ..Work::default()
+            };
+        };
+        let unresolved = self.references.unresolved(key);
+        let verdict = match &service.asks_for {
+            AsksFor::Nonsense(violations) => Verdict::Invalid(violations.clone()),
+            AsksFor::Nothing => Verdict::NoSelector(unresolved),
+            AsksFor::Pods(_) => {
+                let around = Surroundings { ledger: self.pods.ledger(), zones: &self.zones };
+                let collected = collect(&key.namespace, &service.object.spec, self.pods.of(key), around);
+                Verdict::Collected(Box::new(collected), unresolved)
+            }
+        };
+        let mut work = self.plan(key, service, &verdict);
+        if service.object.metadata.deletion_timestamp.is_some() {
+            // Whoever deletes a service sees its slices deleted by their ownerReferences. Until then endpoints leave, as ever.
+            work.slices.create.clear();
+            work.mirrors.create.clear();
+        }
+        self.seed = self.seed.wrapping_add(1);
+        if let Some(service) = self.services.get_mut(key) {
+            service.verdict = Some(verdict);
+        }
+        work
+    }
+
+    fn plan(&self, key: &ObjectKey, service: &Service, verdict: &Verdict) -> Work {
+        let owner = Owner {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: service.object.metadata.uid.clone().unwrap_or_default(),
+        };
+        let (slices, mirrors) = (self.slices.of(key), self.mirrors.of(key));
+        let collected = match verdict {
+            Verdict::Invalid(_) => return Work::default(),
+            Verdict::NoSelector(_) => {
+                return Work { slices: remove(&slices), mirrors: remove(&mirrors), ..Work::default() };
+            }
+            Verdict::Collected(collected, _) => collected,
+        };
+        let mirror = self.desired_mirror(&owner, service, collected);
+        let desired = Desired {
+            owner,
+            labels: service.object.metadata.labels.clone().unwrap_or_default(),
+            ports: service.object.spec.ports.clone(),
+            groups: collected.groups.clone(),
+        };
+        let limit = self.settings.limit;
+        Work {
+            doubtful: false,
+            slices: slices::plan(&desired, &slices, limit, service.writing, self.seed),
+            mirrors: mirror::plan(mirror.as_ref(), &mirrors, limit, service.writing, self.seed),
+        }
+    }
+
+    fn desired_mirror(
+        &self,
+        owner: &Owner,
+        service: &Service,
+        collected: &Collected,
+    ) -> Option<DesiredMirror> {
+        let mirror = service.object.spec.mirror.as_ref()?;
+        let target = ObjectKey { namespace: owner.namespace.clone(), name: mirror.service_name.clone() };
+        self.references.is_usable(&target).then(|| DesiredMirror {
+            owner: owner.clone(),
+            service: mirror.service_name.clone(),
+            ports: service.object.spec.ports.clone(),
+            endpoints: collected.ready(mirror.network.as_deref()),
+        })
+    }
+
+    pub(super) fn outcome(&mut self, key: &ObjectKey, written: Result<(), &str>) -> Outcome {
+        let now = Time(self.dirty.now());
+        let Some(service) = self.services.get_mut(key) else { return Outcome::default() };
+        if written.is_ok() {
+            service.writing = None;
+        }
+        let Some(verdict) = &service.verdict else { return Outcome::default() };
+        if service.object.metadata.deletion_timestamp.is_some() {
+            return Outcome::default();
+        }
+        let new = ours(status(&service.object, verdict, written, &self.settings.zone, &now));
+        let old = ours(service.object.status.clone().unwrap_or_default());
+        let mut notices = notices_of_service(&service.object, &old, &new, &mut service.told);
+        notices.extend(self.notices_of_pods(key));
+        let urgent = !differ_in_counts_only(&old, &new);
+        let service = &self.services[key].object;
+        let status = (old != new).then(|| StatusWrite {
+            service: key.clone(),
+            resource_version: service.metadata.resource_version.clone().unwrap_or_default(),
+            status: new,
+            urgent,
+        });
+        Outcome { status, notices }
+    }
+
+    /// What cannot be read of the pods that the service selects, said once for every pod and text.
+    fn notices_of_pods(&mut self, key: &ObjectKey) -> Vec<Notice> {
+        let unreadable: Vec<(String, Notice)> =
+            self.pods.of(key).filter_map(|member| unreadable(member.pod)).collect();
+        let mut notices = Vec::new();
+        for (uid, notice) in unreadable {
+            if self.told.get(&uid) != Some(&notice.note) {
+                self.told.insert(uid, notice.note.clone());
+                notices.push(notice);
+            }
+        }
+        notices
+    }
+}
+
+/// The conditions of a status that are ours to write.
+fn ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
+    let types = [
+        ConditionType::Accepted,
+        ConditionType::ResolvedRefs,
+        ConditionType::Programmed,
+        ConditionType::AddressConflict,
+    ];
+    let conditions = types.iter().filter_map(|kind| find(&status.conditions, *kind).cloned());
+    status.conditions = conditions.collect();
+    status
+}
+
+/// What is wrong with a service, for those who look at its events: whenever a condition comes to say something else that is bad.
+/// That slices cannot be written is the controller's trouble, and in its log.
+fn notices_of_service(
+    service: &MultiNetworkService,
+    old: &MultiNetworkServiceStatus,
+    new: &MultiNetworkServiceStatus,
+    told: &mut Vec<(&'static str, String)>,
+) -> Vec<Notice> {
+    let bad = [
+        (ConditionType::Accepted, "False"),
+        (ConditionType::ResolvedRefs, "False"),
+        (ConditionType::AddressConflict, "True"),
+    ];
+    let mut notices = Vec::new();
+    for (kind, status) in bad {
+        told.retain(|(known, _)| *known != kind.as_str() || is_bad(new, kind, status));
+        let Some(condition) = find(&new.conditions, kind).filter(|condition| condition.status == status)
+        else {
+            continue;
+        };
+        // The status outlives this process; what it says already has been said.
+        let is_old = find(&old.conditions, kind)
+            .is_some_and(|old| (&old.reason, &old.message) == (&condition.reason, &condition.message));
+        let said = (kind.as_str(), format!("{}: {}", condition.reason, condition.message));
+        if is_old || told.contains(&said) {
+            continue;
+        }
+        told.retain(|(known, _)| *known != kind.as_str());
+        told.push(said);
+        let Some(reason) = reason_of(&condition.reason) else { continue };
+        notices.push(Notice {
+            regarding: service.object_ref(&()),
+            warning: true,
+            reason,
+            note: shortened(&condition.message),
+        });
+    }
+    notices
+}
+
+fn is_bad(status: &MultiNetworkServiceStatus, kind: ConditionType, bad: &str) -> bool {
+    find(&status.conditions, kind).is_some_and(|condition| condition.status == bad)
+}
+
+/// The reason of a condition, as events are written with.
+fn reason_of(reason: &str) -> Option<&'static str> {
+    let told = [
+        AcceptedReason::Invalid.as_str(),
+        ResolvedRefsReason::NetworkNotFound.as_str(),
+        ResolvedRefsReason::NetworkKindNotServed.as_str(),
+        ResolvedRefsReason::MirrorNotFound.as_str(),
+        ResolvedRefsReason::MirrorNotUsable.as_str(),
+        AddressConflictReason::DuplicateAddress.as_str(),
+    ];
+    told.into_iter().find(|known| *known == reason)
+}
+
+/// What of a pod's network status cannot be used.
+fn unreadable(pod: &Pod) -> Option<(String, Notice)> {
+    let (reason, note) = match &pod.reported {
+        Err(error) => ("NetworkStatusUnreadable", error.to_string()),
+        Ok(_) if pod.rejected.is_empty() => return None,
+        Ok(_) => {
+            let lines: Vec<String> = pod.rejected.iter().map(ToString::to_string).collect();
+            ("NetworkStatusRejected", lines.join("; "))
+        }
+    };
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.key.namespace.clone()),
+        name: Some(pod.key.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    };
+    Some((pod.uid.clone(), Notice { regarding, warning: true, reason, note: shortened(&note) }))
+}
+
+fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(NOTE)].to_owned()
+}

@@ -1,0 +1,386 @@
+//! Pods with everything that hangs on them: which services select them, their claims, their addresses.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::ops::Bound;
+
+use jiff::Timestamp;
+use kube::core::Selector;
+use multinet_runtime::ObjectKey;
+
+use super::devices::Devices;
+use super::dirty::Dirty;
+use crate::conflicts::{Holder, Ledger};
+use crate::endpoints::Member;
+use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod};
+use crate::relations::Relations;
+use crate::selector::Selectors;
+
+/// All pods, and what connects them with services.
+///
+/// Every change notes the services that it concerns in a [`Dirty`].
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    pods: BTreeMap<ObjectKey, Entry>,
+    selectors: Selectors,
+    /// The names of the pods that a service selects.
+    members: Relations<ObjectKey, String>,
+    by_node: Relations<String, ObjectKey>,
+    by_claim: Relations<ObjectKey, ObjectKey>,
+    claims: HashMap<ObjectKey, Claim>,
+    /// The claims that have a device of a pool.
+    claims_by_pool: Relations<(String, String), ObjectKey>,
+    devices: Devices,
+    ledger: Ledger,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: Pod,
+    /// What Multus reports and what the claims say, together; only for pods with claims.
+    joined: Option<Vec<Attachment>>,
+    /// The names of the services that select the pod.
+    services: BTreeSet<String>,
+}
+
+impl Entry {
+    fn attachments(&self) -> &[Attachment] {
+        // What is written about a pod's networks outlives them, and says nothing if the pod has none of its own.
+        if self.pod.terminal || self.pod.host_network {
+            return &[];
+        }
+        match (&self.joined, &self.pod.reported) {
+            (Some(joined), _) => joined,
+            (None, Ok(reported)) => reported,
+            (None, Err(_)) => &[],
+        }
+    }
+
+    fn addresses(&self) -> HashSet<(Network, IpAddr)> {
+        let attachments = self.attachments().iter();
+        let pairs = attachments.flat_map(|attachment| {
+            let networks = attachment.networks.iter();
+            networks.flat_map(|network| {
+                attachment.addresses.iter().map(move |&address| (network.clone(), address))
+            })
+        });
+        pairs.collect()
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { pod: self.pod.key.clone(), uid: self.pod.uid.clone() }
+    }
+}
+
+impl Pods {
+    /// A pod is new or has changed.
+    pub(super) fn apply(&mut self, pod: Pod, dirty: &mut Dirty) {
+        if self.pods.get(&pod.key).is_some_and(|known| known.pod.uid != pod.uid) {
+            self.delete(&pod.key.clone(), dirty);
+        }
+        let services = self.selectors.selecting(&pod.key.namespace, &pod.labels);
+        let joined = self.join(&pod);
+        let key = pod.key.clone();
+        let entry = Entry { pod, joined, services };
+        let old = self.pods.remove(&key);
+        if let Some(old) = &old
+            && old.pod == entry.pod
+            && old.joined == entry.joined
+            && old.services == entry.services
+        {
+            self.pods.insert(key, entry);
+            return;
+        }
+        let shows_the_same = old.as_ref().is_some_and(|old| shows_the_same(old, &entry));
+        let at = trigger(old.as_ref().map(|old| &old.pod), &entry.pod, dirty.now());
+        let left = old.as_ref().map(|old| old.services.clone()).unwrap_or_default();
+        for service in left.symmetric_difference(&entry.services) {
+            dirty.mark(in_namespace(&key, service), at);
+        }
+        if !shows_the_same {
+            for service in &entry.services {
+                dirty.mark(in_namespace(&key, service), at);
+            }
+        }
+        if let Some(old) = &old {
+            self.unrelate(old);
+        }
+        self.relate(&entry);
+        let addresses = old.as_ref().map(Entry::addresses).unwrap_or_default();
+        self.pods.insert(key.clone(), entry);
+        self.settle_addresses(&key, &addresses, at, dirty);
+    }
+
+    /// A pod is gone.
+    pub(super) fn delete(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
+        let Some(old) = self.pods.remove(key) else { return };
+        let at = dirty.now();
+        for service in &old.services {
+            dirty.mark(in_namespace(key, service), at);
+        }
+        self.unrelate(&old);
+        let holder = old.holder();
+        for (network, address) in old.addresses() {
+            self.ledger.release(&network, address, &holder);
+            self.mark_holders(&network, address, at, dirty);
+        }
+    }
+
+    /// Only these pods are there.
+    pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
+        let gone: Vec<ObjectKey> = self.pods.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        for key in gone {
+            self.delete(&key, dirty);
+        }
+    }
+
+    /// A service selects by this from now on; `None`: it selects nothing.
+    pub(super) fn select(&mut self, service: &ObjectKey, selector: Option<Selector>) {
+        match selector {
+            Some(selector) => self.selectors.insert(service, selector),
+            None => self.selectors.remove(service),
+        }
+        let first = ObjectKey { namespace: service.namespace.clone(), name: String::new() };
+        let pods = self.pods.range_mut((Bound::Included(first), Bound::Unbounded));
+        for (key, entry) in pods.take_while(|(key, _)| key.namespace == service.namespace) {
+            if self.selectors.selects(service, &entry.pod.labels) {
+                entry.services.insert(service.name.clone());
+                self.members.insert(service.clone(), key.name.clone());
+            } else if entry.services.remove(&service.name) {
+                self.members.remove(service, &key.name);
+            }
+        }
+    }
+
+    /// The pods that a service selects, in the order of their names.
+    pub(super) fn of<'a>(&'a self, service: &'a ObjectKey) -> impl Iterator<Item = Member<'a>> {
+        let entries =
+            self.members.of(service).filter_map(move |name| self.pods.get(&in_namespace(service, name)));
+        entries.map(|entry| Member { pod: &entry.pod, attachments: entry.attachments() })
+    }
+
+    /// The zone of a node, or something else that its pods show, has changed.
+    pub(super) fn node_changed(&self, node: &str, dirty: &mut Dirty) {
+        let at = dirty.now();
+        for key in self.by_node.of(node) {
+            self.mark_services(key, at, dirty);
+        }
+    }
+
+    /// A claim is new or has changed.
+    pub(super) fn apply_claim(&mut self, claim: Claim, dirty: &mut Dirty) {
+        let key = claim.key.clone();
+        self.forget_claim(&key);
+        for device in &claim.devices {
+            self.claims_by_pool.insert((device.id.driver.clone(), device.id.pool.clone()), key.clone());
+        }
+        self.claims.insert(key.clone(), claim);
+        self.claim_changed(&key, dirty);
+    }
+
+    /// A claim is gone.
+    pub(super) fn delete_claim(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
+        self.forget_claim(key);
+        self.claim_changed(key, dirty);
+    }
+
+    /// Only these claims are there.
+    pub(super) fn retain_claims(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
+        let gone: Vec<ObjectKey> = self.claims.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        for key in gone {
+            self.delete_claim(&key, dirty);
+        }
+    }
+
+    /// A ResourceSlice is new or has changed.
+    pub(super) fn apply_devices(&mut self, slice: DeviceSlice, dirty: &mut Dirty) {
+        for pool in self.devices.apply(slice) {
+            self.pool_changed(&pool, dirty);
+        }
+    }
+
+    /// A ResourceSlice is gone.
+    pub(super) fn delete_devices(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
+        if let Some(pool) = self.devices.delete(key) {
+            self.pool_changed(&pool, dirty);
+        }
+    }
+
+    /// Only these ResourceSlices are there.
+    pub(super) fn retain_devices(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
+        for key in self.devices.missing(live) {
+            self.delete_devices(&key, dirty);
+        }
+    }
+
+    /// Who has which address.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Sorts out who came first to an address that several have: who is published already (`is_published`). Where nothing is
+    /// known of the order yet (`is_first`), who no service selects comes next, since that may be why nobody is published;
+    /// then who was created first.
+    pub(super) fn settle(&mut self, is_first: bool, is_published: impl Fn(&Network, IpAddr, &Holder) -> bool) {
+        let pods = &self.pods;
+        self.ledger.settle(|network, address, holder| {
+            let by_age = is_first.then(|| {
+                let entry = pods.get(&holder.pod);
+                let is_selected = entry.is_some_and(|entry| !entry.services.is_empty());
+                (is_selected, entry.and_then(|entry| entry.pod.created), holder.clone())
+            });
+            (!is_published(network, address, holder), by_age)
+        });
+    }
+
+    /// All pods.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().map(|entry| &entry.pod)
+    }
+
+    /// How many pods there are.
+    pub(super) fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// A pod.
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Pod> {
+        self.pods.get(key).map(|entry| &entry.pod)
+    }
+
+    fn relate(&mut self, entry: &Entry) {
+        let key = &entry.pod.key;
+        for service in &entry.services {
+            self.members.insert(in_namespace(key, service), key.name.clone());
+        }
+        if let Some(node) = &entry.pod.node {
+            self.by_node.insert(node.clone(), key.clone());
+        }
+        for claim in &entry.pod.claims {
+            self.by_claim.insert(in_namespace(key, &claim.claim), key.clone());
+        }
+    }
+
+    fn unrelate(&mut self, entry: &Entry) {
+        let key = &entry.pod.key;
+        for service in &entry.services {
+            self.members.remove(&in_namespace(key, service), &key.name);
+        }
+        if let Some(node) = &entry.pod.node {
+            self.by_node.remove(node, key);
+        }
+        for claim in &entry.pod.claims {
+            self.by_claim.remove(&in_namespace(key, &claim.claim), key);
+        }
+    }
+
+    fn forget_claim(&mut self, key: &ObjectKey) {
+        for device in self.claims.remove(key).iter().flat_map(|claim| &claim.devices) {
+            self.claims_by_pool.remove(&(device.id.driver.clone(), device.id.pool.clone()), key);
+        }
+    }
+
+    fn claim_changed(&mut self, claim: &ObjectKey, dirty: &mut Dirty) {
+        let pods: Vec<ObjectKey> = self.by_claim.of(claim).cloned().collect();
+        for key in pods {
+            self.join_again(&key, dirty);
+        }
+    }
+
+    fn pool_changed(&mut self, pool: &(String, String), dirty: &mut Dirty) {
+        let claims: Vec<ObjectKey> = self.claims_by_pool.of(pool).cloned().collect();
+        for claim in claims {
+            self.claim_changed(&claim, dirty);
+        }
+    }
+
+    fn join_again(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
+        let Some(joined) = self.pods.get(key).map(|entry| self.join(&entry.pod)) else { return };
+        let Some(entry) = self.pods.get_mut(key).filter(|entry| entry.joined != joined) else { return };
+        let before = entry.addresses();
+        entry.joined = joined;
+        let at = dirty.now();
+        self.mark_services(key, at, dirty);
+        self.settle_addresses(key, &before, at, dirty);
+    }
+
+    /// What Multus reports of a pod and what its claims say of it; `None` for a pod without claims.
+    fn join(&self, pod: &Pod) -> Option<Vec<Attachment>> {
+        if pod.claims.is_empty() {
+            return None;
+        }
+        let mut attachments = pod.reported.clone().unwrap_or_default();
+        for reference in &pod.claims {
+            let Some(claim) = self.claims.get(&in_namespace(&pod.key, &reference.claim)) else { continue };
+            // A claim that others have got is none of this pod's, even if it waits for it.
+            if !claim.reserved_for.is_empty() && !claim.reserved_for.contains(&pod.uid) {
+                continue;
+            }
+            let template = reference.template.as_deref();
+            let devices = claim.devices.iter();
+            attachments
+                .extend(devices.map(|device| self.devices.attachment(device, template, &pod.key.namespace)));
+        }
+        Some(attachments)
+    }
+
+    /// Brings the ledger in step with the addresses that a pod has now and had `before`.
+    fn settle_addresses(
+        &mut self,
+        key: &ObjectKey,
+        before: &HashSet<(Network, IpAddr)>,
+        at: Timestamp,
+        dirty: &mut Dirty,
+    ) {
+        let Some(entry) = self.pods.get(key) else { return };
+        let (holder, terminating, now) = (entry.holder(), entry.pod.terminating, entry.addresses());
+        for (network, address) in before.difference(&now) {
+            self.ledger.release(network, *address, &holder);
+            self.mark_holders(network, *address, at, dirty);
+        }
+        for (network, address) in &now {
+            if self.ledger.claim(network, *address, &holder, terminating) {
+                self.mark_holders(network, *address, at, dirty);
+            }
+        }
+    }
+
+    fn mark_holders(&self, network: &Network, address: IpAddr, at: Timestamp, dirty: &mut Dirty) {
+        for pod in self.ledger.pods(network, address) {
+            self.mark_services(pod, at, dirty);
+        }
+    }
+
+    fn mark_services(&self, pod: &ObjectKey, at: Timestamp, dirty: &mut Dirty) {
+        for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
+            dirty.mark(in_namespace(pod, service), at);
+        }
+    }
+}
+
+/// Another object in the same namespace.
+fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
+    ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
+}
+
+/// Whether endpoints made of either are the same: labels may differ.
+fn shows_the_same(old: &Entry, new: &Entry) -> bool {
+    let (before, after) = (&old.pod, &new.pod);
+    old.joined == new.joined
+        && before.uid == after.uid
+        && before.terminal == after.terminal
+        && before.terminating == after.terminating
+        && before.serving == after.serving
+        && before.hostname == after.hostname
+        && before.node == after.node
+        && before.host_network == after.host_network
+        && before.reported == after.reported
+        && before.rejected == after.rejected
+}
+
+/// When what is new about a pod came to be: core's rule is the transition of condition Ready. Other changes carry no time; they
+/// are as old as the news of them.
+fn trigger(old: Option<&Pod>, new: &Pod, now: Timestamp) -> Timestamp {
+    let changed = old.is_none_or(|old| old.serving_changed != new.serving_changed);
+    new.serving_changed.filter(|_| changed && new.serving).map_or(now, |at| at.min(now))
+}

@@ -1,0 +1,169 @@
+//! What services refer to besides pods: networks, and Services to mirror to.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use multinet_crds::{MultiNetworkServiceSpec, NetworkKind};
+use multinet_runtime::ObjectKey;
+
+use crate::model::{CoreService, Network};
+use crate::relations::Relations;
+use crate::status::Unresolved;
+use crate::work::OptionalApi;
+
+/// What there is, and who refers to it.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    networks: HashMap<NetworkKind, Known>,
+    core_services: HashMap<ObjectKey, CoreService>,
+    by_network: Relations<Network, ObjectKey>,
+    by_mirror: Relations<ObjectKey, ObjectKey>,
+    /// What each service refers to.
+    services: HashMap<ObjectKey, (Vec<Network>, Option<ObjectKey>)>,
+}
+
+/// The objects of one kind of network.
+#[derive(Debug, Default)]
+struct Known {
+    /// Whether the API server serves the kind; nobody has looked before that is `Some`.
+    is_served: Option<bool>,
+    /// There was a complete list.
+    is_listed: bool,
+    objects: HashSet<ObjectKey>,
+}
+
+impl References {
+    /// A service refers to this, and no longer to what it did before.
+    pub(super) fn insert(&mut self, service: &ObjectKey, spec: &MultiNetworkServiceSpec) {
+        self.remove(service);
+        let networks: BTreeSet<Network> = spec
+            .networks
+            .iter()
+            .map(|reference| Network::referenced(reference, &service.namespace))
+            .collect();
+        for network in &networks {
+            self.by_network.insert(network.clone(), service.clone());
+        }
+        let mirror = spec.mirror.as_ref().map(|mirror| ObjectKey {
+            namespace: service.namespace.clone(),
+            name: mirror.service_name.clone(),
+        });
+        if let Some(mirror) = &mirror {
+            self.by_mirror.insert(mirror.clone(), service.clone());
+        }
+        self.services.insert(service.clone(), (networks.into_iter().collect(), mirror));
+    }
+
+    /// A service refers to nothing any more.
+    pub(super) fn remove(&mut self, service: &ObjectKey) {
+        let Some((networks, mirror)) = self.services.remove(service) else { return };
+        for network in &networks {
+            self.by_network.remove(network, service);
+        }
+        if let Some(mirror) = &mirror {
+            self.by_mirror.remove(mirror, service);
+        }
+    }
+
+    /// What a service refers to in vain. What nobody has looked for yet is taken to exist.
+    pub(super) fn unresolved(&self, service: &ObjectKey) -> Vec<Unresolved> {
+        let Some((networks, mirror)) = self.services.get(service) else { return Vec::new() };
+        let networks = networks.iter().filter_map(|network| self.unresolved_network(network));
+        let mirror = mirror.iter().filter_map(|mirror| match self.core_services.get(mirror) {
+            None => Some(Unresolved::NoMirror(mirror.name.clone())),
+            Some(service) => service.unusable.map(|why| Unresolved::UnusableMirror(mirror.name.clone(), why)),
+        });
+        networks.chain(mirror).collect()
+    }
+
+    /// Whether a core Service may be mirrored to.
+    pub(super) fn is_usable(&self, mirror: &ObjectKey) -> bool {
+        self.core_services.get(mirror).is_some_and(|service| service.unusable.is_none())
+    }
+
+    /// An optional API group is there, or is not. Returns the services that refer to its kinds.
+    pub(super) fn served(&mut self, api: OptionalApi, is_served: bool) -> Vec<ObjectKey> {
+        let kinds: &[NetworkKind] = match api {
+            OptionalApi::Multus => &[NetworkKind::NetworkAttachmentDefinition],
+            OptionalApi::Dra => &[NetworkKind::DeviceClass, NetworkKind::ResourceClaimTemplate],
+        };
+        for kind in kinds {
+            let known = self.networks.entry(*kind).or_default();
+            known.is_served = Some(is_served);
+            if !is_served {
+                known.is_listed = false;
+                known.objects.clear();
+            }
+        }
+        let networks = self.by_network.keys().filter(|network| kinds.contains(&network.kind));
+        networks.flat_map(|network| self.by_network.of(network)).cloned().collect()
+    }
+
+    /// A network's object is there. Returns the services that it is news for.
+    pub(super) fn apply_network(&mut self, kind: NetworkKind, key: ObjectKey) -> Vec<ObjectKey> {
+        let concerned = self.referring_to(kind, &key);
+        let is_new = self.networks.entry(kind).or_default().objects.insert(key);
+        if is_new { concerned } else { Vec::new() }
+    }
+
+    /// A network's object is gone. Returns the services that it is news for.
+    pub(super) fn delete_network(&mut self, kind: NetworkKind, key: &ObjectKey) -> Vec<ObjectKey> {
+        let was_there = self.networks.entry(kind).or_default().objects.remove(key);
+        if was_there { self.referring_to(kind, key) } else { Vec::new() }
+    }
+
+    /// Only these networks of a kind are there. Returns the services that it is news for.
+    pub(super) fn retain_networks(&mut self, kind: NetworkKind, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        let known = self.networks.entry(kind).or_default();
+        let was_listed = std::mem::replace(&mut known.is_listed, true);
+        let gone: Vec<ObjectKey> = known.objects.extract_if(|key| !live.contains(key)).collect();
+        if was_listed {
+            return gone.iter().flat_map(|key| self.referring_to(kind, key)).collect();
+        }
+        // Until now, what was not there was taken to exist.
+        let networks = self.by_network.keys().filter(|network| network.kind == kind);
+        networks.flat_map(|network| self.by_network.of(network)).cloned().collect()
+    }
+
+    /// A core Service is there, or has changed. Returns the services that are mirrored to it.
+    pub(super) fn apply_core_service(&mut self, service: CoreService) -> Vec<ObjectKey> {
+        let key = service.key.clone();
+        let is_same = self.core_services.get(&key) == Some(&service);
+        self.core_services.insert(key.clone(), service);
+        if is_same { Vec::new() } else { self.by_mirror.of(&key).cloned().collect() }
+    }
+
+    /// A core Service is gone. Returns the services that were mirrored to it.
+    pub(super) fn delete_core_service(&mut self, key: &ObjectKey) -> Vec<ObjectKey> {
+        self.core_services.remove(key);
+        self.by_mirror.of(key).cloned().collect()
+    }
+
+    /// Only these core Services are there. Returns the services that were mirrored to others.
+    pub(super) fn retain_core_services(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        let gone: Vec<ObjectKey> =
+            self.core_services.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        gone.iter().flat_map(|key| self.delete_core_service(key)).collect()
+    }
+
+    fn unresolved_network(&self, network: &Network) -> Option<Unresolved> {
+        let known = self.networks.get(&network.kind)?;
+        let key = object_key(network);
+        match known.is_served {
+            Some(false) => Some(Unresolved::NotServed(network.clone())),
+            _ if known.is_listed && !known.objects.contains(&key) => {
+                Some(Unresolved::NoNetwork(network.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    fn referring_to(&self, kind: NetworkKind, key: &ObjectKey) -> Vec<ObjectKey> {
+        let namespace = kind.is_namespaced().then(|| key.namespace.clone());
+        let network = Network { kind, namespace, name: key.name.clone() };
+        self.by_network.of(&network).cloned().collect()
+    }
+}
+
+fn object_key(network: &Network) -> ObjectKey {
+    ObjectKey { namespace: network.namespace.clone().unwrap_or_default(), name: network.name.clone() }
+}

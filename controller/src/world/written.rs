@@ -1,0 +1,345 @@
+//! The objects that we write, as far as we know them: what the watch has shown, and what the API server has answered to
+//! our own writes, whichever is newer.
+//!
+//! Without the answers, work that follows a write at once would be planned on what was there before it: the watch is behind
+//! by a few milliseconds, or by minutes after an outage.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use kube::Resource;
+use multinet_crds::labels;
+use multinet_runtime::ObjectKey;
+
+use crate::slices::SliceId;
+
+/// Slices of one kind, by the service that they belong to.
+#[derive(Debug)]
+pub(super) struct Written<S> {
+    /// Namespace and name of the service that an object belongs to, if it is one of ours.
+    service_of: fn(&S) -> Option<ObjectKey>,
+    services: HashMap<ObjectKey, BTreeMap<String, Known<S>>>,
+    /// Which service an object is filed under.
+    filed: HashMap<ObjectKey, ObjectKey>,
+    /// Uids of objects that we have deleted and the watch has not yet shown to be gone, by their key.
+    removed: HashMap<ObjectKey, String>,
+    /// Services of which nobody knows what is there; see [`is_doubtful`](Self::is_doubtful).
+    doubtful: HashSet<ObjectKey>,
+    /// Services that the watch has had news of since they were last [begun](Self::begin) with.
+    moved: HashSet<ObjectKey>,
+}
+
+#[derive(Debug)]
+struct Known<S> {
+    object: Arc<S>,
+    /// The watch has shown this version or a newer one.
+    seen: bool,
+}
+
+impl<S: Resource> Written<S> {
+    /// None yet.
+    pub(super) fn new(service_of: fn(&S) -> Option<ObjectKey>) -> Self {
+        Self {
+            service_of,
+            services: HashMap::new(),
+            filed: HashMap::new(),
+            removed: HashMap::new(),
+            doubtful: HashSet::new(),
+            moved: HashSet::new(),
+        }
+    }
+
+    /// The objects of a service, by name.
+    pub(super) fn of(&self, service: &ObjectKey) -> Vec<Arc<S>> {
+        let known = self.services.get(service).into_iter().flat_map(BTreeMap::values);
+        known.map(|known| Arc::clone(&known.object)).collect()
+    }
+
+    /// The services that have any.
+    pub(super) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.services.keys()
+    }
+
+    /// All objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
+        self.services.values().flat_map(BTreeMap::values).map(|known| &known.object)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.filed.len()
+    }
+
+    /// The watch shows a version of an object. Returns the services that it concerns: none if this is what we knew, or older.
+    pub(super) fn shown(&mut self, object: S) -> Vec<ObjectKey> {
+        let Some(key) = key_of(&object) else { return Vec::new() };
+        if self.removed.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
+            return Vec::new();
+        }
+        if let Some(known) = self.known_mut(&key)
+            && !is_newer(&object, &known.object)
+        {
+            known.seen |= object.meta().resource_version == known.object.meta().resource_version;
+            return Vec::new();
+        }
+        let concerned = self.put(&key, object, true);
+        self.moved.extend(concerned.iter().cloned());
+        concerned
+    }
+
+    /// The API server has answered a write of ours with this.
+    pub(super) fn stored(&mut self, object: S) {
+        let Some(key) = key_of(&object) else { return };
+        let outdated = self.known_mut(&key).is_some_and(|known| !is_newer(&object, &known.object));
+        if !outdated {
+            self.put(&key, object, false);
+        }
+    }
+
+    /// The watch shows that an object is gone. Returns the service that it belonged to.
+    pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
+        self.removed.remove(key);
+        let concerned = self.take(key);
+        self.moved.extend(concerned.clone());
+        concerned
+    }
+
+    /// We have deleted an object.
+    pub(super) fn removed(&mut self, id: &SliceId) {
+        if self.known_mut(&id.key).is_some_and(|known| known.object.meta().uid.as_deref() == Some(&id.uid)) {
+            self.take(&id.key);
+            self.removed.insert(id.key.clone(), id.uid.clone());
+        }
+    }
+
+    /// The watch has listed what is there. Returns the services that have lost something.
+    pub(super) fn reset(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        self.removed.retain(|key, _| live.contains(key));
+        let missing: Vec<ObjectKey> = self.filed.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        let mut concerned = Vec::new();
+        for key in missing {
+            if self.is_seen(&key) {
+                concerned.extend(self.gone(&key));
+            } else if let Some(service) = self.filed.get(&key) {
+                // Written after that list was made, or deleted before it: the list cannot tell.
+                self.doubtful.insert(service.clone());
+                concerned.push(service.clone());
+            }
+        }
+        concerned
+    }
+
+    /// Whether a list has passed over something that we had written and the watch had not yet shown. The objects have to be
+    /// asked for.
+    pub(super) fn is_doubtful(&self, service: &ObjectKey) -> bool {
+        self.doubtful.contains(service)
+    }
+
+    /// Somebody begins to work on a service. What they list from now on is newer than what is known, but for what the watch
+    /// tells in the meantime.
+    pub(super) fn begin(&mut self, service: &ObjectKey) {
+        self.moved.remove(service);
+    }
+
+    /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
+    pub(super) fn refreshed(&mut self, service: &ObjectKey, objects: Vec<S>) {
+        if self.moved.remove(service) {
+            // Whether the list or the watch's news is newer, nobody knows.
+            self.doubtful.insert(service.clone());
+        } else {
+            self.doubtful.remove(service);
+        }
+        for object in self.of(service) {
+            // One that has lost its labels is known by its owner, and in no list.
+            if let Some(key) = key_of(&*object).filter(|_| is_listed(&*object, service)) {
+                self.take(&key);
+            }
+        }
+        for object in objects {
+            if let Some(key) = key_of(&object) {
+                self.put(&key, object, true);
+            }
+        }
+    }
+
+    fn known_mut(&mut self, key: &ObjectKey) -> Option<&mut Known<S>> {
+        let service = self.filed.get(key)?;
+        self.services.get_mut(service)?.get_mut(&key.name)
+    }
+
+    fn is_seen(&self, key: &ObjectKey) -> bool {
+        let objects = self.filed.get(key).and_then(|service| self.services.get(service));
+        objects.and_then(|objects| objects.get(&key.name)).is_some_and(|known| known.seen)
+    }
+
+    /// Files an object. Returns the services that have lost or got something.
+    fn put(&mut self, key: &ObjectKey, object: S, seen: bool) -> Vec<ObjectKey> {
+        let mut concerned: Vec<ObjectKey> = self.take(key).into_iter().collect();
+        if let Some(service) = (self.service_of)(&object) {
+            let known = Known { object: Arc::new(object), seen };
+            self.services.entry(service.clone()).or_default().insert(key.name.clone(), known);
+            self.filed.insert(key.clone(), service.clone());
+            if !concerned.contains(&service) {
+                concerned.push(service);
+            }
+        }
+        concerned
+    }
+
+    fn take(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
+        let service = self.filed.remove(key)?;
+        if let Some(objects) = self.services.get_mut(&service) {
+            objects.remove(&key.name);
+            if objects.is_empty() {
+                self.services.remove(&service);
+            }
+        }
+        Some(service)
+    }
+}
+
+fn key_of<S: Resource>(object: &S) -> Option<ObjectKey> {
+    let meta = object.meta();
+    Some(ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone()? })
+}
+
+/// Whether a list of all that is ours of the service shows the object.
+fn is_listed<S: Resource>(object: &S, service: &ObjectKey) -> bool {
+    let label = |key| object.meta().labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let managed_by = label(labels::MANAGED_BY).or_else(|| label(labels::CORE_MANAGED_BY));
+    managed_by == Some(labels::MANAGED_BY_CONTROLLER) && label(labels::SERVICE_NAME) == Some(&service.name)
+}
+
+/// Whether `new` is another version than `old`, and not an older one. Versions of one kind can be compared as numbers
+/// (Kubernetes says so since 1.35, and etcd has always made it so); what is no number is taken for newer.
+pub(super) fn is_newer<S: Resource>(new: &S, old: &S) -> bool {
+    let version =
+        |object: &S| object.meta().resource_version.as_deref().and_then(|text| text.parse::<u128>().ok());
+    match (version(new), version(old)) {
+        (Some(new), Some(old)) => new > old,
+        _ => new.meta().resource_version != old.meta().resource_version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use multinet_crds::{
+        IpFamily, MultiNetworkEndpointSlice, MultiNetworkEndpointSliceSpec, NetworkReference,
+    };
+
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: "vision".into(), name: name.into() }
+    }
+
+    fn slice(name: &str, uid: &str, version: &str) -> MultiNetworkEndpointSlice {
+        let spec = MultiNetworkEndpointSliceSpec {
+            address_type: IpFamily::Ipv4,
+            network: NetworkReference::default(),
+            ports: Vec::new(),
+            endpoints: Vec::new(),
+        };
+        let mut slice = MultiNetworkEndpointSlice::new(name, spec);
+        slice.metadata.namespace = Some("vision".into());
+        slice.metadata.uid = Some(uid.into());
+        slice.metadata.resource_version = Some(version.into());
+        let labels = [
+            (labels::MANAGED_BY, labels::MANAGED_BY_CONTROLLER),
+            (labels::SERVICE_NAME, name.split('-').next().unwrap()),
+        ];
+        slice.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+        slice
+    }
+
+    /// The service of a slice is what stands before the dash.
+    fn written() -> Written<MultiNetworkEndpointSlice> {
+        Written::new(|slice| slice.metadata.name.as_deref()?.split_once('-').map(|(service, _)| key(service)))
+    }
+
+    fn versions(written: &Written<MultiNetworkEndpointSlice>) -> Vec<String> {
+        written
+            .of(&key("infer"))
+            .iter()
+            .map(|slice| slice.metadata.resource_version.clone().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn our_own_writes_come_back_as_no_news() {
+        let mut written = written();
+        written.stored(slice("infer-a", "1", "10"));
+        assert!(written.shown(slice("infer-a", "1", "9")).is_empty(), "what was there before");
+        assert_eq!(versions(&written), ["10"]);
+        assert!(written.shown(slice("infer-a", "1", "10")).is_empty());
+        assert_eq!(written.shown(slice("infer-a", "1", "11")), [key("infer")], "somebody else's");
+        written.stored(slice("infer-a", "1", "10"));
+        assert_eq!(versions(&written), ["11"]);
+    }
+
+    #[test]
+    fn what_we_deleted_does_not_come_back() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        let id = SliceId { key: key("infer-a"), uid: "1".into(), resource_version: "10".into() };
+        written.removed(&id);
+        assert!(written.shown(slice("infer-a", "1", "11")).is_empty());
+        assert_eq!(written.len(), 0);
+        assert_eq!(written.shown(slice("infer-a", "2", "12")), [key("infer")], "another of the same name");
+        written.removed(&id);
+        assert_eq!(versions(&written), ["12"], "not the one that was meant");
+        assert_eq!(written.gone(&key("infer-a")), Some(key("infer")));
+        assert_eq!(written.gone(&key("infer-a")), None);
+    }
+
+    #[test]
+    fn a_list_cannot_deny_what_was_written_after_it() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        written.stored(slice("infer-b", "2", "20"));
+        assert!(!written.is_doubtful(&key("infer")));
+        assert!(written.reset(&HashSet::new()).contains(&key("infer")));
+        assert_eq!(versions(&written), ["20"]);
+        assert!(written.is_doubtful(&key("infer")), "so it has to be asked for");
+        written.begin(&key("infer"));
+        written.refreshed(&key("infer"), vec![slice("infer-c", "3", "30")]);
+        assert_eq!(versions(&written), ["30"]);
+        assert!(!written.is_doubtful(&key("infer")));
+    }
+
+    #[test]
+    fn a_list_shows_neither_what_happens_meanwhile_nor_what_has_lost_its_labels() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        let mut bare = slice("infer-b", "2", "20");
+        bare.metadata.labels = None;
+        written.shown(bare);
+        written.begin(&key("infer"));
+        let listed = vec![slice("infer-a", "1", "10")];
+        written.gone(&key("infer-a"));
+        written.refreshed(&key("infer"), listed);
+        assert_eq!(versions(&written), ["10", "20"]);
+        assert!(written.is_doubtful(&key("infer")), "the list may be older than the watch");
+        written.begin(&key("infer"));
+        written.refreshed(&key("infer"), Vec::new());
+        assert_eq!(versions(&written), ["20"], "which no list shows");
+        assert!(!written.is_doubtful(&key("infer")));
+    }
+
+    #[test]
+    fn an_object_may_change_hands() {
+        let mut written = Written::new(|slice: &MultiNetworkEndpointSlice| {
+            slice.metadata.labels.as_ref()?.get("service").map(|name| key(name))
+        });
+        let labelled = |version: &str, service: &str| {
+            let mut slice = slice("x", "1", version);
+            slice.metadata.labels = Some([("service".to_owned(), service.to_owned())].into());
+            slice
+        };
+        written.shown(labelled("1", "infer"));
+        assert_eq!(written.shown(labelled("2", "detect")), [key("infer"), key("detect")]);
+        assert_eq!(written.services().collect::<Vec<_>>(), [&key("detect")]);
+        assert_eq!(written.shown(slice("x", "1", "3")), [key("detect")], "nobody's");
+        assert_eq!((written.len(), written.iter().count()), (0, 0));
+    }
+}

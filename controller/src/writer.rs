@@ -1,0 +1,243 @@
+//! Has the API server know what the [`World`] has decided, for as long as this process leads.
+//!
+//! ```text
+//!  Queue ──> Turn ──> World::work ──> creates, then updates, then deletes ──> World::stored…
+//!              ▲                        │ not what we knew, or no answer
+//!              │                        └──> list ──> World::refreshed ──> again
+//!              └── pause ── failed <── World::outcome ──> status, events
+//! ```
+//!
+//! - Nothing waits for a rate limit of our own. What is bounded is how many services are in work and how many requests are
+//!   under way at a time; where that is too much for the API server it says so, and gets the pause that it asks for.
+//! - A service is worked on by one task at a time, so that the requests for an object follow each other.
+//! - Leadership is asked before every request, which is given up when it ends.
+//! - Every write names the version that it replaces, so that nothing overwrites what it has not seen, even if it is late. The
+//!   status is applied: conditions of other types stay.
+//! - Addresses are added before others are taken away: a ready one that moves between slices is never missing.
+
+mod apply;
+mod failure;
+mod outages;
+mod pace;
+mod request;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::Client;
+use multinet_runtime::{Escaped, Leadership, ObjectKey, drain};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::apply::Abandoned;
+use self::failure::Failure;
+use self::outages::Outages;
+use self::pace::{Pace, When};
+use crate::events::Events;
+use crate::metrics::WriterMetrics;
+use crate::queue::{Pause, Queue, Turn};
+use crate::work::StatusWrite;
+use crate::world::World;
+
+pub(crate) use self::failure::Reason;
+
+/// How long what is under way at a graceful end may take.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// How often a service fails in a row, for a reason that may pass by itself, before its status says so.
+const PATIENCE: u32 = 3;
+
+/// Writes what the world decides.
+pub struct Writer {
+    client: Client,
+    world: Arc<World>,
+    queue: Arc<Queue>,
+    leadership: Leadership,
+    events: Events,
+    metrics: WriterMetrics,
+    /// A permit for each request under way.
+    requests: Semaphore,
+    /// A permit for each service in work. As many as for requests: what has to wait had better be planned later.
+    services: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+/// What is remembered from one turn to the next.
+#[derive(Debug, Default)]
+struct State {
+    outages: Outages,
+    pace: Pace,
+}
+
+/// What is left to do for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing.
+    Done,
+    /// Its status, then.
+    At(Instant),
+    /// Its status, once the watch has told what the service is now.
+    Again,
+}
+
+impl Writer {
+    /// A writer with at most so many requests under way at a time. It does nothing until [`run`](Self::run).
+    pub fn new(
+        client: Client,
+        (world, queue): (Arc<World>, Arc<Queue>),
+        leadership: Leadership,
+        events: Events,
+        metrics: WriterMetrics,
+        concurrency: usize,
+    ) -> Self {
+        Self {
+            client,
+            world,
+            queue,
+            leadership,
+            events,
+            metrics,
+            requests: Semaphore::new(concurrency),
+            services: Arc::new(Semaphore::new(concurrency)),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Writes whenever this process leads, until `shutdown`; what is under way then is finished or given up.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let writer = Arc::new(self);
+        let tasks = TaskTracker::new();
+        let mut leadership = writer.leadership.clone();
+        while shutdown.run_until_cancelled(leadership.changed(false)).await.is_some() {
+            let term = leadership.term();
+            Self::lead(&writer, term, &tasks, &shutdown).await;
+        }
+        if let Err(unfinished) = drain::finish(&tasks, FINISH).await {
+            tracing::warn!("writes are given up: {unfinished}");
+        }
+    }
+
+    /// Takes services from the queue for as long as the term lasts.
+    async fn lead(writer: &Arc<Self>, term: u64, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        // Whatever was decided before may have been overtaken by somebody else's term.
+        writer.queue.open();
+        let services = writer.world.all_services();
+        tracing::info!(term, services = services.len(), "this process writes from now on");
+        services.iter().for_each(|service| writer.queue.add(service));
+        let mut leadership = writer.leadership.clone();
+        let ended = async {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = leadership.ended(term) => {}
+            }
+        };
+        let mut ended = std::pin::pin!(ended);
+        loop {
+            let (turn, slot) = tokio::select! {
+                biased;
+                () = &mut ended => break,
+                next = writer.next() => next,
+            };
+            let writer = Arc::clone(writer);
+            tasks.spawn(async move {
+                writer.work(turn, term).await;
+                drop(slot);
+            });
+        }
+        writer.queue.close();
+        let mut state = writer.state();
+        state.outages.clear();
+        state.pace.clear();
+    }
+
+    /// The next service, and leave to work on it. Cancelling it loses nothing.
+    async fn next(&self) -> (Turn, Option<OwnedSemaphorePermit>) {
+        // None, if the semaphore were closed, which nobody does.
+        let slot = Arc::clone(&self.services).acquire_owned().await.ok();
+        (self.queue.next().await, slot)
+    }
+
+    /// One turn of a service.
+    async fn work(&self, turn: Turn, term: u64) {
+        let begun = Instant::now();
+        let service = turn.service().clone();
+        let written = match self.bring_in_step(&service, term).await {
+            Ok(()) => Ok(()),
+            Err(Abandoned::NotLeader) => return,
+            Err(Abandoned::Failed(failure)) => Err(failure),
+        };
+        self.metrics.synced(begun.elapsed());
+        if let Err(failure) = &written {
+            self.failed(&service, failure);
+            if failure.is_passing() && turn.failures() + 1 < PATIENCE {
+                return turn.failed(failure.pause());
+            }
+        }
+        let why = written.as_ref().map(|()| ()).map_err(ToString::to_string);
+        let outcome = self.world.outcome(&service, why.as_ref().map(|()| ()).map_err(String::as_str));
+        self.events.publish(outcome.notices);
+        let status = self.settle_status(&service, outcome.status, term).await;
+        if let Err(Abandoned::Failed(failure)) = &status {
+            self.failed(&service, failure);
+        }
+        match (written, status) {
+            (_, Err(Abandoned::NotLeader)) => {}
+            (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
+            (Ok(()), Ok(Next::Done)) => {
+                self.succeeded(&service);
+                turn.done();
+            }
+            (Ok(()), Ok(Next::At(time))) => turn.done_until(time),
+            (Ok(()), Ok(Next::Again)) => turn.failed(Pause::Own),
+        }
+    }
+
+    /// Writes a status, if it is time.
+    async fn settle_status(
+        &self,
+        service: &ObjectKey,
+        status: Option<StatusWrite>,
+        term: u64,
+    ) -> Result<Next, Abandoned> {
+        let urgent = status.as_ref().map(|status| status.urgent);
+        let when = self.state().pace.when(service, urgent, Instant::now());
+        match (when, status) {
+            (When::At(time), _) => Ok(Next::At(time)),
+            (When::Now, Some(status)) => {
+                let next = self.write_status(status, term).await?;
+                if next == Next::Done {
+                    self.state().pace.written(service);
+                }
+                Ok(next)
+            }
+            _ => Ok(Next::Done),
+        }
+    }
+
+    /// Says in the log that a service could not be written, unless the like has been said.
+    fn failed(&self, service: &ObjectKey, failure: &Failure) {
+        self.metrics.retry(failure.reason);
+        let is_news = self.state().outages.failed(service, failure.reason.label(), Instant::now());
+        let service = service.to_string();
+        let service = Escaped(&service);
+        if is_news {
+            tracing::warn!(%service, "cannot write; trying again: {failure}");
+        } else {
+            tracing::debug!(%service, "cannot write; trying again: {failure}");
+        }
+    }
+
+    /// Says in the log that all services are written, if that is news.
+    fn succeeded(&self, service: &ObjectKey) {
+        if let Some(outage) = self.state().outages.succeeded(service, Instant::now()) {
+            tracing::info!("all services are written again, after {} s", outage.as_secs());
+        }
+    }
+
+    /// No code panics while it holds the lock.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,267 @@
+//! The requests that make a service's objects what they should be.
+
+use std::fmt::Debug;
+
+use futures::future::{join, join_all};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource};
+use multinet_crds::conditions::ConditionType;
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
+use multinet_runtime::{Guarded, ObjectKey};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::failure::{Failure, Reason, Verdict};
+use super::{Next, Writer};
+use crate::metrics::Verb;
+use crate::slices::{Plan, SliceId};
+use crate::work::StatusWrite;
+use crate::world::World;
+
+/// Who writes, as `managedFields` say it.
+pub(super) const FIELD_MANAGER: &str = "multinet-controller";
+
+/// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.
+const ATTEMPTS: u32 = 4;
+
+/// The conditions that are ours; those of other types belong to whoever set them.
+const OURS: [ConditionType; 4] = [
+    ConditionType::Accepted,
+    ConditionType::ResolvedRefs,
+    ConditionType::Programmed,
+    ConditionType::AddressConflict,
+];
+
+/// Why work was not finished.
+#[derive(Debug)]
+pub(super) enum Abandoned {
+    /// Somebody else may be at it.
+    NotLeader,
+    /// It has to be tried again.
+    Failed(Failure),
+}
+
+/// A kind of object that a service has a list of.
+trait Part:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned
+{
+    /// The label selector of all of ours, but for the service.
+    const MANAGED: &'static str;
+
+    fn stored(self, world: &World);
+    fn removed(world: &World, id: &SliceId);
+}
+
+impl Part for MultiNetworkEndpointSlice {
+    const MANAGED: &'static str = labels::MANAGED_BY;
+
+    fn stored(self, world: &World) {
+        world.stored_slice(self);
+    }
+
+    fn removed(world: &World, id: &SliceId) {
+        world.removed_slice(id);
+    }
+}
+
+impl Part for EndpointSlice {
+    const MANAGED: &'static str = labels::CORE_MANAGED_BY;
+
+    fn stored(self, world: &World) {
+        world.stored_mirror(self);
+    }
+
+    fn removed(world: &World, id: &SliceId) {
+        world.removed_mirror(id);
+    }
+}
+
+/// What has become of several requests.
+#[derive(Debug, Default)]
+struct Results {
+    is_stale: bool,
+    is_over: bool,
+    failure: Option<Failure>,
+}
+
+impl Results {
+    fn new(results: impl IntoIterator<Item = Result<(), Verdict>>) -> Self {
+        results.into_iter().map(Self::from).fold(Self::default(), Self::and)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            is_stale: self.is_stale || other.is_stale,
+            is_over: self.is_over || other.is_over,
+            failure: self.failure.or(other.failure),
+        }
+    }
+
+    fn are_good(&self) -> bool {
+        !self.is_stale && !self.is_over && self.failure.is_none()
+    }
+}
+
+impl From<Result<(), Verdict>> for Results {
+    fn from(result: Result<(), Verdict>) -> Self {
+        match result {
+            Ok(()) | Err(Verdict::Done) => Self::default(),
+            Err(Verdict::Stale) => Self { is_stale: true, ..Self::default() },
+            Err(Verdict::Unknown(failure)) => Self { is_stale: true, failure: Some(failure), is_over: false },
+            Err(Verdict::Failed(failure)) => Self { failure: Some(failure), ..Self::default() },
+            Err(Verdict::NotLeader) => Self { is_over: true, ..Self::default() },
+        }
+    }
+}
+
+impl Writer {
+    /// Writes what is to be written for a service, until nothing is.
+    pub(super) async fn bring_in_step(&self, service: &ObjectKey, term: u64) -> Result<(), Abandoned> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let work = self.world.work(service);
+            let results = if work.doubtful {
+                Results { is_stale: true, ..Results::default() }
+            } else if work.slices.is_empty() && work.mirrors.is_empty() {
+                return Ok(());
+            } else {
+                let (slices, mirrors) =
+                    join(self.apply(term, work.slices), self.apply(term, work.mirrors)).await;
+                slices.and(mirrors)
+            };
+            if results.is_over {
+                return Err(Abandoned::NotLeader);
+            }
+            if !results.is_stale {
+                return results.failure.map_or(Ok(()), |failure| Err(Abandoned::Failed(failure)));
+            }
+            if !work.doubtful {
+                self.metrics
+                    .retry(results.failure.as_ref().map_or(Reason::Conflict, |failure| failure.reason));
+            }
+            self.refresh(service, term).await?;
+            last = results.failure;
+        }
+        // What was listed last is not what is there any more, or a request fails again and again.
+        Err(Abandoned::Failed(last.unwrap_or_else(Failure::conflict::<MultiNetworkEndpointSlice>)))
+    }
+
+    /// Creates, then updates, then deletes: what a slice loses has been written to another before.
+    async fn apply<S: Part>(&self, term: u64, plan: Plan<S>) -> Results {
+        let Plan { create, update, delete } = plan;
+        let created = join_all(create.iter().map(|slice| self.create(term, slice))).await;
+        let updated = join_all(update.iter().map(|slice| self.update(term, slice))).await;
+        let written = Results::new(created.into_iter().chain(updated));
+        if !written.are_good() {
+            return written;
+        }
+        Results::new(join_all(delete.iter().map(|id| self.delete::<S>(term, id))).await)
+    }
+
+    async fn create<S: Part>(&self, term: u64, slice: &S) -> Result<(), Verdict> {
+        let api = self.api_of(slice);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let stored = self.send::<S, _>(term, Verb::Create, api.create(&params, slice)).await?;
+        stored.stored(&self.world);
+        Ok(())
+    }
+
+    /// The cheapest verb that notices another writer: PUT names the version that it replaces.
+    async fn update<S: Part>(&self, term: u64, slice: &S) -> Result<(), Verdict> {
+        let api = self.api_of(slice);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let name = slice.meta().name.as_deref().unwrap_or_default();
+        let stored = self.send::<S, _>(term, Verb::Update, api.replace(name, &params, slice)).await?;
+        stored.stored(&self.world);
+        Ok(())
+    }
+
+    async fn delete<S: Part>(&self, term: u64, id: &SliceId) -> Result<(), Verdict> {
+        let api = Api::<S>::namespaced(self.client.clone(), &id.key.namespace);
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: Some(id.uid.clone()),
+            resource_version: Some(id.resource_version.clone()),
+        });
+        match self.send::<S, _>(term, Verb::Delete, api.delete(&id.key.name, &params)).await {
+            Ok(_) | Err(Verdict::Done) => {
+                S::removed(&self.world, id);
+                Ok(())
+            }
+            Err(verdict) => Err(verdict),
+        }
+    }
+
+    /// Applies a status to the version of the service that it was made for. (The uid would be no precondition: the API server
+    /// passes over it in what is applied to a status.)
+    pub(super) async fn write_status(&self, write: StatusWrite, term: u64) -> Result<Next, Abandoned> {
+        let StatusWrite { service, resource_version, mut status, .. } = write;
+        status.conditions.retain(|condition| OURS.iter().any(|ours| ours.as_str() == condition.type_));
+        let kind = MultiNetworkService::kind(&());
+        let body = json!({
+            "apiVersion": MultiNetworkService::api_version(&()),
+            "kind": kind,
+            "metadata": {
+                "name": service.name, "namespace": service.namespace, "resourceVersion": resource_version,
+            },
+            "status": status,
+        });
+        let api = Api::<MultiNetworkService>::namespaced(self.client.clone(), &service.namespace);
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let patch = Patch::Apply(&body);
+        let request = api.patch_status(&service.name, &params, &patch);
+        match self.send::<MultiNetworkService, _>(term, Verb::Apply, request).await {
+            Ok(stored) => {
+                self.world.stored_service(stored);
+                Ok(Next::Done)
+            }
+            Err(Verdict::Done) => Ok(Next::Done),
+            Err(Verdict::Stale) => {
+                self.metrics.retry(Reason::Conflict);
+                Ok(Next::Again)
+            }
+            Err(Verdict::Unknown(failure) | Verdict::Failed(failure)) => Err(Abandoned::Failed(failure)),
+            Err(Verdict::NotLeader) => Err(Abandoned::NotLeader),
+        }
+    }
+
+    /// Asks what there is of a service, and tells the world.
+    async fn refresh(&self, service: &ObjectKey, term: u64) -> Result<(), Abandoned> {
+        let (slices, mirrors) = join(self.list(service, term), self.list(service, term)).await;
+        self.world.refreshed(service, slices?, mirrors?);
+        Ok(())
+    }
+
+    async fn list<S: Part>(&self, service: &ObjectKey, term: u64) -> Result<Vec<S>, Abandoned> {
+        let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
+        let selector = format!(
+            "{}={},{}={}",
+            S::MANAGED,
+            labels::MANAGED_BY_CONTROLLER,
+            labels::SERVICE_NAME,
+            service.name
+        );
+        // No version: as new as the request, and so newer than any answer before it.
+        let params = ListParams::default().labels(&selector);
+        match self.send::<S, _>(term, Verb::List, api.list(&params)).await {
+            Ok(list) => Ok(list
+                .items
+                .into_iter()
+                .filter_map(|object| match object {
+                    Guarded::Good(object) => Some(object),
+                    // The watch tells of it.
+                    Guarded::Bad(_) => None,
+                })
+                .collect()),
+            Err(Verdict::Done | Verdict::Stale) => Ok(Vec::new()),
+            Err(Verdict::Unknown(failure) | Verdict::Failed(failure)) => Err(Abandoned::Failed(failure)),
+            Err(Verdict::NotLeader) => Err(Abandoned::NotLeader),
+        }
+    }
+
+    fn api_of<S: Part>(&self, slice: &S) -> Api<S> {
+        Api::namespaced(self.client.clone(), slice.meta().namespace.as_deref().unwrap_or_default())
+    }
+}

@@ -1,0 +1,305 @@
+//! What an answer that is no success means for the work, and for the pause before the next attempt.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use kube::Resource;
+use kube::core::Status;
+use multinet_runtime::Escaped;
+use multinet_runtime::watch::{Problem, ProblemKind};
+
+use crate::metrics::Verb;
+use crate::queue::Pause;
+
+/// What to do if the API server does not know our kinds.
+const HINT: &str = "kubectl apply -f deploy/crds";
+
+/// What has become of a request that was not answered by the object.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// There is nothing left to do: what was to be deleted is gone, or so is everything that the write was for.
+    Done,
+    /// The object is not what we took it for, or is not there: it has to be looked at.
+    Stale,
+    /// The write may have been done, or not.
+    Unknown(Failure),
+    /// It was not done.
+    Failed(Failure),
+    /// Leadership has ended: nothing more may be written.
+    NotLeader,
+}
+
+/// Why a request failed, in words for the service's status.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) reason: Reason,
+    /// `update of multinetworkendpointslices.multinetwork.numaproj.io`
+    request: String,
+    message: String,
+    pause: Pause,
+}
+
+/// Why a request failed, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Somebody else changed the objects, again and again.
+    Conflict,
+    /// The API server says that the object is not valid.
+    Invalid,
+    /// What can happen to any request.
+    Problem(ProblemKind),
+}
+
+impl Reason {
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        [Self::Conflict, Self::Invalid].into_iter().chain(ProblemKind::ALL.map(Self::Problem))
+    }
+
+    /// The value of the metric's label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Invalid => "invalid",
+            Self::Problem(kind) => kind.label(),
+        }
+    }
+}
+
+impl Failure {
+    /// A request for kind `K` met this problem.
+    pub(super) fn new<K: Resource<DynamicType = ()>>(verb: Verb, problem: Problem) -> Self {
+        let pause = match (problem.kind, problem.retry_after) {
+            (_, Some(asked)) => Pause::Asked(asked),
+            (ProblemKind::Forbidden | ProblemKind::Missing, _) => Pause::Own,
+            (ProblemKind::Refused, _) => Pause::Long,
+            _ => Pause::Outage,
+        };
+        Self {
+            reason: Reason::Problem(problem.kind),
+            request: request::<K>(verb),
+            message: problem.message,
+            pause,
+        }
+    }
+
+    /// Others write the same objects as we do.
+    pub(super) fn conflict<K: Resource<DynamicType = ()>>() -> Self {
+        Self {
+            reason: Reason::Conflict,
+            request: resource::<K>(),
+            message:
+                "they change while they are being written; see in their managedFields who else writes them"
+                    .to_owned(),
+            pause: Pause::Own,
+        }
+    }
+
+    /// How long to wait before the next attempt.
+    pub(super) fn pause(&self) -> Pause {
+        self.pause
+    }
+
+    /// Whether it may be over by itself, and is nothing to bother people with unless it lasts.
+    pub(super) fn is_passing(&self) -> bool {
+        match self.reason {
+            Reason::Conflict => true,
+            Reason::Invalid => false,
+            Reason::Problem(kind) => !matches!(
+                kind,
+                ProblemKind::Forbidden
+                    | ProblemKind::Missing
+                    | ProblemKind::Refused
+                    | ProblemKind::Unauthorized
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    /// One line: what, why, and what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, message, .. } = self;
+        let message = Escaped(message);
+        match self.reason {
+            Reason::Conflict => write!(f, "{request}: {message}"),
+            Reason::Invalid => {
+                write!(f, "{request}: the API server says that the object is not valid: {message}")
+            }
+            Reason::Problem(kind @ ProblemKind::Missing) => {
+                write!(f, "{request}: {kind}; waiting for it: {HINT}")
+            }
+            Reason::Problem(kind @ ProblemKind::Forbidden) => {
+                write!(f, "{kind}; waiting for a role that grants {request}: {message}")
+            }
+            Reason::Problem(kind) => write!(f, "{request}: {kind}: {message}"),
+        }
+    }
+}
+
+/// What an error means for a request of this verb.
+pub(super) fn judge<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Error) -> Verdict {
+    if let kube::Error::Api(status) = &error {
+        match status.code {
+            409 => return Verdict::Stale,
+            404 if is_of_an_object(status) => {
+                return if verb == Verb::Update { Verdict::Stale } else { Verdict::Done };
+            }
+            403 if verb == Verb::Create && is_terminating(status) => return Verdict::Done,
+            422 => return Verdict::Failed(invalid::<K>(verb, status)),
+            _ => {}
+        }
+    }
+    let problem = Problem::from(error);
+    let is_unknown = matches!(
+        problem.kind,
+        ProblemKind::Failing
+            | ProblemKind::Garbled
+            | ProblemKind::Unreachable
+            | ProblemKind::Silent
+            | ProblemKind::Cut
+    );
+    let failure = Failure::new::<K>(verb, problem);
+    if is_unknown { Verdict::Unknown(failure) } else { Verdict::Failed(failure) }
+}
+
+/// Whether "not found" is about an object, or its namespace, and not about the kind.
+fn is_of_an_object(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| !details.kind.is_empty())
+}
+
+/// Whether the namespace is being deleted. All in it will be gone; so there is nothing to say.
+fn is_terminating(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+fn invalid<K: Resource<DynamicType = ()>>(verb: Verb, status: &Status) -> Failure {
+    let problem = Problem::new(ProblemKind::Refused, status.message.as_str());
+    Failure { reason: Reason::Invalid, ..Failure::new::<K>(verb, problem) }
+}
+
+fn request<K: Resource<DynamicType = ()>>(verb: Verb) -> String {
+    let status = if verb == Verb::Apply { "/status" } else { "" };
+    format!("{} of {}{status}", verb.rbac(), resource::<K>())
+}
+
+/// `plural.group`, as roles and kubectl have it.
+fn resource<K: Resource<DynamicType = ()>>() -> String {
+    let (plural, group): (Cow<'_, str>, Cow<'_, str>) = (K::plural(&()), K::group(&()));
+    if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kube::core::response::{StatusCause, StatusDetails};
+    use multinet_crds::MultiNetworkEndpointSlice;
+
+    use super::*;
+
+    fn details(kind: &str, causes: &[&str]) -> StatusDetails {
+        let cause = |reason: &&str| StatusCause {
+            reason: (*reason).into(),
+            message: String::new(),
+            field: String::new(),
+        };
+        StatusDetails {
+            name: "infer".into(),
+            group: String::new(),
+            kind: kind.into(),
+            uid: String::new(),
+            causes: causes.iter().map(cause).collect(),
+            retry_after_seconds: 0,
+        }
+    }
+
+    fn answer(verb: Verb, code: u16, details: Option<StatusDetails>) -> Verdict {
+        let status = Status { details, ..Status::failure("because", "Reason").with_code(code) };
+        judge::<MultiNetworkEndpointSlice>(verb, kube::Error::Api(status.boxed()))
+    }
+
+    fn text(verdict: &Verdict) -> String {
+        match verdict {
+            Verdict::Unknown(failure) => format!("unknown: {failure}"),
+            Verdict::Failed(failure) => format!("failed: {failure}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_an_answer_means_depends_on_what_was_asked() {
+        let object = || Some(details("multinetworkendpointslices", &[]));
+        for (verb, code, details, expected) in [
+            (Verb::Create, 409, object(), "Stale"),
+            (Verb::Update, 409, object(), "Stale"),
+            (Verb::Delete, 409, object(), "Stale"),
+            (Verb::Apply, 409, object(), "Stale"),
+            (Verb::Update, 404, object(), "Stale"),
+            (Verb::Delete, 404, object(), "Done"),
+            (Verb::Apply, 404, object(), "Done"),
+            (Verb::Create, 404, Some(details("namespaces", &[])), "Done"),
+            (Verb::Create, 403, Some(details("namespaces", &["NamespaceTerminating"])), "Done"),
+        ] {
+            assert_eq!(text(&answer(verb, code, details)), expected, "{verb:?} {code}");
+        }
+    }
+
+    #[test]
+    fn failures_say_what_and_what_to_do() {
+        for (verb, code, expected) in [
+            (
+                Verb::Create,
+                403,
+                "failed: the API server does not allow it; waiting for a role that grants create of \
+                 multinetworkendpointslices.multinetwork.numaproj.io: because",
+            ),
+            (
+                Verb::Apply,
+                403,
+                "failed: the API server does not allow it; waiting for a role that grants patch of \
+                 multinetworkendpointslices.multinetwork.numaproj.io/status: because",
+            ),
+            (
+                Verb::Update,
+                404,
+                "failed: update of multinetworkendpointslices.multinetwork.numaproj.io: the API server does not know \
+                 this kind; waiting for it: kubectl apply -f deploy/crds",
+            ),
+            (
+                Verb::Update,
+                422,
+                "failed: update of multinetworkendpointslices.multinetwork.numaproj.io: the API server says that the \
+                 object is not valid: because",
+            ),
+            (
+                Verb::Delete,
+                500,
+                "unknown: delete of multinetworkendpointslices.multinetwork.numaproj.io: the API server fails: because",
+            ),
+            (
+                Verb::Delete,
+                429,
+                "failed: delete of multinetworkendpointslices.multinetwork.numaproj.io: the API server is busy: because",
+            ),
+        ] {
+            assert_eq!(text(&answer(verb, code, None)), expected);
+        }
+    }
+
+    #[test]
+    fn pauses_fit_the_failure() {
+        let pause = |code, details| match answer(Verb::Create, code, details) {
+            Verdict::Failed(failure) | Verdict::Unknown(failure) => failure.pause(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(pause(403, None), Pause::Own);
+        assert_eq!(pause(422, None), Pause::Long);
+        assert_eq!(pause(413, None), Pause::Long);
+        assert_eq!(pause(503, None), Pause::Outage);
+        assert_eq!(pause(401, None), Pause::Outage);
+        let asked = StatusDetails { retry_after_seconds: 7, ..details("", &[]) };
+        assert_eq!(pause(429, Some(asked)), Pause::Asked(Duration::from_secs(7)));
+    }
+}

@@ -1,0 +1,66 @@
+//! One request: when it may be sent, how long it may take, what it is counted as.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use kube::Resource;
+use multinet_runtime::watch::{Problem, ProblemKind};
+use tokio::time::{Instant, timeout_at};
+
+use super::Writer;
+use super::failure::{Failure, Verdict, judge};
+use crate::metrics::{Answer, Verb};
+
+/// How long a request may take. The API server needs milliseconds; etcd may be electing a leader.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Writer {
+    /// Sends a request for kind `K` as soon as there is room, if this process leads by then, and for no longer than it leads.
+    ///
+    /// The request must not have begun: futures of [`kube::Api`] send nothing before they are polled.
+    pub(super) async fn send<K, T>(
+        &self,
+        term: u64,
+        verb: Verb,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Verdict>
+    where
+        K: Resource<DynamicType = ()> + Debug,
+    {
+        // An error, if the semaphore were closed, which nobody does.
+        let _room = self.requests.acquire().await;
+        let Some(end) = self.leads_until(term) else { return Err(Verdict::NotLeader) };
+        let sent = Instant::now();
+        let deadline = end.min(sent + LIMIT);
+        let answer = match timeout_at(deadline, request).await {
+            Ok(answer) => answer.map_err(|error| judge::<K>(verb, error)),
+            Err(_) if deadline == end => Err(Verdict::NotLeader),
+            Err(_) => {
+                let silence = format!("no answer within {} s", LIMIT.as_secs());
+                let problem = Problem::new(ProblemKind::Silent, silence);
+                Err(Verdict::Unknown(Failure::new::<K>(verb, problem)))
+            }
+        };
+        self.metrics.request::<K>(verb, counted(&answer), sent.elapsed());
+        answer
+    }
+
+    /// By when what begins now has to be over; `None`: the term has ended.
+    fn leads_until(&self, term: u64) -> Option<Instant> {
+        // The end before the term: an end of a later term comes with that term.
+        let end = self.leadership.ends()?;
+        (self.leadership.term() == term).then_some(end)
+    }
+}
+
+fn counted<T>(answer: &Result<T, Verdict>) -> Answer {
+    match answer {
+        Ok(_) | Err(Verdict::Done) => Answer::Ok,
+        Err(Verdict::Stale) => Answer::Conflict,
+        Err(Verdict::Unknown(_)) => Answer::Failed,
+        Err(Verdict::Failed(failure)) if failure.is_passing() => Answer::Failed,
+        Err(Verdict::Failed(_)) => Answer::Refused,
+        Err(Verdict::NotLeader) => Answer::GivenUp,
+    }
+}

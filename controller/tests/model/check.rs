@@ -1,0 +1,260 @@
+//! At rest: whether the cluster says what it has to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::{Endpoint as CoreEndpoint, EndpointSlice};
+use kube::Resource;
+use multinet_crds::{Endpoint, IpFamily, MultiNetworkEndpointSlice, MultiNetworkServiceStatus, Port, labels};
+use multinet_runtime::ObjectKey;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::cluster::{Cluster, Written};
+use crate::expected::{Expected, Ours, reference};
+use crate::objects::{Service, ServiceSpec, alias};
+use crate::simulation::{Simulation, ZONE};
+
+type Checked = Result<(), TestCaseError>;
+
+/// Slices, mirrors and statuses are those of the model.
+pub(crate) fn check(simulation: &Simulation) -> Checked {
+    let cluster = &simulation.cluster;
+    for (key, service) in cluster.services.iter() {
+        let expected = Expected::of(cluster, &simulation.told.order, key, service);
+        if service.is_deleted {
+            check_leaving(cluster, key, &expected)?;
+            continue;
+        }
+        match &expected {
+            Expected::Nothing => {}
+            Expected::Theirs { .. } => {
+                prop_assert_eq!(slices_of(cluster, key).len(), 0, "{} has no selector", key);
+                prop_assert_eq!(mirrors_of(cluster, key).len(), 0, "{} has no selector", key);
+            }
+            Expected::Ours(ours) => {
+                check_slices(cluster, simulation.limit(), key, service, ours)?;
+                check_mirrors(cluster, simulation.limit(), key, service, ours)?;
+            }
+        }
+        check_status(key, service, &expected)?;
+    }
+    for (name, slice) in cluster.slices.iter().filter(|(_, slice)| is_alive(*slice)) {
+        let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
+        prop_assert!(!orphan, "{} is of a service that is gone", name);
+    }
+    for (name, slice) in cluster.mirrors.iter().filter(|(_, slice)| is_alive(*slice)) {
+        let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
+        prop_assert!(!orphan, "mirror {} is of a service that is gone", name);
+    }
+    Ok(())
+}
+
+fn is_alive<S: Resource>(slice: &S) -> bool {
+    slice.meta().deletion_timestamp.is_none()
+}
+
+/// The slices of a service that are the controller's.
+pub(crate) fn slices_of<'a>(cluster: &'a Cluster, key: &ObjectKey) -> Vec<&'a MultiNetworkEndpointSlice> {
+    let slices = cluster.slices.iter().map(|(_, slice)| slice);
+    slices.filter(|slice| is_alive(*slice) && slice.service().as_ref() == Some(key)).collect()
+}
+
+fn mirrors_of<'a>(cluster: &'a Cluster, key: &ObjectKey) -> Vec<&'a EndpointSlice> {
+    let slices = cluster.mirrors.iter().map(|(_, slice)| slice);
+    slices.filter(|slice| is_alive(*slice) && slice.service().as_ref() == Some(key)).collect()
+}
+
+/// A service that is being deleted gets no new slices, but what is in the ones that it has is true.
+fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Checked {
+    let Expected::Ours(ours) = expected else { return Ok(()) };
+    for endpoint in slices_of(cluster, key).into_iter().flat_map(|slice| &slice.spec.endpoints) {
+        let is_true = ours.groups.iter().any(|(_, _, endpoints)| endpoints.contains(endpoint));
+        prop_assert!(is_true, "{} is being deleted, and still says {:?}", key, endpoint);
+    }
+    Ok(())
+}
+
+fn check_slices(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Service, ours: &Ours) -> Checked {
+    let mut found: BTreeMap<(usize, IpFamily), Vec<&[Endpoint]>> = BTreeMap::new();
+    for slice in slices_of(cluster, key) {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        let spec = &slice.spec;
+        let group = service.spec.networks.iter().enumerate().position(|(place, network)| {
+            let (kind, namespace, name, alias) = reference(place, network, &key.namespace);
+            let found = &spec.network;
+            (found.kind.as_str(), &found.namespace, &found.name) == (&kind, &namespace, &name)
+                && found.alias.as_ref() == Some(&alias)
+        });
+        let Some(group) = group else {
+            return Err(TestCaseError::fail(format!("{key}: {name} is of {:?}", spec.network)));
+        };
+        prop_assert!(spec.endpoints.len() <= limit, "{}: {} is too long", key, name);
+        prop_assert_eq!(ports(&spec.ports), wanted_ports(&service.spec), "{}: {}", key, name);
+        let mut labels = BTreeMap::from([
+            (labels::SERVICE_NAME, key.name.as_str()),
+            (labels::MANAGED_BY, labels::MANAGED_BY_CONTROLLER),
+        ]);
+        labels.extend(service.spec.label.map(|label| ("team", label)));
+        check_metadata(slice, service, &labels)?;
+        found.entry((group, spec.address_type)).or_default().push(&spec.endpoints);
+    }
+    for (place, family, endpoints) in &ours.groups {
+        let slices = found.remove(&(*place, *family)).unwrap_or_default();
+        let placeholders = slices.iter().filter(|endpoints| endpoints.is_empty()).count();
+        let most = usize::from(endpoints.is_empty());
+        prop_assert!(placeholders <= most, "{}: {} empty slices of {:?}", key, placeholders, (place, family));
+        let sorted = |endpoints: Vec<&Endpoint>| {
+            let mut texts: Vec<String> = endpoints.iter().map(|endpoint| format!("{endpoint:?}")).collect();
+            texts.sort();
+            texts
+        };
+        let found = sorted(slices.into_iter().flatten().collect());
+        prop_assert_eq!(found, sorted(endpoints.iter().collect()), "{} {} {:?}", key, alias(*place), family);
+    }
+    prop_assert!(found.is_empty(), "{}: slices of groups that are not wanted: {:?}", key, found);
+    Ok(())
+}
+
+fn ports(ports: &[Port]) -> BTreeSet<(&str, u16)> {
+    ports.iter().map(|port| (port.name.as_str(), port.port)).collect()
+}
+
+fn wanted_ports(spec: &ServiceSpec) -> BTreeSet<(&str, u16)> {
+    spec.ports.iter().copied().collect()
+}
+
+fn check_metadata<S: Written>(slice: &S, service: &Service, labels: &BTreeMap<&str, &str>) -> Checked {
+    let metadata = slice.meta();
+    let found: BTreeMap<&str, &str> =
+        metadata.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    prop_assert_eq!(&found, labels, "labels of {:?}", metadata.name);
+    let owners: Vec<_> = metadata.owner_references.iter().flatten().map(|owner| (&owner.uid, owner.controller)).collect();
+    prop_assert_eq!(owners, [(&service.uid, Some(true))], "owners of {:?}", metadata.name);
+    Ok(())
+}
+
+/// An endpoint of a mirror, or what it has to be.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Mirrored {
+    conditions: [Option<bool>; 3],
+    hostname: Option<String>,
+    node: Option<String>,
+    zone: Option<String>,
+    pod: Option<(Option<String>, Option<String>)>,
+}
+
+impl From<&Endpoint> for Mirrored {
+    fn from(endpoint: &Endpoint) -> Self {
+        let conditions = &endpoint.conditions;
+        let pod = endpoint.target_ref.as_ref().map(|target| (target.name.clone(), target.uid.clone()));
+        Self {
+            conditions: [conditions.ready, conditions.serving, conditions.terminating],
+            hostname: endpoint.hostname.clone(),
+            node: endpoint.node_name.clone(),
+            zone: endpoint.zone.clone(),
+            pod,
+        }
+    }
+}
+
+impl From<&CoreEndpoint> for Mirrored {
+    fn from(endpoint: &CoreEndpoint) -> Self {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        let pod = endpoint.target_ref.as_ref().map(|target| (target.name.clone(), target.uid.clone()));
+        Self {
+            conditions: [conditions.ready, conditions.serving, conditions.terminating],
+            hostname: endpoint.hostname.clone(),
+            node: endpoint.node_name.clone(),
+            zone: endpoint.zone.clone(),
+            pod,
+        }
+    }
+}
+
+fn check_mirrors(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Service, ours: &Ours) -> Checked {
+    let mut found: Vec<(IpAddr, Mirrored)> = Vec::new();
+    let slices = mirrors_of(cluster, key);
+    let Some((target, wanted)) = &ours.mirror else {
+        prop_assert!(slices.is_empty(), "{} is not to be mirrored", key);
+        return Ok(());
+    };
+    for slice in slices {
+        let labels = BTreeMap::from([
+            (labels::CORE_SERVICE_NAME, *target),
+            (labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER),
+            (labels::SERVICE_NAME, key.name.as_str()),
+            ("service.kubernetes.io/headless", ""),
+        ]);
+        check_metadata(slice, service, &labels)?;
+        prop_assert!(slice.endpoints.len() <= limit, "{}: {:?} is too long", key, slice.metadata.name);
+        let ports: BTreeSet<(&str, u16)> = slice
+            .ports
+            .iter()
+            .flatten()
+            .map(|port| (port.name.as_deref().unwrap_or_default(), port.port.map_or(0, |port| port as u16)))
+            .collect();
+        prop_assert_eq!(ports, wanted_ports(&service.spec), "{}: mirror {:?}", key, slice.metadata.name);
+        for endpoint in &slice.endpoints {
+            prop_assert_eq!(endpoint.addresses.len(), 1);
+            let address: IpAddr = endpoint.addresses[0].parse().expect("an address");
+            prop_assert_eq!(IpFamily::of(address).as_str(), slice.address_type.as_str());
+            found.push((address, endpoint.into()));
+        }
+    }
+    found.sort();
+    let wanted: Vec<(IpAddr, Mirrored)> = wanted.iter().map(|(address, endpoint)| (*address, endpoint.into())).collect();
+    prop_assert_eq!(found, wanted, "mirror of {}", key);
+    Ok(())
+}
+
+fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Checked {
+    let status: Option<MultiNetworkServiceStatus> =
+        serde_json::from_value(service.status.clone()).expect("a status");
+    let Some(status) = status else {
+        return Err(TestCaseError::fail(format!("{key} has no status")));
+    };
+    let mut wanted: BTreeMap<&str, (&str, BTreeSet<&str>)> = BTreeMap::new();
+    let refs = |unresolved: &BTreeSet<&'static str>| {
+        if unresolved.is_empty() { ("True", BTreeSet::from(["ResolvedRefs"])) } else { ("False", unresolved.clone()) }
+    };
+    match expected {
+        Expected::Nothing => {
+            wanted.insert("Accepted", ("False", ["Invalid"].into()));
+            wanted.insert("Programmed", ("False", ["Invalid"].into()));
+        }
+        Expected::Theirs { unresolved } => {
+            wanted.insert("Accepted", ("True", ["Accepted"].into()));
+            wanted.insert("ResolvedRefs", refs(unresolved));
+            wanted.insert("Programmed", ("True", ["NoSelector"].into()));
+            wanted.insert("AddressConflict", ("False", ["NoConflict"].into()));
+            prop_assert_eq!(status.endpoints, None, "{}", key);
+        }
+        Expected::Ours(ours) => {
+            wanted.insert("Accepted", ("True", ["Accepted"].into()));
+            wanted.insert("ResolvedRefs", refs(&ours.unresolved));
+            wanted.insert("Programmed", ("True", ["Programmed"].into()));
+            let conflict =
+                if ours.has_conflict { ("True", ["DuplicateAddress"].into()) } else { ("False", ["NoConflict"].into()) };
+            wanted.insert("AddressConflict", conflict);
+            let endpoints = || ours.groups.iter().flat_map(|(_, _, endpoints)| endpoints);
+            let (ready, total) = (endpoints().filter(|endpoint| endpoint.is_ready()).count(), endpoints().count());
+            let counts = status.endpoints.map(|counts| (counts.ready as usize, counts.total as usize));
+            prop_assert_eq!(counts, Some((ready, total)), "{}: counts", key);
+        }
+    }
+    for (kind, (value, reasons)) in wanted {
+        let of_kind: Vec<_> = status.conditions.iter().filter(|condition| condition.type_ == kind).collect();
+        prop_assert_eq!(of_kind.len(), 1, "{} {}", key, kind);
+        let condition = of_kind[0];
+        prop_assert!(
+            condition.status == value && reasons.contains(condition.reason.as_str()),
+            "{} {} is {} {}, not {} {:?}", key, kind, condition.status, condition.reason, value, reasons
+        );
+        prop_assert_eq!(condition.observed_generation, Some(service.generation), "{} {}", key, kind);
+        let is_good = (condition.status == "True") != (kind == "AddressConflict");
+        prop_assert!(is_good || !condition.message.is_empty(), "{} {}: nothing is said", key, kind);
+    }
+    prop_assert_eq!(status.hostname, Some(format!("{}.{}.svc.{}", key.name, key.namespace, ZONE)));
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! What the slices, mirrors and statuses have to say, by the design, made anew from all objects: slow and plain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use multinet_crds::{Device, Endpoint, EndpointConditions, IpFamily, NetworkKind, TargetReference};
+use multinet_runtime::ObjectKey;
+
+use crate::cluster::Cluster;
+use crate::objects::{
+    ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, NetworkUse, Pod, Report, Requirement,
+    Service, ServiceSpec, alias, key,
+};
+use crate::order::Order;
+
+/// A network: the object that describes it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Network {
+    pub(crate) kind: &'static str,
+    /// Empty for a cluster-scoped kind.
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Network {
+    fn new(kind: NetworkKind, namespace: &str, name: &str) -> Self {
+        let namespace = if kind.is_namespaced() { namespace } else { "" };
+        Self { kind: kind.as_str(), namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The network that a service in the namespace `own` means.
+    pub(crate) fn meant(network: &NetworkUse, own: &str) -> Self {
+        Self::new(network.kind, network.namespace.unwrap_or(own), network.name)
+    }
+}
+
+/// An interface with its addresses, on whichever networks it is.
+struct Attachment {
+    networks: Vec<Network>,
+    addresses: Vec<IpAddr>,
+    device: Device,
+}
+
+/// What pods' addresses are found in, as far as somebody knows it.
+pub(crate) struct Sources<'a> {
+    pub(crate) pods: BTreeMap<&'a ObjectKey, &'a Pod>,
+    pub(crate) claims: BTreeMap<&'a ObjectKey, &'a Claim>,
+    pub(crate) devices: Vec<&'a DeviceSlice>,
+}
+
+impl<'a> Sources<'a> {
+    /// All that there is.
+    pub(crate) fn of(cluster: &'a Cluster) -> Self {
+        let has_dra = cluster.has_dra;
+        Self {
+            pods: cluster.pods.iter().collect(),
+            claims: cluster.claims.iter().filter(|_| has_dra).collect(),
+            devices: cluster.devices.iter().filter(|_| has_dra).map(|(_, slice)| slice).collect(),
+        }
+    }
+
+    fn attachments(&self, key: &ObjectKey, pod: &Pod) -> Vec<Attachment> {
+        if matches!(pod.phase, "Failed" | "Succeeded") || pod.host_network {
+            return Vec::new();
+        }
+        let mut attachments = reported(pod.report.as_ref().or(pod.old_report.as_ref()), &key.namespace);
+        let mut used = BTreeSet::new();
+        for claim in &pod.claims {
+            let (name, template) = match claim {
+                ClaimUse::Direct(claim) => (*claim, None),
+                ClaimUse::Template(template, Some(claim)) => (*claim, Some(*template)),
+                ClaimUse::Template(_, None) => continue,
+            };
+            if used.insert(name)
+                && let Some(claim) = self.claims.get(&crate::objects::key(&key.namespace, name))
+                && (claim.reserved_for.is_empty() || claim.reserved_for.contains(&pod.uid))
+            {
+                attachments.extend(self.claimed(claim, template, &key.namespace));
+            }
+        }
+        attachments
+    }
+
+    fn claimed(&self, claim: &Claim, template: Option<&str>, namespace: &str) -> Vec<Attachment> {
+        let mut attachments = Vec::new();
+        for device in claim.devices.iter().filter(|device| device.ready != Some(false)) {
+            let is_allocated = |other: &&crate::objects::ClaimDevice| {
+                other.is_allocated && (other.pool, other.device) == (device.pool, device.device)
+            };
+            let mut networks = Vec::new();
+            if claim.devices.iter().any(|other| is_allocated(&other)) {
+                networks.push(Network::new(NetworkKind::DeviceClass, "", claim.class));
+            }
+            if let Some(template) = template {
+                networks.push(Network::new(NetworkKind::ResourceClaimTemplate, namespace, template));
+            }
+            let of_pool = || self.devices.iter().filter(|slice| slice.pool == device.pool);
+            let newest = of_pool().map(|slice| slice.generation).max();
+            let known = of_pool()
+                .filter(|slice| Some(slice.generation) == newest)
+                .find_map(|slice| slice.devices.get(device.device));
+            attachments.push(Attachment {
+                networks,
+                addresses: meant(&device.addresses),
+                device: Device {
+                    interface: device.interface.map(str::to_owned),
+                    rdma_device: known.map(|(rdma, _)| (*rdma).to_owned()),
+                    numa_node: known.map(|(_, numa)| *numa),
+                    ..Device::default()
+                },
+            });
+        }
+        attachments
+    }
+
+    /// The addresses that a pod has on a network, each with the first device that has it.
+    fn on(&self, network: &Network, key: &ObjectKey, pod: &Pod) -> BTreeMap<IpAddr, Device> {
+        let mut found = BTreeMap::new();
+        for attachment in self.attachments(key, pod) {
+            if attachment.networks.contains(network) {
+                for address in attachment.addresses {
+                    found.entry(address).or_insert_with(|| attachment.device.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Every address that a pod has, with its network.
+    pub(crate) fn held(&self, key: &ObjectKey, pod: &Pod) -> BTreeSet<(Network, IpAddr)> {
+        let mut held = BTreeSet::new();
+        for attachment in self.attachments(key, pod) {
+            for network in attachment.networks {
+                held.extend(attachment.addresses.iter().map(|address| (network.clone(), *address)));
+            }
+        }
+        held
+    }
+}
+
+/// The addresses that can be published among these.
+fn meant(places: &[usize]) -> Vec<IpAddr> {
+    let texts = places.iter().filter_map(|&place| ADDRESSES[place].1);
+    texts.map(|text| text.parse().expect("an address")).collect()
+}
+
+fn reported(report: Option<&Report>, own: &str) -> Vec<Attachment> {
+    let Some(Report::Interfaces(interfaces)) = report else { return Vec::new() };
+    let mut attachments = Vec::new();
+    for (number, interface) in interfaces.iter().enumerate() {
+        let is_bare = !interface.network.contains('/');
+        let is_of_the_default =
+            interfaces.iter().any(|other| other.is_default && other.network == interface.network);
+        if interface.is_default || is_bare && is_of_the_default || interface.network.contains(' ') {
+            continue;
+        }
+        let (namespace, name) = interface.network.split_once('/').unwrap_or((own, interface.network));
+        attachments.push(Attachment {
+            networks: vec![Network::new(NetworkKind::NetworkAttachmentDefinition, namespace, name)],
+            addresses: meant(&interface.addresses),
+            device: Device {
+                interface: Some(format!("net{number}")),
+                mac: interface.mac.map(str::to_lowercase),
+                pci_address: interface.function.map(|(pci, _)| pci.to_owned()),
+                rdma_device: interface.function.map(|(_, rdma)| rdma.to_owned()),
+                numa_node: None,
+            },
+        });
+    }
+    attachments
+}
+
+/// Whether a pod with these labels is selected.
+pub(crate) fn selects(selector: &[Requirement], pod: &Pod) -> bool {
+    selector.iter().all(|requirement| match requirement {
+        Requirement::Equal(key, value) => pod.labels.get(key) == Some(value),
+        Requirement::In(key, values) => pod.labels.get(key).is_some_and(|value| values.contains(value)),
+        Requirement::NotIn(key, values) => pod.labels.get(key).is_none_or(|value| !values.contains(value)),
+        Requirement::Exists(key) => pod.labels.contains_key(key),
+        Requirement::Absent(key) => !pod.labels.contains_key(key),
+    })
+}
+
+/// The selector of a service that has one and is valid.
+pub(crate) fn selector_of(spec: &ServiceSpec) -> Option<&[Requirement]> {
+    spec.selector.as_deref().filter(|_| spec.flaw.is_none())
+}
+
+/// What there has to be of a service.
+#[derive(Clone, Debug)]
+pub(crate) enum Expected {
+    /// It breaks a rule.
+    Nothing,
+    /// Others write its slices.
+    Theirs { unresolved: BTreeSet<&'static str> },
+    Ours(Box<Ours>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Ours {
+    /// By the alias of the network, for every network and family, in their order.
+    pub(crate) groups: Vec<(usize, IpFamily, Vec<Endpoint>)>,
+    /// Reasons that ResolvedRefs may have; none: all is well.
+    pub(crate) unresolved: BTreeSet<&'static str>,
+    pub(crate) has_conflict: bool,
+    /// What is mirrored to which core Service, by address; `None`: nothing is.
+    pub(crate) mirror: Option<(&'static str, BTreeMap<IpAddr, Endpoint>)>,
+}
+
+impl Expected {
+    pub(crate) fn of(cluster: &Cluster, order: &Order, name: &ObjectKey, service: &Service) -> Self {
+        let spec = &service.spec;
+        if spec.flaw.is_some() {
+            return Self::Nothing;
+        }
+        let unresolved = unresolved(cluster, name, spec);
+        let Some(selector) = &spec.selector else { return Self::Theirs { unresolved } };
+        let sources = Sources::of(cluster);
+        let mut groups = Vec::new();
+        let mut has_conflict = false;
+        for (place, network) in spec.networks.iter().enumerate() {
+            let network = Network::meant(network, &name.namespace);
+            for &family in &spec.families {
+                let mut endpoints = Vec::new();
+                for (&key, &pod) in &sources.pods {
+                    if key.namespace != name.namespace || !selects(selector, pod) {
+                        continue;
+                    }
+                    let found = sources.on(&network, key, pod).into_iter();
+                    for (address, device) in found.filter(|(address, _)| IpFamily::of(*address) == family) {
+                        has_conflict |= order.is_contested(&sources, &network, address);
+                        if order.winner(&sources, &network, address) == Some((key, pod.uid.as_str())) {
+                            endpoints.push(endpoint(cluster, spec, key, pod, address, device));
+                        }
+                    }
+                }
+                groups.push((place, family, endpoints));
+            }
+        }
+        let mirror = mirror(cluster, name, spec, &groups);
+        Self::Ours(Box::new(Ours { groups, unresolved, has_conflict, mirror }))
+    }
+}
+
+fn endpoint(
+    cluster: &Cluster,
+    spec: &ServiceSpec,
+    name: &ObjectKey,
+    pod: &Pod,
+    address: IpAddr,
+    device: Device,
+) -> Endpoint {
+    let serving = pod.ready == Some(true);
+    let terminating = pod.is_deleted;
+    let zone = pod.node.and_then(|node| cluster.nodes.get(&key("", node))).and_then(|node| node.zone);
+    Endpoint {
+        addresses: vec![address.to_string()],
+        conditions: EndpointConditions {
+            ready: Some(spec.publishes_not_ready || (serving && !terminating)),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        },
+        hostname: pod.hostname.filter(|_| pod.subdomain.is_some()).map(str::to_owned),
+        node_name: pod.node.map(str::to_owned),
+        zone: zone.map(str::to_owned),
+        target_ref: Some(TargetReference {
+            kind: Some("Pod".to_owned()),
+            namespace: Some(name.namespace.clone()),
+            name: Some(name.name.clone()),
+            uid: Some(pod.uid.clone()),
+        }),
+        device: (device != Device::default()).then_some(device),
+    }
+}
+
+fn unresolved(cluster: &Cluster, name: &ObjectKey, spec: &ServiceSpec) -> BTreeSet<&'static str> {
+    let mut reasons = BTreeSet::new();
+    for network in &spec.networks {
+        let meant = Network::meant(network, &name.namespace);
+        let object = key(&meant.namespace, &meant.name);
+        let (is_served, exists) = match network.kind {
+            NetworkKind::NetworkAttachmentDefinition => (cluster.has_multus, cluster.nads.get(&object).is_some()),
+            NetworkKind::DeviceClass => (cluster.has_dra, cluster.classes.get(&object).is_some()),
+            NetworkKind::ResourceClaimTemplate => (cluster.has_dra, cluster.templates.get(&object).is_some()),
+        };
+        if !is_served {
+            reasons.insert("NetworkKindNotServed");
+        } else if !exists {
+            reasons.insert("NetworkNotFound");
+        }
+    }
+    match spec.mirror.map(|(target, _)| cluster.core_services.get(&key(&name.namespace, target))) {
+        Some(None) => drop(reasons.insert("MirrorNotFound")),
+        Some(Some(target)) if *target != CoreService::Headless => drop(reasons.insert("MirrorNotUsable")),
+        _ => {}
+    }
+    reasons
+}
+
+fn mirror(
+    cluster: &Cluster,
+    name: &ObjectKey,
+    spec: &ServiceSpec,
+    groups: &[(usize, IpFamily, Vec<Endpoint>)],
+) -> Option<(&'static str, BTreeMap<IpAddr, Endpoint>)> {
+    let (target, only) = spec.mirror?;
+    if cluster.core_services.get(&key(&name.namespace, target)) != Some(&CoreService::Headless) {
+        return None;
+    }
+    let mut endpoints = BTreeMap::new();
+    for (place, _, group) in groups {
+        for endpoint in group.iter().filter(|endpoint| endpoint.is_ready()) {
+            if only.is_none_or(|only| only == *place) {
+                let address = endpoint.addresses[0].parse().expect("an address");
+                endpoints.entry(address).or_insert_with(|| endpoint.clone());
+            }
+        }
+    }
+    Some((target, endpoints))
+}
+
+/// The full reference of a network in its slices: kind, namespace, name, alias.
+pub(crate) fn reference(place: usize, network: &NetworkUse, own: &str) -> (String, Option<String>, String, String) {
+    let meant = Network::meant(network, own);
+    let namespace = Some(meant.namespace).filter(|namespace| !namespace.is_empty());
+    (meant.kind.to_owned(), namespace, meant.name, alias(place))
+}
+
+/// The services that select a pod.
+pub(crate) fn services_of<'a>(
+    services: impl Iterator<Item = (&'a ObjectKey, &'a Service)>,
+    name: &ObjectKey,
+    pod: &Pod,
+) -> BTreeSet<ObjectKey> {
+    let selecting = services.filter(|(service, object)| {
+        service.namespace == name.namespace && selector_of(&object.spec).is_some_and(|selector| selects(selector, pod))
+    });
+    selecting.map(|(service, _)| service.clone()).collect()
+}

@@ -1,0 +1,197 @@
+//! From rest, one thing happens: it costs no more than it has to.
+
+use std::collections::BTreeSet;
+
+use multinet_controller::world::World;
+use multinet_crds::MultiNetworkEndpointSlice;
+use multinet_runtime::ObjectKey;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::check::{check, slices_of};
+use crate::cluster::{Cluster, Write};
+use crate::edits::{change_pod, set_ready};
+use crate::expected::{Network, Sources, services_of};
+use crate::objects::{NODES, Node, key};
+use crate::simulation::Simulation;
+use crate::watches::Kind;
+
+type Checked = Result<(), TestCaseError>;
+
+/// Looking at everything once more writes nothing; nor does a list of what is known.
+pub(crate) async fn nothing_is_left_to_do(simulation: &mut Simulation) -> Checked {
+    simulation.cluster.writes.clear();
+    simulation.look_at_all();
+    simulation.rest().await;
+    prop_assert_eq!(&simulation.cluster.writes, &[], "without a change");
+    for kind in Kind::ALL {
+        simulation.watches().lose(kind);
+        simulation.watches().deliver(kind, usize::MAX);
+        let queued: Vec<ObjectKey> = simulation.take_all().iter().map(|job| job.service()).collect();
+        prop_assert_eq!(queued, [], "a list of what is known, of {:?}", kind);
+    }
+    Ok(())
+}
+
+/// A pod that gets ready or unready costs one write for every slice that it is in.
+pub(crate) async fn one_pod_is_one_write(simulation: &mut Simulation) -> Checked {
+    let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
+    for name in pods {
+        let pod = simulation.cluster.pods.get(&name).cloned().expect("the pod");
+        let selecting = services_of(simulation.cluster.services.iter(), &name, &pod);
+        let slices = holding(&simulation.cluster, |slice| holds_pod(slice, &pod.uid));
+        change_pod(&mut simulation.cluster, &name, |pod| set_ready(pod, pod.ready != Some(true)));
+        let is_terminal = matches!(pod.phase, "Failed" | "Succeeded");
+        costs(simulation, Kind::Pods, &selecting, &slices, is_terminal).await?;
+    }
+    Ok(())
+}
+
+/// A node's zone costs one write for every slice with an endpoint on it.
+pub(crate) async fn one_zone_is_one_write(simulation: &mut Simulation) -> Checked {
+    for name in NODES {
+        let node = key("", name);
+        let selecting = (simulation.cluster.pods.iter().filter(|(_, pod)| pod.node == Some(name)))
+            .flat_map(|(key, pod)| services_of(simulation.cluster.services.iter(), key, pod))
+            .collect();
+        let on_node = |slice: &MultiNetworkEndpointSlice| {
+            slice.spec.endpoints.iter().any(|endpoint| endpoint.node_name.as_deref() == Some(name))
+        };
+        let slices = holding(&simulation.cluster, on_node);
+        simulation.cluster.put(&node, Node { zone: Some("c") });
+        costs(simulation, Kind::Nodes, &selecting, &slices, true).await?;
+    }
+    Ok(())
+}
+
+/// What nobody selects by or publishes is no work.
+pub(crate) fn noise_is_no_work(simulation: &mut Simulation) -> Checked {
+    let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
+    for name in pods {
+        change_pod(&mut simulation.cluster, &name, |pod| pod.noise += 1);
+    }
+    simulation.watches().deliver(Kind::Pods, usize::MAX);
+    let queued: Vec<ObjectKey> = simulation.take_all().iter().map(|job| job.service()).collect();
+    prop_assert_eq!(queued, []);
+    Ok(())
+}
+
+/// The change is delivered: only `concerned` services are looked at, exactly `slices` are written, and all is right then.
+async fn costs(
+    simulation: &mut Simulation,
+    kind: Kind,
+    concerned: &BTreeSet<ObjectKey>,
+    slices: &BTreeSet<ObjectKey>,
+    may_idle: bool,
+) -> Checked {
+    simulation.watches().deliver(kind, usize::MAX);
+    simulation.cluster.writes.clear();
+    let jobs = simulation.take_all();
+    let queued: BTreeSet<ObjectKey> = jobs.iter().map(|job| job.service()).collect();
+    let strangers: Vec<_> = queued.difference(concerned).filter(|key| is_valid(&simulation.cluster, key)).collect();
+    prop_assert!(strangers.is_empty(), "{:?} are looked at because of {:?}", strangers, kind);
+    let idle = concerned.difference(&queued).next();
+    prop_assert!(idle.is_none() || may_idle || slices.is_empty(), "nobody looks at {:?}", idle);
+    jobs.into_iter().for_each(|job| simulation.finish(job));
+    let ours = |key: &&ObjectKey| simulation.cluster.slices.get(key).is_some();
+    let mut written: Vec<ObjectKey> = simulation
+        .cluster
+        .writes
+        .iter()
+        .filter_map(|write| match write {
+            Write::Create(key) | Write::Update(key) | Write::Delete(key) => Some(key).filter(ours).cloned(),
+            Write::Status(_) => None,
+        })
+        .collect();
+    written.sort();
+    prop_assert_eq!(written, slices.iter().cloned().collect::<Vec<_>>(), "slices that are written");
+    simulation.rest().await;
+    check(simulation)
+}
+
+/// Whether the service is valid now. What one selects that has become invalid is nobody's to say.
+fn is_valid(cluster: &Cluster, key: &ObjectKey) -> bool {
+    cluster.services.get(key).is_some_and(|service| service.spec.flaw.is_none())
+}
+
+fn holds_pod(slice: &MultiNetworkEndpointSlice, uid: &str) -> bool {
+    let targets = slice.spec.endpoints.iter().filter_map(|endpoint| endpoint.target_ref.as_ref());
+    targets.filter_map(|target| target.uid.as_deref()).any(|target| target == uid)
+}
+
+/// The slices of services in good order for which this is so.
+fn holding(cluster: &Cluster, is_so: impl Fn(&MultiNetworkEndpointSlice) -> bool) -> BTreeSet<ObjectKey> {
+    let services = cluster
+        .services
+        .iter()
+        .filter(|(_, service)| service.spec.flaw.is_none() && service.spec.selector.is_some());
+    let slices = services.flat_map(|(key, _)| slices_of(cluster, key));
+    slices.filter(|slice| is_so(slice)).map(crate::cluster::key_of).collect()
+}
+
+/// A controller that comes to this cluster finds nothing to do.
+pub(crate) fn a_newcomer_agrees(simulation: &Simulation) -> Checked {
+    let mut cluster = simulation.cluster.clone();
+    let undecided = undecided(simulation);
+    forget_watches(&mut cluster);
+    let newcomer = Simulation::new(simulation.limit(), cluster);
+    for service in newcomer.world.all_services().iter().filter(|service| !undecided.contains(service)) {
+        check_idle(&newcomer.world, service)?;
+    }
+    Ok(())
+}
+
+fn check_idle(world: &World, service: &ObjectKey) -> Checked {
+    let work = world.work(service);
+    prop_assert!(!work.doubtful);
+    prop_assert!(work.slices.is_empty(), "a newcomer writes {:#?} for {}", work.slices, service);
+    prop_assert!(work.mirrors.is_empty(), "a newcomer writes {:#?} for {}", work.mirrors, service);
+    let status = world.outcome(service, Ok(())).status;
+    prop_assert_eq!(status, None, "a newcomer's status of {}", service);
+    Ok(())
+}
+
+/// The services of pods with an address that several have, and of which the slices do not tell who had it first: a newcomer
+/// cannot know.
+fn undecided(simulation: &Simulation) -> BTreeSet<ObjectKey> {
+    let cluster = &simulation.cluster;
+    let sources = Sources::of(cluster);
+    let order = &simulation.told.order;
+    let mut services = BTreeSet::new();
+    for ((network, address), holders) in order.iter().filter(|(_, holders)| holders.len() > 1) {
+        let winner = order.winner(&sources, network, *address).map(|(_, uid)| uid);
+        let shown: BTreeSet<&str> = cluster
+            .slices
+            .iter()
+            .filter(|(key, slice)| shows_network(key, slice, network))
+            .flat_map(|(_, slice)| &slice.spec.endpoints)
+            .filter(|endpoint| endpoint.address() == Some(Ok(*address)))
+            .filter_map(|endpoint| endpoint.target_ref.as_ref()?.uid.as_deref())
+            .collect();
+        // The order of those who come after the winner is in the messages.
+        if shown != winner.into_iter().collect() || holders.len() > 2 {
+            let pods = holders.iter().filter_map(|(key, _)| Some((key, cluster.pods.get(key)?)));
+            services.extend(pods.flat_map(|(key, pod)| services_of(cluster.services.iter(), key, pod)));
+        }
+    }
+    services
+}
+
+fn shows_network(key: &ObjectKey, slice: &MultiNetworkEndpointSlice, network: &Network) -> bool {
+    let shown = &slice.spec.network;
+    (shown.kind.as_str(), shown.name.as_str()) == (network.kind, network.name.as_str())
+        && shown.namespace(&key.namespace).unwrap_or_default() == network.namespace
+}
+
+fn forget_watches(cluster: &mut Cluster) {
+    macro_rules! forget {
+        ($($field:ident)*) => {
+            $(
+                cluster.$field.pending.clear();
+                cluster.$field.past.clone_from(&cluster.$field.objects);
+                cluster.$field.is_broken = true;
+            )*
+        };
+    }
+    forget!(services pods claims devices nodes nads classes templates core_services slices mirrors);
+}

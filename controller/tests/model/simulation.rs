@@ -1,0 +1,249 @@
+//! A cluster with a controller: operations happen to it, until it comes to rest.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use multinet_controller::queue::Queue;
+use multinet_controller::work::OptionalApi;
+use multinet_controller::world::{Settings, World};
+use multinet_crds::NetworkKind;
+use multinet_runtime::ObjectKey;
+use tokio::time::timeout;
+
+use crate::clock;
+use crate::cluster::{Cluster, Written as _};
+use crate::edits;
+use crate::expected::{Network, services_of};
+use crate::objects::{Class, Nad, Template};
+use crate::operations::Operation;
+use crate::watches::{Kind, Told, Watches};
+use crate::writer::{Fate, Job};
+
+/// The zone of the services' host names.
+pub(crate) const ZONE: &str = "z.test";
+
+/// A pause that is longer than any of the queue's.
+const LONG: Duration = Duration::from_secs(100);
+
+pub(crate) struct Simulation {
+    pub(crate) cluster: Cluster,
+    pub(crate) told: Told,
+    pub(crate) world: World,
+    pub(crate) queue: Arc<Queue>,
+    limit: usize,
+    jobs: Vec<Job>,
+}
+
+impl Simulation {
+    /// A controller that starts in this cluster, and leads.
+    pub(crate) fn new(limit: usize, cluster: Cluster) -> Self {
+        let (world, queue) = controller(limit);
+        let mut simulation = Self { cluster, told: Told::default(), world, queue, limit, jobs: Vec::new() };
+        simulation.start(usize::MAX);
+        simulation
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(crate) fn watches(&mut self) -> Watches<'_> {
+        Watches { cluster: &mut self.cluster, told: &mut self.told, world: &self.world }
+    }
+
+    /// Lets an operation happen.
+    pub(crate) async fn take(&mut self, operation: &Operation) {
+        match operation.clone() {
+            Operation::Deliver(kind, count) => self.watches().deliver(kind, count),
+            Operation::DeliverAll => drop(self.watches().deliver_all()),
+            Operation::Lose(kind) => self.watches().lose(kind),
+            Operation::List(kind, ahead, breaks_off) => self.watches().list(kind, ahead, breaks_off),
+            Operation::Repeat(kind, place) => self.watches().repeat(kind, place),
+            Operation::Serve(api, is_served) => self.watches().serve(api, is_served),
+            Operation::Take => {
+                if let Some(turn) = self.queue.next().now_or_never() {
+                    self.jobs.push(Job::new(turn));
+                }
+            }
+            Operation::Step(place, fate) => {
+                if !self.jobs.is_empty() {
+                    let job = self.jobs.remove(place % self.jobs.len());
+                    self.jobs.extend(job.step(&self.world, &mut self.cluster, fate));
+                }
+            }
+            Operation::Work(count) => {
+                for _ in 0..count {
+                    let Some(turn) = self.queue.next().now_or_never() else { break };
+                    self.finish(Job::new(turn));
+                }
+            }
+            Operation::Wait => tokio::time::advance(Duration::from_secs(1)).await,
+            Operation::Rest => self.rest().await,
+            Operation::Lead => {
+                self.rest().await;
+                self.queue.close();
+                self.settle(false);
+                self.lead();
+            }
+            Operation::Restart(ahead) => self.restart(ahead),
+            other => change(&mut self.cluster, other),
+        }
+    }
+
+    /// Tells everything and does all work, until nothing is left to do.
+    ///
+    /// # Panics
+    /// If that never comes.
+    pub(crate) async fn rest(&mut self) {
+        for _ in 0..100 {
+            let mut is_busy = self.watches().deliver_all();
+            while let Some(job) = self.jobs.pop() {
+                self.finish(job);
+                is_busy = true;
+            }
+            for _ in 0..20 {
+                let Ok(turn) = timeout(LONG, self.queue.next()).await else { break };
+                self.finish(Job::new(turn));
+                is_busy = true;
+            }
+            if !is_busy {
+                return;
+            }
+        }
+        panic!("it never comes to rest; the last writes: {:?}", self.cluster.writes.iter().rev().take(9));
+    }
+
+    /// Takes all services out of the queue, in their order, as jobs.
+    pub(crate) fn take_all(&mut self) -> Vec<Job> {
+        std::iter::from_fn(|| self.queue.next().now_or_never()).map(Job::new).collect()
+    }
+
+    /// Does a job without trouble.
+    pub(crate) fn finish(&mut self, job: Job) {
+        let mut next = Some(job);
+        while let Some(job) = next {
+            next = job.step(&self.world, &mut self.cluster, Fate::Fine);
+        }
+    }
+
+    /// Has every service looked at, as a new leader does.
+    pub(crate) fn look_at_all(&mut self) {
+        self.world.all_services().iter().for_each(|service| self.queue.add(service));
+    }
+
+    /// The controller is killed, whatever it was at, and starts anew.
+    fn restart(&mut self, ahead: usize) {
+        self.jobs.clear();
+        (self.world, self.queue) = controller(self.limit);
+        self.told = Told::default();
+        self.start(ahead);
+    }
+
+    fn start(&mut self, ahead: usize) {
+        let (has_multus, has_dra) = (self.cluster.has_multus, self.cluster.has_dra);
+        let mut watches = self.watches();
+        watches.serve(OptionalApi::Multus, has_multus);
+        watches.serve(OptionalApi::Dra, has_dra);
+        // Some watch or other is the first one.
+        let mut kinds = Kind::ALL;
+        kinds.rotate_left(ahead % Kind::ALL.len());
+        for kind in kinds {
+            watches.list(kind, ahead, false);
+        }
+        self.settle(true);
+        self.lead();
+    }
+
+    fn lead(&mut self) {
+        self.queue.open();
+        self.look_at_all();
+    }
+
+    /// Who came first: who is published already. Where all were in the first lists, who would not be published anyway comes next,
+    /// since no service selects it; then who is older.
+    fn settle(&mut self, is_first: bool) {
+        let mut published: BTreeSet<(Network, IpAddr, String)> = BTreeSet::new();
+        for (key, slice) in &self.told.slices {
+            if slice.service().is_none() || slice.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let network = &slice.spec.network;
+            let namespace = network.namespace(&key.namespace).unwrap_or_default().to_owned();
+            let network = Network { kind: network.kind.as_str(), namespace, name: network.name.clone() };
+            for endpoint in &slice.spec.endpoints {
+                let target = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
+                if let (Some(Ok(address)), Some(uid)) = (endpoint.address(), target) {
+                    published.insert((network.clone(), address, uid));
+                }
+            }
+        }
+        let Told { services, pods, order, .. } = &mut self.told;
+        order.settle(|network, address, (key, uid)| {
+            let pod = pods.get(key);
+            let is_selected = pod.is_some_and(|pod| !services_of(services.iter(), key, pod).is_empty());
+            let is_published = published.contains(&(network.clone(), address, uid.clone()));
+            (!is_published, is_first.then(|| (is_selected, pod.map(|pod| pod.created), key.clone())))
+        });
+    }
+}
+
+fn controller(limit: usize) -> (World, Arc<Queue>) {
+    let queue = Arc::new(Queue::default());
+    let settings = Settings { zone: format!("{ZONE}."), limit, clock: clock::now };
+    (World::new(settings, Arc::clone(&queue)), queue)
+}
+
+/// Changes objects.
+fn change(cluster: &mut Cluster, operation: Operation) {
+    match operation {
+        Operation::Pod(key, pod) => edits::put_pod(cluster, &key, pod),
+        Operation::Recreate(key, pod) => {
+            cluster.pods.remove(&key);
+            edits::put_pod(cluster, &key, pod);
+        }
+        Operation::Ready(key, ready) => edits::change_pod(cluster, &key, |pod| edits::set_ready(pod, ready)),
+        Operation::Report(key, report) => edits::change_pod(cluster, &key, |pod| pod.report = report),
+        Operation::Terminate(key) => edits::change_pod(cluster, &key, |pod| pod.is_deleted = true),
+        Operation::RemovePod(key) => drop(cluster.pods.remove(&key)),
+        Operation::Claim(key, claim, reserved) => edits::put_claim(cluster, &key, claim, &reserved),
+        Operation::RemoveClaim(key) => drop(cluster.claims.remove(&key)),
+        Operation::Devices(key, Some(slice)) => cluster.put(&key, slice),
+        Operation::Devices(key, None) => drop(cluster.devices.remove(&key)),
+        Operation::Node(key, Some(node)) => cluster.put(&key, node),
+        Operation::Node(key, None) => drop(cluster.nodes.remove(&key)),
+        Operation::Network(kind, key, exists) => change_network(cluster, kind, &key, exists),
+        Operation::CoreService(key, Some(service)) => cluster.put(&key, service),
+        Operation::CoreService(key, None) => drop(cluster.core_services.remove(&key)),
+        Operation::Service(key, spec) => edits::put_service(cluster, &key, spec),
+        Operation::RecreateService(key, spec) => {
+            cluster.services.remove(&key);
+            edits::put_service(cluster, &key, spec);
+        }
+        Operation::TerminateService(key) => {
+            if let Some(mut service) = cluster.services.get(&key).cloned() {
+                service.is_deleted = true;
+                cluster.put(&key, service);
+            }
+        }
+        Operation::RemoveService(key) => drop(cluster.services.remove(&key)),
+        Operation::CollectGarbage => cluster.collect_garbage(),
+        Operation::Foreign(key, service, is_named) => edits::put_foreign(cluster, &key, service, is_named),
+        Operation::EditSlice(place, edit) => edits::edit_slice(cluster, place, edit),
+        Operation::EditMirror(place, edit) => edits::edit_mirror(cluster, place, edit),
+        other => unreachable!("{other:?} is no change of objects"),
+    }
+}
+
+fn change_network(cluster: &mut Cluster, kind: NetworkKind, key: &ObjectKey, exists: bool) {
+    match (kind, exists) {
+        (NetworkKind::NetworkAttachmentDefinition, true) => cluster.put(key, Nad),
+        (NetworkKind::NetworkAttachmentDefinition, false) => drop(cluster.nads.remove(key)),
+        (NetworkKind::DeviceClass, true) => cluster.put(key, Class),
+        (NetworkKind::DeviceClass, false) => drop(cluster.classes.remove(key)),
+        (NetworkKind::ResourceClaimTemplate, true) => cluster.put(key, Template),
+        (NetworkKind::ResourceClaimTemplate, false) => drop(cluster.templates.remove(key)),
+    }
+}

@@ -1,0 +1,82 @@
+//! Events for people.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use k8s_openapi::api::core::v1::ObjectReference;
+use multinet_controller::events::{Events, events};
+use multinet_controller::work::Notice;
+use multinet_runtime::Leadership;
+use prometheus_client::metrics::counter::Counter;
+use serde_json::json;
+
+use crate::fake::FakeApi;
+
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/vision/events";
+
+fn start() -> (Events, FakeApi, Counter) {
+    let (client, api) = FakeApi::new();
+    let lost = Counter::default();
+    let (events, publisher) = events(client, Leadership::always(), "controller-0", lost.clone());
+    tokio::spawn(publisher.run());
+    (events, api, lost)
+}
+
+fn notice(note: &str) -> Notice {
+    let regarding = ObjectReference {
+        api_version: Some("multinetwork.numaproj.io/v1alpha1".into()),
+        kind: Some("MultiNetworkService".into()),
+        namespace: Some("vision".into()),
+        name: Some("infer".into()),
+        uid: Some("u".into()),
+        ..ObjectReference::default()
+    };
+    Notice { regarding, warning: true, reason: "DuplicateAddress", note: note.into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repetition_is_counted_and_another_text_is_another_event() {
+    let (events, mut api, lost) = start();
+    events.publish(vec![notice("a")]);
+    let create = api.expect(Method::POST, EVENTS).await;
+    assert_eq!(create.at("/regarding/uid"), "u");
+    assert_eq!((create.at("/type"), create.at("/note")), (&json!("Warning"), &json!("a")));
+    assert_eq!(create.at("/reportingInstance"), "controller-0");
+    let name = create.at("/metadata/name").as_str().unwrap().to_owned();
+    create.store("1");
+
+    for count in [2, 3] {
+        events.publish(vec![notice("a")]);
+        let repeated = api.expect(Method::PATCH, &format!("{EVENTS}/{name}")).await;
+        assert_eq!(repeated.at("/series/count"), &json!(count));
+        repeated.json(StatusCode::OK, &json!({"metadata": {"name": name}}));
+    }
+    events.publish(vec![notice("b")]);
+    api.expect(Method::POST, EVENTS).await.store("2");
+    assert_eq!(lost.get(), 0);
+
+    // Nobody remembers it after a while.
+    tokio::time::sleep(Duration::from_secs(7 * 60)).await;
+    events.publish(vec![notice("a")]);
+    api.expect(Method::POST, EVENTS).await.store("3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_api_server_has_forgotten_is_made_again() {
+    let (events, mut api, _) = start();
+    events.publish(vec![notice("a"), notice("a")]);
+    api.expect(Method::POST, EVENTS).await.store("1");
+    api.expect(Method::PATCH, EVENTS).await.status_with(404, "not found", &json!({"kind": "events"}));
+    api.expect(Method::POST, EVENTS).await.store("2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_slow_api_server() {
+    let (events, mut api, lost) = start();
+    events.publish((0..1000).map(|number| notice(&number.to_string())).collect());
+    let _silent = api.expect(Method::POST, EVENTS).await;
+    assert!(lost.get() >= 700, "{}", lost.get());
+    let before = lost.get();
+    let _next = api.expect(Method::POST, EVENTS).await;
+    assert_eq!(lost.get(), before + 1, "the silent one is given up");
+}

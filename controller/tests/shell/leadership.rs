@@ -1,0 +1,143 @@
+//! Nothing is written by a process that does not lead.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Response, StatusCode};
+use kube::Client;
+use multinet_runtime::{Leadership, LeaseConfig, LeaseMetrics, lease};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::rig::{Rig, SLICES, pod, service};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An API server that knows one lease, and can be cut off.
+fn lease_server(is_cut: Arc<AtomicBool>) -> Client {
+    let stored = Arc::new(std::sync::Mutex::new(None::<Value>));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (stored, is_cut) = (Arc::clone(&stored), Arc::clone(&is_cut));
+        async move {
+            if is_cut.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            let method = request.method().clone();
+            let body: Value =
+                serde_json::from_slice(&request.into_body().collect_bytes().await?).unwrap_or_default();
+            let mut stored = stored.lock().unwrap();
+            if method != Method::GET {
+                let mut lease = body;
+                let version = stored.as_ref().and_then(|lease| lease["metadata"]["resourceVersion"].as_str());
+                let version: u32 = version.map_or(0, |version| version.parse().unwrap());
+                lease["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+                *stored = Some(lease);
+            }
+            let (code, body) = match &*stored {
+                Some(lease) => (StatusCode::OK, lease.clone()),
+                None => (
+                    StatusCode::NOT_FOUND,
+                    json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "", "reason": "NotFound", "code": 404,
+                        "details": {"kind": "leases", "name": "x"},
+                    }),
+                ),
+            };
+            Ok::<_, tower::BoxError>(
+                Response::builder().status(code).body(Body::from(body.to_string())).unwrap(),
+            )
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Leadership by that lease of 15 s.
+fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
+    let config = LeaseConfig {
+        namespace: "multinet-system".into(),
+        name: "multinet-controller".into(),
+        identity: "test".into(),
+        duration: 15 * SECOND,
+    };
+    let client = lease_server(Arc::clone(is_cut));
+    let shutdown = CancellationToken::new();
+    let metrics = LeaseMetrics::default();
+    let (leadership, campaign) = lease(client, config, metrics, shutdown, std::future::pending()).unwrap();
+    tokio::spawn(campaign);
+    leadership
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_writes_nothing_and_a_new_leader_everything() {
+    let is_cut = Arc::new(AtomicBool::new(true));
+    let mut rig = Rig::start(election(&is_cut), 32);
+    rig.pods(&[pod("infer-0", "infer", 1), pod("detect-0", "detect", 2)]);
+    rig.service(&service("infer", "infer"));
+    rig.api.quiet_for(120 * SECOND).await;
+    assert_eq!(rig.metric("multinet_controller_queue_depth"), 0.0, "nothing piles up");
+
+    rig.service(&service("detect", "detect"));
+    is_cut.store(false, Ordering::Relaxed);
+    let mut services = Vec::new();
+    for _ in 0..2 {
+        let create = rig.api.expect(Method::POST, SLICES).await;
+        services.push(create.at("/metadata/labels/multinetwork.numaproj.io~1service-name").clone());
+    }
+    services.sort_by_key(Value::to_string);
+    assert_eq!(services, ["detect", "infer"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_stops_in_time_and_begins_anew() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let mut rig = Rig::start(election(&is_cut), 32);
+    let (_, slice) = rig.settled().await;
+
+    is_cut.store(true, Ordering::Relaxed);
+    let cut = Instant::now();
+    // The last renewal was up to 2 s ago: writes begin until 8 s after the cut at least, and end by 13.5 s at most.
+    tokio::time::sleep(7 * SECOND).await;
+    rig.pods(&[pod("infer-1", "infer", 2)]);
+    let under_way = rig.api.expect(Method::PUT, SLICES).await;
+    rig.api.quiet_for(60 * SECOND).await;
+    assert!(under_way.is_given_up());
+    assert!(cut.elapsed() > 60 * SECOND);
+    rig.pods(&[pod("infer-2", "infer", 3)]);
+    rig.api.quiet_for(60 * SECOND).await;
+    assert_eq!(
+        rig.metric(
+            "multinet_controller_writes_total{kind=\"MultiNetworkEndpointSlice\",verb=\"update\",result=\"given_up\"}"
+        ),
+        1.0
+    );
+
+    // Somebody else has led meanwhile, and changed the slice.
+    is_cut.store(false, Ordering::Relaxed);
+    let update = rig.api.expect(Method::PUT, SLICES).await;
+    assert_eq!(update.at("/spec/endpoints").as_array().unwrap().len(), 3);
+    update.status(409, "the object has been modified");
+    let mut slice = slice;
+    slice["metadata"]["resourceVersion"] = "77".into();
+    rig.lists("infer", &[slice]).await;
+    let update = rig.api.expect(Method::PUT, SLICES).await;
+    assert_eq!(update.at("/metadata/resourceVersion"), "77");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_ends_with_the_term_it_began_in() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let mut rig = Rig::start(election(&is_cut), 32);
+    rig.settled().await;
+    is_cut.store(true, Ordering::Relaxed);
+    let cut = Instant::now();
+    tokio::time::sleep(7 * SECOND).await;
+    rig.pods(&[pod("infer-1", "infer", 2)]);
+    let under_way = rig.api.expect(Method::PUT, SLICES).await;
+    while !under_way.is_given_up() {
+        tokio::time::sleep(SECOND / 10).await;
+        assert!(cut.elapsed() < 14 * SECOND, "the lease may be somebody else's from now on");
+    }
+}

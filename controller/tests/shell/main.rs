@@ -1,0 +1,16 @@
+//! The shell against an API server that does what the test tells it to.
+//!
+//! Every request waits in [`fake::FakeApi`] until the test answers it, so each test reads as a conversation. What is decided is
+//! decided by the real [`World`](multinet_controller::world::World). Time is paused: pauses and limits pass at once, and
+//! can be measured exactly.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
+
+mod burst;
+mod events;
+mod failures;
+mod fake;
+mod leadership;
+mod optional;
+mod rig;
+mod steps;

@@ -1,0 +1,195 @@
+//! Optional API groups: in which version, since when, until when.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use multinet_controller::metrics::ApiMetrics;
+use multinet_controller::optional::OptionalApis;
+use multinet_controller::queue::Queue;
+use multinet_controller::world::{Settings, World};
+use multinet_runtime::{Readiness, WatchMetrics};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::fake::{FakeApi, Request, Stream};
+
+const NADS: &str = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions";
+
+struct Rig {
+    api: FakeApi,
+    readiness: Readiness,
+    registry: Registry,
+}
+
+fn start() -> Rig {
+    let (client, api) = FakeApi::new();
+    let settings = Settings { zone: "multinet.cluster.local".into(), limit: 100, clock: Timestamp::now };
+    let world = Arc::new(World::new(settings, Arc::new(Queue::default())));
+    let mut registry = Registry::default();
+    let (watches, apis) = (WatchMetrics::register(&mut registry), ApiMetrics::register(&mut registry));
+    let readiness = Readiness::default();
+    let asked = readiness.register("API groups");
+    let optional = OptionalApis::new(client, world, watches, apis, CancellationToken::new());
+    tokio::spawn(optional.run(readiness.clone(), asked));
+    Rig { api, readiness, registry }
+}
+
+/// The groups of an API server, each in these versions.
+fn groups(groups: &[(&str, &[&str])]) -> Value {
+    let version = |group: &str, version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let group = |(name, versions): &(&str, &[&str])| {
+        let versions: Vec<Value> = versions.iter().map(|each| version(name, each)).collect();
+        json!({"name": name, "versions": versions})
+    };
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.iter().map(group).collect::<Vec<_>>()})
+}
+
+impl Rig {
+    /// The API server is ready, and has these groups.
+    async fn begin(&mut self, found: &[(&str, &[&str])]) {
+        self.api.expect(http::Method::GET, "/readyz").await.text(StatusCode::OK, "ok");
+        self.poll(found).await;
+    }
+
+    /// The next request asks for the groups, which are these.
+    async fn poll(&mut self, found: &[(&str, &[&str])]) {
+        let request = self.api.expect(http::Method::GET, "/apis").await;
+        assert_eq!(request.uri.path(), "/apis");
+        request.json(StatusCode::OK, &groups(found));
+    }
+
+    /// The lists that have begun, by their path.
+    async fn lists(&mut self) -> Vec<Request> {
+        let mut lists = Vec::new();
+        while let Some(request) = self.api.now().await {
+            assert_eq!(request.query("sendInitialEvents").as_deref(), Some("true"), "{request:?}");
+            lists.push(request);
+        }
+        lists.sort_by_key(|request| request.uri.path().to_owned());
+        lists
+    }
+
+    fn is_served(&self, group: &str) -> bool {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text.contains(&format!("multinet_controller_api_served{{group=\"{group}\"}} 1"))
+    }
+}
+
+fn paths(requests: &[Request]) -> Vec<&str> {
+    requests.iter().map(|request| request.uri.path()).collect()
+}
+
+fn answer(lists: Vec<Request>) -> Vec<Stream> {
+    let streams: Vec<Stream> = lists.into_iter().map(Request::stream).collect();
+    streams.iter().for_each(Stream::end_of_list);
+    streams
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_for_absent_before_the_api_server_is_ready() {
+    let mut rig = start();
+    rig.api.expect(http::Method::GET, "/readyz").await.text(StatusCode::INTERNAL_SERVER_ERROR, "not yet");
+    rig.api.expect(http::Method::GET, "/readyz").await.refuse();
+    assert!(!rig.readiness.is_ready());
+    rig.begin(&[("apps", &["v1"])]).await;
+    rig.api.quiet().await;
+    assert!(rig.readiness.is_ready(), "a cluster need not have them");
+    assert!(!rig.is_served("k8s.cni.cncf.io") && !rig.is_served("resource.k8s.io"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_may_not_ask_for_readiness_need_not() {
+    let mut rig = start();
+    rig.api.expect(http::Method::GET, "/readyz").await.status(403, "forbidden");
+    rig.poll(&[]).await;
+    rig.api.quiet().await;
+    assert!(rig.readiness.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_there_from_the_start_is_waited_for() {
+    let mut rig = start();
+    rig.begin(&[("k8s.cni.cncf.io", &["v1"]), ("resource.k8s.io", &["v1beta1", "v1beta2"])]).await;
+    let lists = rig.lists().await;
+    assert_eq!(
+        paths(&lists),
+        [
+            NADS,
+            "/apis/resource.k8s.io/v1beta2/deviceclasses",
+            "/apis/resource.k8s.io/v1beta2/resourceclaims",
+            "/apis/resource.k8s.io/v1beta2/resourceclaimtemplates",
+            "/apis/resource.k8s.io/v1beta2/resourceslices",
+        ]
+    );
+    assert!(!rig.readiness.is_ready());
+    let _streams = answer(lists);
+    rig.readiness.until_ready().await;
+    assert!(rig.is_served("k8s.cni.cncf.io") && rig.is_served("resource.k8s.io"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_appears_later_is_picked_up_without_making_anybody_wait() {
+    let mut rig = start();
+    rig.begin(&[]).await;
+    rig.poll(&[("k8s.cni.cncf.io", &["v1"])]).await;
+    let lists = rig.lists().await;
+    assert_eq!(paths(&lists), [NADS]);
+    assert!(rig.readiness.is_ready(), "it was ready before");
+    let _streams = answer(lists);
+    rig.api.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_is_dropped_after_a_while_and_picked_up_again() {
+    let mut rig = start();
+    let there: &[(&str, &[&str])] = &[("k8s.cni.cncf.io", &["v1"])];
+    rig.begin(there).await;
+    let streams = answer(rig.lists().await);
+    // An API server that cannot be asked says nothing about what it has.
+    for _ in 0..20 {
+        rig.api.expect(http::Method::GET, "/apis").await.refuse();
+        streams[0].nothing_new();
+    }
+    assert!(rig.is_served("k8s.cni.cncf.io"));
+    let mut looks = 0;
+    while rig.is_served("k8s.cni.cncf.io") {
+        assert!(!streams[0].is_closed());
+        rig.poll(&[]).await;
+        streams[0].nothing_new();
+        rig.api.quiet().await;
+        looks += 1;
+        assert!(looks < 10);
+    }
+    assert!(looks > 5, "{looks} looks are less than 30 s");
+    assert!(streams[0].is_closed());
+    rig.poll(there).await;
+    assert_eq!(paths(&rig.lists().await), [NADS]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_is_watched_instead_once_the_old_one_is_gone() {
+    let mut rig = start();
+    rig.begin(&[("resource.k8s.io", &["v1beta1"])]).await;
+    let old = answer(rig.lists().await);
+    rig.poll(&[("resource.k8s.io", &["v1", "v1beta1"])]).await;
+    assert!(rig.lists().await.is_empty() && !old[0].is_closed());
+    let lists = loop {
+        old.iter().for_each(Stream::nothing_new);
+        match rig.api.next().await {
+            request if request.uri.path() == "/apis" => {
+                request.json(StatusCode::OK, &groups(&[("resource.k8s.io", &["v1"])]));
+            }
+            first => {
+                let mut lists = rig.lists().await;
+                lists.push(first);
+                break lists;
+            }
+        }
+    };
+    assert_eq!(lists.len(), 4);
+    assert!(lists.iter().all(|list| list.uri.path().starts_with("/apis/resource.k8s.io/v1/")));
+    assert!(old.iter().all(Stream::is_closed), "both at once would contradict each other");
+}

@@ -1,0 +1,201 @@
+//! A running writer, and everything that can be seen of it.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use http::Method;
+use jiff::Timestamp;
+use multinet_controller::events::events;
+use multinet_controller::metrics::{self, WriterMetrics};
+use multinet_controller::queue::Queue;
+use multinet_controller::views;
+use multinet_controller::world::{Settings, World};
+use multinet_controller::writer::Writer;
+use multinet_crds::MultiNetworkService;
+use multinet_runtime::{Index, Leadership, ObjectKey};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::subscriber::DefaultGuard;
+
+use crate::fake::{FakeApi, Request};
+
+pub(crate) const SLICES: &str =
+    "/apis/multinetwork.numaproj.io/v1alpha1/namespaces/vision/multinetworkendpointslices";
+pub(crate) const MIRRORS: &str = "/apis/discovery.k8s.io/v1/namespaces/vision/endpointslices";
+
+pub(crate) struct Rig {
+    pub(crate) api: FakeApi,
+    pub(crate) world: Arc<World>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
+    registry: Registry,
+    logs: Logs,
+    _logger: DefaultGuard,
+}
+
+impl Rig {
+    /// A writer that leads and has nothing to do.
+    pub(crate) fn leading() -> Self {
+        Self::start(Leadership::always(), 32)
+    }
+
+    /// A writer with at most so many requests under way.
+    pub(crate) fn start(leadership: Leadership, concurrency: usize) -> Self {
+        let logs = Logs::default();
+        let sink = logs.clone();
+        let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
+        let logger = tracing::subscriber::set_default(logger);
+        let (client, api) = FakeApi::new();
+        let queue = Arc::new(Queue::default());
+        let settings = Settings { zone: "multinet.cluster.local".into(), limit: 100, clock: Timestamp::now };
+        let world = Arc::new(World::new(settings, Arc::clone(&queue)));
+        let metrics = WriterMetrics::default();
+        let mut registry = Registry::default();
+        metrics::register(&mut registry, &metrics, Arc::clone(&world), Arc::clone(&queue));
+        // Nobody reads the notices here.
+        let (events, _) = events(client.clone(), leadership.clone(), "test", Default::default());
+        let shared = (Arc::clone(&world), queue);
+        let writer = Writer::new(client, shared, leadership, events, metrics, concurrency);
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(writer.run(shutdown.clone()));
+        Self { api, world, shutdown, task, registry, logs, _logger: logger }
+    }
+
+    /// The watch tells of a service.
+    pub(crate) fn service(&self, service: &Value) {
+        let service: MultiNetworkService = serde_json::from_value(service.clone()).unwrap();
+        self.world.apply(service);
+        Index::<MultiNetworkService>::commit(&*self.world);
+    }
+
+    /// The watch tells that a service is gone.
+    pub(crate) fn service_gone(&self, name: &str) {
+        Index::<MultiNetworkService>::delete(&*self.world, &key(name));
+        Index::<MultiNetworkService>::commit(&*self.world);
+    }
+
+    /// The watch tells of pods in one burst.
+    pub(crate) fn pods(&self, pods: &[Value]) {
+        for pod in pods {
+            let pod: views::Pod = serde_json::from_value(pod.clone()).unwrap();
+            self.world.apply(pod);
+        }
+        Index::<views::Pod>::commit(&*self.world);
+    }
+
+    /// The watch tells that a pod is gone.
+    pub(crate) fn pod_gone(&self, name: &str) {
+        Index::<views::Pod>::delete(&*self.world, &key(name));
+        Index::<views::Pod>::commit(&*self.world);
+    }
+
+    /// A service with one pod, its slice and its status; the slice is at version 10. Returns service and slice.
+    pub(crate) async fn settled(&mut self) -> (Value, Value) {
+        let service = service("infer", "infer");
+        self.pods(&[pod("infer-0", "infer", 1)]);
+        self.service(&service);
+        let slice = self.api.expect(Method::POST, SLICES).await.store("10");
+        self.status_of("infer").await.apply_to(&service, "11");
+        self.api.quiet().await;
+        (service, slice)
+    }
+
+    /// The next request, which has to be for the status of that service.
+    pub(crate) async fn status_of(&mut self, name: &str) -> Request {
+        self.api.expect(Method::PATCH, &format!("/multinetworkservices/{name}/status")).await
+    }
+
+    /// The next two requests have to be lists of a service's slices and mirrors. They are answered.
+    pub(crate) async fn lists(&mut self, service: &str, slices: &[Value]) {
+        for _ in 0..2 {
+            let request = self.api.expect(Method::GET, "slices").await;
+            let selector = request.query("labelSelector").unwrap();
+            let managed = if request.uri.path() == SLICES {
+                "multinetwork.numaproj.io%2Fmanaged-by"
+            } else {
+                assert_eq!(request.uri.path(), MIRRORS);
+                "endpointslice.kubernetes.io%2Fmanaged-by"
+            };
+            let name = "multinetwork.numaproj.io%2Fservice-name";
+            assert_eq!(selector, format!("{managed}%3Dmultinet-controller%2C{name}%3D{service}"));
+            assert_eq!(request.query("resourceVersion"), None, "as new as can be");
+            if request.uri.path() == SLICES {
+                request.list("MultiNetworkEndpointSlice", slices);
+            } else {
+                request.list("EndpointSlice", &[]);
+            }
+        }
+    }
+
+    /// The lines of a level that have been logged, and that contain `text`.
+    pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
+        let logs = String::from_utf8(self.logs.0.lock().unwrap().clone()).unwrap();
+        logs.lines().filter(|line| line.contains(level) && line.contains(text)).count()
+    }
+
+    /// The value of a metric, as it is scraped.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name} is missing in:\n{text}")).parse().unwrap()
+    }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "vision".into(), name: name.into() }
+}
+
+/// A service that selects pods of that app on the network `rdma-a`.
+pub(crate) fn service(name: &str, app: &str) -> Value {
+    json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService",
+        "metadata": {
+            "name": name, "namespace": "vision", "uid": format!("uid-of-{name}"), "resourceVersion": "1", "generation": 1,
+        },
+        "spec": {
+            "selector": {"matchLabels": {"app": app}},
+            "networks": [{"kind": "NetworkAttachmentDefinition", "name": "rdma-a"}],
+            "ports": [{"name": "rdma", "port": 18515, "protocol": "TCP"}],
+            "ipFamilies": ["IPv4", "IPv6"],
+        },
+    })
+}
+
+/// A ready pod with the address `192.168.0.<last>` on the network `rdma-a`.
+pub(crate) fn pod(name: &str, app: &str, last: u8) -> Value {
+    let attached = json!([
+        {"name": "cbr0", "default": true, "ips": ["10.244.0.7"]},
+        {"name": "vision/rdma-a", "interface": "net1", "ips": [format!("192.168.0.{last}")]},
+    ]);
+    json!({
+        "metadata": {
+            "name": name, "namespace": "vision", "uid": format!("uid-of-{name}"), "labels": {"app": app},
+            "creationTimestamp": "2026-11-21T09:00:00Z",
+            "annotations": {"k8s.v1.cni.cncf.io/network-status": attached.to_string()},
+        },
+        "spec": {"nodeName": "worker-a"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+/// The addresses in a slice.
+pub(crate) fn addresses(slice: &Value) -> Vec<String> {
+    let endpoints = slice["spec"]["endpoints"].as_array().unwrap();
+    endpoints.iter().map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect()
+}
+
+#[derive(Clone, Default)]
+struct Logs(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Logs {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
