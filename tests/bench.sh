@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Writes docs/benchmarks.md: multinet-dns next to CoreDNS, in the same run. Takes about five minutes.
+# Compares multinet-dns with CoreDNS, in the same run, and writes the result into docs/benchmarks.md. Takes about five minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests/tools/packages.sh
 tests/tools/build.sh >/dev/null
 cargo build --release -p multinet-dns
-MULTINET_DNS_BIN=${CARGO_TARGET_DIR:-target}/release/multinet-dns
-MULTINET_DNS_BIN=$(realpath "$MULTINET_DNS_BIN")
+MULTINET_DNS_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/release/multinet-dns")
 export MULTINET_DNS_BIN
-page=$(mktemp)
-trap 'rm -f "$page"' EXIT
+part=$(mktemp)
+trap 'rm -f "$part"' EXIT
 # What is measured are the servers; who measures may be a debug build.
-cargo run -p multinet-tests --bin bench >"$page"
-cat "$page" >docs/benchmarks.md
+cargo run -p multinet-tests --bin bench >"$part"
+tests/bench-page.sh bench <"$part"

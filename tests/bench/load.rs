@@ -1,11 +1,11 @@
 //! Load by dnsperf, and what it costs the server.
 
-use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_tests::usage::cpu_seconds;
 use tempfile::NamedTempFile;
 
 use crate::data::{Kind, SMALL};
@@ -83,12 +83,6 @@ impl Drop for Background {
     }
 }
 
-/// Resident set of a process in MiB.
-pub(crate) fn resident_mebibytes(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    Ok(field(&status, "VmRSS:")?.parse::<f64>()? / 1024.0)
-}
-
 fn query_file(kind: Kind, question: Question) -> Result<NamedTempFile> {
     let mut file = NamedTempFile::new()?;
     for service in 0..SMALL.services {
@@ -117,17 +111,6 @@ fn pin(pid: u32, core: u32) -> Result<()> {
         Command::new("taskset").args(["-a", "-c", "-p", &core.to_string(), &pid.to_string()]).output()?;
     ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
-}
-
-/// User and system time of a process so far, in seconds.
-fn cpu_seconds(pid: u32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field, the name, may hold spaces; it ends with the last parenthesis.
-    let (_, rest) = stat.rsplit_once(')').context("an odd /proc/PID/stat")?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("a short line")?.parse()?) };
-    // Linux shows hundredths of a second to programs, whatever the kernel counts by.
-    Ok((ticks(11)? + ticks(12)?) / 100.0)
 }
 
 /// The first word behind `label`.

@@ -1,5 +1,5 @@
 //! Compares `multinet-dns` with CoreDNS' kubernetes plugin, both fed with the same data by the same API server, and
-//! prints the page `docs/benchmarks.md`.
+//! prints their part of `docs/benchmarks.md`.
 //!
 //! Run by `make bench`, on release builds. Every load is bounded and on loopback.
 
@@ -17,10 +17,11 @@ use anyhow::{Context as _, Result};
 use multinet_tests::cluster::Cluster;
 use multinet_tests::coredns::CoreDns;
 use multinet_tests::replica::{Options, Replica};
+use multinet_tests::usage::resident_mebibytes;
 use multinet_tests::wait::eventually;
 
 use crate::data::{Kind, LARGE, SMALL};
-use crate::load::{Question, cpu_per_query, resident_mebibytes};
+use crate::load::{Question, cpu_per_query};
 
 /// How often each load is repeated; medians are shown.
 const ROUNDS: usize = 3;
@@ -104,19 +105,18 @@ fn page(queries: &str, delays: &str, small: (f64, f64), large: (f64, f64)) -> Re
     let version = String::from_utf8(Command::new("uname").arg("-sm").output()?.stdout)?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
-        "# Benchmarks\n\n\
-         Written by `make bench`; do not edit. The peer is CoreDNS 1.14.7 with its kubernetes plugin, in the same run, with the\n\
-         same data in the same API server: for every MultiNetworkService a headless Service, for every slice an EndpointSlice.\n\
-         Machine: {cores} cores, {}. Absolute figures depend on it; the ratios are what to look at.\n\n\
-         ## CPU per query\n\n\
+        "Written by `make bench`. The peer is CoreDNS 1.14.7 with its kubernetes plugin, in the same run, with the same data in\n\
+         the same API server: for every MultiNetworkService a headless Service, for every slice an EndpointSlice. Machine:\n\
+         {cores} cores, {}.\n\n\
+         ### CPU per query\n\n\
          User and system time of the server's process in microseconds, over UDP on loopback, server and dnsperf on a core\n\
          each; median of {ROUNDS} rounds. {} services of {} endpoints.\n\n\
          | question | multinet-dns | CoreDNS | CoreDNS / multinet-dns |\n|---|---|---|---|\n{queries}\n\
-         ## Memory\n\n\
+         ### Memory\n\n\
          Resident set in MiB after start and sync.\n\n\
          | endpoints | multinet-dns | CoreDNS | CoreDNS / multinet-dns |\n|---|---|---|---|\n\
          | {} | {:.0} | {:.0} | {:.1} |\n| {} | {:.0} | {:.0} | {:.1} |\n\n\
-         ## From change to answer\n\n\
+         ### From slice to answer\n\n\
          From sending the PATCH of a slice to the API server until a query is answered with the changed address,\n\
          {} changes one after the other, in milliseconds. Under load, each server answers 10,000 queries a second meanwhile.\n\n\
          | | p50 | p99 |\n|---|---|---|\n{delays}",

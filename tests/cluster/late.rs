@@ -107,7 +107,7 @@ async fn permission_comes_later() -> Result<()> {
     stays_unready(&replica, &namespace.domain("infer"), "forbidden").await?;
 
     // The binding that we ship, for this test's ServiceAccount.
-    let shipped = std::fs::read_to_string(repository().join("deploy/dns-server/rbac.yaml"))?;
+    let shipped = std::fs::read_to_string(repository().join("deploy/kustomize/base/dns-rbac.yaml"))?;
     let mut binding = parse(&shipped)?
         .into_iter()
         .find(|object| object.types.as_ref().is_some_and(|types| types.kind == "ClusterRoleBinding"))

@@ -2,9 +2,12 @@
 
 mod caching;
 mod coredns;
+mod deploy;
+mod examples;
 mod failover;
 mod faults;
 mod follow;
+mod install;
 mod late;
 mod node_local;
 mod quickstart;

@@ -6,44 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use multinet_tests::markdown::{Example, examples};
 use multinet_tests::server::{Flags, Server};
 
 /// The repository's root.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// A command and the output that is shown for it.
-#[derive(Debug, PartialEq, Eq)]
-struct Example {
-    command: String,
-    output: Vec<String>,
-}
-
-/// The commands in fenced blocks, of whichever program. A backslash at a line's end goes on with the next.
-fn examples(markdown: &str) -> Vec<Example> {
-    let mut examples: Vec<Example> = Vec::new();
-    let mut in_block = false;
-    let mut of_this_block = 0;
-    for line in markdown.replace("\\\n", "").lines() {
-        let line = line.trim_end();
-        if line.trim_start().starts_with("```") {
-            in_block = !in_block;
-            of_this_block = examples.len();
-        } else if in_block && line.starts_with("$ ") {
-            examples.push(Example { command: line["$ ".len()..].to_owned(), output: Vec::new() });
-        } else if in_block
-            && examples.len() > of_this_block
-            && let Some(example) = examples.last_mut()
-        {
-            example.output.push(line.to_owned());
-        }
-    }
-    for example in &mut examples {
-        while example.output.last().is_some_and(String::is_empty) {
-            example.output.pop();
-        }
-    }
-    examples
-}
 
 /// Runs `dig` as the README says, but at the server of this test.
 fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
@@ -93,28 +60,4 @@ fn the_readmes_dig_commands_print_what_it_says() -> Result<()> {
         );
     }
     Ok(())
-}
-
-#[test]
-fn examples_are_found() {
-    let markdown = "\
-text
-```console
-$ one \\
-    more
-1
-2
-
-$ two
-```
-$ not here
-```
-output of nothing
-```
-";
-    let example = |command: &str, output: &[&str]| Example {
-        command: command.to_owned(),
-        output: output.iter().map(|line| (*line).to_owned()).collect(),
-    };
-    assert_eq!(examples(markdown), [example("one     more", &["1", "2"]), example("two", &[])]);
 }

@@ -1,4 +1,4 @@
-//! A real control plane on loopback: etcd and kube-apiserver.
+//! A real control plane: etcd and kube-apiserver; and, where a test needs them, kube-controller-manager and kube-scheduler.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,16 +26,22 @@ use crate::tools::{repository, tool};
 /// How long a part of the control plane may take to start. It takes seconds, but the machine may be busy.
 const START: Duration = Duration::from_secs(90);
 
+/// The address of the Service `kubernetes`, and so the one that a pod's in-cluster configuration names.
+pub const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+
 /// A running control plane, with nothing in it but what Kubernetes itself puts there.
 #[derive(Debug)]
 pub struct Cluster {
     // Before the folder that they write to, so that they are dropped first.
+    scheduler: Option<Process>,
+    controller_manager: Option<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
     etcd_port: u16,
     etcd_peer_port: u16,
     apiserver_port: u16,
     apiserver_flags: Vec<String>,
+    has_pods: bool,
     authority: Authority,
     server: Certificate,
     tokens: Certificate,
@@ -52,17 +58,30 @@ impl Cluster {
 
     /// Starts a control plane with more flags for the API server.
     pub async fn start_with(apiserver_flags: &[&str]) -> Result<Self> {
+        Self::start_at(free_port()?, false, apiserver_flags).await
+    }
+
+    /// Starts a control plane for pods that a kubelet runs: its API server listens where the Service `kubernetes` says, at
+    /// every address of this network namespace, and gives each pod the token of its ServiceAccount.
+    pub async fn start_for_pods(apiserver_flags: &[&str]) -> Result<Self> {
+        Self::start_at(443, true, apiserver_flags).await
+    }
+
+    async fn start_at(port: u16, has_pods: bool, apiserver_flags: &[&str]) -> Result<Self> {
         let folder = TempDir::with_prefix("multinet-cluster-")?;
         let pki = folder.path().join("pki");
         let authority = Authority::new(&pki)?;
         let mut cluster = Self {
+            scheduler: None,
+            controller_manager: None,
             apiserver: None,
             etcd: None,
             etcd_port: free_port()?,
             etcd_peer_port: free_port()?,
-            apiserver_port: free_port()?,
+            apiserver_port: port,
             apiserver_flags: apiserver_flags.iter().map(|&flag| flag.to_owned()).collect(),
-            server: authority.server("kubernetes.default.svc")?,
+            has_pods,
+            server: authority.server_at("kubernetes.default.svc", SERVICE_ADDRESS)?,
             tokens: pki::key_pair(&pki, "service-accounts")?,
             admin: folder.path().join("admin.kubeconfig"),
             authority,
@@ -145,9 +164,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Applies the ServiceAccount and the ClusterRole that we ship for `multinet-dns`.
+    /// Applies the ServiceAccounts and the roles that we ship.
     pub async fn apply_rbac(&self) -> Result<()> {
-        self.objects().await?.apply_file(&repository().join("deploy/dns-server/rbac.yaml")).await?;
+        let objects = self.objects().await?;
+        for file in ["namespace.yaml", "dns-rbac.yaml", "controller-rbac.yaml"] {
+            objects.apply_file(&repository().join("deploy/kustomize/base").join(file)).await?;
+        }
         Ok(())
     }
 
@@ -180,6 +202,11 @@ impl Cluster {
         self.service_account_kubeconfig("multinet-system", "multinet-dns", server).await
     }
 
+    /// A kubeconfig file for `multinet-controller` with the ServiceAccount that we ship.
+    pub async fn controller_kubeconfig(&self, server: SocketAddr) -> Result<PathBuf> {
+        self.service_account_kubeconfig("multinet-system", "multinet-controller", server).await
+    }
+
     fn write_kubeconfig(&self, path: &Path, server: SocketAddr, user: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
@@ -208,7 +235,7 @@ impl Cluster {
         command
             .arg(format!("--etcd-servers={}", self.etcd_url()))
             .arg(format!("--secure-port={}", self.apiserver_port))
-            .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+            .args(self.audience())
             .arg(flag("--tls-cert-file", &self.server.cert))
             .arg(flag("--tls-private-key-file", &self.server.key))
             .arg(flag("--client-ca-file", &self.authority.ca()))
@@ -218,7 +245,6 @@ impl Cluster {
             .arg(flag("--service-account-signing-key-file", &self.tokens.key))
             .arg("--service-cluster-ip-range=10.96.0.0/16")
             .arg("--authorization-mode=RBAC")
-            .arg("--disable-admission-plugins=ServiceAccount")
             .arg("--endpoint-reconciler-type=none")
             .arg("--allow-privileged")
             .args(&self.apiserver_flags);
@@ -232,6 +258,75 @@ impl Cluster {
             .await?;
         self.apiserver = Some(process);
         Ok(())
+    }
+
+    /// The API server gets these flags, beside those that it always has, the next time that it is started.
+    pub fn set_apiserver_flags(&mut self, flags: &[&str]) {
+        self.apiserver_flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+    }
+
+    /// The flags that say for whom the API server is there.
+    fn audience(&self) -> &'static [&'static str] {
+        if self.has_pods {
+            &[
+                "--bind-address=0.0.0.0",
+                "--advertise-address=10.96.0.1", // or it would look for a default route
+                "--kubelet-preferred-address-types=InternalIP",
+            ]
+        } else {
+            // Nobody would make the ServiceAccounts and tokens that this plugin asks for.
+            const WITHOUT: &str = "--disable-admission-plugins=ServiceAccount";
+            &["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", WITHOUT]
+        }
+    }
+
+    /// Starts kube-controller-manager with these controllers, separated by commas, and waits until they run.
+    pub async fn start_controller_manager(&mut self, controllers: &str) -> Result<()> {
+        self.kill_controller_manager()?;
+        let mut command = Command::new(tool("kube-controller-manager")?);
+        command
+            .args(self.component_flags())
+            .arg(format!("--controllers={controllers}"))
+            .arg("--use-service-account-credentials=false")
+            .arg(flag("--root-ca-file", &self.authority.ca()))
+            .arg(flag("--service-account-private-key-file", &self.tokens.key))
+            .arg("--v=1"); // says when the controllers start
+        let log = self.folder().join("kube-controller-manager.log");
+        let mut process = Process::spawn(&mut command, &log)?;
+        process.logged("\"Controller starting", START).await?;
+        self.controller_manager = Some(process);
+        Ok(())
+    }
+
+    /// The process id of the API server, if it runs.
+    pub fn apiserver_pid(&self) -> Option<u32> {
+        self.apiserver.as_ref().map(Process::pid)
+    }
+
+    /// The process id of kube-controller-manager, if it runs.
+    pub fn controller_manager_pid(&self) -> Option<u32> {
+        self.controller_manager.as_ref().map(Process::pid)
+    }
+
+    /// SIGKILL to kube-controller-manager.
+    pub fn kill_controller_manager(&mut self) -> Result<()> {
+        self.controller_manager.take().map_or(Ok(()), |mut process| process.kill())
+    }
+
+    /// Starts kube-scheduler. Pods are scheduled a little later.
+    pub fn start_scheduler(&mut self) -> Result<()> {
+        let mut command = Command::new(tool("kube-scheduler")?);
+        command.args(self.component_flags());
+        let log = self.folder().join("kube-scheduler.log");
+        self.scheduler = Some(Process::spawn(&mut command, &log)?);
+        Ok(())
+    }
+
+    /// What controller manager and scheduler have in common: everything is allowed to them, and they listen nowhere.
+    fn component_flags(&self) -> Vec<String> {
+        let kubeconfigs = ["--kubeconfig", "--authentication-kubeconfig", "--authorization-kubeconfig"];
+        let kubeconfigs = kubeconfigs.iter().map(|name| flag(name, &self.admin));
+        kubeconfigs.chain(["--leader-elect=false", "--secure-port=0"].map(ToOwned::to_owned)).collect()
     }
 
     /// SIGKILL to etcd.

@@ -1,5 +1,6 @@
 //! Plain HTTP, for what has no client library of its own.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,6 +26,17 @@ pub async fn get(url: &str) -> Result<String> {
 pub async fn get_any(url: &str) -> Result<(StatusCode, String)> {
     let response = client()?.get(url).send().await.with_context(|| format!("GET {url}"))?;
     Ok((response.status(), response.text().await?))
+}
+
+/// The sum of a metric's samples whose names and labels begin with `prefix`; zero while there is none, but an error if there
+/// is no such metric.
+pub async fn metric(admin: SocketAddr, prefix: &str) -> Result<u64> {
+    let metrics = get(&format!("http://{admin}/metrics")).await?;
+    let name = prefix.split('{').next().unwrap_or(prefix);
+    let name = name.trim_end_matches("_total").trim_end_matches("_count");
+    ensure!(metrics.contains(&format!("# TYPE {name} ")), "there is no metric {name}");
+    let samples = metrics.lines().filter(|line| line.starts_with(prefix));
+    samples.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
 }
 
 /// Posts JSON, and returns the JSON that comes back.

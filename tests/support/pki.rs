@@ -47,8 +47,15 @@ impl Authority {
 
     /// A server's certificate for loopback and the DNS name `name`, which also names the files.
     pub fn server(&self, name: &str) -> Result<Certificate> {
+        self.server_at(name, Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same, for one more address.
+    pub fn server_at(&self, name: &str, address: Ipv4Addr) -> Result<Certificate> {
         let mut params = CertificateParams::new([name.to_owned()])?;
-        params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        for address in [Ipv4Addr::LOCALHOST, address] {
+            params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(address)));
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(name, params)
     }

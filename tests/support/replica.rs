@@ -136,11 +136,7 @@ impl Replica {
     /// The sum of a metric's samples whose names and labels begin with `prefix`; zero while there is none, but
     /// an error if there is no such metric.
     pub async fn metric(&self, prefix: &str) -> Result<u64> {
-        let metrics = http::get(&format!("http://{}/metrics", self.admin)).await?;
-        let name = prefix.split('{').next().unwrap_or(prefix).trim_end_matches("_total");
-        ensure!(metrics.contains(&format!("# TYPE {name} ")), "there is no metric {name}");
-        let samples = metrics.lines().filter(|line| line.starts_with(prefix));
-        samples.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+        http::metric(self.admin, prefix).await
     }
 
     /// Waits until the data of an answer are these, in any order; none for a name that does not exist.

@@ -221,9 +221,14 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Resu
     }
 }
 
-/// The program, not yet started, in an environment without any `MULTINET_` variable.
+/// The program, not yet started.
 pub fn command() -> Result<Command> {
-    let mut command = Command::new(workspace_binary("multinet-dns", "MULTINET_DNS_BIN")?);
+    program("multinet-dns", "MULTINET_DNS_BIN")
+}
+
+/// A [binary of this workspace](workspace_binary), not yet started, in an environment without any `MULTINET_` variable.
+pub fn program(name: &str, variable: &str) -> Result<Command> {
+    let mut command = Command::new(workspace_binary(name, variable)?);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_")) {
         command.env_remove(name);
     }

@@ -10,6 +10,12 @@ needed=(
   "dnsperf    dnsperf"
   "g++        g++"
   "shellcheck shellcheck"
+  "containerd containerd"
+  "runc       runc"
+  "busybox    busybox-static"
+  "ip         iproute2"
+  "iptables   iptables"
+  "conntrack  conntrack"
 )
 
 missing=()

@@ -1,0 +1,240 @@
+//! From a pod's change to the answer: one at a time, one after the other without waiting, and many at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, Member};
+use crate::samples::Samples;
+use crate::stage::{Side, Stage};
+use crate::watcher::{Expected, Sight, Watcher};
+
+/// What is left to settle between two single changes: kube-controller-manager, which may send 20 requests a second, has its
+/// turn every third time.
+const BETWEEN: Duration = Duration::from_millis(12);
+
+/// How long kube-controller-manager needs to be allowed a burst of requests again.
+const RECOVERY: Duration = Duration::from_secs(2);
+
+/// How many times the sides take turns in the changes that are not waited for.
+pub(crate) const ROUNDS: usize = 5;
+
+/// How many services have a pod that changes in a burst.
+pub(crate) const BURST: usize = 100;
+
+/// The pods that change. All that is one side's is nobody else's, so that sides can take turns without being stopped.
+pub(crate) struct Fleets {
+    /// One service each, in the order of [`Side::BOTH`]: pods that get ready and not ready.
+    pub(crate) single: [Flipping; 2],
+    /// One service of ready pods.
+    pub(crate) attached: Fleet,
+    /// Many services each.
+    pub(crate) burst: [Flipping; 2],
+    /// How often a pod got another address.
+    addresses: usize,
+}
+
+/// A fleet of which about half of each service's pods are ready; each change turns one.
+pub(crate) struct Flipping {
+    side: Side,
+    fleet: Fleet,
+    is_ready: Vec<bool>,
+    changes: usize,
+}
+
+/// What has been measured.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// The answer to the PATCH itself, for comparison.
+    pub(crate) patch: Samples,
+    /// By side.
+    pub(crate) single: [Samples; 2],
+    pub(crate) attached: Samples,
+    pub(crate) back_to_back: [Samples; 2],
+    pub(crate) burst: [Samples; 2],
+}
+
+impl Fleets {
+    /// Makes all services and pods: 20 in a service, and 100 services of 5, for each side.
+    pub(crate) async fn new(stage: &Stage) -> Result<Self> {
+        let flipping = async |name, number, side, shape| {
+            Flipping::new(Fleet::new(stage, (name, number), shape, &[side]).await?, side).await
+        };
+        let attached = Fleet::new(stage, ("multus", 2), (1, 20), &[Side::Ours]).await?;
+        attached.fill(|_| true).await?;
+        Ok(Self {
+            single: [
+                flipping("ready-ours", 0, Side::Ours, (1, 20)).await?,
+                flipping("ready-core", 1, Side::Core, (1, 20)).await?,
+            ],
+            attached,
+            burst: [
+                flipping("burst-ours", 3, Side::Ours, (BURST, 5)).await?,
+                flipping("burst-core", 4, Side::Core, (BURST, 5)).await?,
+            ],
+            addresses: 0,
+        })
+    }
+
+    /// How many pods there are.
+    pub(crate) fn pods(&self) -> usize {
+        let fleets = self.single.iter().chain(&self.burst).map(|flipping| &flipping.fleet);
+        fleets.chain([&self.attached]).map(|fleet| fleet.services * fleet.pods_each).sum()
+    }
+
+    /// Waits until everything is answered as it is.
+    pub(crate) async fn settled(&self, stage: &Stage) -> Result<()> {
+        for flipping in self.single.iter().chain(&self.burst) {
+            let watcher = Watcher::start(stage.dns(flipping.side)?)?;
+            let sights = (0..flipping.is_ready.len()).map(|index| flipping.expect(&watcher, index));
+            wait(sights.collect::<Result<_>>()?).await?;
+        }
+        Ok(())
+    }
+
+    /// Measures everything.
+    pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize) -> Result<Figures> {
+        let mut figures = Figures::default();
+        let watchers = [Watcher::start(stage.dns(Side::Ours)?)?, Watcher::start(stage.dns(Side::Core)?)?];
+        self.one_at_a_time(&watchers, samples, &mut figures).await?;
+        for _ in 0..ROUNDS {
+            for side in 0..2 {
+                let times = self.single[side].back_to_back(&watchers[side], samples / ROUNDS).await?;
+                figures.back_to_back[side].extend(times);
+                sleep(RECOVERY).await;
+            }
+        }
+        // The first round is for the connections that so many requests at once need.
+        for round in 0..=ROUNDS {
+            for side in 0..2 {
+                let times = self.burst[side].burst(&watchers[side]).await?;
+                if round > 0 {
+                    figures.burst[side].extend(times);
+                }
+                sleep(RECOVERY).await;
+            }
+        }
+        Ok(figures)
+    }
+
+    /// The three kinds of changes in turn, so that a slow moment of the machine meets all.
+    async fn one_at_a_time(
+        &mut self,
+        watchers: &[Watcher; 2],
+        samples: usize,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        for _ in 0..samples {
+            for side in 0..2 {
+                let (patch, time) = self.single[side].flip(&watchers[side]).await?;
+                figures.patch.push(patch);
+                figures.single[side].push(time);
+                sleep(BETWEEN).await;
+            }
+            figures.attached.push(self.readdress(&watchers[0]).await?);
+            sleep(BETWEEN).await;
+        }
+        Ok(())
+    }
+
+    /// Gives one pod another address.
+    async fn readdress(&mut self, watcher: &Watcher) -> Result<Duration> {
+        let member = Member { service: 0, pod: self.addresses % self.attached.pods_each };
+        let address = self.attached.further_address(self.addresses);
+        self.addresses += 1;
+        let begun = Instant::now();
+        let name = self.attached.domain(Side::Ours, 0);
+        let sight = watcher.expect(Expected { name, address, is_there: true }, begun)?;
+        self.attached.readdress(member, address).await?;
+        sight.time().await
+    }
+}
+
+impl Flipping {
+    async fn new(fleet: Fleet, side: Side) -> Result<Self> {
+        let begins_ready = |pod: usize| pod.is_multiple_of(2);
+        fleet.fill(begins_ready).await?;
+        let pods = 0..fleet.services * fleet.pods_each;
+        let is_ready = pods.map(|index| begins_ready(index % fleet.pods_each)).collect();
+        Ok(Self { side, fleet, is_ready, changes: 0 })
+    }
+
+    fn member(&self, index: usize) -> Member {
+        Member { service: index / self.fleet.pods_each, pod: index % self.fleet.pods_each }
+    }
+
+    /// Waits until a pod is answered as it is, or is going to be.
+    fn expect_since(&self, watcher: &Watcher, index: usize, begun: Instant) -> Result<Sight> {
+        let member = self.member(index);
+        let name = self.fleet.domain(self.side, member.service);
+        let address = self.fleet.address(self.side, member);
+        watcher.expect(Expected { name, address, is_there: self.is_ready[index] }, begun)
+    }
+
+    fn expect(&self, watcher: &Watcher, index: usize) -> Result<Sight> {
+        self.expect_since(watcher, index, Instant::now())
+    }
+
+    /// The next pod of the one service is going to be turned. Ready ones and others take turns.
+    fn turn(&mut self) -> usize {
+        let index = self.changes % self.is_ready.len();
+        self.changes += 1;
+        self.is_ready[index] = !self.is_ready[index];
+        index
+    }
+
+    async fn patch(&self, index: usize) -> Result<()> {
+        self.fleet.ready(self.member(index), self.is_ready[index]).await
+    }
+
+    /// Turns a pod. How long the PATCH took, and how long it took until the answer was right.
+    async fn flip(&mut self, watcher: &Watcher) -> Result<(Duration, Duration)> {
+        let index = self.turn();
+        let begun = Instant::now();
+        let sight = self.expect_since(watcher, index, begun)?;
+        self.patch(index).await?;
+        let patched = begun.elapsed();
+        Ok((patched, sight.time().await?))
+    }
+
+    /// Turns pods as fast as the API server takes it. Only a pod whose last change has not been answered is waited for.
+    async fn back_to_back(&mut self, watcher: &Watcher, changes: usize) -> Result<Samples> {
+        let mut times = Samples::default();
+        let mut sights: Vec<Option<Sight>> = Vec::new();
+        sights.resize_with(self.is_ready.len(), || None);
+        for _ in 0..changes {
+            let next = self.changes % self.is_ready.len();
+            if let Some(sight) = sights[next].take() {
+                times.push(sight.time().await?);
+            }
+            let index = self.turn();
+            sights[index] = Some(self.expect(watcher, index)?);
+            self.patch(index).await?;
+        }
+        times.extend(wait(sights.into_iter().flatten().collect()).await?);
+        ensure!(times.len() == changes, "{} times of {changes} changes", times.len());
+        Ok(times)
+    }
+
+    /// Turns one pod of every service at once.
+    async fn burst(&mut self, watcher: &Watcher) -> Result<Samples> {
+        let pod = self.changes % self.fleet.pods_each;
+        self.changes += 1;
+        let indexes: Vec<usize> =
+            (0..self.fleet.services).map(|service| service * self.fleet.pods_each + pod).collect();
+        for &index in &indexes {
+            self.is_ready[index] = !self.is_ready[index];
+        }
+        let begun = Instant::now();
+        let sights: Vec<Sight> =
+            indexes.iter().map(|&index| self.expect_since(watcher, index, begun)).collect::<Result<_>>()?;
+        try_join_all(indexes.iter().map(|&index| self.patch(index))).await?;
+        wait(sights).await
+    }
+}
+
+async fn wait(sights: Vec<Sight>) -> Result<Samples> {
+    Ok(try_join_all(sights.into_iter().map(Sight::time)).await?.into_iter().collect())
+}

@@ -1,0 +1,121 @@
+//! Ten thousand pods: from cold start to all of them served, and a rolling restart of some.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::ask::ask;
+use multinet_tests::dns::{Query, Transport};
+use multinet_tests::usage::{cpu_seconds, peak_mebibytes};
+use multinet_tests::wait::eventually;
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, Member};
+use crate::requests::Requests;
+use crate::stage::{Side, Stage};
+
+/// How long a cold start may take.
+const BOUND: Duration = Duration::from_secs(180);
+
+/// How long it takes until controllers have written what there is to write: a status is, once a second.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// How long each event of the rolling restart is left alone, so that changes come one at a time.
+const BETWEEN: Duration = Duration::from_millis(15);
+
+/// Events of a restart that change an endpoint: the old pod is being deleted and goes, the new one appears and gets ready.
+pub(crate) const EVENTS: usize = 4;
+
+/// A start with everything there already but slices.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) took: Duration,
+    pub(crate) requests: Requests,
+}
+
+/// Starts a side, and waits until it answers every pod of the fleet.
+pub(crate) async fn start(stage: &mut Stage, fleet: &Fleet, side: Side) -> Result<Start> {
+    let before = Requests::count(stage).await?;
+    let begun = Instant::now();
+    stage.start(side).await?;
+    for service in 0..fleet.services {
+        served(stage, fleet, side, service).await?;
+    }
+    let took = begun.elapsed();
+    sleep(SETTLED).await;
+    Ok(Start { took, requests: Requests::count(stage).await?.since(&before) })
+}
+
+/// Waits until all pods of a service are answered.
+async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Result<()> {
+    let name = fleet.domain(side, service);
+    let server = stage.dns(side)?;
+    eventually(&format!("all of {name}"), BOUND, async || {
+        let reply = ask(server, Transport::Tcp, &Query::new(&name, "A")).await?;
+        let found: HashSet<String> = reply.data().into_iter().collect();
+        ensure!(found.len() == fleet.pods_each, "{} of {} addresses", found.len(), fleet.pods_each);
+        Ok(())
+    })
+    .await
+}
+
+/// What a rolling restart came to.
+#[derive(Debug)]
+pub(crate) struct Restart {
+    pub(crate) pods: usize,
+    pub(crate) requests: Requests,
+}
+
+/// Replaces so many pods one at a time, service by service, as Deployments would.
+pub(crate) async fn restart(stage: &Stage, fleet: &Fleet, pods: usize) -> Result<Restart> {
+    ensure!(pods <= fleet.services * fleet.pods_each, "the fleet has no {pods} pods");
+    let before = Requests::count(stage).await?;
+    for index in 0..pods {
+        let old = Member { service: index / fleet.pods_each, pod: index % fleet.pods_each };
+        // Names and addresses of the service that follows the last one.
+        let new = Member { service: old.service, pod: old.pod + fleet.services * fleet.pods_each };
+        fleet.terminate(old).await?;
+        sleep(BETWEEN).await;
+        fleet.create(new, false).await?;
+        fleet.attach(new).await?;
+        fleet.run(new, false).await?;
+        sleep(BETWEEN).await;
+        fleet.ready(new, true).await?;
+        sleep(BETWEEN).await;
+        fleet.remove(old).await?;
+        sleep(BETWEEN).await;
+    }
+    for service in 0..pods.div_ceil(fleet.pods_each) {
+        for side in Side::BOTH {
+            served(stage, fleet, side, service).await?;
+        }
+    }
+    sleep(SETTLED).await;
+    Ok(Restart { pods, requests: Requests::count(stage).await?.since(&before) })
+}
+
+/// What a controller has used since its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) cpu_seconds: f64,
+    pub(crate) peak_mebibytes: f64,
+}
+
+impl Usage {
+    pub(crate) fn of(stage: &Stage, side: Side) -> Result<Self> {
+        let pid = stage.controller_pid(side)?;
+        let context = || format!("the controller of {side:?} has ended");
+        Ok(Self {
+            cpu_seconds: cpu_seconds(pid).with_context(context)?,
+            peak_mebibytes: peak_mebibytes(pid).with_context(context)?,
+        })
+    }
+
+    /// What came on top of `before`, in another process of the same program.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+            peak_mebibytes: self.peak_mebibytes - before.peak_mebibytes,
+        }
+    }
+}

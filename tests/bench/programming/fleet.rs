@@ -1,0 +1,236 @@
+//! Pods behind services, alike for both sides: every pod has an address on the default network, and one on a second NIC as
+//! Multus reports it.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, TryStreamExt as _, future, stream};
+use k8s_openapi::api::core::v1::Pod as CorePod;
+use kube::api::{DynamicObject, PostParams};
+use multinet_tests::objects::Namespace;
+use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod, Pods, network_status};
+use serde_json::{Value, json};
+
+use crate::stage::{NODES, Side, Stage};
+
+/// How many requests are under way at once while pods are made.
+const AT_ONCE: usize = 32;
+
+/// The network of all second NICs.
+const NETWORK: &str = "rdma-a";
+
+/// Some services with as many pods each, in a namespace of their own.
+pub(crate) struct Fleet {
+    pub(crate) services: usize,
+    pub(crate) pods_each: usize,
+    namespace: Namespace,
+    pods: Pods,
+    /// Distinguishes the addresses of fleets.
+    number: u8,
+}
+
+/// One of a fleet's pods, which may be replaced by others of the same service.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) service: usize,
+    pub(crate) pod: usize,
+}
+
+impl Fleet {
+    /// Makes services for these sides, and no pods yet.
+    pub(crate) async fn new(
+        stage: &Stage,
+        (name, number): (&str, u8),
+        (services, pods_each): (usize, usize),
+        sides: &[Side],
+    ) -> Result<Self> {
+        let namespace = stage.cluster.temp_namespace(name).await?;
+        let network = json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": NETWORK}, "spec": {"config": "{}"}});
+        namespace.apply(serde_json::from_value::<DynamicObject>(network)?).await?;
+        for service in 0..services {
+            for &side in sides {
+                let object = service_of(side, &service_name(service));
+                namespace.apply(serde_json::from_value::<DynamicObject>(object)?).await?;
+            }
+        }
+        let pods = Pods::of(&namespace);
+        Ok(Self { services, pods_each, namespace, pods, number })
+    }
+
+    /// Makes all pods; those run, and some of them are ready.
+    pub(crate) async fn fill(&self, is_ready: impl Fn(usize) -> bool) -> Result<()> {
+        let members = (0..self.services)
+            .flat_map(|service| (0..self.pods_each).map(move |pod| Member { service, pod }));
+        stream::iter(members)
+            .map(|member| self.start(member, is_ready(member.pod)))
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(|()| future::ready(Ok(())))
+            .await
+    }
+
+    async fn start(&self, member: Member, is_ready: bool) -> Result<()> {
+        self.create(member, true).await?;
+        self.run(member, is_ready).await
+    }
+
+    /// Makes a pod, which has been scheduled; Multus may have done its part already.
+    pub(crate) async fn create(&self, member: Member, is_attached: bool) -> Result<()> {
+        let service = service_name(member.service);
+        let mut pod = Pod::new(&pod_name(member))
+            .label("app", &service)
+            .label("pod-template-hash", "6d4b75cb6d")
+            .annotation("k8s.v1.cni.cncf.io/networks", NETWORK)
+            .node(&format!("gpu-{}", member.pod % NODES))
+            .with("containers", containers())
+            .with("volumes", json!([{"name": "models", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]))
+            .with("tolerations", json!([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]));
+        if is_attached {
+            pod = pod.nics(&[self.nic(member)]);
+        }
+        let pod: CorePod = pod.try_into()?;
+        let created = self.pods.api().create(&PostParams::default(), &pod).await;
+        created.map(drop).with_context(|| format!("cannot create the pod {}", pod_name(member)))
+    }
+
+    /// Multus reports the second NIC of a pod.
+    pub(crate) async fn attach(&self, member: Member) -> Result<()> {
+        self.report(member, self.nic(member)).await
+    }
+
+    /// Multus reports another address of a pod.
+    pub(crate) async fn readdress(&self, member: Member, address: Ipv4Addr) -> Result<()> {
+        self.report(member, nic(address)).await
+    }
+
+    async fn report(&self, member: Member, nic: Nic) -> Result<()> {
+        let status = network_status(&[nic]);
+        self.pods.annotate(&pod_name(member), NETWORK_STATUS, Some(&status)).await.map(drop)
+    }
+
+    /// The kubelet has started a pod.
+    pub(crate) async fn run(&self, member: Member, is_ready: bool) -> Result<()> {
+        let address = self.address(Side::Core, member);
+        let condition = |kind: &str, is_true: bool| {
+            json!({"type": kind, "status": if is_true { "True" } else { "False" },
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let status = json!({
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "hostIP": "10.0.0.1",
+            "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [
+                condition("PodScheduled", true),
+                condition("Initialized", true),
+                condition("ContainersReady", is_ready),
+                condition("Ready", is_ready),
+            ],
+            "containerStatuses": [{
+                "name": "main", "ready": is_ready, "started": true, "restartCount": 0,
+                "image": "registry.invalid/infer:1", "imageID": format!("registry.invalid/infer@sha256:{:064}", 1),
+                "containerID": format!("containerd://{:064}", 1),
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }],
+        });
+        self.pods.status(&pod_name(member), status).await.map(drop)
+    }
+
+    /// A pod's probe succeeds from now on, or fails.
+    pub(crate) async fn ready(&self, member: Member, is_ready: bool) -> Result<()> {
+        self.pods.ready(&pod_name(member), is_ready).await.map(drop)
+    }
+
+    /// Somebody deletes a pod; it has time to end.
+    pub(crate) async fn terminate(&self, member: Member) -> Result<()> {
+        self.pods.terminate(&pod_name(member)).await
+    }
+
+    /// A pod has ended.
+    pub(crate) async fn remove(&self, member: Member) -> Result<()> {
+        self.pods.remove(&pod_name(member)).await
+    }
+
+    /// What a side answers for a pod.
+    pub(crate) fn address(&self, side: Side, member: Member) -> Ipv4Addr {
+        self.numbered(side, member.service * self.pods_each + member.pod)
+    }
+
+    /// An address that no pod of the fleet begins with.
+    pub(crate) fn further_address(&self, count: usize) -> Ipv4Addr {
+        self.numbered(Side::Ours, 2 * self.services * self.pods_each + count)
+    }
+
+    fn numbered(&self, side: Side, count: usize) -> Ipv4Addr {
+        let network = match side {
+            Side::Ours => Ipv4Addr::new(10, 100 + self.number, 0, 0),
+            Side::Core => Ipv4Addr::new(172, 16 + self.number, 0, 0),
+        };
+        Ipv4Addr::from(u32::from(network) + 1 + count as u32)
+    }
+
+    fn nic(&self, member: Member) -> Nic {
+        nic(self.address(Side::Ours, member))
+    }
+
+    /// A service's name in DNS.
+    pub(crate) fn domain(&self, side: Side, service: usize) -> String {
+        let zone = match side {
+            Side::Ours => "multinet.cluster.local",
+            Side::Core => "cluster.local",
+        };
+        format!("{}.{}.svc.{zone}", service_name(service), self.namespace.name())
+    }
+}
+
+fn nic(address: Ipv4Addr) -> Nic {
+    let [.., high, low] = address.octets();
+    Nic::new(NETWORK, &[&address.to_string()])
+        .mac(&format!("02:00:00:00:{high:02x}:{low:02x}"))
+        .pci("0000:18:00.2", "mlx5_2")
+}
+
+fn service_name(service: usize) -> String {
+    format!("s{service}")
+}
+
+fn pod_name(member: Member) -> String {
+    format!("s{}-6d4b75cb6d-{:05}", member.service, member.pod)
+}
+
+fn service_of(side: Side, name: &str) -> Value {
+    let ports = json!([{"name": "rdma", "port": 18515, "protocol": "TCP"}]);
+    match side {
+        Side::Ours => json!({
+            "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService", "metadata": {"name": name},
+            "spec": {"selector": {"matchLabels": {"app": name}}, "networks": [{"name": NETWORK}], "ports": ports},
+        }),
+        Side::Core => json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"selector": {"app": name}, "clusterIP": "None", "ports": ports},
+        }),
+    }
+}
+
+/// What a container of a usual pod has, so that pods are as large as usual ones.
+fn containers() -> Value {
+    let environment: Value =
+        (0..8).map(|i| json!({"name": format!("SETTING_{i}"), "value": "a value of some length"})).collect();
+    let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 5});
+    json!([{
+        "name": "main",
+        "image": "registry.invalid/infer:1",
+        "args": ["--model", "/models/default", "--listen", "0.0.0.0:8080"],
+        "env": environment,
+        "ports": [{"name": "http", "containerPort": 8080}, {"name": "rdma", "containerPort": 18515}],
+        "resources": {
+            "requests": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1", "rdma/rdma_shared_device_a": "1"},
+            "limits": {"memory": "64Gi", "nvidia.com/gpu": "1", "rdma/rdma_shared_device_a": "1"},
+        },
+        "volumeMounts": [{"name": "models", "mountPath": "/models"}, {"name": "shm", "mountPath": "/dev/shm"}],
+        "livenessProbe": probe,
+        "readinessProbe": probe,
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    }])
+}

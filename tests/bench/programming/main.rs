@@ -1,0 +1,145 @@
+//! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: from a pod's change to the answer,
+//! and what it costs. Prints their part of `docs/benchmarks.md`.
+//!
+//! Run by `make bench-programming`, on release builds; with `--quick`, fewer of everything, to see that it works.
+
+#![forbid(unsafe_code)]
+
+mod changes;
+mod cold;
+mod fleet;
+mod page;
+mod requests;
+mod samples;
+mod stage;
+mod watcher;
+mod writes;
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use multinet_tests::usage::{peak_mebibytes, resident_mebibytes};
+use tokio::time::sleep;
+
+use crate::changes::Fleets;
+use crate::cold::Usage;
+use crate::fleet::Fleet;
+use crate::page::Page;
+use crate::stage::{Side, Stage};
+
+/// How long a process that has just started is given to become quiet.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    /// Changes of each kind.
+    samples: usize,
+    /// Services of a hundred pods each that are there besides.
+    other_services: usize,
+    /// How many of those pods are replaced.
+    restarted: usize,
+    /// Writes by each verb, and of each size.
+    writes: usize,
+}
+
+const FULL: Extent = Extent { samples: 500, other_services: 100, restarted: 1000, writes: 200 };
+const QUICK: Extent = Extent { samples: 50, other_services: 10, restarted: 20, writes: 20 };
+
+/// Pods in each of the services that are there besides.
+const PODS_EACH: usize = 100;
+
+/// What `multinet-controller` holds in memory.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    pods: usize,
+    resident: f64,
+    peak: f64,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
+    let log = Log(Instant::now());
+    log.say("starting a control plane");
+    let mut stage = Stage::set().await?;
+    log.say("writing slices by each verb and of each size");
+    let writes = writes::measure(&stage, extent.writes).await?;
+
+    log.say("starting everything without pods");
+    let mut memory = Vec::new();
+    stage.start(Side::Ours).await?;
+    stage.ready().await?;
+    stage.start(Side::Core).await?;
+    sleep(QUIET).await;
+    memory.push(Memory::of(&stage, 0)?);
+    let idle = Usage::of(&stage, Side::Core)?;
+    stop(&mut stage).await?;
+
+    log.say("making the pods that change");
+    let mut fleets = Fleets::new(&stage).await?;
+    for side in Side::BOTH {
+        stage.start(side).await?;
+    }
+    fleets.settled(&stage).await?;
+    sleep(QUIET).await;
+    memory.push(Memory::of(&stage, fleets.pods())?);
+    log.say("changing them");
+    let few = fleets.measure(&stage, extent.samples).await?;
+    stop(&mut stage).await?;
+
+    let others = extent.other_services * PODS_EACH;
+    log.say(&format!("making {others} other pods"));
+    let fleet = Fleet::new(&stage, ("others", 5), (extent.other_services, PODS_EACH), &Side::BOTH).await?;
+    fleet.fill(|_| true).await?;
+    log.say("cold starts");
+    let ours = cold::start(&mut stage, &fleet, Side::Ours).await?;
+    let core = cold::start(&mut stage, &fleet, Side::Core).await?;
+    log.say(&format!("a rolling restart of {} pods", extent.restarted));
+    let restart = cold::restart(&stage, &fleet, extent.restarted).await?;
+    let usage = [Usage::of(&stage, Side::Ours)?, Usage::of(&stage, Side::Core)?.since(idle)];
+    memory.push(Memory::of(&stage, fleets.pods() + others)?);
+
+    log.say("changing the first pods again");
+    fleets.settled(&stage).await?;
+    let many = fleets.measure(&stage, extent.samples).await?;
+    log.say("done");
+
+    let changes = [(fleets.pods(), few), (fleets.pods() + others, many)];
+    let page = Page {
+        samples: extent.samples,
+        changes,
+        others,
+        starts: [ours, core],
+        restart,
+        usage,
+        memory,
+        writes,
+    };
+    io::stdout().write_all(page.to_string().as_bytes())?;
+    Ok(())
+}
+
+async fn stop(stage: &mut Stage) -> Result<()> {
+    for side in Side::BOTH {
+        stage.stop(side).await?;
+    }
+    Ok(())
+}
+
+impl Memory {
+    fn of(stage: &Stage, pods: usize) -> Result<Self> {
+        let pid = stage.controller_pid(Side::Ours)?;
+        Ok(Self { pods, resident: resident_mebibytes(pid)?, peak: peak_mebibytes(pid)? })
+    }
+}
+
+/// What is going on, for whoever waits.
+struct Log(Instant);
+
+impl Log {
+    fn say(&self, what: &str) {
+        eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
+    }
+}

@@ -1,0 +1,123 @@
+//! The control plane, and the two that follow its pods: `multinet-controller` with `multinet-dns`, and
+//! kube-controller-manager with CoreDNS.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use multinet_tests::cluster::Cluster;
+use multinet_tests::controller::{Controller, ControllerOptions};
+use multinet_tests::coredns::CoreDns;
+use multinet_tests::objects::Objects;
+use multinet_tests::replica::{Options, Replica};
+use multinet_tests::tools::repository;
+use serde_json::json;
+
+/// The nodes that pods are bound to; a zone for every four.
+pub(crate) const NODES: usize = 16;
+
+/// Who follows the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Ours,
+    Core,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Self; 2] = [Self::Ours, Self::Core];
+}
+
+/// What runs.
+pub(crate) struct Stage {
+    // Before the control plane, so that they are dropped first.
+    ours: Option<(Controller, Replica)>,
+    core: Option<CoreDns>,
+    pub(crate) cluster: Cluster,
+    pub(crate) objects: Objects,
+    controller: PathBuf,
+    dns: PathBuf,
+}
+
+impl Stage {
+    /// A control plane with our kinds and roles, NetworkAttachmentDefinitions and nodes; nobody follows anything yet.
+    pub(crate) async fn set() -> Result<Self> {
+        let cluster = Cluster::start().await?;
+        cluster.apply_crds().await?;
+        cluster.apply_rbac().await?;
+        let objects = cluster.objects().await?;
+        let multus = repository().join("tests/support/node/crds/network-attachment-definitions.yaml");
+        for crd in objects.apply_file(&multus).await? {
+            objects.established(&crd).await?;
+        }
+        for number in 0..NODES {
+            let labels = json!({"topology.kubernetes.io/zone": format!("zone-{}", number / 4)});
+            let node = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": format!("gpu-{number}"), "labels": labels}});
+            objects.apply_object(&serde_json::from_value(node)?).await?;
+        }
+        let controller = cluster.controller_kubeconfig(cluster.address()).await?;
+        let dns = cluster.dns_server_kubeconfig(cluster.address()).await?;
+        Ok(Self { ours: None, core: None, cluster, objects, controller, dns })
+    }
+
+    /// Starts one side; it need not have seen anything yet.
+    pub(crate) async fn start(&mut self, side: Side) -> Result<()> {
+        match side {
+            Side::Ours => {
+                let (controller, dns) = (ControllerOptions::new(&self.controller), Options::new(&self.dns));
+                self.ours = Some(tokio::try_join!(controller.start(), dns.start())?);
+            }
+            Side::Core => {
+                let kubeconfig = self.cluster.admin_kubeconfig().display().to_string();
+                let plugins = format!("kubernetes cluster.local {{\n    kubeconfig {kubeconfig}\n  }}");
+                let blocks = [(".", plugins.as_str())];
+                let manager = self.cluster.start_controller_manager("endpointslice-controller");
+                let ((), core) = tokio::try_join!(manager, CoreDns::start(&blocks))?;
+                self.core = Some(core);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends one side, as a rollout would.
+    pub(crate) async fn stop(&mut self, side: Side) -> Result<()> {
+        match side {
+            Side::Ours => {
+                if let Some((mut controller, mut dns)) = self.ours.take() {
+                    controller.terminate().await?;
+                    dns.terminate().await?;
+                }
+                Ok(())
+            }
+            Side::Core => {
+                self.core = None;
+                self.cluster.kill_controller_manager()
+            }
+        }
+    }
+
+    /// Where a side answers.
+    pub(crate) fn dns(&self, side: Side) -> Result<SocketAddr> {
+        Ok(match side {
+            Side::Ours => self.ours.as_ref().context("multinet-dns does not run")?.1.dns(),
+            Side::Core => self.core.as_ref().context("CoreDNS does not run")?.address(),
+        })
+    }
+
+    /// The process id of a side's controller.
+    pub(crate) fn controller_pid(&self, side: Side) -> Result<u32> {
+        match side {
+            Side::Ours => Ok(self.ours.as_ref().context("multinet-controller does not run")?.0.pid()),
+            Side::Core => {
+                self.cluster.controller_manager_pid().context("kube-controller-manager does not run")
+            }
+        }
+    }
+
+    /// Waits until a side's controller has seen everything. That of kube-controller-manager cannot be asked.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        let (controller, dns) = self.ours.as_ref().context("multinet-controller does not run")?;
+        controller.ready().await?;
+        dns.ready().await
+    }
+}

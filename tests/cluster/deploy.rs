@@ -1,0 +1,285 @@
+//! What `kubectl apply -k deploy/kustomize/base` brings: it builds, the API server takes it as it is, and what runs in it is
+//! hardened as a platform team would ask.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::api::{DynamicObject, PostParams};
+use kube::core::TypeMeta;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::kubectl::shell;
+use multinet_tests::objects::{Objects, parse};
+use multinet_tests::tools::repository;
+use serde_json::{Value, json};
+
+/// The version that images, like crates, are made with.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long multinet-dns may take to end: its lameduck, and its own limit for what is under way.
+const DNS_END: u64 = 5 + 10;
+
+/// What kustomize makes of a folder of `deploy/kustomize`.
+fn built(cluster: &Cluster, folder: &str) -> Result<Vec<DynamicObject>> {
+    parse(&shell(cluster, &format!("kubectl kustomize deploy/kustomize/{folder}"))?)
+}
+
+fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| &types.kind)
+}
+
+fn name(object: &DynamicObject) -> &str {
+    object.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The objects of one kind.
+fn of_kind<'a>(objects: &'a [DynamicObject], wanted: &str) -> Vec<&'a DynamicObject> {
+    objects.iter().filter(|object| kind(object) == wanted).collect()
+}
+
+/// The pod template of a Deployment.
+fn template(deployment: &DynamicObject) -> &Value {
+    &deployment.data["spec"]["template"]
+}
+
+/// The containers of a Deployment, init containers too.
+fn containers(deployment: &DynamicObject) -> impl Iterator<Item = &Value> {
+    let spec = &template(deployment)["spec"];
+    ["containers", "initContainers"].into_iter().filter_map(|list| spec[list].as_array()).flatten()
+}
+
+#[tokio::test]
+async fn the_base_is_taken_as_it_is() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    let first = shell(&cluster, "kubectl apply -k deploy/kustomize/base")?;
+    let objects = built(&cluster, "base")?;
+    ensure!(first.lines().count() == objects.len(), "{} objects, but\n{first}", objects.len());
+    ensure!(first.lines().all(|line| line.ends_with(" created")), "{first}");
+
+    // What is there is what we ship, so a second time there is nothing to do.
+    shell(&cluster, "kubectl diff -k deploy/kustomize/base")?;
+    let again = shell(&cluster, "kubectl apply -k deploy/kustomize/base")?;
+    // Patches of a PodDisruptionBudget always replace its selector, by the same one.
+    let changed = |line: &&str| !line.ends_with(" unchanged") && !line.starts_with("poddisruptionbudget.");
+    ensure!(!again.lines().any(|line| changed(&line)), "{again}");
+    shell(&cluster, "kubectl apply --server-side -k deploy/kustomize/base")?;
+
+    // The namespace admits what we run there, and not everything.
+    let objects = cluster.objects().await?;
+    for deployment in of_kind(&built(&cluster, "base")?, "Deployment") {
+        let admitted = pod(&objects, template(deployment)).await;
+        admitted.with_context(|| format!("a pod of {} is refused", name(deployment)))?;
+        for (what, weaken) in WEAKER {
+            let mut weaker = template(deployment).clone();
+            weaken(&mut weaker["spec"]);
+            let said = match pod(&objects, &weaker).await {
+                Ok(()) => bail!("a pod of {} is admitted {what}", name(deployment)),
+                Err(error) => format!("{error:#}"),
+            };
+            ensure!(said.contains("violates PodSecurity"), "{what}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// Takes a pod's spec a piece of its hardening.
+type Weaken = fn(&mut Value);
+
+/// Pods that must not run in our namespace.
+const WEAKER: [(&str, Weaken); 3] = [
+    ("as root", |spec| spec["securityContext"]["runAsNonRoot"] = json!(false)),
+    ("among the host's processes", |spec| spec["hostPID"] = json!(true)),
+    ("with all capabilities", |spec| {
+        spec["containers"][0]["securityContext"]["capabilities"]["drop"] = json!([]);
+    }),
+];
+
+/// Asks the API server whether it would admit a pod of this template.
+async fn pod(objects: &Objects, template: &Value) -> Result<()> {
+    let types = TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+    let mut pod = template.clone();
+    pod["apiVersion"] = json!(types.api_version);
+    pod["kind"] = json!(types.kind);
+    pod["metadata"]["name"] = json!("candidate");
+    let api = objects.api(&types, Some("multinet-system")).await?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    api.create(&dry, &serde_json::from_value(pod)?).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_container_is_hardened() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let objects = built(cluster, "base")?;
+    let deployments = of_kind(&objects, "Deployment");
+    let names: BTreeSet<_> = deployments.iter().map(|deployment| name(deployment)).collect();
+    ensure!(names == BTreeSet::from(["multinet-controller", "multinet-dns"]), "{names:?}");
+    for deployment in deployments {
+        let name = name(deployment);
+        let spec = &template(deployment)["spec"];
+        ensure!(deployment.data["spec"]["replicas"] == 2, "{name} has no second replica");
+        for (pointer, wanted) in [
+            ("/securityContext/runAsNonRoot", json!(true)),
+            ("/securityContext/runAsUser", json!(65532)),
+            ("/securityContext/seccompProfile/type", json!("RuntimeDefault")),
+            ("/serviceAccountName", json!(name)),
+            ("/enableServiceLinks", json!(false)),
+        ] {
+            ensure!(spec.pointer(pointer) == Some(&wanted), "{name}: {pointer} is not {wanted}: {spec}");
+        }
+        let nearby =
+            "/affinity/podAntiAffinity/preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm";
+        let nearby = spec.pointer(nearby).with_context(|| format!("{name} has no anti-affinity"))?;
+        ensure!(nearby["topologyKey"] == "kubernetes.io/hostname", "{name}: {nearby}");
+        let end = spec["terminationGracePeriodSeconds"].as_u64().context("no grace period")?;
+        ensure!(end > DNS_END, "{name} is killed after {end} s, while it may be ending");
+
+        let all: Vec<_> = containers(deployment).collect();
+        ensure!(!all.is_empty(), "{name} has no container");
+        for container in all {
+            harden(container).with_context(|| format!("{name}: {container}"))?;
+            let image = container["image"].as_str().unwrap_or_default();
+            ensure!(image == format!("{name}:{VERSION}"), "{name} has the image {image}");
+            let added = &container["securityContext"]["capabilities"]["add"];
+            let wanted = if name == "multinet-dns" { json!(["NET_BIND_SERVICE"]) } else { Value::Null };
+            ensure!(*added == wanted, "{name} has the capabilities {added}");
+        }
+    }
+    Ok(())
+}
+
+/// Fails if a container may do more than it needs, or if nobody would notice that it does nothing.
+fn harden(container: &Value) -> Result<()> {
+    for (pointer, wanted) in [
+        ("/securityContext/allowPrivilegeEscalation", json!(false)),
+        ("/securityContext/readOnlyRootFilesystem", json!(true)),
+        ("/securityContext/capabilities/drop", json!(["ALL"])),
+        ("/livenessProbe/httpGet/path", json!("/livez")),
+        ("/livenessProbe/httpGet/port", json!("metrics")),
+        ("/readinessProbe/httpGet/path", json!("/readyz")),
+        ("/readinessProbe/httpGet/port", json!("metrics")),
+        ("/imagePullPolicy", json!("IfNotPresent")),
+    ] {
+        ensure!(container.pointer(pointer) == Some(&wanted), "{pointer} is not {wanted}");
+    }
+    for pointer in ["/resources/requests/cpu", "/resources/requests/memory", "/resources/limits/memory"] {
+        ensure!(container.pointer(pointer).is_some(), "no {pointer}");
+    }
+    let ports = container["ports"].as_array().context("no ports")?;
+    ensure!(ports.iter().all(|port| port["name"].is_string()), "a port without a name");
+    let metrics = ports.iter().find(|port| port["name"] == "metrics").context("no port metrics")?;
+    let admin = format!("--admin=[::]:{}", metrics["containerPort"]);
+    let flags = container["args"].as_array().context("no flags")?;
+    ensure!(flags.iter().any(|flag| *flag == admin), "no flag {admin}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn everything_selects_what_is_there() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let objects = built(cluster, "base")?;
+    let deployments = of_kind(&objects, "Deployment");
+    for (of, selector) in [
+        ("Deployment", "/spec/selector/matchLabels"),
+        ("PodDisruptionBudget", "/spec/selector/matchLabels"),
+        ("NetworkPolicy", "/spec/podSelector/matchLabels"),
+        ("Service", "/spec/selector"),
+    ] {
+        for object in of_kind(&objects, of) {
+            let labels = object.data.pointer(selector).and_then(Value::as_object).context("no selector")?;
+            let selected: Vec<_> = deployments
+                .iter()
+                .filter(|deployment| {
+                    let own = &template(deployment)["metadata"]["labels"];
+                    labels.iter().all(|(label, value)| own[label] == *value)
+                })
+                .collect();
+            let [deployment] = selected[..] else {
+                bail!("{of} {} selects {} Deployments", name(object), selected.len());
+            };
+            ensure!(name(deployment) == name(object), "{of} {} selects {}", name(object), name(deployment));
+            let ports: BTreeSet<_> = containers(deployment)
+                .filter_map(|container| container["ports"].as_array())
+                .flatten()
+                .filter_map(|port| port["name"].as_str())
+                .collect();
+            for port in named_ports(&object.data["spec"]) {
+                ensure!(ports.contains(port), "{of} {} names a port {port}", name(object));
+            }
+        }
+    }
+    // Each is watched over.
+    for of in ["PodDisruptionBudget", "NetworkPolicy"] {
+        let watched: BTreeSet<_> = of_kind(&objects, of).into_iter().map(name).collect();
+        ensure!(watched.len() == deployments.len(), "{of}s: {watched:?}");
+    }
+    Ok(())
+}
+
+/// The names by which a Service or a NetworkPolicy refers to ports of pods.
+fn named_ports(spec: &Value) -> BTreeSet<&str> {
+    let rules = spec["ingress"].as_array().into_iter().flatten();
+    let of_rules = rules.filter_map(|rule| rule["ports"].as_array()).flatten().map(|port| &port["port"]);
+    let of_service =
+        spec["ports"].as_array().into_iter().flatten().filter(|port| port.get("targetPort").is_some());
+    of_rules.chain(of_service.map(|port| &port["targetPort"])).filter_map(Value::as_str).collect()
+}
+
+#[tokio::test]
+async fn no_role_is_wider_than_it_looks() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let objects = built(cluster, "base")?;
+    let roles = [of_kind(&objects, "ClusterRole"), of_kind(&objects, "Role")].concat();
+    ensure!(roles.len() == 5, "{} roles", roles.len());
+    for role in roles {
+        for rule in role.data["rules"].as_array().context("a role without rules")? {
+            for list in ["apiGroups", "resources", "verbs"] {
+                let entries = rule[list].as_array().context("a rule that is not about resources")?;
+                ensure!(!entries.contains(&json!("*")), "{}: {rule}", name(role));
+            }
+            if name(role) == "multinet-dns" {
+                ensure!(rule["verbs"] == json!(["list", "watch"]), "multinet-dns may do more: {rule}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let objects = built(cluster, "overlays/registry")?;
+    for deployment in of_kind(&objects, "Deployment") {
+        for container in containers(deployment) {
+            let wanted = format!("registry.example.com/multinet/{}:{VERSION}", name(deployment));
+            ensure!(container["image"] == wanted, "{container}");
+        }
+    }
+    ensure!(objects.len() == built(cluster, "base")?.len(), "the overlay leaves something out");
+    Ok(())
+}
+
+#[test]
+fn the_definitions_are_all_listed() -> Result<()> {
+    let folder = repository().join("deploy/crds");
+    let listed = fs::read_to_string(folder.join("Kustomization"))?;
+    let mut files = 0;
+    for entry in fs::read_dir(folder)? {
+        let file = entry?.file_name().into_string().ok().context("a strange file name")?;
+        if file != "Kustomization" {
+            ensure!(listed.lines().any(|line| line == format!("- {file}")), "{file} is not listed");
+            files += 1;
+        }
+    }
+    ensure!(files == 2, "{files} definitions");
+    Ok(())
+}
+
+#[test]
+fn images_are_built_with_the_toolchain_of_the_tests() -> Result<()> {
+    let toolchain = fs::read_to_string(repository().join("rust-toolchain.toml"))?;
+    let version = toolchain.split('"').nth(1).context("rust-toolchain.toml names no version")?;
+    let dockerfile = fs::read_to_string(repository().join("deploy/Dockerfile"))?;
+    ensure!(dockerfile.contains(&format!("FROM rust:{version}-")), "deploy/Dockerfile is not for {version}");
+    Ok(())
+}

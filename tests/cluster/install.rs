@@ -1,0 +1,144 @@
+//! The commands of `docs/install.md` and of the README, and the piece of Corefile that the former shows.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use multinet_tests::ask::ask_udp;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::coredns::CoreDns;
+use multinet_tests::kubectl::shell;
+use multinet_tests::markdown::{blocks, examples};
+use multinet_tests::objects::parse;
+use multinet_tests::replica::Options;
+use multinet_tests::tools::repository;
+use multinet_tests::wait::eventually;
+
+/// How long a command may take to work: a definition that was just applied is not served at once.
+const SERVED: Duration = Duration::from_secs(30);
+
+/// The commands for `kubectl` in a document.
+fn commands(document: &str) -> Result<Vec<String>> {
+    let text = fs::read_to_string(repository().join(document)).context(document.to_owned())?;
+    let commands: Vec<_> = examples(&text)
+        .into_iter()
+        .map(|example| example.command)
+        .filter(|command| command.starts_with("kubectl "))
+        .collect();
+    ensure!(!commands.is_empty(), "{document} shows no `$ kubectl`");
+    Ok(commands)
+}
+
+/// The addresses that documentation shows for the Service.
+const SHOWN: &str = "10.96.118.20";
+
+#[tokio::test]
+async fn the_commands_of_the_documentation_work() -> Result<()> {
+    let mut cluster = Cluster::start().await?;
+    // What removes a namespace, and what makes our roles a part of Kubernetes' own.
+    cluster.start_controller_manager("namespace-controller,clusterrole-aggregation-controller").await?;
+    let mut installed = false;
+    for command in commands("README.md")?.into_iter().chain(commands("docs/install.md")?) {
+        let printed = eventually(&command, SERVED, async || shell(&cluster, &command)).await?;
+        if command.contains("jsonpath") {
+            ensure!(printed.starts_with("10.96."), "{command}: {printed}");
+        }
+        if command.starts_with("kubectl apply -k") {
+            installed = true;
+            users_may(&cluster).await?;
+        }
+    }
+    ensure!(installed, "nothing was installed");
+
+    // Nothing of ours is left.
+    for kinds in ["crd", "clusterrole", "clusterrolebinding", "namespace"] {
+        let left = shell(&cluster, &format!("kubectl get {kinds} -o name"))?;
+        ensure!(!left.contains("multinet"), "still there:\n{left}");
+    }
+    Ok(())
+}
+
+/// Whoever may edit a namespace may write services there, but not slices.
+async fn users_may(cluster: &Cluster) -> Result<()> {
+    shell(
+        cluster,
+        "kubectl create namespace team -o yaml --dry-run=client | kubectl apply -f - &&
+         kubectl create rolebinding someone -n team --clusterrole edit --user someone -o yaml --dry-run=client |
+         kubectl apply -f -",
+    )?;
+    for (verb, kind, wanted) in [
+        ("create", "multinetworkservices", "yes"),
+        ("list", "multinetworkendpointslices", "yes"),
+        ("create", "multinetworkendpointslices", "no"),
+    ] {
+        let question = format!("kubectl auth can-i {verb} {kind} -n team --as someone || true");
+        eventually(&question, SERVED, async || {
+            let said = shell(cluster, &question)?;
+            ensure!(said.trim() == wanted, "{said}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_corefile_of_the_documentation_works() -> Result<()> {
+    let text = fs::read_to_string(repository().join("docs/install.md"))?;
+    let zone = "multinet.cluster.local";
+    let header = format!("{zone}:53 {{\n");
+    let Some(block) = blocks(&text).into_iter().find(|block| block.starts_with(&header)) else {
+        bail!("docs/install.md shows no server block for {zone}");
+    };
+    let cluster = Cluster::shared().await?;
+    let objects = cluster.objects().await?;
+    for file in ["1-namespace.yaml", "2-service.yaml", "3-endpoints.yaml"] {
+        objects.apply_file(&repository().join("deploy/examples/quickstart").join(file)).await?;
+    }
+    let replica =
+        Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?).start_ready().await?;
+
+    // What the harness writes itself: the header, for another port, and `errors`.
+    let plugins = block[header.len()..].trim_end().strip_suffix('}').context("an unfinished block")?;
+    let plugins = plugins.strip_prefix("    errors\n").context("no errors plugin")?;
+    ensure!(plugins.contains(&format!("forward . {SHOWN} ")), "forwards elsewhere:\n{plugins}");
+    let plugins = plugins.replace(SHOWN, &replica.dns().to_string());
+    let front = CoreDns::start(&[(zone, &plugins)]).await?;
+    let reply = ask_udp(front.address(), &format!("infer.vision.svc.{zone}"), "A").await?;
+    let said = reply.text("");
+    ensure!(said.contains("192.168.111.5") && said.contains("192.168.111.6"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn documents_show_files_that_are_there() -> Result<()> {
+    // A link from docs/ to the repository, and a folder that a command names.
+    let text = fs::read_to_string(repository().join("docs/install.md"))?;
+    let links = text.split("](../").skip(1).filter_map(|rest| rest.split(')').next());
+    let mut count = 0;
+    for path in links {
+        ensure!(repository().join(path).exists(), "docs/install.md links to {path}");
+        count += 1;
+    }
+    ensure!(count > 5, "only {count} links");
+    // Every folder of examples is shown.
+    for entry in fs::read_dir(repository().join("deploy/examples"))? {
+        let folder = entry?.file_name().into_string().unwrap_or_default();
+        ensure!(
+            text.contains(&format!("deploy/examples/{folder}")),
+            "docs/install.md says nothing of {folder}"
+        );
+    }
+    // The kinds are listed by their short names.
+    for crd in fs::read_dir(repository().join("deploy/crds"))? {
+        let path = crd?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            for object in parse(&fs::read_to_string(&path)?)? {
+                let short =
+                    object.data["spec"]["names"]["shortNames"][0].as_str().context("no short name")?;
+                ensure!(text.contains(&format!("`{short}`")), "docs/install.md says nothing of {short}");
+            }
+        }
+    }
+    Ok(())
+}

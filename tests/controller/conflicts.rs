@@ -1,0 +1,90 @@
+//! Two pods of one network with the same address.
+
+use anyhow::{Result, ensure};
+use multinet_tests::manifests::SERVICE;
+use multinet_tests::pods::{Nic, Pod};
+use multinet_tests::status::{FINE, said};
+use serde_json::json;
+
+use crate::stage::{Scene, infer};
+
+const CONFLICT: &str = "AddressConflict=True DuplicateAddress";
+
+#[tokio::test]
+async fn the_first_keeps_the_address_until_it_leaves() -> Result<()> {
+    let scene = Scene::with_service("conflict").await?;
+    let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
+    // The names are in the wrong order on purpose.
+    scene.pods.start(Pod::new("second").nic("rdma-a", &["10.1.0.1"])).await?;
+    slices.are(&["rail0 10.1.0.1 second rs-"]).await?;
+    status.is(&FINE).await?;
+    scene.pods.start(Pod::new("first").nic("rdma-a", &["10.1.0.1", "fd00::2"])).await?;
+    let said_of = |name: &str| format!("{}/{name}", scene.namespace.name());
+    let (kept, left_out) = (said_of("second"), said_of("first"));
+    status.explains(CONFLICT, &["10.1.0.1", &kept, &left_out, "had it first"]).await?;
+    // Only the address is left out, not the pod.
+    slices.are(&["rail0 10.1.0.1 second rs-", "rail0 fd00::2 first rs-"]).await?;
+    scene.events.warn(SERVICE, "infer", "DuplicateAddress", &["10.1.0.1", &kept, &left_out]).await?;
+
+    // Whoever keeps it does so even while it is not ready; and nothing is said again.
+    for ready in [false, true].into_iter().cycle().take(21) {
+        scene.pods.ready("second", ready).await?;
+    }
+    slices.are(&["rail0 10.1.0.1 second ---", "rail0 fd00::2 first rs-"]).await?;
+    scene.answers("infer", "AAAA", &["fd00::2"]).await?;
+    let events = scene.events.about(SERVICE, "infer").await?;
+    ensure!(events.len() == 1 && events[0].series.is_none(), "said more than once: {:#?}", said(&events));
+
+    // It begins to leave: the address is handed over.
+    scene.pods.ready("second", true).await?;
+    scene.pods.terminate("second").await?;
+    slices.are(&["rail0 10.1.0.1 first rs-", "rail0 fd00::2 first rs-"]).await?;
+    scene.answers("infer", "A", &["10.1.0.1"]).await?;
+    status.is(&FINE).await?;
+    scene.pods.remove("second").await?;
+    slices.are(&["rail0 10.1.0.1 first rs-", "rail0 fd00::2 first rs-"]).await
+}
+
+#[tokio::test]
+async fn a_conflict_ends_by_another_address_or_phase() -> Result<()> {
+    let scene = Scene::with_service("resolved").await?;
+    let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
+    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    scene.pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.1"])).await?;
+    status.is(&[CONFLICT]).await?;
+    scene.pods.report("a", &[Nic::new("rdma-a", &["10.1.0.2"])]).await?;
+    slices.are(&["rail0 10.1.0.1 b rs-", "rail0 10.1.0.2 a rs-"]).await?;
+    status.is(&FINE).await?;
+
+    scene.pods.report("a", &[Nic::new("rdma-a", &["10.1.0.1"])]).await?;
+    status.is(&[CONFLICT]).await?;
+    slices.are(&["rail0 10.1.0.1 b rs-"]).await?;
+    scene.pods.phase("b", "Failed").await?;
+    slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    status.is(&FINE).await.map(drop)
+}
+
+#[tokio::test]
+async fn services_share_a_conflict_and_networks_do_not() -> Result<()> {
+    let scene = Scene::with_service("shared").await?;
+    scene.network("rdma-b").await?;
+    let mut spec = infer();
+    spec["selector"] = json!({"matchLabels": {"app": "train"}});
+    scene.service("train", spec).await?;
+    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    scene.slices("infer")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    // A pod of another service has the address of this one's, and one of its own on another network.
+    let nics = [Nic::new("rdma-a", &["10.1.0.1"]), Nic::new("rdma-b", &["10.1.0.1"]).interface("net2")];
+    scene.pods.start(Pod::new("b").label("app", "train").nics(&nics)).await?;
+    scene.status("infer")?.is(&[CONFLICT]).await?;
+    scene.status("train")?.is(&[CONFLICT]).await?;
+    scene.slices("train")?.are::<&str>(&[]).await?;
+    let rails = json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail1"}]);
+    scene.edit_service("train", json!({"spec": {"networks": rails}})).await?;
+    scene.slices("train")?.are(&["rail1 10.1.0.1 b rs-"]).await?;
+    scene.pods.remove("a").await?;
+    scene.slices("train")?.are(&["rail0 10.1.0.1 b rs-", "rail1 10.1.0.1 b rs-"]).await?;
+    scene.status("infer")?.is(&FINE).await?;
+    scene.status("train")?.is(&FINE).await.map(drop)
+}

@@ -1,0 +1,296 @@
+//! Addresses that DRA drivers report: claims whose status is written as DRANET writes it.
+
+mod driver;
+mod versions;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::ResourceExt as _;
+use multinet_tests::manifests::SERVICE;
+use multinet_tests::pods::{Nic, Pod};
+use multinet_tests::replica::BOUND;
+use multinet_tests::status::FINE;
+use multinet_tests::wait::eventually;
+use serde_json::{Value, json};
+
+use self::driver::Driver;
+use crate::stage::Scene;
+
+/// A service for the pods with `app=infer` on one network.
+fn spec(network: Value) -> Value {
+    json!({
+        "selector": {"matchLabels": {"app": "infer"}},
+        "networks": [network],
+        "ports": [{"name": "rdma", "port": 18515}],
+    })
+}
+
+fn template(name: &str) -> Value {
+    json!({"kind": "ResourceClaimTemplate", "name": name, "alias": "rail0"})
+}
+
+fn class(name: &str) -> Value {
+    json!({"kind": "DeviceClass", "name": name, "alias": "rail0"})
+}
+
+/// A scene with the driver, its class, the template `rails`, and the service `infer` on the claims from it.
+async fn set(prefix: &str) -> Result<(Scene, Driver)> {
+    let scene = Scene::new(prefix).await?;
+    let driver = Driver::new(&scene.namespace, "v1");
+    driver.class().await?;
+    driver.template("rails").await?;
+    scene.service("infer", spec(template("rails"))).await?;
+    Ok((scene, driver))
+}
+
+/// A pod that asks for a claim from the template `rails`.
+fn from_template(name: &str) -> Pod {
+    Pod::new(name).with("resourceClaims", json!([{"name": "nic", "resourceClaimTemplateName": "rails"}]))
+}
+
+/// A pod that names its claim.
+fn with_claim(name: &str, claim: &str) -> Pod {
+    Pod::new(name).with("resourceClaims", json!([{"name": "nic", "resourceClaimName": claim}]))
+}
+
+/// Starts a pod from the template, which gets a device, and returns its claim. The driver has said nothing yet.
+async fn start(scene: &Scene, driver: &Driver, name: &str, device: &str) -> Result<String> {
+    let pod = scene.pods.create(from_template(name)).await?;
+    let claim = claim_of(scene, name).await?;
+    driver.allocate(&claim, &[("nic", device)], &pod).await?;
+    scene.pods.run(name).await?;
+    scene.pods.ready(name, true).await?;
+    Ok(claim)
+}
+
+/// The claim that kube-controller-manager has made for a pod.
+async fn claim_of(scene: &Scene, pod: &str) -> Result<String> {
+    eventually(&format!("a claim for the pod {pod}"), BOUND, async || {
+        let status = scene.pods.api().get(pod).await?.status.unwrap_or_default();
+        let claims = status.resource_claim_statuses.unwrap_or_default();
+        claims.first().and_then(|status| status.resource_claim_name.clone()).context("there is none")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn claims_made_from_a_template() -> Result<()> {
+    let (scene, driver) = set("template").await?;
+    let attributes = json!({
+        "dra.net/rdma": {"bool": true},
+        "dra.net/rdmaDevice": {"string": "mlx5_2"},
+        "dra.net/numaNode": {"int": 1},
+        "dra.net/pciAddress": {"string": "0000:18:00.2"},
+        "dra.net/ifName": {"string": "eth1"},
+    });
+    driver.slice(1, &[("nic0", attributes.clone()), ("nic1", json!({}))]).await?;
+    let claim = start(&scene, &driver, "a", "nic0").await?;
+    driver.report(&claim, &[("nic0", "net1", &["10.7.0.1/24", "fd00:7::1/64"])]).await?;
+    let slices = scene.slices("infer")?;
+    slices.are(&["rail0 10.7.0.1 a rs-", "rail0 fd00:7::1 a rs-"]).await?;
+    scene.status("infer")?.is(&FINE).await?;
+    for slice in slices.list().await? {
+        let device = json!({
+            "interface": "net1",
+            "mac": "ae:11:22:33:44:55",
+            "rdmaDevice": "mlx5_2",
+            "pciAddress": "0000:18:00.2",
+            "numaNode": 1,
+        });
+        let spec = &slice.data["spec"];
+        ensure!(spec["endpoints"][0]["device"] == device, "{:#}", spec["endpoints"]);
+        let network = json!({
+            "kind": "ResourceClaimTemplate",
+            "name": "rails",
+            "namespace": scene.namespace.name(),
+            "alias": "rail0",
+        });
+        ensure!(spec["network"] == network, "{:#}", spec["network"]);
+    }
+    scene.answers("infer", "A", &["10.7.0.1"]).await?;
+    scene.answers("infer", "AAAA", &["fd00:7::1"]).await?;
+    let name = scene.namespace.domain("10-7-0-1.infer");
+    let text = scene.stage.dns.ask(&name, "TXT").await?.data().join("\n");
+    ensure!(text.contains("rdma=mlx5_2") && text.contains("numa=1"), "{text}");
+
+    // The driver publishes its devices anew: what the claim does not say follows.
+    let mut renamed = attributes;
+    renamed["dra.net/rdmaDevice"]["string"] = json!("mlx5_7");
+    driver.slice(2, &[("nic0", renamed), ("nic1", json!({}))]).await?;
+    eventually("the RDMA device to be another", BOUND, async || {
+        for slice in slices.list().await? {
+            let device = &slice.data["spec"]["endpoints"][0]["device"];
+            ensure!(device["rdmaDevice"] == "mlx5_7", "{device}");
+        }
+        Ok(())
+    })
+    .await?;
+
+    // The pod drains and goes, and the claim with it.
+    scene.pods.terminate("a").await?;
+    slices.are(&["rail0 10.7.0.1 a -st", "rail0 fd00:7::1 a -st"]).await?;
+    scene.pods.remove("a").await?;
+    slices.are::<&str>(&[]).await
+}
+
+#[tokio::test]
+async fn claims_named_by_the_pod() -> Result<()> {
+    let scene = Scene::new("direct").await?;
+    let driver = Driver::new(&scene.namespace, "v1");
+    driver.class().await?;
+    driver.claim("mine").await?;
+    scene.service("infer", spec(class(driver.class_name()))).await?;
+    let pod = scene.pods.create(with_claim("a", "mine")).await?;
+    driver.allocate("mine", &[("nic", "nic0")], &pod).await?;
+    driver.report("mine", &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
+    scene.pods.run("a").await?;
+    let slices = scene.slices("infer")?;
+    slices.are(&["rail0 10.7.0.1 a ---"]).await?;
+    scene.pods.ready("a", true).await?;
+    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    scene.status("infer")?.is(&FINE).await?;
+
+    // A pod that only waits for the claim has nothing of it yet. One that shares it has the same address, which is one pod's.
+    scene.pods.create(with_claim("b", "mine").with("nodeName", Value::Null)).await?;
+    let status = scene.status("infer")?;
+    status.explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "b"]).await?;
+    scene.pods.start(with_claim("c", "mine")).await?;
+    status.explains("AddressConflict=True DuplicateAddress", &["10.7.0.1", "/a", "/c"]).await?;
+    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    scene.pods.remove("b").await?;
+    scene.pods.remove("c").await?;
+    status.is(&FINE).await?;
+
+    // Another address; none; the claim is deleted.
+    driver.report("mine", &[("nic0", "net1", &["10.7.0.2/24"])]).await?;
+    slices.are(&["rail0 10.7.0.2 a rs-"]).await?;
+    driver.report("mine", &[("nic0", "net1", &[])]).await?;
+    slices.are::<&str>(&[]).await?;
+    driver.report("mine", &[("nic0", "net1", &["10.7.0.3/24"])]).await?;
+    slices.are(&["rail0 10.7.0.3 a rs-"]).await?;
+    driver.delete("ResourceClaim", "mine").await?;
+    slices.are::<&str>(&[]).await
+}
+
+#[tokio::test]
+async fn status_that_comes_late_or_never() -> Result<()> {
+    let (scene, driver) = set("late").await?;
+    let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
+    let first = start(&scene, &driver, "first", "nic0").await?;
+    driver.report(&first, &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
+    let late = start(&scene, &driver, "late", "nic1").await?;
+    start(&scene, &driver, "never", "nic2").await?;
+    // A device of InfiniBand alone has no network data.
+    let infiniband = start(&scene, &driver, "infiniband", "nic3").await?;
+    driver.report_infiniband(&infiniband, "nic3").await?;
+
+    slices.are(&["rail0 10.7.0.1 first rs-"]).await?;
+    let left_out = ["3 of 4 pods have no address", "infiniband", "late", "never"];
+    status.explains("Programmed=True Programmed", &left_out).await?;
+    status.counts(1, 1).await?;
+    scene.answers("infer", "A", &["10.7.0.1"]).await?;
+
+    driver.report(&late, &[("nic1", "net1", &["10.7.0.2/24"])]).await?;
+    slices.are(&["rail0 10.7.0.1 first rs-", "rail0 10.7.0.2 late rs-"]).await?;
+    status.explains("Programmed=True Programmed", &["2 of 4 pods have no address", "never"]).await?;
+    scene.answers("infer", "A", &["10.7.0.1", "10.7.0.2"]).await?;
+    // Nothing is wrong that a person would have to hear of.
+    let events = scene.events.about(SERVICE, "infer").await?;
+    ensure!(events.is_empty(), "{:#?}", multinet_tests::status::said(&events));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_device_that_is_not_ready_is_left_out() -> Result<()> {
+    let (scene, driver) = set("conditions").await?;
+    let slices = scene.slices("infer")?;
+    let claim = start(&scene, &driver, "a", "nic0").await?;
+    let devices: [(&str, &str, &[&str]); 1] = [("nic0", "net1", &["10.7.0.1/24"])];
+    driver.report(&claim, &devices).await?;
+    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    for condition in ["Ready", "NetworkReady"] {
+        driver.report_with(&claim, &devices, &[condition]).await?;
+        slices.are::<&str>(&[]).await.with_context(|| format!("{condition} is False"))?;
+        driver.report(&claim, &devices).await?;
+        slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    }
+    // Without RDMA the address is there all the same.
+    driver.report_with(&claim, &devices, &["RDMALinkReady"]).await?;
+    scene.pods.ready("a", false).await?;
+    slices.are(&["rail0 10.7.0.1 a ---"]).await?;
+
+    // Addresses that are none are told of, and the others published.
+    let devices: [(&str, &str, &[&str]); 1] = [("nic0", "net1", &["::ffff:10.7.0.9/128", "10.7.0.2/24"])];
+    match driver.report(&claim, &devices).await {
+        Ok(()) => slices.are(&["rail0 10.7.0.2 a ---"]).await,
+        // A newer API server does not let it in.
+        Err(error) if format!("{error:#}").contains("ips") => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[tokio::test]
+async fn classes_and_templates_are_networks() -> Result<()> {
+    let (scene, driver) = set("kinds").await?;
+    scene.network("rdma-a").await?;
+    let by_class = driver.class_name();
+    scene.service("by-class", spec(class(by_class))).await?;
+    let mut both = spec(class(by_class));
+    both["networks"] = json!([
+        {"kind": "DeviceClass", "name": by_class, "alias": "rail0"},
+        {"name": "rdma-a", "alias": "rail1"},
+        {"kind": "DeviceClass", "name": "no-such-class", "alias": "rail2"},
+    ]);
+    scene.service("both", both).await?;
+    scene.service("nowhere", spec(template("no-such-template"))).await?;
+
+    let pod = from_template("a").nics(&[Nic::new("rdma-a", &["10.1.0.1"]).interface("net2")]);
+    let pod = scene.pods.start(pod).await?;
+    let claim = claim_of(&scene, "a").await?;
+    driver.allocate(&claim, &[("nic", "nic0")], &pod).await?;
+    driver.report(&claim, &[("nic0", "net1", &["10.7.0.1/24"])]).await?;
+    driver.claim("mine").await?;
+    let pod = scene.pods.start(with_claim("b", "mine")).await?;
+    driver.allocate("mine", &[("nic", "nic1")], &pod).await?;
+    driver.report("mine", &[("nic1", "net1", &["10.7.0.2/24"])]).await?;
+
+    scene.slices("infer")?.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    scene.slices("by-class")?.are(&["rail0 10.7.0.1 a rs-", "rail0 10.7.0.2 b rs-"]).await?;
+    let all = ["rail0 10.7.0.1 a rs-", "rail0 10.7.0.2 b rs-", "rail1 10.1.0.1 a rs-"];
+    scene.slices("both")?.are(&all).await?;
+    scene.slices("nowhere")?.are::<&str>(&[]).await?;
+    for (service, missing) in [("both", "DeviceClass no-such-class"), ("nowhere", "no-such-template")] {
+        let missing = [missing, "does not exist"];
+        scene.status(service)?.explains("ResolvedRefs=False NetworkNotFound", &missing).await?;
+        scene.events.warn(SERVICE, service, "NetworkNotFound", &missing).await?;
+    }
+    scene.status("by-class")?.is(&FINE).await?;
+    driver.template("no-such-template").await?;
+    scene.status("nowhere")?.is(&FINE).await.map(drop)
+}
+
+#[tokio::test]
+async fn several_devices_of_a_claim() -> Result<()> {
+    let scene = Scene::new("devices").await?;
+    let driver = Driver::new(&scene.namespace, "v1");
+    driver.class().await?;
+    driver.claim_for("mine", &["left", "right"]).await?;
+    scene.service("infer", spec(class(driver.class_name()))).await?;
+    let pod = scene.pods.start(with_claim("a", "mine")).await?;
+    driver.allocate("mine", &[("left", "nic0"), ("right", "nic1")], &pod).await?;
+    // The driver reports the second device only (as DRANET once did), then both.
+    let slices = scene.slices("infer")?;
+    driver.report("mine", &[("nic1", "net2", &["10.8.0.1/24"])]).await?;
+    slices.are(&["rail0 10.8.0.1 a rs-"]).await?;
+    driver.report("mine", &[("nic0", "net1", &["10.7.0.1/24"]), ("nic1", "net2", &["10.8.0.1/24"])]).await?;
+    slices.are(&["rail0 10.7.0.1 a rs-", "rail0 10.8.0.1 a rs-"]).await?;
+    let slice = slices.only().await?;
+    let interfaces: Vec<_> = slice.data["spec"]["endpoints"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|endpoint| (endpoint["addresses"][0].clone(), endpoint["device"]["interface"].clone()))
+        .collect();
+    let expected = [(json!("10.7.0.1"), json!("net1")), (json!("10.8.0.1"), json!("net2"))];
+    ensure!(expected.iter().all(|pair| interfaces.contains(pair)), "{interfaces:?} in {}", slice.name_any());
+    Ok(())
+}

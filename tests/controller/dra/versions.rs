@@ -1,0 +1,134 @@
+//! Clusters of other ages: `resource.k8s.io` in another version, or not at all, and while the controller runs.
+
+use anyhow::{Result, ensure};
+use kube::api::{DeleteParams, DynamicObject};
+use kube::core::TypeMeta;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::controller::{Controller, ControllerOptions};
+use multinet_tests::objects::Namespace;
+use multinet_tests::pods::{Pod, Pods};
+use multinet_tests::slices::Slices;
+use multinet_tests::status::{FINE, Status};
+use serde_json::json;
+
+use super::driver::Driver;
+use super::{class, spec, with_claim};
+use crate::stage::{apply_multus, infer, prepare, prepare_without_multus, service};
+
+/// The flag that has the API server serve this version and no other.
+fn serving(version: &str) -> String {
+    let only = match version {
+        "" => String::new(),
+        version => format!(",resource.k8s.io/{version}=true"),
+    };
+    format!("--runtime-config=resource.k8s.io/v1=false{only}")
+}
+
+const SERVED: &str = r#"multinet_controller_api_served{group="resource.k8s.io"}"#;
+
+/// A pod with a claim that the driver has reported, and the service `infer` on the driver's class. `rdma` is what the
+/// ResourceSlice says of the device.
+async fn publish(namespace: &Namespace, driver: &Driver, name: &str, address: &str) -> Result<()> {
+    driver.class().await?;
+    let attributes = json!({"dra.net/rdmaDevice": {"string": "mlx5_2"}, "dra.net/numaNode": {"int": 1}});
+    driver.slice(1, &[("nic0", attributes)]).await?;
+    driver.claim(name).await?;
+    let pod = Pods::of(namespace).start(with_claim(name, name)).await?;
+    driver.allocate(name, &[("nic", "nic0")], &pod).await?;
+    driver.report(name, &[("nic0", "net1", &[address])]).await
+}
+
+async fn apply_service(namespace: &Namespace, driver: &Driver) -> Result<()> {
+    let service = service("infer", spec(class(driver.class_name())));
+    namespace.apply(serde_json::from_value::<DynamicObject>(service)?).await.map(drop)
+}
+
+async fn start(cluster: &Cluster) -> Result<Controller> {
+    ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?).start_ready().await
+}
+
+#[tokio::test]
+async fn v1beta2_is_read_where_there_is_no_v1() -> Result<()> {
+    let cluster = Cluster::start_with(&[&serving("v1beta2")]).await?;
+    prepare(&cluster).await?;
+    let controller = start(&cluster).await?;
+    ensure!(controller.log().contains("watching resource.k8s.io/v1beta2"), "{}", controller.log());
+    controller.shows(SERVED, 1).await?;
+    let namespace = cluster.temp_namespace("v1beta2").await?;
+    let driver = Driver::new(&namespace, "v1beta2");
+    apply_service(&namespace, &driver).await?;
+    publish(&namespace, &driver, "a", "10.7.0.1/24").await?;
+    let slices = Slices::of(&namespace, "infer")?;
+    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    let device = slices.only().await?.data["spec"]["endpoints"][0]["device"].clone();
+    ensure!(device["rdmaDevice"] == "mlx5_2" && device["numaNode"] == 1, "{device}");
+    Status::of(&namespace, "infer")?.is(&FINE).await.map(drop)
+}
+
+#[tokio::test]
+async fn optional_apis_come_and_go() -> Result<()> {
+    let mut cluster = Cluster::start_with(&[&serving("")]).await?;
+    prepare_without_multus(&cluster).await?;
+    let controller = start(&cluster).await?;
+    controller.shows("multinet_controller_api_served", 0).await?;
+    let log = controller.log();
+    for missing in ["none of resource.k8s.io/v1", "no k8s.cni.cncf.io/v1"] {
+        ensure!(log.matches(missing).count() == 1, "{missing:?} is not said once:\n{log}");
+    }
+    let namespace = cluster.temp_namespace("comes").await?;
+    let driver = Driver::new(&namespace, "v1beta1");
+    apply_service(&namespace, &driver).await?;
+    let not_served = "ResolvedRefs=False NetworkKindNotServed";
+    let status = Status::of(&namespace, "infer")?;
+    status.explains(not_served, &["DeviceClass", "enable dynamic resource allocation"]).await?;
+
+    // Multus is installed, which needs no restart of anybody.
+    let mut multus = infer();
+    multus["selector"] = json!({"matchLabels": {"app": "train"}});
+    namespace.apply(serde_json::from_value::<DynamicObject>(service("train", multus))?).await?;
+    let train = Status::of(&namespace, "train")?;
+    train.explains(not_served, &["NetworkAttachmentDefinition", "install Multus"]).await?;
+    let objects = cluster.objects().await?;
+    apply_multus(&objects).await?;
+    train.is(&["ResolvedRefs=False NetworkNotFound"]).await?;
+    let network = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": "rdma-a"},
+    });
+    namespace.apply(serde_json::from_value::<DynamicObject>(network)?).await?;
+    train.is(&FINE).await?;
+    controller.shows("multinet_controller_api_served", 1).await?;
+    let pods = Pods::of(&namespace);
+    pods.start(Pod::new("m").label("app", "train").nic("rdma-a", &["10.1.0.1"])).await?;
+    let of_multus = Slices::of(&namespace, "train")?;
+    of_multus.are(&["rail0 10.1.0.1 m rs-"]).await?;
+
+    // It is enabled, in its oldest version.
+    cluster.set_apiserver_flags(&[&serving("v1beta1")]);
+    cluster.start_apiserver().await?;
+    publish(&namespace, &driver, "a", "10.7.0.1/24").await?;
+    let slices = Slices::of(&namespace, "infer")?;
+    slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
+    status.is(&FINE).await?;
+    controller.shows("multinet_controller_api_served", 2).await?;
+    let device = slices.only().await?.data["spec"]["endpoints"][0]["device"].clone();
+    ensure!(device["rdmaDevice"] == "mlx5_2" && device["numaNode"] == 1, "{device}");
+
+    // Both go. What claims said is not true any more; what pods say of themselves still is.
+    let types = TypeMeta {
+        api_version: "apiextensions.k8s.io/v1".to_owned(),
+        kind: "CustomResourceDefinition".to_owned(),
+    };
+    let definition = "network-attachment-definitions.k8s.cni.cncf.io";
+    objects.api(&types, None).await?.delete(definition, &DeleteParams::default()).await?;
+    cluster.set_apiserver_flags(&[&serving("")]);
+    cluster.start_apiserver().await?;
+    controller.shows("multinet_controller_api_served", 0).await?;
+    slices.are::<&str>(&[]).await?;
+    status.explains(not_served, &["DeviceClass"]).await?;
+    train.explains(not_served, &["NetworkAttachmentDefinition"]).await?;
+    of_multus.are(&["rail0 10.1.0.1 m rs-"]).await?;
+    pods.ready("m", false).await?;
+    of_multus.are(&["rail0 10.1.0.1 m ---"]).await
+}

@@ -1,0 +1,85 @@
+//! Services that the API server of today would not let in: they are older than its rules.
+
+use anyhow::{Result, ensure};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use multinet_tests::cluster::Cluster;
+use multinet_tests::controller::ControllerOptions;
+use multinet_tests::manifests::SERVICE;
+use multinet_tests::objects::{Objects, parse};
+use multinet_tests::pods::{Pod, Pods};
+use multinet_tests::replica::BOUND;
+use multinet_tests::slices::{Slices, api};
+use multinet_tests::status::{Events, FINE, Status};
+use multinet_tests::tools::repository;
+use multinet_tests::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::stage::{infer, prepare, service};
+
+/// Takes all rules from our service's definition.
+async fn loosen(objects: &Objects) -> Result<()> {
+    let yaml = std::fs::read_to_string(repository().join("deploy/crds/multinetworkservices.yaml"))?;
+    for mut crd in parse(&yaml)? {
+        crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        objects.established(&objects.apply_object(&crd).await?).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    prepare(&cluster).await?;
+    let objects = cluster.objects().await?;
+    loosen(&objects).await?;
+    let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
+    let controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    let namespace = cluster.temp_namespace("invalid").await?;
+    let network = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": "rdma-a"},
+    });
+    namespace.apply(serde_json::from_value::<DynamicObject>(network)?).await?;
+    for name in ["broken", "garbled", "good"] {
+        namespace.apply(serde_json::from_value::<DynamicObject>(service(name, infer()))?).await?;
+    }
+    let pods = Pods::of(&namespace);
+    pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    let slices = |name| Slices::of(&namespace, name);
+    for name in ["broken", "garbled", "good"] {
+        slices(name)?.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    }
+
+    // One breaks a rule, another makes no sense at all.
+    let services = api(objects.client(), namespace.name(), SERVICE)?;
+    let edit = async |name: &str, spec: Value| {
+        services.patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
+    };
+    let twice = json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail0"}]);
+    edit("broken", json!({ "networks": twice })).await?;
+    edit("garbled", json!({"networks": "all of them"})).await?;
+    let status = Status::of(&namespace, "broken")?;
+    status.explains("Accepted=False Invalid", &["spec.networks", "unique"]).await?;
+    status.explains("Programmed=False Invalid", &["slices stay as they were"]).await?;
+    Events::of(&namespace).warn(SERVICE, "broken", "Invalid", &["spec.networks"]).await?;
+    eventually("a complaint about the garbled service", BOUND, async || {
+        let count = controller.metric("multinet_watch_undecodable_objects").await?;
+        ensure!(count == 1 && controller.log().contains("garbled"), "{count} are counted");
+        Ok(())
+    })
+    .await?;
+    pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
+    slices("good")?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
+    slices("broken")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
+
+    // Put right, they are as if nothing had been.
+    let fine = json!({"networks": [{"name": "rdma-a", "alias": "rail0"}]});
+    for name in ["broken", "garbled"] {
+        edit(name, fine.clone()).await?;
+        slices(name)?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
+        Status::of(&namespace, name)?.is(&FINE).await?;
+    }
+    controller.shows("multinet_watch_undecodable_objects", 0).await
+}

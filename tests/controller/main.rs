@@ -1,0 +1,16 @@
+//! `multinet-controller` against a real control plane: what a test does to pods, services and claims has to come out in
+//! slices, status, events, and in the answers of a real `multinet-dns` and CoreDNS.
+
+mod bad_objects;
+mod basics;
+mod changes;
+mod conflicts;
+mod dra;
+mod invalid;
+mod many;
+mod mirror;
+mod parity;
+mod references;
+mod repair;
+mod restart;
+mod stage;

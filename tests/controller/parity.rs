@@ -1,0 +1,200 @@
+//! Pods through scripted lives, watched by kube-controller-manager for a headless Service and by ours for a
+//! MultiNetworkService: after every step both have to say the same of the pod.
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use kube::api::DynamicObject;
+use multinet_tests::pods::{Nic, Pod, Pods};
+use multinet_tests::replica::BOUND;
+use multinet_tests::slices::{CORE_MANAGED_BY, Slices};
+use multinet_tests::wait::eventually;
+use serde_json::{Value, json};
+
+use crate::stage::{Scene, infer};
+
+/// What happens to a pod.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// It is made, with its interface and its address on the default network.
+    Created,
+    /// The kubelet has started it.
+    Running,
+    Ready,
+    NotReady,
+    /// Somebody deletes it; it has time to end.
+    Deleted,
+    /// It has ended.
+    Removed,
+    Phase(&'static str),
+    /// Its label changes.
+    Unselected,
+    Selected,
+}
+
+use Step::*;
+
+/// A life, and after each step what Kubernetes says of the pod: whether it is ready, serving and terminating; `""` if it is
+/// no endpoint.
+const LIVES: &[(&str, &[(Step, &str)])] = &[
+    ("serves", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Removed, "")]),
+    ("flaps", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (NotReady, "---"), (Ready, "rs-")]),
+    ("early", &[(Created, "---"), (Ready, "rs-"), (Running, "---")]),
+    ("drains", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (Removed, "")]),
+    (
+        "drains-and-fails",
+        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (NotReady, "--t"), (Removed, "")],
+    ),
+    (
+        "never-served",
+        &[(Created, "---"), (Running, "---"), (Deleted, "--t"), (Ready, "-st"), (Removed, "")],
+    ),
+    ("deleted-while-pending", &[(Created, "---"), (Deleted, "--t"), (Removed, "")]),
+    ("succeeds", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Succeeded"), ""), (Removed, "")]),
+    ("fails", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Failed"), ""), (Deleted, "")]),
+    (
+        "drains-and-succeeds",
+        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (Phase("Succeeded"), "")],
+    ),
+    ("lost", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Unknown"), "rs-"), (NotReady, "---")]),
+    (
+        "relabelled",
+        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Unselected, ""), (NotReady, ""), (Selected, "---")],
+    ),
+];
+
+/// What is said of a pod where addresses are published before they are ready.
+fn published(state: &str) -> String {
+    if state.is_empty() { String::new() } else { format!("r{}", &state[1..]) }
+}
+
+/// The slices of the same pods, by Kubernetes and by us.
+struct Pair {
+    core: Slices<k8s_openapi::api::discovery::v1::EndpointSlice>,
+    ours: Slices<DynamicObject>,
+}
+
+impl Pair {
+    async fn make(scene: &Scene, name: &str, publish: bool) -> Result<Self> {
+        scene
+            .apply(json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": name},
+                "spec": {
+                    "clusterIP": "None",
+                    "selector": {"app": "infer"},
+                    "ports": [{"name": "rdma", "port": 18515}],
+                    "publishNotReadyAddresses": publish,
+                },
+            }))
+            .await?;
+        let mut spec = infer();
+        spec["publishNotReadyAddresses"] = json!(publish);
+        scene.service(name, spec).await?;
+        let core = Slices::of_core(&scene.namespace, name)
+            .with_label(CORE_MANAGED_BY, "endpointslice-controller.k8s.io");
+        Ok(Self { core, ours: scene.slices(name)? })
+    }
+
+    /// Waits until both say this of a pod, and nothing else.
+    async fn say(&self, pod: &str, state: &str) -> Result<()> {
+        let expected: Vec<&str> = Some(state).filter(|state| !state.is_empty()).into_iter().collect();
+        eventually(&format!("both to say {expected:?} of the pod {pod}"), BOUND, async || {
+            let (core, ours) = (self.core.endpoints().await?, self.ours.endpoints().await?);
+            let (core, ours) = (of_pod(&core, pod), of_pod(&ours, pod));
+            ensure!(core == expected && ours == expected, "Kubernetes says {core:?}, ours says {ours:?}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The last word of the pod's lines.
+fn of_pod<'a>(lines: &'a [String], pod: &str) -> Vec<&'a str> {
+    let words = lines.iter().filter_map(|line| line.rsplit_once(' '));
+    words.filter(|(line, _)| line.ends_with(&format!(" {pod}"))).map(|(_, state)| state).collect()
+}
+
+async fn take(pods: &Pods, name: &str, address: &str, step: Step) -> Result<()> {
+    match step {
+        Created => {
+            let pod = Pod::new(name).nics(&[Nic::new("rdma-a", &[address])]);
+            pods.create(pod).await?;
+            let own = address.replace("10.1.", "10.244.200.").replace(".200.0.", ".200.");
+            pods.status(name, json!({"podIP": own, "podIPs": [{"ip": own}]})).await?;
+        }
+        Running => {
+            pods.phase(name, "Running").await?;
+            pods.ready(name, false).await?;
+        }
+        Ready => drop(pods.ready(name, true).await?),
+        NotReady => drop(pods.ready(name, false).await?),
+        Deleted => pods.terminate(name).await?,
+        Removed => pods.remove(name).await?,
+        Phase(phase) => drop(pods.phase(name, phase).await?),
+        Unselected => drop(pods.label(name, "app", Some("other")).await?),
+        Selected => drop(pods.label(name, "app", Some("infer")).await?),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn conditions_are_those_that_kubernetes_writes() -> Result<()> {
+    let scene = Scene::new("parity").await?;
+    scene.network("rdma-a").await?;
+    let ready = Pair::make(&scene, "ready", false).await?;
+    let all = Pair::make(&scene, "all", true).await?;
+    let lives = LIVES.iter().enumerate().map(async |(number, (name, steps))| {
+        let address = format!("10.1.0.{}", number + 1);
+        for (at, (step, state)) in steps.iter().enumerate() {
+            take(&scene.pods, name, &address, *step).await?;
+            let at = || format!("life {name:?}, step {at}: {step:?}");
+            ready.say(name, state).await.with_context(at)?;
+            all.say(name, &published(state)).await.with_context(|| format!("{}, all published", at()))?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(lives).await?;
+
+    // In the end both agree on everything.
+    for pair in [&ready, &all] {
+        let pods = |lines: Vec<String>, skip: usize| -> Vec<String> {
+            let mut pods: Vec<String> =
+                lines.iter().map(|line| line.split(' ').skip(skip).collect::<Vec<_>>().join(" ")).collect();
+            pods.sort_unstable();
+            pods
+        };
+        let (core, ours) = (pods(pair.core.endpoints().await?, 1), pods(pair.ours.endpoints().await?, 2));
+        ensure!(core == ours && !core.is_empty(), "Kubernetes says {core:?}, ours says {ours:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn details_are_those_that_kubernetes_writes() -> Result<()> {
+    let scene = Scene::new("details").await?;
+    scene.network("rdma-a").await?;
+    let pair = Pair::make(&scene, "headless", false).await?;
+    // Named after the pods' subdomain, which makes Kubernetes write their hostnames.
+    scene.pods.start(Pod::new("a").hostname("infer-0").nic("rdma-a", &["10.1.0.1"])).await?;
+    scene.pods.start(Pod::new("b").node("gpu-2").nic("rdma-a", &["10.1.0.2"])).await?;
+    pair.say("a", "rs-").await?;
+    pair.say("b", "rs-").await?;
+    let (core, ours) = (pair.core.only().await?, pair.ours.only().await?);
+    let by_pod = |endpoints: &Value| -> Vec<Value> {
+        let mut found: Vec<Value> = endpoints.as_array().cloned().unwrap_or_default();
+        found.sort_by_key(|endpoint| endpoint["targetRef"]["name"].as_str().map(ToOwned::to_owned));
+        for endpoint in &mut found {
+            // What a second network changes.
+            if let Some(fields) = endpoint.as_object_mut() {
+                fields.remove("addresses");
+                fields.remove("device");
+            }
+        }
+        found
+    };
+    let (core, ours) = (by_pod(&json!(core.endpoints)), by_pod(&ours.data["spec"]["endpoints"]));
+    ensure!(core == ours && core.len() == 2, "Kubernetes says {core:#?}, ours says {ours:#?}");
+    ensure!(ours[0]["hostname"] == "infer-0" && ours[0]["zone"] == "a", "{:#}", ours[0]);
+    Ok(())
+}

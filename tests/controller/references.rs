@@ -1,0 +1,83 @@
+//! Networks that do not exist, yet or any more.
+
+use anyhow::{Result, ensure};
+use kube::api::DeleteParams;
+use kube::core::TypeMeta;
+use multinet_tests::manifests::SERVICE;
+use multinet_tests::pods::Pod;
+use multinet_tests::status::{FINE, said};
+use serde_json::json;
+
+use crate::stage::{Scene, infer};
+
+const MISSING: &str = "ResolvedRefs=False NetworkNotFound";
+
+#[tokio::test]
+async fn a_network_is_missing_then_made() -> Result<()> {
+    let scene = Scene::new("missing").await?;
+    scene.service("infer", infer()).await?;
+    let status = scene.status("infer")?;
+    let network = format!("NetworkAttachmentDefinition {}/rdma-a", scene.namespace.name());
+    status.explains(MISSING, &[&network, "does not exist", "create it"]).await?;
+    status.is(&["Accepted=True Accepted", "Programmed=True Programmed"]).await?;
+    scene.events.warn(SERVICE, "infer", "NetworkNotFound", &[&network]).await?;
+
+    // However much happens meanwhile, it is said once.
+    scene.pods.create(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    for ready in [true, false].into_iter().cycle().take(20) {
+        scene.pods.ready("a", ready).await?;
+    }
+    scene.slices("infer")?.are(&["rail0 10.1.0.1 a ---"]).await?;
+    status.counts(0, 1).await?;
+    let events = scene.events.about(SERVICE, "infer").await?;
+    ensure!(events.len() == 1 && events[0].series.is_none(), "said more than once: {:#?}", said(&events));
+
+    scene.network("rdma-a").await?;
+    status.is(&FINE).await?;
+
+    // It goes again, which is news.
+    let types = TypeMeta {
+        api_version: "k8s.cni.cncf.io/v1".to_owned(),
+        kind: "NetworkAttachmentDefinition".to_owned(),
+    };
+    let networks = scene.namespace.objects().api(&types, Some(scene.namespace.name())).await?;
+    networks.delete("rdma-a", &DeleteParams::default()).await?;
+    status.is(&[MISSING]).await?;
+    // The pod still has its interface.
+    scene.pods.ready("a", true).await?;
+    scene.answers("infer", "A", &["10.1.0.1"]).await
+}
+
+#[tokio::test]
+async fn a_network_of_another_namespace() -> Result<()> {
+    let (infra, scene) = (Scene::new("infra").await?, Scene::new("user").await?);
+    let mut spec = infer();
+    spec["networks"] = json!([{"name": "rdma-a", "namespace": infra.namespace.name(), "alias": "rail0"}]);
+    scene.service("infer", spec).await?;
+    let status = scene.status("infer")?;
+    status.explains(MISSING, &[&format!("{}/rdma-a", infra.namespace.name())]).await?;
+    infra.network("rdma-a").await?;
+    status.is(&FINE).await?;
+
+    // A network of the same name in the pod's own namespace is another one.
+    scene.network("rdma-a").await?;
+    scene.pods.start(Pod::new("own").nic("rdma-a", &["10.1.0.1"])).await?;
+    let full = format!("{}/rdma-a", infra.namespace.name());
+    scene.pods.start(Pod::new("theirs").nic(&full, &["10.1.0.2"])).await?;
+    scene.slices("infer")?.are(&["rail0 10.1.0.2 theirs rs-"]).await
+}
+
+#[tokio::test]
+async fn one_of_several_networks_is_missing() -> Result<()> {
+    let scene = Scene::new("partial").await?;
+    scene.network("rdma-a").await?;
+    let mut spec = infer();
+    spec["networks"] = json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail1"}]);
+    scene.service("infer", spec).await?;
+    scene.status("infer")?.explains(MISSING, &["rdma-b"]).await?;
+    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    scene.slices("infer")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    scene.answers("infer", "A", &["10.1.0.1"]).await?;
+    scene.network("rdma-b").await?;
+    scene.status("infer")?.is(&FINE).await.map(drop)
+}

@@ -1,0 +1,77 @@
+//! The controller ends gracefully, and another takes over.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt as _;
+use kube::api::{DynamicObject, ListParams};
+use multinet_tests::cluster::Cluster;
+use multinet_tests::controller::ControllerOptions;
+use multinet_tests::manifests::{SERVICE, SLICE};
+use multinet_tests::pods::{Pod, Pods};
+use multinet_tests::slices::{Slices, api};
+use multinet_tests::status::Status;
+use serde_json::json;
+
+use crate::stage::{infer, prepare, service};
+
+#[tokio::test]
+async fn a_successor_writes_only_what_has_changed() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    prepare(&cluster).await?;
+    let namespace = cluster.temp_namespace("restart").await?;
+    let pods = Pods::of(&namespace);
+    let options = ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?);
+    let mut first = options.start_ready().await?;
+    // One of everything that is written: mirrors, and conditions that are bad.
+    let core = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "fast"}, "spec": {"clusterIP": "None"}});
+    namespace.apply(serde_json::from_value::<DynamicObject>(core)?).await?;
+    let mut mirrored = infer();
+    mirrored["mirror"] = json!({"serviceName": "fast"});
+    for (name, spec) in [("infer", mirrored), ("other", infer())] {
+        namespace.apply(serde_json::from_value::<DynamicObject>(service(name, spec))?).await?;
+    }
+    let lines = ["rail0 10.1.0.1 z rs-", "rail0 10.1.0.2 b rs-"];
+    pods.start(Pod::new("z").nic("rdma-a", &["10.1.0.1"])).await?;
+    pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
+    Slices::of(&namespace, "infer")?.are(&lines).await?;
+    pods.start(Pod::new("c").nic("rdma-a", &["10.1.0.1"])).await?;
+    for name in ["infer", "other"] {
+        Slices::of(&namespace, name)?.are(&lines).await?;
+        let status = Status::of(&namespace, name)?;
+        status.is(&["AddressConflict=True DuplicateAddress", "ResolvedRefs=False NetworkNotFound"]).await?;
+        status.counts(2, 2).await?;
+    }
+    let mirrors = Slices::of_core(&namespace, "fast");
+    mirrors.are(&["10.1.0.1 z rs-", "10.1.0.2 b rs-"]).await?;
+    let versions = async || -> Result<BTreeMap<String, String>> {
+        let mut versions = mirrors.versions().await?;
+        for kind in [SERVICE, SLICE] {
+            let objects = api(namespace.objects().client(), namespace.name(), kind)?;
+            for object in objects.list(&ListParams::default()).await? {
+                versions.insert(object.name_any(), object.resource_version().unwrap_or_default());
+            }
+        }
+        Ok(versions)
+    };
+    let before = versions().await?;
+
+    // The first hands the Lease over: the second need not wait until it runs out.
+    let status = first.terminate().await?;
+    ensure!(status.success(), "it ended with {status}:\n{}", first.log());
+    let second = options.start_ready().await?;
+    pods.start(Pod::new("d").label("app", "nobody").nic("rdma-a", &["10.1.0.4"])).await?;
+    second.shows("multinet_controller_services", 2).await?;
+    namespace.apply(serde_json::from_value::<DynamicObject>(service("marker", infer()))?).await?;
+    Slices::of(&namespace, "marker")?.are(&lines).await?;
+    let mut after = versions().await?;
+    after.retain(|name, _| !name.starts_with("marker"));
+    ensure!(after == before, "written without need: {before:?}, then {after:?}");
+
+    // Who had the address first was remembered by the slices, since the process was another. Now it is free.
+    pods.remove("z").await?;
+    for name in ["infer", "other"] {
+        Slices::of(&namespace, name)?.are(&["rail0 10.1.0.1 c rs-", "rail0 10.1.0.2 b rs-"]).await?;
+    }
+    Ok(())
+}

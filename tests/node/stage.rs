@@ -1,0 +1,152 @@
+//! A node with what we ship, CoreDNS in front of it, and a user's namespace.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::Api;
+use multinet_tests::ask::ask_udp;
+use multinet_tests::dns::Reply;
+use multinet_tests::multus::{DEFAULT_NETWORK, second_addresses};
+use multinet_tests::node::pods::is_ready;
+use multinet_tests::node::{BOUND, CLUSTER_DNS, Node};
+use multinet_tests::objects::Namespace;
+use multinet_tests::tools::repository;
+use multinet_tests::wait::eventually;
+
+/// The label of the user's pods.
+pub(crate) const LABEL: &str = "app=infer";
+
+/// The second network of the user's pods.
+pub(crate) const NETWORK: &str = "rdma-net";
+
+/// The names of our two Deployments, which are also those of their programs.
+pub(crate) const OURS: [&str; 2] = ["multinet-dns", "multinet-controller"];
+
+/// The namespace of what we ship.
+pub(crate) const SYSTEM: &str = "multinet-system";
+
+const COREDNS: &str = include_str!("coredns.yaml");
+const USER: &str = include_str!("user.yaml");
+
+/// Where the scenario plays.
+pub(crate) struct Stage {
+    pub(crate) node: Node,
+    /// The user's.
+    pub(crate) namespace: Namespace,
+}
+
+impl Stage {
+    /// Everything runs, and the user has made a service and a Deployment, but not yet the network that they ask for.
+    pub(crate) async fn set() -> Result<Self> {
+        let node = Node::start().await?;
+        node.apply_kustomization(&repository().join("deploy/kustomize/base")).await?;
+        // As docs/install.md says: the zone is forwarded to the address of the Service.
+        let services: Api<Service> = Api::namespaced(node.cluster().client().await?, SYSTEM);
+        let spec = services.get("multinet-dns").await?.spec.context("a Service without spec")?;
+        let address = spec.cluster_ip.context("a Service without address")?;
+        let coredns =
+            COREDNS.replace("MULTINET_DNS", &address).replace("CLUSTER_DNS", &CLUSTER_DNS.to_string());
+        node.objects().await?.apply(&coredns).await?;
+        let namespace = node.namespace("vision").await?;
+        node.objects().await?.apply(&USER.replace("NAMESPACE", namespace.name())).await?;
+        for deployment in OURS {
+            node.rolled_out(SYSTEM, deployment).await?;
+        }
+        node.rolled_out("kube-system", "coredns").await?;
+        let stage = Self { node, namespace };
+        eventually("the cluster's DNS to answer", BOUND, async || stage.answer(&stage.name()).await).await?;
+        Ok(stage)
+    }
+
+    /// The name of the user's service.
+    pub(crate) fn name(&self) -> String {
+        self.namespace.domain("infer")
+    }
+
+    /// Where pods ask: the cluster's DNS.
+    pub(crate) fn dns(&self) -> SocketAddr {
+        (CLUSTER_DNS, 53).into()
+    }
+
+    /// Asks the cluster's DNS.
+    pub(crate) async fn ask(&self, name: &str, rtype: &str) -> Result<Reply> {
+        let reply = ask_udp(self.dns(), name, rtype).await?;
+        let default = reply.data().into_iter().find(|data| data.contains(DEFAULT_NETWORK));
+        ensure!(default.is_none(), "an address of the default network:\n{}", reply.text(""));
+        Ok(reply)
+    }
+
+    /// The user's pods that are not being deleted.
+    pub(crate) async fn pods(&self) -> Result<Vec<Pod>> {
+        self.node.selected(self.namespace.name(), LABEL).await
+    }
+
+    /// Waits until the Deployment has its three pods, all ready, and returns them.
+    pub(crate) async fn three_ready(&self) -> Result<Vec<Pod>> {
+        self.node.rolled_out(self.namespace.name(), "infer").await?;
+        let pods = self.pods().await?;
+        ensure!(pods.len() == 3 && pods.iter().all(is_ready), "{} pods", pods.len());
+        Ok(pods)
+    }
+
+    /// Waits until DNS says exactly the second addresses of the pods that are ready, and of these very pods: the uid tells
+    /// those that have come again under the same address apart. Returns the addresses.
+    pub(crate) async fn dns_follows(&self) -> Result<BTreeSet<String>> {
+        eventually("DNS to say what the pods are", BOUND, async || {
+            let ready: Vec<_> = self.pods().await?.into_iter().filter(is_ready).collect();
+            let mut expected = BTreeSet::new();
+            for pod in &ready {
+                expected.extend(second_addresses(pod)?.into_iter().map(|(_, address)| address));
+            }
+            let found = self.answer(&self.name()).await?;
+            ensure!(found == expected, "the pods have {expected:?}, DNS says {found:?}");
+            for pod in &ready {
+                self.describes(pod).await?;
+            }
+            Ok(expected)
+        })
+        .await
+    }
+
+    /// The addresses that a name has; none if it does not exist.
+    pub(crate) async fn answer(&self, name: &str) -> Result<BTreeSet<String>> {
+        let reply = self.ask(name, "A").await?;
+        let rcode = if reply.data().is_empty() { "NXDOMAIN" } else { "NOERROR" };
+        ensure!(reply.rcode() == rcode, "{}", reply.text(""));
+        let addresses = reply.data();
+        let set = BTreeSet::from_iter(addresses.iter().cloned());
+        ensure!(set.len() == addresses.len(), "an address twice:\n{}", reply.text(""));
+        Ok(set)
+    }
+
+    /// That the TXT record of a pod's address describes this pod.
+    async fn describes(&self, pod: &Pod) -> Result<()> {
+        let name = pod.metadata.name.as_deref().context("a pod without name")?;
+        let uid = pod.metadata.uid.as_deref().context("a pod without uid")?;
+        for (interface, address) in second_addresses(pod)? {
+            let hostname = pod.spec.as_ref().and_then(|spec| spec.hostname.clone());
+            let host = hostname.unwrap_or_else(|| address.replace('.', "-"));
+            let host = format!("{host}.{}", self.name());
+            let text = self.ask(&host, "TXT").await?.data().join(" ");
+            let namespace = self.namespace.name();
+            for part in [
+                format!("\"addr={address}\""),
+                format!("\"if={interface}\""),
+                format!("\"pod={namespace}/{name}\""),
+                format!("\"uid={uid}\""),
+                "\"node=node-a\"".to_owned(),
+                "\"zone=zone-a\"".to_owned(),
+            ] {
+                ensure!(text.contains(&part), "no {part} in the TXT record of {host}: {text}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a pod.
+pub(crate) fn name_of(pod: &Pod) -> Result<&str> {
+    pod.metadata.name.as_deref().context("a pod without name")
+}

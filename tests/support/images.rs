@@ -1,0 +1,159 @@
+//! Container images made of what is on this machine: nothing is pulled from a registry.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::process::workspace_binary;
+use crate::tools::tool;
+
+/// The image of every pod's sandbox.
+pub const PAUSE: &str = "local/pause:1";
+
+/// An image with a shell, `httpd`, `nc` and the like, for the pods of users.
+pub const BUSYBOX: &str = "local/busybox:1";
+
+/// The image of CoreDNS.
+pub const COREDNS: &str = "local/coredns:1";
+
+/// The user of an image that holds one program, as in our Dockerfile.
+const NOBODY: &str = "65532:65532";
+
+/// The archives of all images that a node needs, in the form of `docker save`.
+pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
+    // The tag is the one in deploy/kustomize/base.
+    let ours = |name: &str| format!("{name}:{}", env!("CARGO_PKG_VERSION"));
+    let dns = workspace_binary("multinet-dns", "MULTINET_DNS_BIN")?;
+    let controller = workspace_binary("multinet-controller", "MULTINET_CONTROLLER_BIN")?;
+    Ok(vec![
+        busybox(PAUSE, &["/bin/sleep", "2147483647"])?.save(folder)?,
+        busybox(BUSYBOX, &["/bin/sh"])?.save(folder)?,
+        program(COREDNS, "coredns", &tool("coredns")?)?.save(folder)?,
+        program(&ours("multinet-dns"), "multinet-dns", &dns)?.save(folder)?,
+        program(&ours("multinet-controller"), "multinet-controller", &controller)?.save(folder)?,
+    ])
+}
+
+/// An image that is being put together.
+struct Image {
+    tag: String,
+    user: &'static str,
+    entrypoint: Vec<String>,
+    root: TempDir,
+}
+
+/// An image of busybox, with all its commands.
+fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
+    let image = Image::new(tag, "0:0", entrypoint)?;
+    let busybox = Path::new("/bin/busybox");
+    image.add_program(busybox, Path::new("/bin/busybox"))?;
+    for command in run(Command::new(busybox).arg("--list"))?.lines().filter(|&name| name != "busybox") {
+        symlink("/bin/busybox", image.root.path().join("bin").join(command))?;
+    }
+    for folder in ["tmp", "etc", "www"] {
+        fs::create_dir(image.root.path().join(folder))?;
+    }
+    Ok(image)
+}
+
+/// An image of one program as `/name`, without symbols.
+fn program(tag: &str, name: &str, file: &Path) -> Result<Image> {
+    let entrypoint = format!("/{name}");
+    let image = Image::new(tag, NOBODY, &[&entrypoint])?;
+    let copy = image.add_program(file, Path::new(&entrypoint))?;
+    run(Command::new("strip").arg("--strip-all").arg(copy))?;
+    Ok(image)
+}
+
+/// The files that the dynamic loader would load, itself among them; none for a static program.
+fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if said.contains("not a dynamic executable") || said.contains("statically linked") {
+        return Ok(BTreeSet::new());
+    }
+    ensure!(output.status.success() && !said.contains("not found"), "ldd {}: {said}", program.display());
+    let words = said.split_whitespace().filter(|word| word.starts_with('/'));
+    Ok(words.map(|word| PathBuf::from(word.trim_end_matches(':'))).filter(|path| path != program).collect())
+}
+
+impl Image {
+    fn new(tag: &str, user: &'static str, entrypoint: &[&str]) -> Result<Self> {
+        let entrypoint = entrypoint.iter().map(|&word| word.to_owned()).collect();
+        let root = TempDir::new()?;
+        // What a container's root folder is like; that of a temporary one is for its owner only.
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
+        Ok(Self { tag: tag.to_owned(), user, entrypoint, root })
+    }
+
+    /// Copies a program and the libraries that it needs: what is built for tests is not static. Returns the path of the
+    /// program's copy.
+    fn add_program(&self, file: &Path, place: &Path) -> Result<PathBuf> {
+        for library in libraries(file)? {
+            self.add(&library, &library)?;
+        }
+        self.add(file, place)
+    }
+
+    /// Copies a file to a place in the image, and returns the path of the copy.
+    fn add(&self, file: &Path, place: &Path) -> Result<PathBuf> {
+        let copy = self.root.path().join(place.strip_prefix("/")?);
+        fs::create_dir_all(copy.parent().context("a file has a folder")?)?;
+        fs::copy(file, &copy).with_context(|| format!("cannot copy {}", file.display()))?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+        Ok(copy)
+    }
+
+    /// Writes the image into an archive.
+    fn save(self, folder: &Path) -> Result<PathBuf> {
+        let parts = TempDir::new()?;
+        let layer = parts.path().join("layer.tar");
+        pack(self.root.path(), &[".".as_ref()], &layer)?;
+        let digest = run(Command::new("sha256sum").arg(&layer))?;
+        let digest = digest.split(' ').next().context("no digest")?;
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": {"User": self.user, "Entrypoint": self.entrypoint, "WorkingDir": "/", "Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+        });
+        let manifest = json!([{"Config": "config.json", "RepoTags": [self.tag], "Layers": ["layer.tar"]}]);
+        fs::write(parts.path().join("config.json"), config.to_string())?;
+        fs::write(parts.path().join("manifest.json"), manifest.to_string())?;
+        let archive = folder.join(format!("{}.tar", self.tag.replace(['/', ':'], "-")));
+        let members = ["manifest.json", "config.json", "layer.tar"].map(Path::new);
+        pack(parts.path(), &members, &archive)?;
+        Ok(archive)
+    }
+}
+
+/// The name by which images know the architecture of this machine.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Packs members of a folder into an archive, as root's.
+fn pack(folder: &Path, members: &[&Path], archive: &Path) -> Result<()> {
+    let mut command = Command::new("tar");
+    command.args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--file"]).arg(archive);
+    run(command.arg("--directory").arg(folder).args(members))?;
+    Ok(())
+}
+
+/// Runs a program to its end, which has to be a success, and returns what it wrote.
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, stderr.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

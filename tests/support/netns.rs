@@ -1,0 +1,131 @@
+//! Pods without a node: network namespaces that the real Multus attaches, called by cnitool as a container runtime would. The
+//! test says what scheduler and kubelet would; Multus says itself what it has done. All of it belongs in a
+//! [sandbox](crate::sandbox).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod as CorePod;
+use serde_json::{Value, json};
+
+use crate::multus::{self, Multus, ip};
+use crate::objects::Namespace;
+use crate::pods::{Pod, Pods};
+use crate::tools::tool;
+
+/// The annotation by which a pod asks Multus for networks.
+pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// A pod that is an object and a network namespace, and that runs what the test runs in it.
+#[derive(Debug)]
+pub struct LightPod {
+    pods: Pods,
+    name: String,
+    /// What cnitool is called with to attach, and again to detach.
+    environment: Vec<(&'static str, String)>,
+    network: String,
+    is_attached: bool,
+}
+
+impl LightPod {
+    /// Makes a pod, has Multus attach it, and says that it runs and is ready.
+    pub async fn start(multus: &Multus, namespace: &Namespace, pod: Pod) -> Result<Self> {
+        let mut pod = Self::create(multus, namespace, pod).await?;
+        pod.attach().await?;
+        pod.pods.ready(&pod.name, true).await?;
+        Ok(pod)
+    }
+
+    /// Makes a pod that has no network yet.
+    pub async fn create(multus: &Multus, namespace: &Namespace, pod: Pod) -> Result<Self> {
+        let pods = Pods::of(namespace);
+        let metadata = pods.create(pod).await?.metadata;
+        let name = metadata.name.context("a pod without name")?;
+        let uid = metadata.uid.context("a pod without uid")?;
+        let network = format!("pod-{uid}");
+        let arguments = [
+            ("IgnoreUnknown", "1"),
+            ("K8S_POD_NAMESPACE", namespace.name()),
+            ("K8S_POD_NAME", &name),
+            ("K8S_POD_INFRA_CONTAINER_ID", &network),
+            ("K8S_POD_UID", &uid),
+        ];
+        let arguments = arguments.map(|(key, value)| format!("{key}={value}")).join(";");
+        let environment = vec![
+            ("CNI_PATH", Multus::plugins()?.display().to_string()),
+            ("NETCONFPATH", multus.configuration().display().to_string()),
+            ("CNI_IFNAME", "eth0".to_owned()),
+            ("CNI_ARGS", arguments),
+        ];
+        Ok(Self { pods, name, environment, network, is_attached: false })
+    }
+
+    /// Has Multus attach all of its networks, and says that it runs. It is not ready yet.
+    ///
+    /// A network namespace in which this has failed must not be used again, so a new one is made each time.
+    pub async fn attach(&mut self) -> Result<CorePod> {
+        ip(&["netns", "add", &self.network])?;
+        let added = self.cnitool("add").await;
+        if added.is_err() {
+            ip(&["netns", "delete", &self.network])?;
+        }
+        let added: Value = serde_json::from_str(&added?).context("cnitool says no JSON")?;
+        self.is_attached = true;
+        let address = added["ips"][0]["address"].as_str().context("no address on the default network")?;
+        let address = address.split('/').next().unwrap_or(address);
+        let runs = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
+        self.pods.status(&self.name, runs).await?;
+        self.pods.ready(&self.name, false).await
+    }
+
+    /// Has Multus detach it. What Multus wrote to the pod stays there.
+    pub async fn detach(&mut self) -> Result<()> {
+        self.cnitool("del").await?;
+        self.is_attached = false;
+        ip(&["netns", "delete", &self.network])
+    }
+
+    /// Detaches it, and deletes the pod.
+    pub async fn remove(mut self) -> Result<()> {
+        if self.is_attached {
+            self.detach().await?;
+        }
+        self.pods.remove(&self.name).await
+    }
+
+    /// The object.
+    pub async fn object(&self) -> Result<CorePod> {
+        Ok(self.pods.api().get(&self.name).await?)
+    }
+
+    /// Its addresses on second networks, by what Multus says: pairs of interface and address.
+    pub async fn addresses(&self) -> Result<Vec<(String, String)>> {
+        multus::second_addresses(&self.object().await?)
+    }
+
+    /// A program that is to run in the pod's network.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.network]).arg(program.as_ref());
+        command
+    }
+
+    async fn cnitool(&self, verb: &str) -> Result<String> {
+        let place = PathBuf::from("/run/netns").join(&self.network);
+        let mut command = tokio::process::Command::new(tool("cnitool")?);
+        let command = command.arg(verb).args([multus::NAME.as_ref(), place.as_os_str()]);
+        let output = command.envs(self.environment.iter().cloned()).kill_on_drop(true).output();
+        let Output { status, stdout, stderr } = output.await.context("cannot start cnitool")?;
+        let said = String::from_utf8_lossy(&stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&stderr);
+        ensure!(
+            status.success(),
+            "cnitool {verb} for the pod {}: {}{}",
+            self.name,
+            said.trim(),
+            stderr.trim()
+        );
+        Ok(said)
+    }
+}

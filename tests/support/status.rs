@@ -1,0 +1,147 @@
+//! What the controller says: the status of a MultiNetworkService, and the events of any object.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use serde_json::Value;
+
+use crate::manifests::SERVICE;
+use crate::objects::Namespace;
+use crate::replica::BOUND;
+use crate::slices::api;
+use crate::wait::eventually;
+
+/// The conditions of a service of which everything is as it should be.
+pub const FINE: [&str; 4] =
+    ["Accepted=True Accepted", "AddressConflict=False NoConflict", "Programmed=True Programmed", "ResolvedRefs=True ResolvedRefs"];
+
+/// The status of one MultiNetworkService.
+#[derive(Clone)]
+pub struct Status {
+    api: Api<DynamicObject>,
+    name: String,
+}
+
+impl Status {
+    /// That of a service.
+    pub fn of(namespace: &Namespace, service: &str) -> Result<Self> {
+        let api = api(namespace.objects().client(), namespace.name(), SERVICE)?;
+        Ok(Self { api, name: service.to_owned() })
+    }
+
+    /// The service as it is now.
+    pub async fn service(&self) -> Result<DynamicObject> {
+        self.api.get(&self.name).await.with_context(|| format!("no MultiNetworkService {}", self.name))
+    }
+
+    /// Waits until each of these conditions, written `Type=Status Reason`, is there, of the newest generation, and returns
+    /// the status.
+    pub async fn is(&self, expected: &[&str]) -> Result<Value> {
+        self.says(expected, |_| true).await
+    }
+
+    /// Waits for a condition whose message contains all of these.
+    pub async fn explains(&self, condition: &str, needles: &[&str]) -> Result<Value> {
+        let kind = condition.split('=').next().unwrap_or_default();
+        let explained = |status: &Value| {
+            let message = message(status, kind);
+            needles.iter().all(|needle| message.contains(needle))
+        };
+        self.says(&[condition], explained).await.with_context(|| format!("{needles:?} in the message"))
+    }
+
+    /// Waits until so many endpoints are counted: ready ones, and all.
+    pub async fn counts(&self, ready: u64, total: u64) -> Result<Value> {
+        let counted = |status: &Value| {
+            let endpoints = &status["endpoints"];
+            endpoints["ready"] == ready && endpoints["total"] == total
+        };
+        self.says(&[], counted).await.with_context(|| format!("{ready} of {total} endpoints ready"))
+    }
+
+    async fn says(&self, expected: &[&str], is: impl Fn(&Value) -> bool) -> Result<Value> {
+        eventually(&format!("the status of {} to say {expected:?}", self.name), BOUND, async || {
+            let service = self.service().await?;
+            let status = &service.data["status"];
+            let generation = service.metadata.generation.context("no generation")?;
+            let found: Vec<String> = conditions(status)
+                .iter()
+                .filter(|condition| condition["observedGeneration"] == generation)
+                .map(|condition| {
+                    let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+                    format!("{}={} {}", text("type"), text("status"), text("reason"))
+                })
+                .collect();
+            let all = expected.iter().all(|expected| found.iter().any(|found| found == expected));
+            ensure!(all && is(status), "generation {generation}, status {status:#}");
+            Ok(status.clone())
+        })
+        .await
+    }
+}
+
+fn conditions(status: &Value) -> &[Value] {
+    status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The message of a condition.
+pub fn message<'a>(status: &'a Value, kind: &str) -> &'a str {
+    let condition = conditions(status).iter().find(|condition| condition["type"] == kind);
+    condition.and_then(|condition| condition["message"].as_str()).unwrap_or_default()
+}
+
+/// The events of one namespace.
+#[derive(Debug, Clone)]
+pub struct Events(Api<Event>);
+
+impl Events {
+    /// Those of this namespace.
+    pub fn of(namespace: &Namespace) -> Self {
+        Self(Api::namespaced(namespace.objects().client(), namespace.name()))
+    }
+
+    /// The events about an object.
+    pub async fn about(&self, kind: &str, name: &str) -> Result<Vec<Event>> {
+        let mut events = self.0.list(&ListParams::default()).await?.items;
+        events.retain(|event| {
+            let regarding = event.regarding.as_ref();
+            let is = |field: Option<&String>, wanted: &str| field.is_some_and(|field| field == wanted);
+            is(regarding.and_then(|object| object.kind.as_ref()), kind)
+                && is(regarding.and_then(|object| object.name.as_ref()), name)
+        });
+        Ok(events)
+    }
+
+    /// Waits for a Warning about an object with this reason whose note contains all of these.
+    pub async fn warn(&self, kind: &str, name: &str, reason: &str, needles: &[&str]) -> Result<Event> {
+        eventually(&format!("a Warning {reason} about {kind} {name} with {needles:?}"), BOUND, async || {
+            let events = self.about(kind, name).await?;
+            let found = events.iter().find(|event| {
+                let note = event.note.as_deref().unwrap_or_default();
+                event.type_.as_deref() == Some("Warning")
+                    && event.reason.as_deref() == Some(reason)
+                    && needles.iter().all(|needle| note.contains(needle))
+            });
+            found.cloned().with_context(|| format!("the events are {:#?}", said(&events)))
+        })
+        .await
+    }
+
+    /// How often this was said about an object, repetitions counted.
+    pub async fn count(&self, kind: &str, name: &str, reason: &str) -> Result<i32> {
+        let events = self.about(kind, name).await?;
+        let of_reason = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
+        Ok(of_reason.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum())
+    }
+}
+
+/// What events say, for people.
+pub fn said(events: &[Event]) -> Vec<String> {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let line = |event: &Event| {
+        let count = event.series.as_ref().map_or(1, |series| series.count);
+        format!("{} {} ×{count}: {}", text(&event.type_), text(&event.reason), text(&event.note))
+    };
+    events.iter().map(line).collect()
+}
