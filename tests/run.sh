@@ -7,6 +7,10 @@ cd "$(dirname "$0")/.." || exit 1
 tests/tools/packages.sh || exit 1
 tests/tools/build.sh >/dev/null || exit 1
 
+# The images of the tests on a node hold what is shipped.
+cargo build --release -p multinet-dns -p multinet-controller || exit 1
+cargo build --workspace --bins || exit 1
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export MULTINET_SKIP_LOG=$work/skipped

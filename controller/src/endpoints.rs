@@ -76,8 +76,11 @@ pub fn collect<'a>(
     members: impl Iterator<Item = Member<'a>>,
     around: Surroundings<'_>,
 ) -> Collected {
-    let networks: Vec<(Network, NetworkReference)> =
-        spec.networks.iter().map(|reference| (Network::referenced(reference, own), resolved(reference, own))).collect();
+    let networks: Vec<(Network, NetworkReference)> = spec
+        .networks
+        .iter()
+        .map(|reference| (Network::referenced(reference, own), resolved(reference, own)))
+        .collect();
     let families: BTreeSet<IpFamily> = spec.ip_families.iter().copied().collect();
     let mut collected = Collected::default();
     let mut groups: Vec<Vec<(IpFamily, Vec<Endpoint>)>> =
@@ -115,9 +118,11 @@ pub fn collect<'a>(
 impl Collected {
     /// The ready endpoints of one network, or of all of them, each address once: what a mirror shows.
     pub fn ready(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
-        let groups = self.groups.iter().filter(|group| alias.is_none_or(|alias| group.network.alias() == alias));
+        let groups =
+            self.groups.iter().filter(|group| alias.is_none_or(|alias| group.network.alias() == alias));
         let mut seen = HashSet::new();
-        let endpoints = groups.flat_map(|group| group.endpoints.iter().map(move |endpoint| (group.family, endpoint)));
+        let endpoints =
+            groups.flat_map(|group| group.endpoints.iter().map(move |endpoint| (group.family, endpoint)));
         endpoints
             .filter(|(_, endpoint)| endpoint.is_ready())
             .filter(|(_, endpoint)| seen.insert(endpoint.addresses.first()))

@@ -1,4 +1,5 @@
-//! The core EndpointSlices of a mirror: the ready addresses once more, under a headless core Service, for the cluster's own DNS. Pure.
+//! The core EndpointSlices of a mirror: the ready addresses once more, under a headless core Service, for the cluster's
+//! own DNS. Pure.
 //!
 //! They are planned exactly as MultiNetworkEndpointSlices are (see [`slices`](crate::slices)), one group for each family.
 

@@ -6,8 +6,8 @@
 //!  existing slices ─────┘  └> Plan └─> names of new slices
 //! ```
 //!
-//! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror). What it
-//! must hold to is proved over random histories in `tests/packing.rs`: the union of the slices is what is wanted, each
+//! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror).
+//! What it must hold to is proved over random histories in `tests/packing.rs`: the union of the slices is what is wanted, each
 //! endpoint stands in one slice, a second plan is empty, a change of one endpoint writes one slice.
 //!
 //! A slice is rewritten if it would be *read* as something else than what is wanted, not if it is merely spelled otherwise:

@@ -171,7 +171,14 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
             message.push_str("; ");
         }
         // Writing to a String cannot fail.
-        let _ = write!(message, "{} of {} pods {} ({})", pods.len(), collected.pods, reason.message(), few(&pods));
+        let _ = write!(
+            message,
+            "{} of {} pods {} ({})",
+            pods.len(),
+            collected.pods,
+            reason.message(),
+            few(&pods)
+        );
     }
     message
 }

@@ -65,6 +65,8 @@ pub struct World {
 struct State {
     settings: Settings,
     services: HashMap<ObjectKey, Service>,
+    /// Services that are there but could never be decoded. Whatever they say, their slices stay.
+    undecodable: HashSet<ObjectKey>,
     pods: Pods,
     zones: HashMap<String, String>,
     references: References,
@@ -131,6 +133,7 @@ impl World {
             dirty: Dirty::new(settings.clock),
             settings,
             services: HashMap::new(),
+            undecodable: HashSet::new(),
             pods: Pods::default(),
             zones: HashMap::new(),
             references: References::default(),
@@ -293,6 +296,7 @@ impl State {
     /// A service is new or has changed.
     fn apply_service(&mut self, object: MultiNetworkService) {
         let Some(key) = key_of(&object.metadata) else { return };
+        self.undecodable.remove(&key);
         let known = self.services.get(&key);
         let is_same = known.is_some_and(|known| {
             let (old, new) = (&known.object.metadata, &object.metadata);
@@ -338,8 +342,16 @@ impl State {
         self.dirty.mark(key, at);
     }
 
+    /// Only these services are there.
+    fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
+        let known = self.services.keys().chain(&self.undecodable);
+        let gone: Vec<ObjectKey> = known.filter(|key| !live.contains(*key)).cloned().collect();
+        gone.iter().for_each(|key| self.delete_service(key));
+        self.undecodable = live.iter().filter(|key| !self.services.contains_key(*key)).cloned().collect();
+    }
+
     fn delete_service(&mut self, key: &ObjectKey) {
-        if self.services.remove(key).is_some() {
+        if self.services.remove(key).is_some() | self.undecodable.remove(key) {
             self.pods.select(key, None);
             self.references.remove(key);
             let at = self.dirty.now();

@@ -175,8 +175,8 @@ impl Writer {
                 return turn.failed(failure.pause());
             }
         }
-        let why = written.as_ref().map(|()| ()).map_err(ToString::to_string);
-        let outcome = self.world.outcome(&service, why.as_ref().map(|()| ()).map_err(String::as_str));
+        let why = written.as_ref().err().map(ToString::to_string);
+        let outcome = self.world.outcome(&service, why.as_deref().map_or(Ok(()), Err));
         self.events.publish(outcome.notices);
         let status = self.settle_status(&service, outcome.status, term).await;
         if let Err(Abandoned::Failed(failure)) = &status {

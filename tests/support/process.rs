@@ -247,14 +247,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
         }
         return Ok(path);
     }
-    let test = std::env::current_exe().context("where is the test binary?")?;
-    // target/debug/deps/cluster-0123 -> target/debug
-    let path = test
-        .ancestors()
-        .find(|folder| folder.file_name() == Some(OsStr::new("deps")))
-        .and_then(Path::parent)
-        .context("the test binary is not in a cargo target folder")?
-        .join(name);
+    let path = build_folder()?.join(name);
     if !path.is_file() {
         bail!(
             "{} does not exist: run `cargo build -p {name} --bins` first, or set {variable}",
@@ -262,6 +255,24 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+/// The release build of the binary of that name, which `make test` has built beforehand.
+pub fn release_binary(name: &str) -> Result<PathBuf> {
+    let path = build_folder()?.with_file_name("release").join(name);
+    if !path.is_file() {
+        bail!("{} does not exist: run `cargo build --release -p {name}` first", path.display());
+    }
+    Ok(path)
+}
+
+/// The folder of the build that this test belongs to: `target/debug`, for example.
+fn build_folder() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("where is the test binary?")?;
+    // target/debug/deps/cluster-0123 -> target/debug
+    let deps = test.ancestors().find(|folder| folder.file_name() == Some(OsStr::new("deps")));
+    let folder = deps.and_then(Path::parent).context("the test binary is not in a cargo target folder")?;
+    Ok(folder.to_owned())
 }
 
 #[cfg(test)]

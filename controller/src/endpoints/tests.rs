@@ -78,15 +78,13 @@ fn ready_is_as_core_has_it() {
         (true, false, true, true),
     ];
     for (publish_not_ready_addresses, serving, terminating, ready) in cases {
-        let spec = MultiNetworkServiceSpec { publish_not_ready_addresses, ..spec(json!([{"name": "rdma-a"}])) };
+        let spec =
+            MultiNetworkServiceSpec { publish_not_ready_addresses, ..spec(json!([{"name": "rdma-a"}])) };
         let pod = Pod { serving, terminating, ..pod("a") };
         let collected = collected(&spec, &[(pod, vec![attachment("rdma-a", "net1", &["10.0.0.1"])])]);
         let [endpoint] = collected.groups[0].endpoints.as_slice() else { panic!("{collected:?}") };
-        let wanted = EndpointConditions {
-            ready: Some(ready),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        };
+        let wanted =
+            EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) };
         assert_eq!(endpoint.conditions, wanted);
         assert_eq!(collected.counts, EndpointCounts { ready: u32::from(ready), total: 1 });
         assert_eq!(collected.terminating, u32::from(terminating));
@@ -139,7 +137,8 @@ fn there_is_a_group_for_every_network_and_family() {
         ],
     )];
     let both = collected(&spec(networks.clone()), &pods);
-    let groups: Vec<_> = both.groups.iter().map(|group| (group.network.alias(), group.family, texts(group))).collect();
+    let groups: Vec<_> =
+        both.groups.iter().map(|group| (group.network.alias(), group.family, texts(group))).collect();
     assert_eq!(
         groups,
         [
@@ -151,8 +150,11 @@ fn there_is_a_group_for_every_network_and_family() {
             ("again", IpFamily::Ipv6, vec!["fd00::1"]),
         ]
     );
-    let interfaces: Vec<_> =
-        both.groups[2].endpoints.iter().map(|endpoint| endpoint.device.clone().unwrap().interface.unwrap()).collect();
+    let interfaces: Vec<_> = both.groups[2]
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.device.clone().unwrap().interface.unwrap())
+        .collect();
     assert_eq!(interfaces, ["net1", "net2"], "the first interface that has the address");
     assert_eq!(both.counts.total, 6);
 
@@ -173,7 +175,8 @@ fn pods_without_endpoints_are_told_of() {
         (pod("elsewhere"), vec![attachment("rdma-b", "net1", &["10.0.0.3"])]),
         (pod("six"), vec![attachment("rdma-a", "net1", &["fd00::1"])]),
     ];
-    let spec = MultiNetworkServiceSpec { ip_families: vec![IpFamily::Ipv4], ..spec(json!([{"name": "rdma-a"}])) };
+    let spec =
+        MultiNetworkServiceSpec { ip_families: vec![IpFamily::Ipv4], ..spec(json!([{"name": "rdma-a"}])) };
     let collected = collected(&spec, &pods);
     assert_eq!(texts(&collected.groups[0]), ["10.0.0.2"]);
     assert_eq!(collected.pods, 6, "one has ended for good");
@@ -193,13 +196,20 @@ fn pods_without_endpoints_are_told_of() {
 #[test]
 fn an_address_is_one_pods() {
     let rail = || vec![attachment("rdma-a", "net1", &["10.0.0.1"])];
-    let pods = [(pod("b"), rail()), (pod("a"), rail()), (pod("c"), vec![attachment("rdma-a", "net1", &["10.0.0.2"])])];
+    let pods = [
+        (pod("b"), rail()),
+        (pod("a"), rail()),
+        (pod("c"), vec![attachment("rdma-a", "net1", &["10.0.0.2"])]),
+    ];
     let shared = collected(&spec(json!([{"name": "rdma-a"}])), &pods);
     let [first, second] = shared.groups[0].endpoints.as_slice() else { panic!("{shared:?}") };
     assert_eq!(first.target_ref.as_ref().unwrap().name.as_deref(), Some("b"));
     assert_eq!(second.addresses, ["10.0.0.2"]);
     let conflict = Conflict { kept: pods[0].0.key.clone(), left_out: vec![pods[1].0.key.clone()] };
-    assert_eq!(shared.conflicts, BTreeMap::from([((network("rdma-a"), "10.0.0.1".parse().unwrap()), conflict)]));
+    assert_eq!(
+        shared.conflicts,
+        BTreeMap::from([((network("rdma-a"), "10.0.0.1".parse().unwrap()), conflict)])
+    );
     assert!(shared.left_out.is_empty(), "the conflict is told of by itself");
 
     let pods = [(Pod { terminating: true, ..pod("b") }, rail()), (pod("a"), rail())];
@@ -224,7 +234,10 @@ fn a_mirror_shows_ready_addresses_once() {
     let collected = collected(&spec(networks), &pods);
     let shown = |alias| {
         let ready = collected.ready(alias);
-        ready.into_iter().map(|(family, endpoint)| (family, endpoint.addresses[0].clone())).collect::<Vec<_>>()
+        ready
+            .into_iter()
+            .map(|(family, endpoint)| (family, endpoint.addresses[0].clone()))
+            .collect::<Vec<_>>()
     };
     let [four, six] = IpFamily::ALL;
     let wanted = |list: &[(IpFamily, &str)]| {

@@ -177,7 +177,7 @@ fn every_other_edit_is_undone_by_one_update() {
         |slice| slice.endpoints[1].addresses.push("10.0.0.9".to_owned()),
         |slice| {
             slice.endpoints[1].conditions =
-                Some(EndpointConditions { ready: Some(false), ..Default::default() })
+                Some(EndpointConditions { ready: Some(false), ..Default::default() });
         },
         |slice| slice.endpoints[1].hostname = None,
         |slice| slice.endpoints[1].target_ref.as_mut().unwrap().uid = None,

@@ -5,8 +5,8 @@
 //! 1. A slice keeps those of its endpoints that are still wanted, each in its place; the others are dropped.
 //! 2. Slices that must be written anyway are filled with what is missing, the fullest first, the emptied ones last.
 //!    What is still empty then is spare.
-//! 3. What is missing still goes into spare slices of the same family, whichever group had them; what then remains into the one
-//!    unchanged slice that has the fewest free places among those that can take it all; else into new slices.
+//! 3. What is missing still goes into spare slices of the same family, whichever group had them; what then remains into
+//!    the one unchanged slice that has the fewest free places among those that can take it all; else into new slices.
 //! 4. Spare slices are deleted, but a group that has no endpoints keeps one slice, if it had any.
 //!
 //! Nothing is moved from one slice to another, so nothing is ever rebalanced.

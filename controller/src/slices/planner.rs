@@ -73,7 +73,7 @@ impl<S: Slice> Intent<'_, S> {
             match fate {
                 Fate::Keep => {}
                 Fate::Write(content) => {
-                    plan.update.push(self.build(self.stamp.update(slice.meta()), content))
+                    plan.update.push(self.build(self.stamp.update(slice.meta()), content));
                 }
                 Fate::Delete => plan.delete.push(SliceId::of(slice.meta())),
             }

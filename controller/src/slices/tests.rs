@@ -383,6 +383,21 @@ fn a_pod_that_comes_again_is_the_same_endpoint() {
 }
 
 #[test]
+fn two_pods_or_two_hostnames_at_one_address_are_two_endpoints() {
+    let edits: [fn(&mut Endpoint); 3] = [
+        |endpoint| endpoint.hostname = text("other"),
+        |endpoint| endpoint.target_ref.as_mut().unwrap().name = text("other"),
+        |endpoint| endpoint.target_ref.as_mut().unwrap().namespace = text("other"),
+    ];
+    for edit in edits {
+        let mut desired = desired(vec![group(network("rdma-a", "rail0"), &["10.0.0.1", "10.0.0.1"])]);
+        assert_eq!(existing(&desired)[0].spec.endpoints.len(), 1);
+        edit(&mut desired.groups[0].endpoints[1]);
+        assert_eq!(existing(&desired)[0].spec.endpoints.len(), 2);
+    }
+}
+
+#[test]
 fn labels_that_tell_slices_apart_are_not_the_service_s() {
     let mut desired = dual();
     for key in [labels::SERVICE_NAME, labels::MANAGED_BY] {

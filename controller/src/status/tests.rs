@@ -110,8 +110,16 @@ fn what_is_missing_is_named_with_what_to_do() {
             "of NetworkAttachmentDefinition vision/rdma-a; install Multus",
         ),
         (Unresolved::NotServed(class.clone()), "NetworkKindNotServed", "enable dynamic resource allocation"),
-        (Unresolved::NoNetwork(class), "NetworkNotFound", "DeviceClass rdma does not exist; create it, or correct spec.networks"),
-        (Unresolved::NoMirror("fast".into()), "MirrorNotFound", "Service fast to mirror to does not exist; create it"),
+        (
+            Unresolved::NoNetwork(class),
+            "NetworkNotFound",
+            "DeviceClass rdma does not exist; create it, or correct spec.networks",
+        ),
+        (
+            Unresolved::NoMirror("fast".into()),
+            "MirrorNotFound",
+            "Service fast to mirror to does not exist; create it",
+        ),
         (
             Unresolved::UnusableMirror("fast".into(), "it has a cluster IP"),
             "MirrorNotUsable",
@@ -119,7 +127,8 @@ fn what_is_missing_is_named_with_what_to_do() {
         ),
     ];
     for (unresolved, reason, text) in cases {
-        let verdict = Verdict::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
+        let verdict =
+            Verdict::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
         let status = judged(&verdict, Ok(()));
         let (value, found, message) = says(&status, ResolvedRefs);
         assert_eq!((value, found), ("False", reason), "the first one's");
@@ -182,7 +191,11 @@ fn others_conditions_and_times_stay() {
     let status = status(&service(before), &collected(Collected::default()), Ok(()), "z.test", &at(100));
     assert_eq!(status.conditions[0].type_, "example.com/Audited");
     assert_eq!(status.conditions[0].last_transition_time, at(7));
-    assert_eq!(find(&status.conditions, Programmed).unwrap().last_transition_time, at(7), "True before and after");
+    assert_eq!(
+        find(&status.conditions, Programmed).unwrap().last_transition_time,
+        at(7),
+        "True before and after"
+    );
     assert_eq!(find(&status.conditions, Accepted).unwrap().last_transition_time, at(100));
     assert_eq!(status.conditions.len(), 5);
 }
@@ -198,7 +211,8 @@ fn numbers_are_told_from_news() {
     let failed = judged(&collected(Collected { pods: 2, ..Collected::default() }), Err("no room"));
     assert!(!differ_in_counts_only(&base, &failed));
     assert!(!differ_in_counts_only(&MultiNetworkServiceStatus::default(), &base), "the first one");
-    let conflicts = BTreeMap::from([((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(&["a", "b"]))]);
+    let conflicts =
+        BTreeMap::from([((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(&["a", "b"]))]);
     let contested = judged(&collected(Collected { conflicts, pods: 2, ..Collected::default() }), Ok(()));
     assert!(!differ_in_counts_only(&base, &contested));
 }

@@ -34,6 +34,9 @@ impl State {
             service.writing = triggers.into_iter().flatten().min();
         }
         let Some(service) = self.services.get(key) else {
+            if self.undecodable.contains(key) {
+                return Work::default();
+            }
             return Work {
                 slices: remove(&self.slices.of(key)),
                 mirrors: remove(&self.mirrors.of(key)),
@@ -110,6 +113,8 @@ impl State {
 
     pub(super) fn outcome(&mut self, key: &ObjectKey, written: Result<(), &str>) -> Outcome {
         let now = Time(self.dirty.now());
+        self.slices.end(key);
+        self.mirrors.end(key);
         let Some(service) = self.services.get_mut(key) else { return Outcome::default() };
         if written.is_ok() {
             service.writing = None;

@@ -58,11 +58,7 @@ impl Index<MultiNetworkService> for World {
     }
 
     fn reset(&self, live: &HashSet<ObjectKey>) {
-        self.change(|state| {
-            let gone: Vec<ObjectKey> =
-                state.services.keys().filter(|key| !live.contains(*key)).cloned().collect();
-            gone.iter().for_each(|key| state.delete_service(key));
-        });
+        self.change(|state| state.retain_services(live));
     }
 
     fn commit(&self) {

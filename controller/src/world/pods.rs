@@ -221,7 +221,11 @@ impl Pods {
     /// Sorts out who came first to an address that several have: who is published already (`is_published`). Where nothing is
     /// known of the order yet (`is_first`), who no service selects comes next, since that may be why nobody is published;
     /// then who was created first.
-    pub(super) fn settle(&mut self, is_first: bool, is_published: impl Fn(&Network, IpAddr, &Holder) -> bool) {
+    pub(super) fn settle(
+        &mut self,
+        is_first: bool,
+        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
+    ) {
         let pods = &self.pods;
         self.ledger.settle(|network, address, holder| {
             let by_age = is_first.then(|| {

@@ -1,0 +1,435 @@
+//! What the model test (`tests/model`) cannot say well: times, what people are told, who wins an address after a change of
+//! leaders.
+
+use std::cell::Cell;
+
+use futures::FutureExt as _;
+use jiff::SignedDuration;
+use multinet_runtime::Index;
+use serde_json::Value;
+
+use super::*;
+use crate::views;
+use crate::work::{Notice, StatusWrite};
+
+thread_local! {
+    static SECOND: Cell<i64> = const { Cell::new(0) };
+}
+
+fn clock() -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(SECOND.get())
+}
+
+fn at(second: i64) {
+    SECOND.set(second);
+}
+
+fn time(second: i64) -> String {
+    Timestamp::from_second(second).unwrap().to_string()
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "vision".into(), name: name.into() }
+}
+
+fn world() -> World {
+    let queue = Arc::new(Queue::default());
+    queue.open();
+    World::new(Settings { zone: "z.test".into(), limit: 100, clock }, queue)
+}
+
+/// A service that selects pods with label `app` of its own name, on network `rdma-a`.
+fn service(name: &str, version: u64, change: impl FnOnce(&mut Value)) -> MultiNetworkService {
+    let mut object = json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService",
+        "metadata": {
+            "name": name, "namespace": "vision", "uid": format!("uid-{name}"), "generation": version,
+            "resourceVersion": version.to_string(),
+        },
+        "spec": {"selector": {"matchLabels": {"app": name}}, "networks": [{"name": "rdma-a"}]},
+    });
+    change(&mut object);
+    serde_json::from_value(object).unwrap()
+}
+
+/// The service after its status was written.
+fn with_status(write: &StatusWrite) -> MultiNetworkService {
+    service(&write.service.name, 1, |service| {
+        service["metadata"]["resourceVersion"] = json!("9");
+        service["status"] = json!(write.status);
+    })
+}
+
+/// A ready pod with this address on network `rdma-a`.
+fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) -> views::Pod {
+    let report = json!([{"name": "vision/rdma-a", "interface": "net1", "ips": [address]}]).to_string();
+    let mut object = json!({
+        "metadata": {
+            "name": name, "namespace": "vision", "uid": format!("uid-{name}"), "labels": {"app": app},
+            "creationTimestamp": time(1), "annotations": {"k8s.v1.cni.cncf.io/network-status": report},
+        },
+        "spec": {},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time(10)}],
+        },
+    });
+    change(&mut object);
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+fn annotate(text: &'static str) -> impl FnOnce(&mut Value) {
+    move |pod| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(text)
+}
+
+/// What the API server makes of the slices of a plan.
+fn stored(slices: Vec<MultiNetworkEndpointSlice>, version: u64) -> Vec<MultiNetworkEndpointSlice> {
+    let store = |mut slice: MultiNetworkEndpointSlice| {
+        let uid = format!("uid-{}", slice.metadata.name.as_deref().unwrap_or_default());
+        slice.metadata.uid.get_or_insert(uid);
+        slice.metadata.resource_version = Some(version.to_string());
+        slice
+    };
+    slices.into_iter().map(store).collect()
+}
+
+/// Does the work of a service.
+fn write(world: &World, service: &str, version: u64) -> Outcome {
+    let work = world.work(&key(service));
+    assert!(work.slices.delete.is_empty());
+    for slice in stored([work.slices.create, work.slices.update].concat(), version) {
+        world.stored_slice(slice);
+    }
+    world.outcome(&key(service), Ok(()))
+}
+
+fn commit(world: &World) {
+    Index::<views::Pod>::commit(world);
+}
+
+/// The names of pods that a service publishes.
+fn published(world: &World, service: &str) -> Vec<String> {
+    let state = world.lock();
+    let slices = state.slices.of(&key(service));
+    let endpoints = slices.iter().flat_map(|slice| slice.spec.endpoints.clone());
+    endpoints.filter_map(|endpoint| endpoint.target_ref?.name).collect()
+}
+
+fn written_at(slices: &[MultiNetworkEndpointSlice]) -> Option<&str> {
+    slices[0].metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME).map(String::as_str)
+}
+
+#[test]
+fn a_slice_tells_of_the_earliest_change_that_it_holds() {
+    let world = world();
+    at(50);
+    world.apply(service("infer", 1, |_| {}));
+    commit(&world);
+    write(&world, "infer", 1);
+
+    at(100);
+    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
+        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
+    }));
+    commit(&world);
+    at(110);
+    world.apply(pod("b", "infer", "10.0.0.2", |_| {}));
+    commit(&world);
+    let work = world.work(&key("infer"));
+    assert_eq!(
+        written_at(&work.slices.create),
+        Some("1970-01-01T00:00:10.000000Z"),
+        "when pod b became ready"
+    );
+
+    at(120);
+    world.apply(pod("b", "infer", "10.0.0.3", |_| {}));
+    commit(&world);
+    world.outcome(&key("infer"), Err("no room"));
+    let again = world.work(&key("infer"));
+    assert_eq!(
+        written_at(&again.slices.create),
+        Some("1970-01-01T00:00:10.000000Z"),
+        "that has not been written yet"
+    );
+
+    at(130);
+    world.apply(pod("b", "infer", "10.0.0.4", |_| {}));
+    commit(&world);
+    for slice in stored(again.slices.create, 2) {
+        world.stored_slice(slice);
+    }
+    world.outcome(&key("infer"), Ok(()));
+    at(140);
+    world.apply(pod("a", "infer", "10.0.0.5", |pod| {
+        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
+    }));
+    world.apply(service("infer", 2, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
+    commit(&world);
+    let last = world.work(&key("infer"));
+    assert_eq!(
+        written_at(&last.slices.update),
+        Some("1970-01-01T00:02:10.000000Z"),
+        "what came while it was written"
+    );
+}
+
+#[test]
+fn who_lists_alone_has_only_age_and_slices_to_go_by() {
+    let contested = |older: &'static str| {
+        let world = world();
+        world.apply(service("infer", 1, |_| {}));
+        for name in ["a", "b", "c"] {
+            let created = if name == older { 1 } else { 2 };
+            world.apply(pod(name, "infer", "10.0.0.1", |pod| {
+                pod["metadata"]["creationTimestamp"] = json!(time(created));
+            }));
+        }
+        commit(&world);
+        world
+    };
+    for name in ["a", "b", "c"] {
+        let world = contested(name);
+        assert_eq!(world.all_services(), [key("infer")]);
+        write(&world, "infer", 1);
+        assert_eq!(published(&world, "infer"), [name], "the oldest");
+
+        let slices = world.lock().slices.of(&key("infer"));
+        let heir = contested("a");
+        heir.apply((*slices[0]).clone());
+        heir.all_services();
+        assert!(heir.work(&key("infer")).slices.is_empty(), "{name} is published already");
+    }
+}
+
+#[test]
+fn who_is_published_on_one_network_may_be_second_on_another() {
+    let both = |pod: &mut Value| {
+        let report = json!([
+            {"name": "vision/rdma-a", "interface": "net1", "ips": ["10.0.0.1"]},
+            {"name": "vision/rdma-b", "interface": "net2", "ips": ["10.0.0.1"]},
+        ]);
+        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(report.to_string());
+    };
+    let other = |pod: &mut Value| {
+        let report = json!([{"name": "vision/rdma-b", "interface": "net1", "ips": ["10.0.0.1"]}]);
+        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(report.to_string());
+    };
+    let networks =
+        |service: &mut Value| service["spec"]["networks"] = json!([{"name": "rdma-a"}, {"name": "rdma-b"}]);
+    let first = world();
+    first.apply(service("infer", 1, networks));
+    first.apply(pod("b", "infer", "", other));
+    first.apply(pod("a", "infer", "", both));
+    write(&first, "infer", 1);
+
+    let heir = world();
+    heir.apply(service("infer", 1, networks));
+    heir.apply(pod("a", "infer", "", both));
+    heir.apply(pod("b", "infer", "", other));
+    for slice in first.lock().slices.of(&key("infer")) {
+        heir.apply((*slice).clone());
+    }
+    heir.all_services();
+    assert!(heir.work(&key("infer")).slices.is_empty());
+}
+
+#[test]
+fn an_address_that_nobody_publishes_may_be_one_that_nobody_selects() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    world.apply(pod("b", "nobody", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
+    world.all_services();
+    write(&world, "infer", 1);
+    assert!(published(&world, "infer").is_empty(), "b may have had it first, and a not for that reason");
+}
+
+#[test]
+fn what_another_leader_has_decided_holds() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    world.all_services();
+    write(&world, "infer", 1);
+    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 2);
+    assert_eq!(published(&world, "infer"), ["a"]);
+
+    let theirs = (*world.lock().slices.of(&key("infer"))[0]).clone();
+    let mut theirs = stored(vec![theirs], 3).remove(0);
+    let target = theirs.spec.endpoints[0].target_ref.as_mut().unwrap();
+    (target.name, target.uid) = (Some("b".into()), Some("uid-b".into()));
+    world.apply(theirs);
+    world.all_services();
+    assert!(world.work(&key("infer")).slices.is_empty());
+}
+
+fn reasons(notices: &[Notice]) -> Vec<(&str, &str)> {
+    notices
+        .iter()
+        .map(|notice| (notice.regarding.name.as_deref().unwrap_or_default(), notice.reason))
+        .collect()
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_said_once() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(service("both", 1, |service| service["spec"]["selector"] = json!({})));
+    world.apply(pod("a", "infer", "", annotate("[{")));
+    world.apply(pod("b", "infer", "10.0.0.999", |_| {}));
+    world.apply(pod("c", "infer", "10.0.0.1", |_| {}));
+    let outcome = write(&world, "infer", 1);
+    assert_eq!(reasons(&outcome.notices), [("a", "NetworkStatusUnreadable"), ("b", "NetworkStatusRejected")]);
+    assert_eq!(outcome.notices[0].regarding.uid.as_deref(), Some("uid-a"));
+    assert!(reasons(&write(&world, "infer", 2).notices).is_empty());
+    assert!(reasons(&write(&world, "both", 3).notices).is_empty(), "whichever service it is");
+
+    world.apply(pod("a", "infer", "", annotate("{}")));
+    assert_eq!(
+        reasons(&write(&world, "infer", 4).notices),
+        [("a", "NetworkStatusUnreadable")],
+        "something else"
+    );
+    Index::<views::Pod>::delete(&world, &key("a"));
+    world.apply(pod("a", "infer", "", annotate("{}")));
+    assert_eq!(
+        reasons(&write(&world, "infer", 5).notices),
+        [("a", "NetworkStatusUnreadable")],
+        "another pod"
+    );
+    Index::<views::Pod>::reset(&world, &HashSet::new());
+    assert!(world.lock().told.is_empty(), "nothing is kept of pods that are gone");
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    Index::<views::NetworkAttachmentDefinition>::reset(&world, &HashSet::new());
+    let outcome = write(&world, "infer", 1);
+    assert_eq!(reasons(&outcome.notices), [("infer", "NetworkNotFound")]);
+    assert!(outcome.notices[0].warning && outcome.notices[0].note.contains("vision/rdma-a"), "{outcome:?}");
+    let status = outcome.status.unwrap();
+    assert!(status.urgent);
+    assert!(
+        reasons(&write(&world, "infer", 2).notices).is_empty(),
+        "although the status could not be written"
+    );
+
+    world.apply(with_status(&status));
+    let again = write(&world, "infer", 3);
+    assert_eq!((reasons(&again.notices), again.status), (vec![], None));
+
+    let restarted = self::world();
+    restarted.apply(with_status(&status));
+    Index::<views::NetworkAttachmentDefinition>::reset(&restarted, &HashSet::new());
+    assert!(reasons(&write(&restarted, "infer", 4).notices).is_empty(), "it stands in the status");
+
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    assert_eq!(reasons(&write(&world, "infer", 5).notices), [("infer", "DuplicateAddress")]);
+    world.apply(service("infer", 10, |service| service["spec"]["networks"] = json!([])));
+    assert_eq!(reasons(&write(&world, "infer", 6).notices), [("infer", "Invalid")]);
+}
+
+#[test]
+fn numbers_are_not_urgent() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    let first = write(&world, "infer", 1).status.unwrap();
+    assert!(first.urgent, "the first one");
+    world.apply(with_status(&first));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    let second = write(&world, "infer", 2).status.unwrap();
+    assert_eq!(second.status.endpoints.map(|counts| counts.ready), Some(1));
+    assert!(!second.urgent);
+}
+
+#[test]
+fn a_service_that_becomes_invalid_keeps_its_slices_as_they_are() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 1);
+    world.apply(service("infer", 2, |service| service["spec"]["networks"] = json!([])));
+    world.apply(pod("b", "infer", "10.0.0.2", |_| {}));
+    assert!(world.work(&key("infer")).slices.is_empty());
+    world.apply(service("infer", 3, |_| {}));
+    write(&world, "infer", 2);
+    assert_eq!(published(&world, "infer"), ["a", "b"]);
+}
+
+#[test]
+fn a_service_that_is_gone_leaves_nothing() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 1);
+    Index::<MultiNetworkService>::delete(&world, &key("infer"));
+    assert_eq!(world.all_services(), [key("infer")]);
+    let work = world.work(&key("infer"));
+    let [id] = work.slices.delete.as_slice() else { panic!("{work:?}") };
+    world.removed_slice(id);
+    let outcome = world.outcome(&key("infer"), Ok(()));
+    assert!(outcome.status.is_none() && outcome.notices.is_empty());
+    assert!(world.all_services().is_empty());
+    assert_eq!(world.census(), Census { pods: 1, ..Census::default() });
+}
+
+#[test]
+fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
+    let world = world();
+    let queued = || {
+        std::iter::from_fn(|| world.queue.next().now_or_never())
+            .map(|turn| turn.service().clone())
+            .collect::<Vec<_>>()
+    };
+    for name in ["infer", "detect", "track"] {
+        world.apply(service(name, 1, |_| {}));
+    }
+    commit(&world);
+    assert_eq!(queued(), [key("detect"), key("infer"), key("track")]);
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    assert!(queued().is_empty(), "nobody may see half a change");
+    commit(&world);
+    assert_eq!(queued(), [key("infer")]);
+    world.apply(pod("b", "detect", "10.0.0.1", |_| {}));
+    commit(&world);
+    assert_eq!(queued(), [key("detect"), key("infer")], "its pod has the address, too");
+    world.apply(pod("b", "track", "10.0.0.1", |_| {}));
+    commit(&world);
+    assert_eq!(queued(), [key("detect"), key("track")], "left and joined");
+    world.apply(pod("b", "track", "10.0.0.1", |_| {}));
+    commit(&world);
+    assert!(queued().is_empty(), "the same again");
+    world.served(OptionalApi::Multus, None);
+    assert_eq!(queued().len(), 3, "all refer to what Multus brings");
+}
+
+#[test]
+fn what_there_is_is_counted_and_described() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    world.apply(pod("b", "infer", "10.0.0.2", |pod| pod["status"]["conditions"] = json!([])));
+    world.apply(pod("c", "infer", "10.0.0.3", |pod| pod["metadata"]["deletionTimestamp"] = json!(time(3))));
+    world.apply(pod("d", "infer", "10.0.0.1", |_| {}));
+    world.apply(pod("e", "nobody", "", annotate("[{")));
+    write(&world, "infer", 1);
+    let census = Census {
+        pods: 5,
+        services: 1,
+        slices: 1,
+        mirrors: 0,
+        ready: 1,
+        not_ready: 1,
+        terminating: 1,
+        conflicts: 1,
+        unreadable: 1,
+    };
+    assert_eq!(world.census(), census);
+    let described = world.describe();
+    assert_eq!(described["services"]["vision/infer"]["pods"], json!(["a", "b", "c", "d"]));
+}

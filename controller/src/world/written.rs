@@ -25,8 +25,8 @@ pub(super) struct Written<S> {
     removed: HashMap<ObjectKey, String>,
     /// Services of which nobody knows what is there; see [`is_doubtful`](Self::is_doubtful).
     doubtful: HashSet<ObjectKey>,
-    /// Services that the watch has had news of since they were last [begun](Self::begin) with.
-    moved: HashSet<ObjectKey>,
+    /// Services in work, and whether the watch has had news of them since they were [begun](Self::begin) with.
+    begun: HashMap<ObjectKey, bool>,
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<S: Resource> Written<S> {
             filed: HashMap::new(),
             removed: HashMap::new(),
             doubtful: HashSet::new(),
-            moved: HashSet::new(),
+            begun: HashMap::new(),
         }
     }
 
@@ -83,7 +83,7 @@ impl<S: Resource> Written<S> {
             return Vec::new();
         }
         let concerned = self.put(&key, object, true);
-        self.moved.extend(concerned.iter().cloned());
+        self.note_news(&concerned);
         concerned
     }
 
@@ -100,7 +100,7 @@ impl<S: Resource> Written<S> {
     pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         self.removed.remove(key);
         let concerned = self.take(key);
-        self.moved.extend(concerned.clone());
+        self.note_news(concerned.as_slice());
         concerned
     }
 
@@ -138,12 +138,17 @@ impl<S: Resource> Written<S> {
     /// Somebody begins to work on a service. What they list from now on is newer than what is known, but for what the watch
     /// tells in the meantime.
     pub(super) fn begin(&mut self, service: &ObjectKey) {
-        self.moved.remove(service);
+        self.begun.insert(service.clone(), false);
+    }
+
+    /// The work is done.
+    pub(super) fn end(&mut self, service: &ObjectKey) {
+        self.begun.remove(service);
     }
 
     /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
     pub(super) fn refreshed(&mut self, service: &ObjectKey, objects: Vec<S>) {
-        if self.moved.remove(service) {
+        if self.begun.insert(service.clone(), false) == Some(true) {
             // Whether the list or the watch's news is newer, nobody knows.
             self.doubtful.insert(service.clone());
         } else {
@@ -158,6 +163,14 @@ impl<S: Resource> Written<S> {
         for object in objects {
             if let Some(key) = key_of(&object) {
                 self.put(&key, object, true);
+            }
+        }
+    }
+
+    fn note_news(&mut self, services: &[ObjectKey]) {
+        for service in services {
+            if let Some(has_news) = self.begun.get_mut(service) {
+                *has_news = true;
             }
         }
     }

@@ -39,6 +39,7 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
         }
         check_status(key, service, &expected)?;
     }
+    check_census(simulation)?;
     for (name, slice) in cluster.slices.iter().filter(|(_, slice)| is_alive(*slice)) {
         let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
         prop_assert!(!orphan, "{} is of a service that is gone", name);
@@ -47,6 +48,21 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
         let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
         prop_assert!(!orphan, "mirror {} is of a service that is gone", name);
     }
+    Ok(())
+}
+
+/// What the metrics say is so.
+fn check_census(simulation: &Simulation) -> Checked {
+    let (cluster, census) = (&simulation.cluster, simulation.world.census());
+    let slices: Vec<_> = cluster.slices.iter().filter(|(_, slice)| slice.service().is_some()).collect();
+    prop_assert_eq!(census.pods, cluster.pods.objects.len());
+    prop_assert_eq!(census.services, cluster.services.objects.len());
+    // Those that are being deleted may be counted or not.
+    let alive = slices.iter().filter(|(_, slice)| is_alive(*slice));
+    prop_assert!((alive.clone().count()..=slices.len()).contains(&census.slices), "{:?}", census);
+    let ready =
+        alive.flat_map(|(_, slice)| &slice.spec.endpoints).filter(|endpoint| endpoint.is_ready()).count();
+    prop_assert!(census.ready >= ready, "{:?}", census);
     Ok(())
 }
 
@@ -129,7 +145,8 @@ fn check_metadata<S: Written>(slice: &S, service: &Service, labels: &BTreeMap<&s
     let found: BTreeMap<&str, &str> =
         metadata.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     prop_assert_eq!(&found, labels, "labels of {:?}", metadata.name);
-    let owners: Vec<_> = metadata.owner_references.iter().flatten().map(|owner| (&owner.uid, owner.controller)).collect();
+    let owners: Vec<_> =
+        metadata.owner_references.iter().flatten().map(|owner| (&owner.uid, owner.controller)).collect();
     prop_assert_eq!(owners, [(&service.uid, Some(true))], "owners of {:?}", metadata.name);
     Ok(())
 }
@@ -172,7 +189,13 @@ impl From<&CoreEndpoint> for Mirrored {
     }
 }
 
-fn check_mirrors(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Service, ours: &Ours) -> Checked {
+fn check_mirrors(
+    cluster: &Cluster,
+    limit: usize,
+    key: &ObjectKey,
+    service: &Service,
+    ours: &Ours,
+) -> Checked {
     let mut found: Vec<(IpAddr, Mirrored)> = Vec::new();
     let slices = mirrors_of(cluster, key);
     let Some((target, wanted)) = &ours.mirror else {
@@ -203,7 +226,8 @@ fn check_mirrors(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Ser
         }
     }
     found.sort();
-    let wanted: Vec<(IpAddr, Mirrored)> = wanted.iter().map(|(address, endpoint)| (*address, endpoint.into())).collect();
+    let wanted: Vec<(IpAddr, Mirrored)> =
+        wanted.iter().map(|(address, endpoint)| (*address, endpoint.into())).collect();
     prop_assert_eq!(found, wanted, "mirror of {}", key);
     Ok(())
 }
@@ -216,7 +240,11 @@ fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Chec
     };
     let mut wanted: BTreeMap<&str, (&str, BTreeSet<&str>)> = BTreeMap::new();
     let refs = |unresolved: &BTreeSet<&'static str>| {
-        if unresolved.is_empty() { ("True", BTreeSet::from(["ResolvedRefs"])) } else { ("False", unresolved.clone()) }
+        if unresolved.is_empty() {
+            ("True", BTreeSet::from(["ResolvedRefs"]))
+        } else {
+            ("False", unresolved.clone())
+        }
     };
     match expected {
         Expected::Nothing => {
@@ -234,11 +262,15 @@ fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Chec
             wanted.insert("Accepted", ("True", ["Accepted"].into()));
             wanted.insert("ResolvedRefs", refs(&ours.unresolved));
             wanted.insert("Programmed", ("True", ["Programmed"].into()));
-            let conflict =
-                if ours.has_conflict { ("True", ["DuplicateAddress"].into()) } else { ("False", ["NoConflict"].into()) };
+            let conflict = if ours.has_conflict {
+                ("True", ["DuplicateAddress"].into())
+            } else {
+                ("False", ["NoConflict"].into())
+            };
             wanted.insert("AddressConflict", conflict);
             let endpoints = || ours.groups.iter().flat_map(|(_, _, endpoints)| endpoints);
-            let (ready, total) = (endpoints().filter(|endpoint| endpoint.is_ready()).count(), endpoints().count());
+            let (ready, total) =
+                (endpoints().filter(|endpoint| endpoint.is_ready()).count(), endpoints().count());
             let counts = status.endpoints.map(|counts| (counts.ready as usize, counts.total as usize));
             prop_assert_eq!(counts, Some((ready, total)), "{}: counts", key);
         }
@@ -249,7 +281,13 @@ fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Chec
         let condition = of_kind[0];
         prop_assert!(
             condition.status == value && reasons.contains(condition.reason.as_str()),
-            "{} {} is {} {}, not {} {:?}", key, kind, condition.status, condition.reason, value, reasons
+            "{} {} is {} {}, not {} {:?}",
+            key,
+            kind,
+            condition.status,
+            condition.reason,
+            value,
+            reasons
         );
         prop_assert_eq!(condition.observed_generation, Some(service.generation), "{} {}", key, kind);
         let is_good = (condition.status == "True") != (kind == "AddressConflict");

@@ -10,9 +10,7 @@ use multinet_crds::validate::{Validate, validate, validate_update};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::ObjectKey;
 
-use crate::objects::{
-    Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template,
-};
+use crate::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
 
 /// The objects of a kind.
 #[derive(Clone, Debug)]
@@ -172,8 +170,13 @@ impl Cluster {
     {
         let key = key_of(&slice);
         let Some(old) = self.store().get(&key).cloned() else { return Err(Refused) };
-        assert!(slice.meta().resource_version.is_some(), "an update without version overwrites others' changes");
-        if (&slice.meta().uid, &slice.meta().resource_version) != (&old.meta().uid, &old.meta().resource_version) {
+        assert!(
+            slice.meta().resource_version.is_some(),
+            "an update without version overwrites others' changes"
+        );
+        if (&slice.meta().uid, &slice.meta().resource_version)
+            != (&old.meta().uid, &old.meta().resource_version)
+        {
             return Err(Refused);
         }
         assert_is_ours(&old);
@@ -269,7 +272,8 @@ impl Written for MultiNetworkEndpointSlice {
 
     fn service(&self) -> Option<ObjectKey> {
         let owners = self.metadata.owner_references.iter().flatten();
-        let owner = owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str()).next();
+        let owner =
+            owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str()).next();
         let name = match self.label(labels::MANAGED_BY) {
             Some(labels::MANAGED_BY_CONTROLLER) => self.label(labels::SERVICE_NAME).or(owner),
             Some(_) => None,
@@ -282,7 +286,11 @@ impl Written for MultiNetworkEndpointSlice {
 impl Written for EndpointSlice {
     fn check(&self, old: Option<&Self>) {
         let service = |slice: &Self| {
-            slice.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/service-name").cloned())
+            slice
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get("kubernetes.io/service-name").cloned())
         };
         if let Some(old) = old {
             assert_eq!(self.address_type, old.address_type, "immutable");

@@ -122,8 +122,12 @@ pub(crate) fn edit_slice(cluster: &mut Cluster, place: usize, edit: Edit) {
     match edit {
         Edit::Delete => return drop(cluster.slices.remove(&key)),
         Edit::Empty => slice.spec.endpoints.clear(),
-        Edit::Duplicate => slice.spec.endpoints = [&slice.spec.endpoints[..], &slice.spec.endpoints[..]].concat(),
-        Edit::Unready => slice.spec.endpoints.iter_mut().for_each(|endpoint| endpoint.conditions.ready = Some(false)),
+        Edit::Duplicate => {
+            slice.spec.endpoints = [&slice.spec.endpoints[..], &slice.spec.endpoints[..]].concat();
+        }
+        Edit::Unready => {
+            slice.spec.endpoints.iter_mut().for_each(|endpoint| endpoint.conditions.ready = Some(false));
+        }
         Edit::Ports => slice.spec.ports.clear(),
         Edit::Network => slice.spec.network.name = "rail9".to_owned(),
         other => edit_metadata(slice.meta_mut(), labels::MANAGED_BY, other),

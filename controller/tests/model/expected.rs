@@ -8,8 +8,8 @@ use multinet_runtime::ObjectKey;
 
 use crate::cluster::Cluster;
 use crate::objects::{
-    ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, NetworkUse, Pod, Report, Requirement,
-    Service, ServiceSpec, alias, key,
+    ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, NetworkUse, Pod, Report, Requirement, Service,
+    ServiceSpec, alias, key,
 };
 use crate::order::Order;
 
@@ -192,7 +192,9 @@ pub(crate) enum Expected {
     /// It breaks a rule.
     Nothing,
     /// Others write its slices.
-    Theirs { unresolved: BTreeSet<&'static str> },
+    Theirs {
+        unresolved: BTreeSet<&'static str>,
+    },
     Ours(Box<Ours>),
 }
 
@@ -279,7 +281,9 @@ fn unresolved(cluster: &Cluster, name: &ObjectKey, spec: &ServiceSpec) -> BTreeS
         let meant = Network::meant(network, &name.namespace);
         let object = key(&meant.namespace, &meant.name);
         let (is_served, exists) = match network.kind {
-            NetworkKind::NetworkAttachmentDefinition => (cluster.has_multus, cluster.nads.get(&object).is_some()),
+            NetworkKind::NetworkAttachmentDefinition => {
+                (cluster.has_multus, cluster.nads.get(&object).is_some())
+            }
             NetworkKind::DeviceClass => (cluster.has_dra, cluster.classes.get(&object).is_some()),
             NetworkKind::ResourceClaimTemplate => (cluster.has_dra, cluster.templates.get(&object).is_some()),
         };
@@ -320,7 +324,11 @@ fn mirror(
 }
 
 /// The full reference of a network in its slices: kind, namespace, name, alias.
-pub(crate) fn reference(place: usize, network: &NetworkUse, own: &str) -> (String, Option<String>, String, String) {
+pub(crate) fn reference(
+    place: usize,
+    network: &NetworkUse,
+    own: &str,
+) -> (String, Option<String>, String, String) {
     let meant = Network::meant(network, own);
     let namespace = Some(meant.namespace).filter(|namespace| !namespace.is_empty());
     (meant.kind.to_owned(), namespace, meant.name, alias(place))
@@ -333,7 +341,8 @@ pub(crate) fn services_of<'a>(
     pod: &Pod,
 ) -> BTreeSet<ObjectKey> {
     let selecting = services.filter(|(service, object)| {
-        service.namespace == name.namespace && selector_of(&object.spec).is_some_and(|selector| selects(selector, pod))
+        service.namespace == name.namespace
+            && selector_of(&object.spec).is_some_and(|selector| selects(selector, pod))
     });
     selecting.map(|(service, _)| service.clone()).collect()
 }

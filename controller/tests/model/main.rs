@@ -37,7 +37,7 @@ use crate::operations::{Operation, operation};
 use crate::simulation::Simulation;
 
 /// How many cases run, and from which seed, unless the environment says otherwise.
-const CASES: u32 = 64;
+const CASES: u32 = 96;
 const SEED: u64 = 4;
 
 fn config() -> ProptestConfig {
@@ -81,6 +81,7 @@ fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
         probes::noise_is_no_work(&mut simulation)?;
         probes::a_newcomer_agrees(&simulation)?;
         probes::one_pod_is_one_write(&mut simulation).await?;
-        probes::one_zone_is_one_write(&mut simulation).await
+        probes::one_zone_is_one_write(&mut simulation).await?;
+        probes::one_network_is_no_write(&mut simulation).await
     })
 }

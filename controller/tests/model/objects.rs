@@ -191,7 +191,9 @@ impl Object for Pod {
         let mut conditions = vec![json!({"type": "Initialized", "status": "True"})];
         if let Some(ready) = self.ready {
             let status = if ready { "True" } else { "False" };
-            conditions.push(json!({"type": "Ready", "status": status, "lastTransitionTime": time(self.ready_since)}));
+            conditions.push(
+                json!({"type": "Ready", "status": status, "lastTransitionTime": time(self.ready_since)}),
+            );
         }
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
@@ -237,7 +239,8 @@ impl Object for Claim {
             .iter()
             .map(|device| {
                 let prefix = |text: &str| format!("{text}/{}", if text.contains(':') { 64 } else { 24 });
-                let ips: Vec<String> = device.addresses.iter().map(|&place| prefix(ADDRESSES[place].0)).collect();
+                let ips: Vec<String> =
+                    device.addresses.iter().map(|&place| prefix(ADDRESSES[place].0)).collect();
                 let ready = device.ready.map(|ready| if ready { "True" } else { "False" });
                 json!({
                     "driver": "dra.net", "pool": device.pool, "device": device.device,
@@ -427,9 +430,8 @@ impl ServiceSpec {
                 Requirement::Absent(key) => add(key, "DoesNotExist", &[]),
             }
         }
-        let mut mirror = self
-            .mirror
-            .map(|(name, place)| json!({"serviceName": name, "network": place.map(alias)}));
+        let mut mirror =
+            self.mirror.map(|(name, place)| json!({"serviceName": name, "network": place.map(alias)}));
         match self.flaw {
             Some(Flaw::NoNetworks) => networks.clear(),
             Some(Flaw::AliasTwice) => networks.push(json!({"name": "rail9", "alias": alias(0)})),

@@ -157,12 +157,11 @@ fn unnamespaced(names: &'static [&'static str]) -> impl Strategy<Value = ObjectK
 
 fn pod() -> impl Strategy<Value = Pod> {
     let hostname = (prop::option::of(select(&["h0", "h1"][..])), prop::option::of(Just("hosts")));
-    let claim = (select(&CLAIMS[..]), prop::option::of(select(&TEMPLATES[..])), prop::bool::weighted(0.8)).prop_map(
-        |(claim, template, is_made)| match template {
+    let claim = (select(&CLAIMS[..]), prop::option::of(select(&TEMPLATES[..])), prop::bool::weighted(0.8))
+        .prop_map(|(claim, template, is_made)| match template {
             Some(template) => ClaimUse::Template(template, is_made.then_some(claim)),
             None => ClaimUse::Direct(claim),
-        },
-    );
+        });
     let phase = prop_oneof![
         1 => Just("Pending"), 12 => Just("Running"), 1 => Just("Failed"), 1 => Just("Succeeded")
     ];
@@ -174,7 +173,13 @@ fn pod() -> impl Strategy<Value = Pod> {
     );
     let reports = (prop::option::weighted(0.8, report()), prop::option::weighted(0.2, report()));
     (labels(), hostname, place, reports, prop::collection::vec(claim, 0..3)).prop_map(
-        |(labels, (hostname, subdomain), (node, host_network, phase, ready), (report, old_report), claims)| Pod {
+        |(
+            labels,
+            (hostname, subdomain),
+            (node, host_network, phase, ready),
+            (report, old_report),
+            claims,
+        )| Pod {
             uid: String::new(),
             created: 0,
             labels,
@@ -252,9 +257,13 @@ fn claim() -> impl Strategy<Value = Claim> {
 
 fn device_slice() -> impl Strategy<Value = DeviceSlice> {
     let device = (select(&DEVICES[..]), select(&[("mlx5_0", 0u16), ("mlx5_1", 1)][..]));
-    (select(&NODES[..]), 1i64..3, prop::collection::vec(device, 0..3)).prop_map(|(pool, generation, devices)| {
-        DeviceSlice { pool, generation, devices: devices.into_iter().collect() }
-    })
+    (select(&NODES[..]), 1i64..3, prop::collection::vec(device, 0..3)).prop_map(
+        |(pool, generation, devices)| DeviceSlice {
+            pool,
+            generation,
+            devices: devices.into_iter().collect(),
+        },
+    )
 }
 
 fn network() -> impl Strategy<Value = Operation> {
@@ -294,7 +303,10 @@ fn spec() -> impl Strategy<Value = ServiceSpec> {
         1 => Just(Vec::new()), 2 => Just(vec![("rdma", 18515)]), 1 => Just(vec![("", 9), ("rdma", 18516)])
     ];
     let flaw = prop_oneof![
-        Just(Flaw::NoNetworks), Just(Flaw::AliasTwice), Just(Flaw::NoValues), Just(Flaw::UnknownAlias)
+        Just(Flaw::NoNetworks),
+        Just(Flaw::AliasTwice),
+        Just(Flaw::NoValues),
+        Just(Flaw::UnknownAlias)
     ];
     let mirror = (select(&CORE_SERVICES[..]), prop::option::weighted(0.3, any::<usize>()));
     (

@@ -48,10 +48,15 @@ impl Order {
     }
 
     /// Who the address is published for: the first that is not being deleted, else the first.
-    pub(crate) fn winner(&self, now: &Sources<'_>, network: &Network, address: IpAddr) -> Option<(&ObjectKey, &str)> {
+    pub(crate) fn winner(
+        &self,
+        now: &Sources<'_>,
+        network: &Network,
+        address: IpAddr,
+    ) -> Option<(&ObjectKey, &str)> {
         let holders = self.of(network, address);
         let staying = holders.iter().find(|holder| is_staying(now, holder));
-        staying.or(holders.first()).map(|(key, uid)| (key, uid.as_str()))
+        staying.or_else(|| holders.first()).map(|(key, uid)| (key, uid.as_str()))
     }
 
     /// Whether several pods have the address that are not being deleted.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use multinet_controller::world::World;
-use multinet_crds::MultiNetworkEndpointSlice;
+use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -12,9 +13,10 @@ use crate::check::{check, slices_of};
 use crate::cluster::{Cluster, Write};
 use crate::edits::{change_pod, set_ready};
 use crate::expected::{Network, Sources, services_of};
-use crate::objects::{NODES, Node, key};
+use crate::objects::{CORE_SERVICES, NAMESPACES, NODES, Nad, Node, RAILS, Service, key};
 use crate::simulation::Simulation;
 use crate::watches::Kind;
+use crate::writer::Job;
 
 type Checked = Result<(), TestCaseError>;
 
@@ -27,7 +29,7 @@ pub(crate) async fn nothing_is_left_to_do(simulation: &mut Simulation) -> Checke
     for kind in Kind::ALL {
         simulation.watches().lose(kind);
         simulation.watches().deliver(kind, usize::MAX);
-        let queued: Vec<ObjectKey> = simulation.take_all().iter().map(|job| job.service()).collect();
+        let queued: Vec<ObjectKey> = simulation.take_all().iter().map(Job::service).collect();
         prop_assert_eq!(queued, [], "a list of what is known, of {:?}", kind);
     }
     Ok(())
@@ -41,8 +43,11 @@ pub(crate) async fn one_pod_is_one_write(simulation: &mut Simulation) -> Checked
         let selecting = services_of(simulation.cluster.services.iter(), &name, &pod);
         let slices = holding(&simulation.cluster, |slice| holds_pod(slice, &pod.uid));
         change_pod(&mut simulation.cluster, &name, |pod| set_ready(pod, pod.ready != Some(true)));
-        let is_terminal = matches!(pod.phase, "Failed" | "Succeeded");
-        costs(simulation, Kind::Pods, &selecting, &slices, is_terminal).await?;
+        costs(simulation, Kind::Pods, &selecting, &slices).await?;
+        let now = simulation.cluster.pods.get(&name).expect("the pod");
+        if now.ready == Some(true) {
+            check_times(simulation, &slices, now.ready_since)?;
+        }
     }
     Ok(())
 }
@@ -59,7 +64,28 @@ pub(crate) async fn one_zone_is_one_write(simulation: &mut Simulation) -> Checke
         };
         let slices = holding(&simulation.cluster, on_node);
         simulation.cluster.put(&node, Node { zone: Some("c") });
-        costs(simulation, Kind::Nodes, &selecting, &slices, true).await?;
+        costs(simulation, Kind::Nodes, &selecting, &slices).await?;
+    }
+    Ok(())
+}
+
+/// A network's object that comes or goes is news for those who refer to it, and no reason to write slices.
+pub(crate) async fn one_network_is_no_write(simulation: &mut Simulation) -> Checked {
+    for name in RAILS {
+        let nad = key(NAMESPACES[0], name);
+        let refers = |service: &&(&ObjectKey, &Service)| {
+            service.1.spec.networks.iter().any(|network| {
+                let meant = Network::meant(network, &service.0.namespace);
+                meant.kind == "NetworkAttachmentDefinition"
+                    && (meant.namespace.as_str(), meant.name.as_str()) == (NAMESPACES[0], name)
+            })
+        };
+        let services: Vec<_> = simulation.cluster.services.iter().collect();
+        let referring = services.iter().filter(refers).map(|(key, _)| (*key).clone()).collect();
+        if simulation.cluster.nads.remove(&nad).is_none() {
+            simulation.cluster.put(&nad, Nad);
+        }
+        costs(simulation, Kind::Nads, &referring, &BTreeSet::new()).await?;
     }
     Ok(())
 }
@@ -71,7 +97,7 @@ pub(crate) fn noise_is_no_work(simulation: &mut Simulation) -> Checked {
         change_pod(&mut simulation.cluster, &name, |pod| pod.noise += 1);
     }
     simulation.watches().deliver(Kind::Pods, usize::MAX);
-    let queued: Vec<ObjectKey> = simulation.take_all().iter().map(|job| job.service()).collect();
+    let queued: Vec<ObjectKey> = simulation.take_all().iter().map(Job::service).collect();
     prop_assert_eq!(queued, []);
     Ok(())
 }
@@ -82,31 +108,41 @@ async fn costs(
     kind: Kind,
     concerned: &BTreeSet<ObjectKey>,
     slices: &BTreeSet<ObjectKey>,
-    may_idle: bool,
 ) -> Checked {
     simulation.watches().deliver(kind, usize::MAX);
     simulation.cluster.writes.clear();
     let jobs = simulation.take_all();
-    let queued: BTreeSet<ObjectKey> = jobs.iter().map(|job| job.service()).collect();
-    let strangers: Vec<_> = queued.difference(concerned).filter(|key| is_valid(&simulation.cluster, key)).collect();
+    let queued: BTreeSet<ObjectKey> = jobs.iter().map(Job::service).collect();
+    let strangers: Vec<_> =
+        queued.difference(concerned).filter(|key| is_valid(&simulation.cluster, key)).collect();
     prop_assert!(strangers.is_empty(), "{:?} are looked at because of {:?}", strangers, kind);
-    let idle = concerned.difference(&queued).next();
-    prop_assert!(idle.is_none() || may_idle || slices.is_empty(), "nobody looks at {:?}", idle);
     jobs.into_iter().for_each(|job| simulation.finish(job));
-    let ours = |key: &&ObjectKey| simulation.cluster.slices.get(key).is_some();
-    let mut written: Vec<ObjectKey> = simulation
-        .cluster
-        .writes
-        .iter()
-        .filter_map(|write| match write {
-            Write::Create(key) | Write::Update(key) | Write::Delete(key) => Some(key).filter(ours).cloned(),
-            Write::Status(_) => None,
-        })
-        .collect();
+    let writes = simulation.cluster.writes.iter().filter_map(|write| match write {
+        Write::Create(key) | Write::Update(key) | Write::Delete(key) => Some(key),
+        Write::Status(_) => None,
+    });
+    // What a change of one slice is to the mirrors is theirs to say: an address may have been hidden behind another's.
+    let mut written: Vec<ObjectKey> = writes.filter(|key| !is_mirror(key)).cloned().collect();
     written.sort();
     prop_assert_eq!(written, slices.iter().cloned().collect::<Vec<_>>(), "slices that are written");
     simulation.rest().await;
     check(simulation)
+}
+
+/// Whether this is the name of a mirror, which begins with that of a core Service.
+fn is_mirror(key: &ObjectKey) -> bool {
+    CORE_SERVICES.iter().any(|service| key.name.starts_with(service))
+}
+
+/// When the changes happened that slices tell of.
+fn check_times(simulation: &Simulation, slices: &BTreeSet<ObjectKey>, since: i64) -> Checked {
+    for slice in slices.iter().filter_map(|key| simulation.cluster.slices.get(key)) {
+        let annotations = slice.metadata.annotations.as_ref();
+        let told = annotations.and_then(|annotations| annotations.get(labels::LAST_CHANGE_TRIGGER_TIME));
+        let told = told.and_then(|text| text.parse::<Timestamp>().ok());
+        prop_assert_eq!(told.map(Timestamp::as_second), Some(since), "{:?}", slice.metadata.name);
+    }
+    Ok(())
 }
 
 /// Whether the service is valid now. What one selects that has become invalid is nobody's to say.

@@ -11,9 +11,7 @@ use multinet_runtime::{Guarded, Index, ObjectKey};
 
 use crate::cluster::{Cluster, Event, Holds};
 use crate::expected::Sources;
-use crate::objects::{
-    Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template,
-};
+use crate::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
 use crate::order::Order;
 
 /// A kind of object that is watched.
@@ -75,7 +73,11 @@ pub(crate) struct Told {
 
 impl Told {
     pub(crate) fn sources(&self) -> Sources<'_> {
-        Sources { pods: self.pods.iter().collect(), claims: self.claims.iter().collect(), devices: Vec::new() }
+        Sources {
+            pods: self.pods.iter().collect(),
+            claims: self.claims.iter().collect(),
+            devices: Vec::new(),
+        }
     }
 
     fn follow(&mut self) {

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Resource;
 use multinet_controller::queue::{Pause, Turn};
 use multinet_controller::slices::{Plan, SliceId};
 use multinet_controller::work::{Outcome, StatusWrite};
@@ -94,7 +93,10 @@ impl Job {
             Stage::Plan => self.plan(world, &service),
             Stage::Write => self.write(world, cluster, fate),
             Stage::List if fate == Fate::Failed => Stage::Tell(false),
-            Stage::List => Stage::Refresh(listed(cluster, labels::MANAGED_BY, &service), listed(cluster, labels::CORE_MANAGED_BY, &service)),
+            Stage::List => Stage::Refresh(
+                listed(cluster, labels::MANAGED_BY, &service),
+                listed(cluster, labels::CORE_MANAGED_BY, &service),
+            ),
             Stage::Refresh(slices, mirrors) => {
                 world.refreshed(&service, slices, mirrors);
                 self.attempts += 1;
@@ -116,7 +118,8 @@ impl Job {
         }
         let slices = Phases::new(work.slices, Request::Slice);
         let mirrors = Phases::new(work.mirrors, Request::Mirror);
-        self.requests = [slices.writes, mirrors.writes, slices.deletes, mirrors.deletes].into_iter().flatten().collect();
+        self.requests =
+            [slices.writes, mirrors.writes, slices.deletes, mirrors.deletes].into_iter().flatten().collect();
         (self.slices, self.mirrors) = (Results::default(), Results::default());
         Stage::Write
     }
@@ -218,17 +221,15 @@ where
 }
 
 /// What a list by labels shows of a service.
-fn listed<S: Resource + Clone>(cluster: &mut Cluster, managed_by: &str, service: &ObjectKey) -> Vec<S>
+fn listed<S: Written>(cluster: &mut Cluster, managed_by: &str, service: &ObjectKey) -> Vec<S>
 where
-    S: Written,
     Cluster: Holds<S>,
 {
     let objects = Holds::<S>::store(cluster).iter().map(|(_, slice)| slice);
     let is_listed = |slice: &&S| {
-        let label = |key: &str| slice.meta().labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
         slice.meta().namespace.as_ref() == Some(&service.namespace)
-            && label(managed_by) == Some(labels::MANAGED_BY_CONTROLLER)
-            && label(labels::SERVICE_NAME) == Some(service.name.as_str())
+            && slice.label(managed_by) == Some(labels::MANAGED_BY_CONTROLLER)
+            && slice.label(labels::SERVICE_NAME) == Some(service.name.as_str())
     };
     objects.filter(is_listed).cloned().collect()
 }

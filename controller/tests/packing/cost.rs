@@ -51,7 +51,8 @@ fn unwanted(desired: &Desired, existing: &Existing, family: IpFamily) -> usize {
     existing.iter().filter(|slice| slice.spec.address_type == family && !wanted(slice)).count()
 }
 
-/// The fewest writes that do: every slice that cannot stay as it is, and as many more as the endpoints need that find no room there.
+/// The fewest writes that do: every slice that cannot stay as it is, and as many more as the endpoints need that find no
+/// room there.
 pub(crate) fn fewest(desired: &Desired, existing: &Existing, limit: usize) -> usize {
     let of_family = |family| {
         // Slices that go, and so can serve any group.

@@ -118,7 +118,7 @@ impl Edit {
         match self.what {
             What::Unlabel => metadata.labels = None,
             What::Label => {
-                drop(metadata.labels.get_or_insert_default().insert("by-hand".to_owned(), String::new()))
+                metadata.labels.get_or_insert_default().insert("by-hand".to_owned(), String::new());
             }
             What::Unown => metadata.owner_references = None,
             What::OtherOwner => metadata.owner_references.get_or_insert_default().push(other_owner()),

@@ -42,7 +42,8 @@ pub(crate) enum Change {
 }
 
 fn spot() -> impl Strategy<Value = Spot> {
-    (0..GROUPS, 0..20_u16)
+    // Some more often than others, so that one endpoint meets several changes.
+    (0..GROUPS, prop_oneof![0..2_u16, 0..20_u16])
 }
 
 /// A change of one endpoint.
@@ -128,6 +129,11 @@ impl World {
             }
             _ => false,
         }
+    }
+
+    /// The endpoints that are the service's.
+    pub(crate) fn spots(&self) -> Vec<Spot> {
+        self.pods.keys().filter(|spot| self.networks.contains(&(spot.0 / 2))).copied().collect()
     }
 
     /// Whether a group has no endpoints.
