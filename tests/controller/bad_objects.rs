@@ -33,7 +33,9 @@ async fn a_selector_that_matches_nothing() -> Result<()> {
     scene.service("empty", spec).await?;
     let status = scene.status("empty")?;
     status.is(&FINE).await?;
-    status.explains("Programmed=True Programmed", &["selector matches no pod", scene.namespace.name()]).await?;
+    status
+        .explains("Programmed=True Programmed", &["selector matches no pod", scene.namespace.name()])
+        .await?;
     status.counts(0, 0).await?;
     scene.slices("empty")?.are::<&str>(&[]).await?;
     scene.answers("empty", "A", &[]).await?;
@@ -51,7 +53,8 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
     let cut = r#"[{"name": "rdma-a", "interface": "net1", "ips": ["10.1.0.2"#;
     scene.pods.annotate("bad", NETWORK_STATUS, Some(cut)).await?;
     slices.are(&[GOOD]).await?;
-    let note = scene.events.warn("Pod", "bad", UNREADABLE, &[NETWORK_STATUS, "column 58", "delete the pod"]).await?;
+    let note =
+        scene.events.warn("Pod", "bad", UNREADABLE, &[NETWORK_STATUS, "column 58", "delete the pod"]).await?;
     let regarding = note.regarding.unwrap_or_default();
     ensure!(regarding.uid == scene.pods.api().get("bad").await?.uid(), "{regarding:?}");
     let status = scene.status("infer")?;
@@ -61,7 +64,13 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
     ensure!(controller.metric("multinet_controller_unreadable_annotations").await? > 0, "none is counted");
 
     // Other shapes that are none.
-    let shapes = ["{}", "true", r#"{"name": "rdma-a"}"#, r#"[{"name": 7}]"#, r#"[{"name": "rdma-a", "ips": "10.1.0.2"}]"#];
+    let shapes = [
+        "{}",
+        "true",
+        r#"{"name": "rdma-a"}"#,
+        r#"[{"name": 7}]"#,
+        r#"[{"name": "rdma-a", "ips": "10.1.0.2"}]"#,
+    ];
     for shape in shapes {
         scene.pods.annotate("bad", NETWORK_STATUS, Some(shape)).await?;
         scene.pods.ready("good", false).await?;
@@ -153,7 +162,9 @@ async fn an_annotation_of_256_kibibytes() -> Result<()> {
 
     // A valid one, with more interfaces than anybody has; and one that ends too early.
     let nics: Vec<Nic> = (0..1800)
-        .map(|i: u32| Nic::new("rdma-a", &[&format!("10.2.{}.{}", i / 250, i % 250 + 1)]).mac("ae:11:22:33:44:55"))
+        .map(|i: u32| {
+            Nic::new("rdma-a", &[&format!("10.2.{}.{}", i / 250, i % 250 + 1)]).mac("ae:11:22:33:44:55")
+        })
         .collect();
     let mut valid = network_status(&nics);
     ensure!(valid.len() < room, "{} bytes do not fit", valid.len());

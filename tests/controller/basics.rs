@@ -43,7 +43,12 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
             "hostname": "infer-0",
             "nodeName": "gpu-1",
             "zone": "a",
-            "targetRef": {"kind": "Pod", "namespace": scene.namespace.name(), "name": "infer-x2v5k", "uid": uid},
+            "targetRef": {
+                "kind": "Pod",
+                "namespace": scene.namespace.name(),
+                "name": "infer-x2v5k",
+                "uid": uid,
+            },
             "device": {
                 "interface": "net1",
                 "mac": "ae:11:22:33:44:55",
@@ -83,7 +88,8 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
 #[tokio::test]
 async fn what_slices_say_is_answered_and_counted() -> Result<()> {
     let scene = Scene::with_service("answered").await?;
-    let nic = |last: u8| Nic::new("rdma-a", &[&format!("192.168.111.{last}"), &format!("fd00:111::{last:x}")]);
+    let nic =
+        |last: u8| Nic::new("rdma-a", &[&format!("192.168.111.{last}"), &format!("fd00:111::{last:x}")]);
     scene.pods.start(Pod::new("a").hostname("infer-0").nics(&[nic(1).pci("0000:18:00.2", "mlx5_2")])).await?;
     scene.pods.start(Pod::new("b").nics(&[nic(2)]).node("gpu-2")).await?;
     scene.pods.create(Pod::new("c").nics(&[nic(3)])).await?;
@@ -113,7 +119,8 @@ async fn what_slices_say_is_answered_and_counted() -> Result<()> {
     }
     // The writer's own count, to which other tests add.
     let controller = &scene.stage.controller;
-    let created = r#"multinet_controller_writes_total{kind="MultiNetworkEndpointSlice",verb="create",result="ok"}"#;
+    let created =
+        r#"multinet_controller_writes_total{kind="MultiNetworkEndpointSlice",verb="create",result="ok"}"#;
     ensure!(controller.metric(created).await? >= 2, "two slices were not created");
     Ok(())
 }
@@ -200,7 +207,9 @@ async fn services_select_as_kubernetes_does() -> Result<()> {
 async fn a_change_of_one_endpoint_writes_one_slice() -> Result<()> {
     const PODS: u8 = 130;
     let scene = Scene::with_service("one").await?;
-    let pod = |i: u8| Pod::new(&format!("p{i}")).nic("rdma-a", &[&format!("10.1.0.{i}"), &format!("fd00:1::{i:x}")]);
+    let pod = |i: u8| {
+        Pod::new(&format!("p{i}")).nic("rdma-a", &[&format!("10.1.0.{i}"), &format!("fd00:1::{i:x}")])
+    };
     scene.pods.create_all((1..=PODS).map(pod)).await?;
     for i in 1..=3 {
         scene.pods.run(&format!("p{i}")).await?;
@@ -222,7 +231,8 @@ async fn a_change_of_one_endpoint_writes_one_slice() -> Result<()> {
         ensure!(slices.versions().await? == before, "written once more, later");
         scene.pods.ready(&format!("p{i}"), ready).await?;
         let flags = if ready { "rs-" } else { "---" };
-        let expected = [format!("rail0 10.1.0.{i} p{i} {flags}"), format!("rail0 fd00:1::{i:x} p{i} {flags}")];
+        let expected =
+            [format!("rail0 10.1.0.{i} p{i} {flags}"), format!("rail0 fd00:1::{i:x} p{i} {flags}")];
         let after = eventually("both endpoints of the pod to change", BOUND, async || {
             let found = slices.list().await?;
             let lines = slices.lines(&found);
@@ -231,7 +241,10 @@ async fn a_change_of_one_endpoint_writes_one_slice() -> Result<()> {
         })
         .await?;
         let written = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).count();
-        ensure!(after.len() == before.len() && written == 2, "{written} slices instead of one for each family");
+        ensure!(
+            after.len() == before.len() && written == 2,
+            "{written} slices instead of one for each family"
+        );
         before = after;
     }
     Ok(())

@@ -39,7 +39,10 @@ async fn pods_come_change_and_go() -> Result<()> {
     slices.are(&[stays, "rail0 10.1.0.2 a rs-"]).await?;
     pods.annotate("a", NETWORK_STATUS, None).await?;
     slices.are(&[stays]).await?;
-    scene.status("infer")?.explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "a"]).await?;
+    scene
+        .status("infer")?
+        .explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "a"])
+        .await?;
     pods.report("a", &[Nic::new("rdma-a", &["10.1.0.3"])]).await?;
     slices.are(&[stays, "rail0 10.1.0.3 a rs-"]).await?;
 
@@ -93,7 +96,10 @@ async fn a_service_changes_in_every_part() -> Result<()> {
             let ports = &slice.data["spec"]["ports"];
             ensure!(*ports == json!([{"name": "rdma", "port": 4791, "protocol": "TCP"}]), "{ports}");
         }
-        ensure!(found.iter().map(kube::ResourceExt::name_any).eq(names.clone()), "other slices than {names:?}");
+        ensure!(
+            found.iter().map(kube::ResourceExt::name_any).eq(names.clone()),
+            "other slices than {names:?}"
+        );
         Ok(())
     })
     .await?;
@@ -164,7 +170,12 @@ async fn slices_go_with_their_service() -> Result<()> {
     eventually("the slices to belong to the newest service", BOUND, async || {
         let found = slices.list().await?;
         ensure!(
-            found.len() == 2 && found.iter().all(|slice| slice.owner_references().iter().map(|owner| &owner.uid).eq(&newest)),
+            found.len() == 2
+                && found.iter().all(|slice| slice
+                    .owner_references()
+                    .iter()
+                    .map(|owner| &owner.uid)
+                    .eq(&newest)),
             "they are {:?}",
             found.iter().map(|slice| &slice.metadata).collect::<Vec<_>>()
         );

@@ -34,7 +34,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     let objects = cluster.objects().await?;
     loosen(&objects).await?;
     let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
-    let controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    let mut controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
     let namespace = cluster.temp_namespace("invalid").await?;
     let network = json!({
         "apiVersion": "k8s.cni.cncf.io/v1",
@@ -73,13 +73,29 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
     slices("good")?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
     slices("broken")?.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    // What it said when it could be read is still done.
+    slices("garbled")?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
+
+    // A successor, which has never seen it otherwise, does not take it for deleted.
+    controller.terminate().await?;
+    let controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    pods.start(Pod::new("c").nic("rdma-a", &["10.1.0.3"])).await?;
+    let all = ["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-", "rail0 10.1.0.3 c rs-"];
+    slices("good")?.are(&all).await?;
+    slices("broken")?.are(&all[..1]).await?;
+    slices("garbled")?.are(&all[..2]).await?;
 
     // Put right, they are as if nothing had been.
     let fine = json!({"networks": [{"name": "rdma-a", "alias": "rail0"}]});
     for name in ["broken", "garbled"] {
         edit(name, fine.clone()).await?;
-        slices(name)?.are(&["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-"]).await?;
+        slices(name)?.are(&all).await?;
         Status::of(&namespace, name)?.is(&FINE).await?;
     }
+    // One that cannot be read goes like any other.
+    edit("garbled", json!({"networks": "all of them"})).await?;
+    controller.shows("multinet_watch_undecodable_objects", 1).await?;
+    namespace.delete(SERVICE, "garbled").await?;
+    slices("garbled")?.are_gone().await?;
     controller.shows("multinet_watch_undecodable_objects", 0).await
 }

@@ -27,7 +27,8 @@ async fn a_service_of_sixteen_networks() -> Result<()> {
     let nics = |last: u8| -> Vec<Nic> {
         let nic = |i: u8| {
             let addresses = [format!("10.{i}.0.{last}"), format!("fd01:{:x}::{last:x}", i + 1)];
-            Nic::new(&format!("rdma-{i}"), &addresses.each_ref().map(String::as_str)).interface(&format!("net{i}"))
+            Nic::new(&format!("rdma-{i}"), &addresses.each_ref().map(String::as_str))
+                .interface(&format!("net{i}"))
         };
         (0..16).map(nic).collect()
     };
@@ -83,14 +84,18 @@ async fn five_thousand_pods_behind_one_service() -> Result<()> {
     // All of them are answered, over TCP at once.
     let domain = scene.namespace.domain("infer");
     let expected: BTreeSet<String> = (0..PODS).map(address).collect();
-    multinet_tests::wait::eventually("all addresses in one answer", multinet_tests::replica::BOUND, async || {
-        let query = Query::new(&domain, "A");
-        let reply = ask(scene.stage.dns.dns(), Transport::Tcp, &query).await?;
-        let found: BTreeSet<String> = reply.data().into_iter().collect();
-        // More do not fit into a message: 16 bytes each.
-        ensure!(found.len() > 4000 && found.is_subset(&expected), "{} addresses", found.len());
-        Ok(())
-    })
+    multinet_tests::wait::eventually(
+        "all addresses in one answer",
+        multinet_tests::replica::BOUND,
+        async || {
+            let query = Query::new(&domain, "A");
+            let reply = ask(scene.stage.dns.dns(), Transport::Tcp, &query).await?;
+            let found: BTreeSet<String> = reply.data().into_iter().collect();
+            // More do not fit into a message: 16 bytes each.
+            ensure!(found.len() > 4000 && found.is_subset(&expected), "{} addresses", found.len());
+            Ok(())
+        },
+    )
     .await?;
 
     // One change writes one slice of many; another service is as quick as ever.
@@ -102,7 +107,12 @@ async fn five_thousand_pods_behind_one_service() -> Result<()> {
     let after = slices.versions().await?;
     let written: Vec<_> = after.iter().filter(|(name, version)| before.get(*name) != Some(version)).collect();
     ensure!(written.len() == 1 && after.len() == before.len(), "written: {written:?}");
-    scene.service("small", json!({"selector": {"matchLabels": {"app": "small"}}, "networks": [{"name": "rdma-a"}]})).await?;
+    scene
+        .service(
+            "small",
+            json!({"selector": {"matchLabels": {"app": "small"}}, "networks": [{"name": "rdma-a"}]}),
+        )
+        .await?;
     scene.pods.start(Pod::new("small").label("app", "small").nic("rdma-a", &["10.200.0.1"])).await?;
     scene.answers("small", "A", &["10.200.0.1"]).await?;
 
@@ -118,7 +128,8 @@ async fn five_thousand_pods_behind_one_service() -> Result<()> {
     }
     slices.are(&lines.split_off(PODS as usize / 20)).await?;
     let gone: Value = json!({"ready": PODS - PODS / 20, "total": PODS - PODS / 20});
-    let status = scene.status("infer")?.counts(u64::from(PODS - PODS / 20), u64::from(PODS - PODS / 20)).await?;
+    let status =
+        scene.status("infer")?.counts(u64::from(PODS - PODS / 20), u64::from(PODS - PODS / 20)).await?;
     ensure!(status["endpoints"] == gone, "{status}");
     Ok(())
 }

@@ -75,7 +75,8 @@ async fn a_stock_coredns_answers_the_second_nics() -> Result<()> {
     for slice in mirrors.list().await? {
         let owner = &slice.owner_references()[0];
         ensure!((owner.kind.as_str(), owner.name.as_str()) == (SERVICE, "infer"), "{owner:?}");
-        let ports = json!([{"name": "rdma", "port": 18515, "protocol": "TCP", "appProtocol": "multinet-rdma"}]);
+        let ports =
+            json!([{"name": "rdma", "port": 18515, "protocol": "TCP", "appProtocol": "multinet-rdma"}]);
         ensure!(json!(slice.ports) == ports, "{:?}", slice.ports);
     }
 
@@ -126,7 +127,10 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     status.explains("ResolvedRefs=False MirrorNotFound", &["infer-fast", "clusterIP: None"]).await?;
     scene.events.warn(SERVICE, "infer", "MirrorNotFound", &["infer-fast"]).await?;
     let lines = ["10.1.0.1 a rs-", "fd00:1::1 a rs-"];
-    scene.slices("infer")?.are(&["rail0 10.1.0.1 a rs-", "rail0 fd00:1::1 a rs-", "rail1 10.2.0.1 a rs-"]).await?;
+    scene
+        .slices("infer")?
+        .are(&["rail0 10.1.0.1 a rs-", "rail0 fd00:1::1 a rs-", "rail1 10.2.0.1 a rs-"])
+        .await?;
     scene.apply(headless("infer-fast")).await?;
     scene.mirrors("infer-fast").are(&lines).await?;
     status.is(&FINE).await?;
@@ -174,12 +178,14 @@ async fn a_service_that_cannot_be_mirrored_to_is_refused() -> Result<()> {
     mirrors.are(&lines).await?;
 
     // It gets a selector: from now on its slices are those of Kubernetes' own controller.
-    let selecting = json!({"selector": {"app": "infer"}, "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]});
+    let selecting =
+        json!({"selector": {"app": "infer"}, "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]});
     edit_core(&scene, "infer-fast", json!({ "spec": selecting })).await?;
     status.explains(UNUSABLE, &["infer-fast", "selector"]).await?;
     scene.events.warn(SERVICE, "infer", "MirrorNotUsable", &["selector"]).await?;
     mirrors.are_gone().await?;
-    let own = Slices::of_core(&scene.namespace, "infer-fast").with_label(CORE_MANAGED_BY, "endpointslice-controller.k8s.io");
+    let own = Slices::of_core(&scene.namespace, "infer-fast")
+        .with_label(CORE_MANAGED_BY, "endpointslice-controller.k8s.io");
     eventually("Kubernetes' own slices", BOUND, async || {
         let lines = own.endpoints().await?;
         ensure!(lines.len() == 1 && lines[0].starts_with("10.244."), "{lines:?}");

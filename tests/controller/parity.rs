@@ -42,23 +42,40 @@ const LIVES: &[(&str, &[(Step, &str)])] = &[
     ("drains", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (Removed, "")]),
     (
         "drains-and-fails",
-        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (NotReady, "--t"), (Removed, "")],
+        &[
+            (Created, "---"),
+            (Running, "---"),
+            (Ready, "rs-"),
+            (Deleted, "-st"),
+            (NotReady, "--t"),
+            (Removed, ""),
+        ],
     ),
-    (
-        "never-served",
-        &[(Created, "---"), (Running, "---"), (Deleted, "--t"), (Ready, "-st"), (Removed, "")],
-    ),
+    ("never-served", &[(Created, "---"), (Running, "---"), (Deleted, "--t"), (Ready, "-st"), (Removed, "")]),
     ("deleted-while-pending", &[(Created, "---"), (Deleted, "--t"), (Removed, "")]),
-    ("succeeds", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Succeeded"), ""), (Removed, "")]),
+    (
+        "succeeds",
+        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Succeeded"), ""), (Removed, "")],
+    ),
     ("fails", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Failed"), ""), (Deleted, "")]),
     (
         "drains-and-succeeds",
         &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Deleted, "-st"), (Phase("Succeeded"), "")],
     ),
-    ("lost", &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Unknown"), "rs-"), (NotReady, "---")]),
+    (
+        "lost",
+        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Phase("Unknown"), "rs-"), (NotReady, "---")],
+    ),
     (
         "relabelled",
-        &[(Created, "---"), (Running, "---"), (Ready, "rs-"), (Unselected, ""), (NotReady, ""), (Selected, "---")],
+        &[
+            (Created, "---"),
+            (Running, "---"),
+            (Ready, "rs-"),
+            (Unselected, ""),
+            (NotReady, ""),
+            (Selected, "---"),
+        ],
     ),
 ];
 

@@ -150,7 +150,8 @@ async fn a_service_without_selector_is_left_to_others() -> Result<()> {
     spec.as_object_mut().context("an object")?.remove("selector");
     scene.service("infer", spec).await?;
     let status = scene.status("infer")?;
-    let conditions = ["Accepted=True Accepted", "Programmed=True NoSelector", "ResolvedRefs=True ResolvedRefs"];
+    let conditions =
+        ["Accepted=True Accepted", "Programmed=True NoSelector", "ResolvedRefs=True ResolvedRefs"];
     status.is(&conditions).await?;
     scene.apply(slice("infer-mine", json!({SERVICE_NAME: "infer"}), endpoint("10.1.0.1"))).await?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.2"])).await?;

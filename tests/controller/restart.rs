@@ -24,7 +24,12 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     let options = ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?);
     let mut first = options.start_ready().await?;
     // One of everything that is written: mirrors, and conditions that are bad.
-    let core = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "fast"}, "spec": {"clusterIP": "None"}});
+    let core = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "fast"},
+        "spec": {"clusterIP": "None"},
+    });
     namespace.apply(serde_json::from_value::<DynamicObject>(core)?).await?;
     let mut mirrored = infer();
     mirrored["mirror"] = json!({"serviceName": "fast"});

@@ -113,6 +113,22 @@ impl Controller {
         .await
     }
 
+    /// Whether it is the leader, by its own account.
+    pub async fn is_leader(&self) -> Result<bool> {
+        let (_, metrics) = self.get("metrics").await?;
+        let told = metrics.lines().find_map(|line| line.strip_prefix("multinet_leader "));
+        Ok(told.context("there is no metric multinet_leader")? == "1")
+    }
+
+    /// Waits until it is the leader, or until it is not.
+    pub async fn leads(&self, expected: bool) -> Result<()> {
+        eventually(&format!("the controller to lead: {expected}"), BOUND, async || {
+            ensure!(self.is_leader().await? == expected, "not yet\n{}", self.process.tail());
+            Ok(())
+        })
+        .await
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()

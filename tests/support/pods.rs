@@ -78,7 +78,8 @@ pub fn network_status(nics: &[Nic]) -> String {
         "dns": {},
     });
     let further = nics.iter().map(|nic| {
-        let mut entry = json!({"name": nic.network, "interface": nic.interface, "ips": nic.addresses, "dns": {}});
+        let mut entry =
+            json!({"name": nic.network, "interface": nic.interface, "ips": nic.addresses, "dns": {}});
         if let Some(mac) = &nic.mac {
             entry["mac"] = json!(mac);
         }
@@ -214,8 +215,9 @@ impl Pods {
     /// The pod runs, with an address on the default network. It is not ready yet.
     pub async fn run(&self, name: &str) -> Result<CorePod> {
         let address = default_address();
-        let addresses = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
-        self.status(name, addresses).await?;
+        // Not merged with what an earlier attempt may have written.
+        let addresses = json!([{"ip": address}, {"$patch": "replace"}]);
+        self.status(name, json!({"phase": "Running", "podIP": address, "podIPs": addresses})).await?;
         self.ready(name, false).await
     }
 

@@ -178,8 +178,10 @@ fn line(endpoint: &Value) -> String {
     let conditions = &endpoint["conditions"];
     // What stands there if it is absent.
     let flags = [("ready", 'r', true), ("serving", 's', true), ("terminating", 't', false)];
-    let flags = flags.map(|(name, letter, absent)| {
-        if conditions[name].as_bool().unwrap_or(absent) { letter } else { '-' }
-    });
+    let flags = flags.map(
+        |(name, letter, absent)| {
+            if conditions[name].as_bool().unwrap_or(absent) { letter } else { '-' }
+        },
+    );
     format!("{} {pod} {}", addresses.join(","), String::from_iter(flags))
 }

@@ -13,8 +13,12 @@ use crate::slices::api;
 use crate::wait::eventually;
 
 /// The conditions of a service of which everything is as it should be.
-pub const FINE: [&str; 4] =
-    ["Accepted=True Accepted", "AddressConflict=False NoConflict", "Programmed=True Programmed", "ResolvedRefs=True ResolvedRefs"];
+pub const FINE: [&str; 4] = [
+    "Accepted=True Accepted",
+    "AddressConflict=False NoConflict",
+    "Programmed=True Programmed",
+    "ResolvedRefs=True ResolvedRefs",
+];
 
 /// The status of one MultiNetworkService.
 #[derive(Clone)]

@@ -83,8 +83,9 @@ impl Driver {
 
     /// Allocates devices, by request, and reserves the claim for a pod, as the scheduler does.
     pub(super) async fn allocate(&self, claim: &str, devices: &[(&str, &str)], pod: &Pod) -> Result<()> {
-        let result = |(request, device): &(&str, &str)| {
-            json!({"request": request, "driver": DRIVER, "pool": self.class, "device": device})
+        let result = |&(request, device): &(&str, &str)| {
+            let pool = &self.class;
+            json!({"request": request, "driver": DRIVER, "pool": pool, "device": device})
         };
         let results: Vec<Value> = devices.iter().map(result).collect();
         let consumer = json!({"resource": "pods", "name": pod.name_any(), "uid": pod.uid()});
@@ -130,8 +131,11 @@ impl Driver {
     /// Reports a device that has no IP address.
     pub(super) async fn report_infiniband(&self, claim: &str, device: &str) -> Result<()> {
         let conditions = [condition("Ready", true), condition("RDMAOnlyDeviceReady", true)];
-        self.write(claim, json!([{"driver": DRIVER, "pool": self.class, "device": device, "conditions": conditions}]))
-            .await
+        self.write(
+            claim,
+            json!([{"driver": DRIVER, "pool": self.class, "device": device, "conditions": conditions}]),
+        )
+        .await
     }
 
     async fn write(&self, claim: &str, devices: Value) -> Result<()> {
