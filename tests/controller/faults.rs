@@ -1,0 +1,184 @@
+//! Everything breaks while pods come, change and go: the controller, its network, the API server, etcd, and the slices
+//! themselves. No address that stays ready is ever missing in DNS, nobody writes who does not lead, and in the end all is as
+//! the pods are.
+
+mod asker;
+mod audit;
+mod churn;
+mod hands;
+mod model;
+mod random;
+mod rig;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use multinet_tests::controller::{Controller, ControllerOptions};
+use multinet_tests::proxy::{Link, Proxy};
+use multinet_tests::replica::BOUND;
+use multinet_tests::wait::eventually;
+use tokio::time::sleep;
+
+use self::audit::Audit;
+use self::churn::Churn;
+use self::rig::{Rig, options};
+use crate::roles::{NAMESPACE, Roles};
+
+/// How often the controller is killed.
+const KILLS: usize = 6;
+
+#[tokio::test]
+async fn the_controller_is_killed_while_others_spoil_its_slices() -> Result<()> {
+    let (mut rig, worker) = Rig::set(&[]).await?;
+    let options = rig.controller().await?;
+    let mut controller = options.start_ready().await?;
+    let (asker, churn, hands) = (rig.ask()?, Churn::begin(worker), rig.spoil()?);
+    for kill in 0..KILLS {
+        // As often before it leads as afterwards.
+        if kill % 2 == 0 {
+            controller.leads(true).await?;
+        }
+        sleep(rig.random.milliseconds(1500)).await;
+        controller.kill()?;
+        controller = options.start().await?;
+    }
+    controller.leads(true).await?;
+    hands.end().await?;
+    rig.converges(churn).await?;
+    asker.was_content().await?;
+    controller.kill()?;
+    rig.second_look(&options).await.map(drop)
+}
+
+/// How long a leader that is silent stays leader where that is waited for.
+const LEASE: &str = "3s";
+
+/// One of two controllers, with a ServiceAccount and a network of its own.
+struct Side {
+    account: &'static str,
+    proxy: Proxy,
+    options: ControllerOptions,
+    controller: Controller,
+}
+
+impl Side {
+    async fn start(rig: &Rig, account: &'static str) -> Result<Self> {
+        Roles::shipped()?.of_account(account).apply(&rig.cluster.objects().await?).await?;
+        let proxy = Proxy::start(rig.cluster.address()).await?;
+        let kubeconfig = rig.cluster.service_account_kubeconfig(NAMESPACE, account, proxy.address()).await?;
+        let options = options(&kubeconfig).flag("--identity", account);
+        let controller = options.clone().flag("--lease-duration", LEASE).start_ready().await?;
+        Ok(Self { account, proxy, options, controller })
+    }
+
+    async fn leads(&self) -> Result<()> {
+        self.controller.leads(true).await
+    }
+}
+
+/// What happens to the network of a leader, and then to what was under way in it.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// It comes late.
+    Late,
+    /// Streams are reset.
+    Reset,
+    /// It is lost, and nobody is told.
+    Lost,
+}
+
+#[tokio::test]
+async fn the_leader_is_cut_off() -> Result<()> {
+    let audit = Audit::new()?;
+    let flags = audit.flags();
+    let (mut rig, worker) = Rig::set(&flags.each_ref().map(String::as_str)).await?;
+    let mut leader = Side::start(&rig, "replica-a").await?;
+    leader.leads().await?;
+    let mut standby = Side::start(&rig, "replica-b").await?;
+    let (asker, churn) = (rig.ask()?, Churn::begin(worker));
+    for cut in [Cut::Late, Cut::Reset, Cut::Lost] {
+        sleep(rig.random.while_pods_change()).await;
+        leader.proxy.set(if matches!(cut, Cut::Reset) { Link::Reset } else { Link::Silent });
+        standby.leads().await?;
+        // It knows by itself.
+        leader.controller.leads(false).await?;
+        sleep(rig.random.while_pods_change()).await;
+        if matches!(cut, Cut::Lost) {
+            leader.proxy.strand();
+        }
+        leader.proxy.set(Link::Up);
+        (leader, standby) = (standby, leader);
+        eprintln!("{cut:?}: {} leads", leader.account);
+    }
+
+    // The usual lease, or a longer one, is handed over at a graceful end: nobody waits until it has run out.
+    for side in [&mut standby, &mut leader] {
+        ensure!(side.controller.terminate().await?.success(), "no graceful end");
+        side.options = side.options.clone().flag("--lease-duration", "30s");
+    }
+    leader.controller = leader.options.start_ready().await?;
+    leader.leads().await?;
+    standby.controller = standby.options.start_ready().await?;
+    ensure!(leader.controller.terminate().await?.success(), "no graceful end");
+    ensure!(leader.controller.log().contains("gave the lease"), "the lease was not given back");
+    eventually("the other one to lead", Duration::from_secs(20), async || {
+        ensure!(standby.controller.is_leader().await?, "it does not lead");
+        Ok(())
+    })
+    .await?;
+    rig.converges(churn).await?;
+    let changes = audit.only_holders_wrote(&["replica-a", "replica-b"])?;
+    ensure!(changes >= 4, "the lease changed hands {changes} times");
+    asker.was_content().await
+}
+
+#[tokio::test]
+#[ignore = "a new leader writes what it knows, though its watches may have been dead for up to 35 s"]
+async fn a_standby_that_hears_nothing_takes_over() -> Result<()> {
+    let (mut rig, worker) = Rig::set(&[]).await?;
+    let mut leader = Side::start(&rig, "replica-a").await?;
+    leader.leads().await?;
+    let standby = Side::start(&rig, "replica-b").await?;
+    let (asker, churn) = (rig.ask()?, Churn::begin(worker));
+    sleep(rig.random.while_pods_change()).await;
+    // The streams of its watches are dead, which it has not noticed yet when the leader is killed.
+    standby.proxy.strand();
+    sleep(rig.random.while_pods_change()).await;
+    leader.controller.kill()?;
+    standby.leads().await?;
+    rig.converges(churn).await?;
+    asker.was_content().await
+}
+
+/// How long etcd is away.
+const AWAY: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn the_control_plane_breaks() -> Result<()> {
+    let (mut rig, worker) = Rig::set(&[]).await?;
+    let options = rig.controller().await?;
+    let mut controller = options.start_ready().await?;
+    let (asker, churn) = (rig.ask()?, Churn::begin(worker));
+    controller.leads(true).await?;
+
+    sleep(rig.random.while_pods_change()).await;
+    rig.cluster.kill_apiserver()?;
+    sleep(rig.random.while_pods_change()).await;
+    rig.cluster.start_apiserver().await?;
+    sleep(rig.random.while_pods_change()).await;
+    let worker = rig.converges(churn).await?;
+
+    let churn = Churn::begin(worker);
+    sleep(rig.random.while_pods_change()).await;
+    rig.cluster.kill_etcd()?;
+    sleep(AWAY).await;
+    rig.cluster.start_etcd().await?;
+    eventually("the API server to write again", BOUND, async || rig.cluster.temp_namespace("probe").await)
+        .await?;
+    controller.leads(true).await?;
+    sleep(rig.random.while_pods_change()).await;
+    rig.converges(churn).await?;
+    asker.was_content().await?;
+    controller.kill()?;
+    rig.second_look(&options).await.map(drop)
+}

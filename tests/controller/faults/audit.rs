@@ -1,0 +1,143 @@
+//! What the API server itself writes down: who wrote what, and who held the lease then.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// An audit log of everything that controllers write.
+#[derive(Debug)]
+pub(super) struct Audit {
+    folder: TempDir,
+}
+
+/// A write that succeeded.
+#[derive(Debug, Clone)]
+struct Write {
+    user: String,
+    /// `update of multinetworkendpointslices vision/infer-abc`
+    what: String,
+    /// For a lease: who holds it from then on, if anybody.
+    holder: Option<String>,
+    /// The version that the object had afterwards; none after a deletion.
+    version: Option<u64>,
+    received: Timestamp,
+    completed: Timestamp,
+}
+
+impl Audit {
+    /// An empty log.
+    pub(super) fn new() -> Result<Self> {
+        let audit = Self { folder: TempDir::with_prefix("multinet-audit-")? };
+        let resources = json!([
+            {"group": "multinetwork.numaproj.io"},
+            {"group": "discovery.k8s.io"},
+            {"group": "events.k8s.io"},
+            {"group": "coordination.k8s.io"},
+        ]);
+        let verbs = ["create", "update", "patch", "delete"];
+        let policy = json!({
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "omitManagedFields": true,
+            "rules": [{"level": "RequestResponse", "verbs": verbs, "resources": resources}, {"level": "None"}],
+        });
+        fs::write(audit.file("policy.json"), policy.to_string())?;
+        Ok(audit)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The flags with which an API server writes this log.
+    pub(super) fn flags(&self) -> [String; 2] {
+        let flag = |name: &str, file: &Path| format!("--audit-{name}={}", file.display());
+        [flag("policy-file", &self.file("policy.json")), flag("log-path", &self.file("audit.log"))]
+    }
+
+    /// Fails unless each of these users wrote, and only while it held the lease. Returns how often the lease changed hands.
+    pub(super) fn only_holders_wrote(&self, accounts: &[&str]) -> Result<usize> {
+        let users: Vec<String> = accounts
+            .iter()
+            .map(|account| format!("system:serviceaccount:multinet-system:{account}"))
+            .collect();
+        let writes = self.writes()?;
+        let (leases, writes): (Vec<&Write>, Vec<&Write>) = writes
+            .iter()
+            .filter(|write| users.contains(&write.user))
+            .partition(|write| write.holder.is_some());
+        for user in &users {
+            let count = writes.iter().filter(|write| write.user == *user).count();
+            ensure!(count > 0, "{user} never wrote anything");
+            eprintln!("{count} writes of {user}");
+        }
+        for write in &writes {
+            let before = |lease: &&&Write| match (lease.version, write.version) {
+                (Some(lease), Some(version)) => lease < version,
+                _ => lease.completed < write.received,
+            };
+            let lease = leases.iter().filter(before).max_by_key(|lease| lease.version);
+            let Write { user, what, .. } = write;
+            let lease = lease.with_context(|| format!("{what} by {user}, before anybody held the lease"))?;
+            ensure!(
+                lease.user == *user && lease.holder.as_deref() != Some(""),
+                "{what} by {user}, who did not hold the lease: {write:#?}\nthe lease was {lease:#?}"
+            );
+        }
+        Ok(leases.windows(2).filter(|pair| pair[0].user != pair[1].user).count())
+    }
+
+    /// All writes that succeeded, in the order of their versions. What left the object as it was is none.
+    fn writes(&self) -> Result<Vec<Write>> {
+        let mut versioned: BTreeMap<u64, Write> = BTreeMap::new();
+        let mut others = Vec::new();
+        for line in fs::read_to_string(self.file("audit.log"))?.lines() {
+            let entry: Value =
+                serde_json::from_str(line).with_context(|| format!("not an audit entry: {line}"))?;
+            let Some(write) = read(&entry)? else { continue };
+            let Some(version) = write.version else {
+                others.push(write);
+                continue;
+            };
+            match versioned.get(&version) {
+                Some(known) if known.completed <= write.completed => {}
+                _ => drop(versioned.insert(version, write)),
+            }
+        }
+        Ok(versioned.into_values().chain(others).collect())
+    }
+}
+
+fn read(entry: &Value) -> Result<Option<Write>> {
+    let code = entry["responseStatus"]["code"].as_u64().unwrap_or_default();
+    if entry["stage"] != "ResponseComplete" || !(200..300).contains(&code) {
+        return Ok(None);
+    }
+    let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (verb, resource) = (text("/verb"), text("/objectRef/resource"));
+    let version = match verb {
+        "delete" => None,
+        _ => Some(
+            text("/responseObject/metadata/resourceVersion").parse().context("a write without version")?,
+        ),
+    };
+    let holder = (resource == "leases").then(|| text("/responseObject/spec/holderIdentity").to_owned());
+    if resource.is_empty() {
+        bail!("a write to nothing: {entry}");
+    }
+    let object = format!("{}/{}", text("/objectRef/namespace"), text("/objectRef/name"));
+    Ok(Some(Write {
+        user: text("/user/username").to_owned(),
+        what: format!("{verb} of {resource} {object}"),
+        holder,
+        version,
+        received: text("/requestReceivedTimestamp").parse()?,
+        completed: text("/stageTimestamp").parse()?,
+    }))
+}

@@ -1,0 +1,253 @@
+//! A control plane to break, with services, pods that change, a DNS server, and somebody who asks it all the time.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, ResourceExt as _};
+use multinet_tests::ask::ask;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::controller::{Controller, ControllerOptions};
+use multinet_tests::dns::{Edns, Query, Transport};
+use multinet_tests::manifests::{SERVICE, SLICE};
+use multinet_tests::objects::Namespace;
+use multinet_tests::pods::Pods;
+use multinet_tests::replica::{BOUND, Options, Replica};
+use multinet_tests::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, SERVICE_NAME, Slices, api};
+use multinet_tests::status::{FINE, Status};
+use multinet_tests::wait::eventually;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::asker::{Asker, Subject};
+use super::churn::{Churn, Worker};
+use super::hands::Hands;
+use super::model::{ALL, MIRRORED, Model, SHARED, TOUCHED, services};
+use super::random::Random;
+use crate::stage::{infer, prepare, service, slice};
+
+/// How many pods there are to begin with.
+const PODS: usize = 16;
+
+/// The core Service that one of ours is mirrored to.
+const CORE: &str = "fast";
+
+/// What others publish, with their slices.
+const FOREIGN: [(&str, &str); 2] = [("shared-a", "10.8.0.1"), ("shared-b", "10.8.0.2")];
+
+/// How long nothing may be written after all is done. What waits longest, the numbers of a status, waits a second.
+const QUIET: Duration = Duration::from_millis(1500);
+
+pub(super) struct Rig {
+    // Before the cluster, so that they end first.
+    pub(super) dns: Replica,
+    model: Model,
+    namespace: Namespace,
+    foreign: BTreeMap<String, String>,
+    pub(super) random: Random,
+    pub(super) cluster: Cluster,
+}
+
+impl Rig {
+    /// With more flags for the API server. Nothing changes yet, and no controller runs.
+    pub(super) async fn set(flags: &[&str]) -> Result<(Self, Worker)> {
+        let mut random = Random::new();
+        let cluster = Cluster::start_with(flags).await?;
+        prepare(&cluster).await?;
+        let namespace = cluster.temp_namespace("faults").await?;
+        let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
+        let dns = Options::new(&kubeconfig).start_ready().await?;
+        let model = Model::default();
+        let mut worker = Worker::new(Pods::of(&namespace), model.clone(), random.fork());
+        let mut rig = Self { dns, model, namespace, foreign: BTreeMap::new(), random, cluster };
+        rig.populate().await?;
+        worker.populate(PODS).await?;
+        Ok((rig, worker))
+    }
+
+    async fn populate(&mut self) -> Result<()> {
+        self.apply(json!({
+            "apiVersion": "k8s.cni.cncf.io/v1",
+            "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": "rdma-a"},
+            "spec": {"config": r#"{"cniVersion": "1.0.0", "type": "macvlan", "master": "rail"}"#},
+        }))
+        .await?;
+        let spec = json!({"clusterIP": "None", "ports": [{"name": "rdma", "port": 18515}]});
+        let core = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": CORE}, "spec": spec});
+        self.apply(core).await?;
+        for name in services() {
+            let mut spec = infer();
+            spec["selector"] = if name == ALL { json!({}) } else { json!({"matchLabels": {"app": name}}) };
+            if name == MIRRORED {
+                spec["mirror"] = json!({"serviceName": CORE});
+            }
+            self.apply(service(name, spec)).await?;
+        }
+        for (name, address) in FOREIGN {
+            let endpoints = json!([{"addresses": [address], "conditions": {"ready": true}}]);
+            let labels = json!({SERVICE_NAME: SHARED, MANAGED_BY: "somebody-else"});
+            let applied = self.apply(slice(name, labels, endpoints)).await?;
+            self.foreign.insert(name.to_owned(), applied.resource_version().context("no version")?);
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, object: Value) -> Result<DynamicObject> {
+        self.namespace.apply(serde_json::from_value::<DynamicObject>(object)?).await
+    }
+
+    /// A controller with the ServiceAccount that we ship, which always has the same name: a container that is restarted keeps
+    /// it, and need not wait for the lease.
+    pub(super) async fn controller(&self) -> Result<ControllerOptions> {
+        let kubeconfig = self.cluster.controller_kubeconfig(self.cluster.address()).await?;
+        Ok(options(&kubeconfig).flag("--identity", "controller-0"))
+    }
+
+    /// Begins to ask for all services but the one that hands are on.
+    pub(super) fn ask(&self) -> Result<Asker> {
+        let subjects: Result<Vec<Subject>> = services()
+            .filter(|service| *service != TOUCHED)
+            .map(|service| {
+                let domain = self.namespace.domain(service);
+                Ok(Subject { service, domain, foreign: foreign(service)? })
+            })
+            .collect();
+        Ok(Asker::begin(self.dns.dns(), subjects?, self.model.clone()))
+    }
+
+    /// Begins to spoil the slices of one service.
+    pub(super) fn spoil(&mut self) -> Result<Hands> {
+        Ok(Hands::begin(self.slices(TOUCHED)?, self.random.fork()))
+    }
+
+    fn slices(&self, service: &str) -> Result<Slices<DynamicObject>> {
+        Ok(Slices::of(&self.namespace, service)?.with_label(MANAGED_BY, CONTROLLER))
+    }
+
+    /// Waits until slices, mirrors, status and DNS are what the model says, and nothing is written any more.
+    pub(super) async fn converges(&self, churn: Churn) -> Result<Worker> {
+        let worker = churn.end().await?;
+        worker.check().await?;
+        for service in services() {
+            let lines = self.model.lines(service);
+            self.slices(service)?.are(&lines).await?;
+            let ready = lines.iter().filter(|line| line.ends_with(" rs-")).count();
+            let status = Status::of(&self.namespace, service)?;
+            status.is(&FINE).await?;
+            status.counts(ready as u64, lines.len() as u64).await?;
+            self.answers(service).await?;
+        }
+        let mirrors = Slices::of_core(&self.namespace, CORE).with_label(CORE_MANAGED_BY, CONTROLLER);
+        mirrors.are(&self.model.mirror_lines(MIRRORED)).await?;
+        self.are_whole().await?;
+        eventually("nothing to be written any more", BOUND, async || {
+            let before = self.versions().await?;
+            sleep(QUIET).await;
+            let after = self.versions().await?;
+            ensure!(before == after, "{before:#?} became {after:#?}");
+            Ok(())
+        })
+        .await?;
+        Ok(worker)
+    }
+
+    /// Waits until DNS answers the ready addresses, and no others.
+    async fn answers(&self, service: &str) -> Result<()> {
+        let mut expected = self.model.ready(service);
+        expected.extend(foreign(service)?);
+        let domain = self.namespace.domain(service);
+        for (rtype, is_v4) in [("A", true), ("AAAA", false)] {
+            let mut expected: Vec<IpAddr> =
+                expected.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
+            expected.sort_unstable();
+            eventually(&format!("{domain} {rtype} to be {expected:?}"), BOUND, async || {
+                let query = Query::new(&domain, rtype).edns(Edns::new(1232));
+                let reply = ask(self.dns.dns(), Transport::Udp, &query).await?;
+                let answered =
+                    reply.data().iter().map(|data| data.parse()).collect::<Result<Vec<IpAddr>, _>>();
+                let mut answered = answered.with_context(|| reply.text(""))?;
+                answered.sort_unstable();
+                ensure!(answered == expected, "it is\n{}", reply.text(""));
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if there is any slice that is neither others' nor ours with labels and owner; or if others' were written.
+    async fn are_whole(&self) -> Result<()> {
+        let slices = api(self.namespace.objects().client(), self.namespace.name(), SLICE)?;
+        let mut foreign = BTreeMap::new();
+        for slice in slices.list(&ListParams::default()).await? {
+            let (name, labels) = (slice.name_any(), slice.labels());
+            if self.foreign.contains_key(&name) {
+                foreign.insert(name, slice.resource_version().context("no version")?);
+                continue;
+            }
+            let service =
+                labels.get(SERVICE_NAME).with_context(|| format!("{name} is nobody's: {labels:?}"))?;
+            let owners = slice.owner_references();
+            ensure!(
+                labels.get(MANAGED_BY).is_some_and(|by| by == CONTROLLER)
+                    && owners.len() == 1
+                    && owners[0].name == *service,
+                "{name} has labels {labels:?} and owners {owners:?}"
+            );
+        }
+        ensure!(foreign == self.foreign, "others' slices were {:?}, and are {foreign:?}", self.foreign);
+        Ok(())
+    }
+
+    /// The version of everything that the controller writes, and of others' slices.
+    async fn versions(&self) -> Result<BTreeMap<String, String>> {
+        let (client, namespace) = (self.namespace.objects().client(), self.namespace.name());
+        let mut versions = BTreeMap::new();
+        for kind in [SLICE, SERVICE] {
+            for object in api(client.clone(), namespace, kind)?.list(&ListParams::default()).await? {
+                let version = object.resource_version().context("no version")?;
+                versions.insert(format!("{kind} {}", object.name_any()), version);
+            }
+        }
+        for slice in Api::<EndpointSlice>::namespaced(client, namespace).list(&ListParams::default()).await? {
+            versions.insert(
+                format!("mirror {}", slice.name_any()),
+                slice.resource_version().context("no version")?,
+            );
+        }
+        Ok(versions)
+    }
+
+    /// A controller that begins when all is as it should be looks at everything, and writes nothing.
+    pub(super) async fn second_look(&self, options: &ControllerOptions) -> Result<Controller> {
+        let before = self.versions().await?;
+        let controller = options.start_ready().await?;
+        controller.leads(true).await?;
+        eventually("every service to be looked at", BOUND, async || {
+            let looks = controller.metric("multinet_controller_sync_duration_seconds_count").await?;
+            ensure!(looks >= services().count() as u64, "{looks} looks");
+            Ok(())
+        })
+        .await?;
+        sleep(QUIET).await;
+        let after = self.versions().await?;
+        ensure!(before == after, "{before:#?} became {after:#?}");
+        Ok(controller)
+    }
+}
+
+/// A controller whose slices are so small that services have several, and addresses move between them.
+pub(super) fn options(kubeconfig: &Path) -> ControllerOptions {
+    ControllerOptions::new(kubeconfig).flag("--max-endpoints-per-slice", "6")
+}
+
+/// The addresses that others publish for a service.
+fn foreign(service: &str) -> Result<Vec<IpAddr>> {
+    let theirs = if service == SHARED { FOREIGN.as_slice() } else { &[] };
+    Ok(theirs.iter().map(|(_, address)| address.parse()).collect::<Result<_, _>>()?)
+}

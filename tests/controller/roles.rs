@@ -1,0 +1,186 @@
+//! The roles that we ship for the controller: as they are, with a verb less, and for other ServiceAccounts.
+
+use std::fmt;
+use std::fs;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, Client};
+use multinet_tests::objects::{Objects, parse};
+use multinet_tests::replica::BOUND;
+use multinet_tests::tools::repository;
+use multinet_tests::wait::eventually;
+use serde_json::{Value, json};
+
+/// Where the controller and its Lease are.
+pub(crate) const NAMESPACE: &str = "multinet-system";
+
+/// One verb of one resource.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Permission {
+    pub(crate) group: String,
+    /// With its subresource: `multinetworkservices/status`.
+    pub(crate) resource: String,
+    pub(crate) verb: String,
+}
+
+impl Permission {
+    pub(crate) fn new(group: &str, resource: &str, verb: &str) -> Self {
+        Self { group: group.to_owned(), resource: resource.to_owned(), verb: verb.to_owned() }
+    }
+
+    /// `plural.group/subresource`, as messages have it.
+    pub(crate) fn title(&self) -> String {
+        let Self { group, resource, .. } = self;
+        match resource.split_once('/') {
+            Some((plural, subresource)) => format!("{plural}.{group}/{subresource}"),
+            None if group.is_empty() => resource.clone(),
+            None => format!("{resource}.{group}"),
+        }
+    }
+
+    /// Whether the rule is one of those that grant this.
+    fn is_in(&self, rule: &Value) -> bool {
+        let has = |field: &str, wanted: &str| texts(&rule[field]).contains(&wanted);
+        has("apiGroups", &self.group) && has("resources", &self.resource) && has("verbs", &self.verb)
+    }
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.verb, self.title())
+    }
+}
+
+/// A ServiceAccount with its roles and their bindings.
+#[derive(Debug, Clone)]
+pub(crate) struct Roles {
+    account: String,
+    objects: Vec<DynamicObject>,
+}
+
+impl Roles {
+    /// What we ship.
+    pub(crate) fn shipped() -> Result<Self> {
+        let file = repository().join("deploy/kustomize/base/controller-rbac.yaml");
+        Ok(Self { account: "multinet-controller".to_owned(), objects: parse(&fs::read_to_string(file)?)? })
+    }
+
+    /// The same for another ServiceAccount, with roles of its own. The Lease is still that of all.
+    pub(crate) fn of_account(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.account);
+        for object in &mut self.objects {
+            object.metadata.name = Some(name.to_owned());
+            for pointer in ["/roleRef/name", "/subjects/0/name"] {
+                if let Some(field) = object.data.pointer_mut(pointer) {
+                    *field = json!(name);
+                }
+            }
+        }
+        self
+    }
+
+    /// Without the role for the Lease.
+    pub(crate) fn without_lease(mut self) -> Self {
+        self.objects.retain(|object| {
+            let kind = object.types.as_ref().map_or("", |types| types.kind.as_str());
+            !["Role", "RoleBinding"].contains(&kind)
+        });
+        self
+    }
+
+    /// Everything that is granted.
+    pub(crate) fn permissions(&self) -> Vec<Permission> {
+        let mut all = Vec::new();
+        for rule in self.objects.iter().flat_map(rules) {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    let verbs = texts(&rule["verbs"]);
+                    all.extend(verbs.into_iter().map(|verb| Permission::new(group, resource, verb)));
+                }
+            }
+        }
+        all
+    }
+
+    /// All but this one.
+    pub(crate) fn without(mut self, permission: &Permission) -> Result<Self> {
+        let mut found = false;
+        for object in &mut self.objects {
+            let mut kept = Vec::new();
+            for rule in rules(object) {
+                if !permission.is_in(rule) {
+                    kept.push(rule.clone());
+                    continue;
+                }
+                found = true;
+                let but = |field: &str, text: &str| -> Vec<String> {
+                    texts(&rule[field])
+                        .into_iter()
+                        .filter(|&found| found != text)
+                        .map(str::to_owned)
+                        .collect()
+                };
+                let (resources, verbs) =
+                    (but("resources", &permission.resource), but("verbs", &permission.verb));
+                for (resources, verbs) in
+                    [(json!(resources), rule["verbs"].clone()), (json!([permission.resource]), json!(verbs))]
+                {
+                    if resources != json!([]) && verbs != json!([]) {
+                        let mut rule = rule.clone();
+                        (rule["resources"], rule["verbs"]) = (resources, verbs);
+                        kept.push(rule);
+                    }
+                }
+            }
+            if object.data.get("rules").is_some() {
+                object.data["rules"] = json!(kept);
+            }
+        }
+        ensure!(found, "{permission} is not granted at all");
+        Ok(self)
+    }
+
+    /// Makes them what the API server goes by.
+    pub(crate) async fn apply(&self, objects: &Objects) -> Result<()> {
+        for object in &self.objects {
+            objects.apply_object(object).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the API server has noticed whether this is granted.
+    pub(crate) async fn grant(&self, client: &Client, permission: &Permission, expected: bool) -> Result<()> {
+        let (resource, subresource) =
+            permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
+        let is_lease = resource == "leases";
+        let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
+            "user": format!("system:serviceaccount:{NAMESPACE}:{}", self.account),
+            "resourceAttributes": {
+                "group": permission.group,
+                "resource": resource,
+                "subresource": subresource,
+                "verb": permission.verb,
+                "namespace": if is_lease { NAMESPACE } else { "" },
+                "name": if is_lease && permission.verb != "create" { "multinet-controller" } else { "" },
+            },
+        }}))?;
+        let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+        eventually(&format!("{permission} to be allowed: {expected}"), BOUND, async || {
+            let reviewed = reviews.create(&PostParams::default(), &review).await?;
+            let is_allowed = reviewed.status.is_some_and(|status| status.allowed);
+            ensure!(is_allowed == expected, "it is allowed: {is_allowed}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn rules(object: &DynamicObject) -> &[Value] {
+    object.data["rules"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
