@@ -19,8 +19,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, Resource};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::{
-    Admin, Guarded, Index, LeaseMetrics, LogLevel, Readiness, WatchConfig, WatchMetrics, client, drain,
-    lease, log, register_process_metrics, watch,
+    Admin, Guarded, Index, LeaseMetrics, LogLevel, Readiness, Refresh, WatchConfig, WatchMetrics, client,
+    drain, lease, log, register_process_metrics, watch,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
@@ -86,8 +86,10 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         info!("admin on http://{}", listener.local_addr()?);
         tasks.spawn(self::admin(&world, &readiness, registry, log_level).serve(listener, shutdown.clone()));
     }
+    let refresh = Refresh::default();
     let sources = Sources {
         client: client.clone(),
+        refresh: refresh.clone(),
         world: Arc::clone(&world),
         watch_metrics,
         shutdown: shutdown.clone(),
@@ -102,8 +104,14 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         lease(client.clone(), config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
-    let writer =
-        Writer::new(client, (world, queue), leadership, events, writer_metrics, config.concurrent_writes);
+    let writer = Writer::new(
+        client,
+        (world, queue),
+        (leadership, refresh),
+        events,
+        writer_metrics,
+        config.concurrent_writes,
+    );
     tasks.spawn(publisher.run());
     tasks.spawn({
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
@@ -151,6 +159,7 @@ fn admin(world: &Arc<World>, readiness: &Readiness, registry: Registry, log_leve
 /// Where objects come from.
 struct Sources {
     client: Client,
+    refresh: Refresh,
     world: Arc<World>,
     watch_metrics: WatchMetrics,
     shutdown: CancellationToken,
@@ -168,8 +177,8 @@ impl Sources {
         self.watch::<views::Service>(&mut tasks, readiness, CORE, None);
         let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
         self.watch::<EndpointSlice>(&mut tasks, readiness, CORE, Some(&mirrors));
-        let Self { client, world, watch_metrics, shutdown } = self;
-        let optional = OptionalApis::new(client, world, watch_metrics, api_metrics, shutdown);
+        let Self { client, refresh, world, watch_metrics, shutdown } = self;
+        let optional = OptionalApis::new(client, refresh, world, watch_metrics, api_metrics, shutdown);
         let asked = readiness.register("API groups");
         tasks.spawn(optional.run(readiness.clone(), asked));
         tasks
@@ -180,7 +189,8 @@ impl Sources {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         World: Index<K>,
     {
-        let config = WatchConfig::new(Api::<Guarded<K>>::all(self.client.clone()), hint);
+        let api = Api::<Guarded<K>>::all(self.client.clone());
+        let config = WatchConfig::new(api, hint).refreshed_by(&self.refresh);
         let config = match labels {
             Some(selector) => config.labelled(selector),
             None => config,

@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::{Api, Client, Resource};
 use multinet_runtime::watch::{ANSWER_TIME, Problem, ProblemKind};
 use multinet_runtime::{
-    Escaped, Index, Readiness, ReadyGuard, WatchConfig, WatchMetrics, random_fraction, watch,
+    Escaped, Index, Readiness, ReadyGuard, Refresh, WatchConfig, WatchMetrics, random_fraction, watch,
 };
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
@@ -46,6 +46,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Follows which optional APIs there are.
 pub struct OptionalApis {
     client: Client,
+    refresh: Refresh,
     world: Arc<World>,
     watch_metrics: WatchMetrics,
     metrics: ApiMetrics,
@@ -70,6 +71,7 @@ impl OptionalApis {
     /// Nothing is asked before [`run`](Self::run).
     pub fn new(
         client: Client,
+        refresh: Refresh,
         world: Arc<World>,
         watch_metrics: WatchMetrics,
         metrics: ApiMetrics,
@@ -87,6 +89,7 @@ impl OptionalApis {
             multus: follower(OptionalApi::Multus),
             dra: follower(OptionalApi::Dra),
             client,
+            refresh,
             world,
             watch_metrics,
             metrics,
@@ -150,7 +153,8 @@ impl OptionalApis {
 
     /// Begins and ends watches as the groups are there or not. `readiness`: of the whole process, at its start.
     async fn take(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
-        let (client, world, metrics) = (&self.client, &self.world, &self.watch_metrics);
+        let (client, refresh, world, metrics) =
+            (&self.client, &self.refresh, &self.world, &self.watch_metrics);
         for follower in [&mut self.multus, &mut self.dra] {
             let api = follower.api;
             let listed = found.groups.iter().filter(|group| group.name == api.group());
@@ -162,8 +166,14 @@ impl OptionalApis {
                     follower.stop().await;
                     follower.stop = self.shutdown.child_token();
                     let own = Readiness::default();
-                    let spawn =
-                        Spawn { client, world, metrics, readiness: readiness.unwrap_or(&own), follower };
+                    let spawn = Spawn {
+                        client,
+                        refresh,
+                        world,
+                        metrics,
+                        readiness: readiness.unwrap_or(&own),
+                        follower,
+                    };
                     spawn.group(api, version);
                     if readiness.is_some() {
                         // Nothing is written before everything has been listed.
@@ -231,6 +241,7 @@ impl Follower {
 /// What it takes to begin the watches of a group.
 struct Spawn<'a> {
     client: &'a Client,
+    refresh: &'a Refresh,
     world: &'a Arc<World>,
     metrics: &'a WatchMetrics,
     readiness: &'a Readiness,
@@ -259,7 +270,8 @@ impl Spawn<'_> {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         World: Index<K>,
     {
-        let config = WatchConfig::<K>::new(Api::all(self.client.clone()), api.hint());
+        let config =
+            WatchConfig::<K>::new(Api::all(self.client.clone()), api.hint()).refreshed_by(self.refresh);
         let guard = self.readiness.register(K::plural(&()));
         let (world, stop) = (Arc::clone(self.world), self.follower.stop.clone());
         self.follower.watches.spawn(watch(config, world, guard, self.metrics.clone(), stop));

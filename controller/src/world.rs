@@ -8,7 +8,7 @@
 //!   slices, mirrors ────────┘ <── what the API server answered
 //! ```
 //!
-//! The watches feed it through [`Index`]; workers ask it for [`work`](World::work) and tell it what came of that. One lock is
+//! The watches feed it through [`Index`](multinet_runtime::Index); workers ask it for [`work`](World::work) and tell it what came of that. One lock is
 //! around everything, held for one object or one service at a time. The only clock is the one that is passed in.
 
 mod decide;
@@ -329,14 +329,7 @@ impl State {
         let old = old.filter(|old| old.object.metadata.uid == object.metadata.uid);
         let (trigger, writing, told) =
             old.map_or((None, None, Vec::new()), |old| (old.trigger, old.writing, old.told));
-        let service = Service {
-            object: Arc::new(object),
-            asks_for,
-            verdict: None,
-            trigger,
-            writing,
-            told,
-        };
+        let service = Service { object: Arc::new(object), asks_for, verdict: None, trigger, writing, told };
         self.services.insert(key.clone(), service);
         let at = self.dirty.now();
         self.dirty.mark(key, at);

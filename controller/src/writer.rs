@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Client;
-use multinet_runtime::{Escaped, Leadership, ObjectKey, drain};
+use multinet_runtime::{Escaped, Leadership, ObjectKey, Refresh, drain};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,9 @@ use crate::world::World;
 
 pub(crate) use self::failure::Reason;
 
+/// How old the lists may be that a new leader begins with: those of a process that has just started need not be made again.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// How long what is under way at a graceful end may take.
 const FINISH: Duration = Duration::from_secs(5);
 
@@ -55,6 +58,8 @@ pub struct Writer {
     world: Arc<World>,
     queue: Arc<Queue>,
     leadership: Leadership,
+    /// All watches that feed the world.
+    refresh: Refresh,
     events: Events,
     metrics: WriterMetrics,
     /// A permit for each request under way.
@@ -87,7 +92,7 @@ impl Writer {
     pub fn new(
         client: Client,
         (world, queue): (Arc<World>, Arc<Queue>),
-        leadership: Leadership,
+        (leadership, refresh): (Leadership, Refresh),
         events: Events,
         metrics: WriterMetrics,
         concurrency: usize,
@@ -97,6 +102,7 @@ impl Writer {
             world,
             queue,
             leadership,
+            refresh,
             events,
             metrics,
             requests: Semaphore::new(concurrency),
@@ -121,11 +127,6 @@ impl Writer {
 
     /// Takes services from the queue for as long as the term lasts.
     async fn lead(writer: &Arc<Self>, term: u64, tasks: &TaskTracker, shutdown: &CancellationToken) {
-        // Whatever was decided before may have been overtaken by somebody else's term.
-        writer.queue.open();
-        let services = writer.world.all_services();
-        tracing::info!(term, services = services.len(), "this process writes from now on");
-        services.iter().for_each(|service| writer.queue.add(service));
         let mut leadership = writer.leadership.clone();
         let ended = async {
             tokio::select! {
@@ -134,6 +135,16 @@ impl Writer {
             }
         };
         let mut ended = std::pin::pin!(ended);
+        // A standby may long have heard nothing without knowing: a connection can die without a word.
+        tokio::select! {
+            () = &mut ended => return,
+            () = writer.refresh.refresh(FRESH) => {}
+        }
+        // Whatever was decided before may have been overtaken by somebody else's term.
+        writer.queue.open();
+        let services = writer.world.all_services();
+        tracing::info!(term, services = services.len(), "this process writes from now on");
+        services.iter().for_each(|service| writer.queue.add(service));
         loop {
             let (turn, slot) = tokio::select! {
                 biased;

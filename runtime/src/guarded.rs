@@ -63,6 +63,10 @@ impl<K: Resource> Resource for Guarded<K> {
         K::plural(dt)
     }
 
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
     fn meta(&self) -> &ObjectMeta {
         match self {
             Self::Good(object) => object.meta(),

@@ -62,4 +62,4 @@ pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
 pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
-pub use self::watch::{WatchConfig, watch};
+pub use self::watch::{Refresh, WatchConfig, watch};

@@ -33,13 +33,14 @@
 //! - The head of an answer has to arrive within [`ANSWER_TIME`] (15 s) for a watch, and a page of a list as a
 //!   whole within [`LIST_TIME`] (70 s; the API server gives up after 60 s itself).
 //!
-//! So a cut costs 35 s if the API server can be reached over another connection, and is reported after
-//! 50 s at most if it cannot. An API server that is back is noticed within 5 s. With a client by
+//! So a cut costs 35 s if the API server can be reached over another connection (less for who asks for a [`Refresh`]), and is
+//! reported after 50 s at most if it cannot. An API server that is back is noticed within 5 s. With a client by
 //! [`client::connect`](crate::client::connect), a silence of 35 s ends lists as well.
 
 mod backoff;
 mod health;
 pub(crate) mod problem;
+mod refresh;
 mod sink;
 
 use std::fmt::Debug;
@@ -58,6 +59,8 @@ use tracing::Instrument;
 
 use self::health::Health;
 pub use self::problem::{Problem, ProblemKind};
+use self::refresh::Member;
+pub use self::refresh::Refresh;
 use self::sink::Sink;
 use crate::{Escaped, Guarded, Index, ReadyGuard, WatchMetrics};
 
@@ -109,18 +112,26 @@ pub struct WatchConfig<K> {
     /// A label selector; only objects that match are listed and watched. None: all of them. The API server tells
     /// of an object that no longer matches as of one that is gone.
     pub labels: Option<String>,
+    /// Has the watch list anew on demand.
+    pub refresh: Refresh,
 }
 
 impl<K> WatchConfig<K> {
     /// Watches what `api` sees, in the default manner.
     pub fn new(api: Api<Guarded<K>>, hint: impl Into<String>) -> Self {
-        Self { api, hint: hint.into(), lists: DEFAULT_LISTS, labels: None }
+        Self { api, hint: hint.into(), lists: DEFAULT_LISTS, labels: None, refresh: Refresh::default() }
     }
 
     /// The same, but only the objects whose labels match `selector`: `app=web,tier!=cache`.
     #[must_use]
     pub fn labelled(self, selector: impl Into<String>) -> Self {
         Self { labels: Some(selector.into()), ..self }
+    }
+
+    /// The same, but listing anew when `refresh` says so.
+    #[must_use]
+    pub fn refreshed_by(self, refresh: &Refresh) -> Self {
+        Self { refresh: refresh.clone(), ..self }
     }
 }
 
@@ -161,6 +172,7 @@ pub async fn watch<K, I>(
             lists: config.lists,
             labels: config.labels,
             broken_stream: false,
+            refresh: config.refresh.join(),
             health: Health::new::<K>(config.hint, ready, metrics.clone()),
             sink: Sink::new(index, metrics),
         };
@@ -177,6 +189,7 @@ struct Watch<K, I: ?Sized> {
     labels: Option<String>,
     /// The last list was a stream, and broke off.
     broken_stream: bool,
+    refresh: Member,
     health: Health,
     sink: Sink<K, I>,
 }
@@ -204,6 +217,7 @@ where
     /// Brings the index in step. Returns the version of the list, and the stream that goes on from there, if the
     /// list came as one.
     async fn list(&mut self) -> Result<(String, Option<Events<K>>), Problem> {
+        let begun = Instant::now();
         self.sink.start_list();
         let broken_stream = std::mem::take(&mut self.broken_stream);
         let listed = match self.lists {
@@ -213,6 +227,7 @@ where
         match &listed {
             Ok(_) => {
                 self.sink.end_list();
+                self.refresh.listed(begun);
                 self.health.listed();
             }
             Err(_) => self.sink.abandon_list(),
@@ -278,7 +293,7 @@ where
     /// Follows the changes since `version` until only a list can tell how to go on. `events`: a stream that is
     /// already there.
     async fn follow_from(&mut self, mut version: String, mut events: Option<Events<K>>) {
-        loop {
+        while !self.refresh.is_wanted() {
             let ended = self.follow(&mut version, events.take()).await;
             self.sink.commit();
             if let Err(problem) = ended {
@@ -290,7 +305,7 @@ where
         }
     }
 
-    /// One watch, from its beginning until it ends or falls silent, both of which is as it should be.
+    /// One watch, from its beginning until it ends, falls silent, or a list is wanted, all of which is as it should be.
     async fn follow(&mut self, version: &mut String, events: Option<Events<K>>) -> Result<(), Problem> {
         let mut events = match events {
             Some(events) => events,
@@ -303,13 +318,20 @@ where
             if self.sink.uncommitted() >= BURST {
                 self.sink.commit();
                 tokio::task::yield_now().await;
+                if self.refresh.is_wanted() {
+                    return Ok(());
+                }
             }
             let event = match events.next().now_or_never() {
                 Some(event) => event,
                 None => {
                     self.sink.commit();
                     let wait = if settled { last + SILENCE } else { opened + SETTLED };
-                    match timeout_at(wait, events.next()).await {
+                    let next = tokio::select! {
+                        next = timeout_at(wait, events.next()) => next,
+                        () = self.refresh.wanted() => return Ok(()),
+                    };
+                    match next {
                         Ok(event) => event,
                         Err(_) if settled => return Ok(()),
                         Err(_) => {

@@ -37,7 +37,7 @@ use crate::operations::{Operation, operation};
 use crate::simulation::Simulation;
 
 /// How many cases run, and from which seed, unless the environment says otherwise.
-const CASES: u32 = 96;
+const CASES: u32 = 160;
 const SEED: u64 = 4;
 
 fn config() -> ProptestConfig {
@@ -58,7 +58,7 @@ proptest! {
     #[test]
     fn it_comes_to_say_what_it_should(
         limit in 1usize..8,
-        operations in prop::collection::vec(operation(), 1..150),
+        operations in prop::collection::vec(operation(), 1..200),
     ) {
         run(limit, &operations)?;
     }

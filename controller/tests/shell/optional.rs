@@ -8,7 +8,7 @@ use multinet_controller::metrics::ApiMetrics;
 use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
 use multinet_controller::world::{Settings, World};
-use multinet_runtime::{Readiness, WatchMetrics};
+use multinet_runtime::{Readiness, Refresh, WatchMetrics};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,8 @@ fn start() -> Rig {
     let (watches, apis) = (WatchMetrics::register(&mut registry), ApiMetrics::register(&mut registry));
     let readiness = Readiness::default();
     let asked = readiness.register("API groups");
-    let optional = OptionalApis::new(client, world, watches, apis, CancellationToken::new());
+    let optional =
+        OptionalApis::new(client, Refresh::default(), world, watches, apis, CancellationToken::new());
     tokio::spawn(optional.run(readiness.clone(), asked));
     Rig { api, readiness, registry }
 }

@@ -12,7 +12,7 @@ use multinet_controller::views;
 use multinet_controller::world::{Settings, World};
 use multinet_controller::writer::Writer;
 use multinet_crds::MultiNetworkService;
-use multinet_runtime::{Index, Leadership, ObjectKey};
+use multinet_runtime::{Index, Leadership, ObjectKey, Refresh};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -57,7 +57,8 @@ impl Rig {
         // Nobody reads the notices here.
         let (events, _) = events(client.clone(), leadership.clone(), "test", Default::default());
         let shared = (Arc::clone(&world), queue);
-        let writer = Writer::new(client, shared, leadership, events, metrics, concurrency);
+        let writer =
+            Writer::new(client, shared, (leadership, Refresh::default()), events, metrics, concurrency);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(writer.run(shutdown.clone()));
         Self { api, world, shutdown, task, registry, logs, _logger: logger }

@@ -1,7 +1,10 @@
 //! Lists in pages, and what follows a list.
 
-use multinet_runtime::WatchConfig;
+use std::time::Duration;
+
+use futures::FutureExt as _;
 use multinet_runtime::watch::Lists;
+use multinet_runtime::{Refresh, WatchConfig};
 use serde_json::json;
 
 use crate::fake::Request;
@@ -152,4 +155,25 @@ async fn cancelling_ends_the_watch() {
     let _events = world.api.next_watch("1").await.stream();
     world.shutdown.cancel();
     world.task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_to_be_sure_has_a_new_list_made() {
+    let refresh = Refresh::default();
+    let mut world =
+        World::start_with(|config| WatchConfig { lists: Lists::Pages, ..config }.refreshed_by(&refresh));
+    world.api.next_list().await.list("1", &[object("a", "1")]);
+    world.calls.expect(["apply a@1", "reset a", "commit"]).await;
+    // A connection that has died without a word, as far as anybody knows.
+    let _silent = world.api.next_watch("1").await.stream();
+    assert!(refresh.refresh(Duration::from_secs(5)).now_or_never().is_some(), "the list is young");
+    tokio::time::advance(Duration::from_secs(6)).await;
+
+    let mut refreshed = std::pin::pin!(refresh.refresh(Duration::from_secs(5)));
+    assert!(refreshed.as_mut().now_or_never().is_none());
+    world.api.next_list().await.list("9", &[object("b", "8")]);
+    world.calls.expect(["apply b@8", "reset b", "commit"]).await;
+    refreshed.await;
+    world.api.next_watch("9").await;
+    assert_eq!(world.warnings(), [""; 0]);
 }
