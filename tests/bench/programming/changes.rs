@@ -100,16 +100,16 @@ impl Fleets {
         let watchers = [Watcher::start(stage.dns(Side::Ours)?)?, Watcher::start(stage.dns(Side::Core)?)?];
         self.one_at_a_time(&watchers, samples, &mut figures).await?;
         for _ in 0..ROUNDS {
-            for side in 0..2 {
-                let times = self.single[side].back_to_back(&watchers[side], samples / ROUNDS).await?;
+            for (side, watcher) in watchers.iter().enumerate() {
+                let times = self.single[side].back_to_back(watcher, samples / ROUNDS).await?;
                 figures.back_to_back[side].extend(times);
                 sleep(RECOVERY).await;
             }
         }
         // The first round is for the connections that so many requests at once need.
         for round in 0..=ROUNDS {
-            for side in 0..2 {
-                let times = self.burst[side].burst(&watchers[side]).await?;
+            for (side, watcher) in watchers.iter().enumerate() {
+                let times = self.burst[side].burst(watcher).await?;
                 if round > 0 {
                     figures.burst[side].extend(times);
                 }
@@ -127,8 +127,8 @@ impl Fleets {
         figures: &mut Figures,
     ) -> Result<()> {
         for _ in 0..samples {
-            for side in 0..2 {
-                let (patch, time) = self.single[side].flip(&watchers[side]).await?;
+            for (side, watcher) in watchers.iter().enumerate() {
+                let (patch, time) = self.single[side].flip(watcher).await?;
                 figures.patch.push(patch);
                 figures.single[side].push(time);
                 sleep(BETWEEN).await;
