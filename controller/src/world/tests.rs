@@ -401,6 +401,9 @@ fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
     world.apply(pod("b", "track", "10.0.0.1", |_| {}));
     commit(&world);
     assert_eq!(queued(), [key("detect"), key("track")], "left and joined");
+    Index::<views::Pod>::delete(&world, &key("a"));
+    commit(&world);
+    assert_eq!(queued(), [key("infer"), key("track")], "the one that is left has the address for itself");
     world.apply(pod("b", "track", "10.0.0.1", |_| {}));
     commit(&world);
     assert!(queued().is_empty(), "the same again");

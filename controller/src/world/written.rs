@@ -149,11 +149,11 @@ impl<S: Resource> Written<S> {
     /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
     pub(super) fn refreshed(&mut self, service: &ObjectKey, objects: Vec<S>) {
         if self.begun.insert(service.clone(), false) == Some(true) {
-            // Whether the list or the watch's news is newer, nobody knows.
+            // Whether the list or the watch's news is newer, nobody knows: the next list will be.
             self.doubtful.insert(service.clone());
-        } else {
-            self.doubtful.remove(service);
+            return;
         }
+        self.doubtful.remove(service);
         for object in self.of(service) {
             // One that has lost its labels is known by its owner, and in no list.
             if let Some(key) = key_of(&*object).filter(|_| is_listed(&*object, service)) {
@@ -331,7 +331,7 @@ mod tests {
         let listed = vec![slice("infer-a", "1", "10")];
         written.gone(&key("infer-a"));
         written.refreshed(&key("infer"), listed);
-        assert_eq!(versions(&written), ["10", "20"]);
+        assert_eq!(versions(&written), ["20"]);
         assert!(written.is_doubtful(&key("infer")), "the list may be older than the watch");
         written.begin(&key("infer"));
         written.refreshed(&key("infer"), Vec::new());

@@ -90,6 +90,8 @@ pub(crate) struct Cluster {
     pub(crate) has_dra: bool,
     /// What the controller has written.
     pub(crate) writes: Vec<Write>,
+    /// How many updates and deletions were planned on another version than there is.
+    pub(crate) outdated: usize,
     version: u64,
     uids: u64,
 }
@@ -177,6 +179,7 @@ impl Cluster {
         if (&slice.meta().uid, &slice.meta().resource_version)
             != (&old.meta().uid, &old.meta().resource_version)
         {
+            self.outdated += 1;
             return Err(Refused);
         }
         assert_is_ours(&old);
@@ -194,6 +197,7 @@ impl Cluster {
         let Some(old) = self.store().get(&id.key) else { return Ok(()) };
         let (uid, version) = (old.meta().uid.as_deref(), old.meta().resource_version.as_deref());
         if (uid, version) != (Some(&id.uid), Some(&id.resource_version)) {
+            self.outdated += 1;
             return Err(Refused);
         }
         assert_is_ours(old);

@@ -81,7 +81,9 @@ fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
         probes::noise_is_no_work(&mut simulation)?;
         probes::a_newcomer_agrees(&simulation)?;
         probes::one_pod_is_one_write(&mut simulation).await?;
+        probes::own_writes_are_known(&mut simulation).await?;
         probes::one_zone_is_one_write(&mut simulation).await?;
-        probes::one_network_is_no_write(&mut simulation).await
+        probes::one_network_is_no_write(&mut simulation).await?;
+        probes::the_newest_generation_counts(&mut simulation).await
     })
 }

@@ -57,6 +57,8 @@ pub(crate) enum Operation {
     /// The writer works for so many services, without trouble.
     Work(usize),
     Wait,
+    /// Somebody changes a slice while the writer finds out what there is, or just before.
+    Race(usize, Edit, bool),
     /// Everything is told and written.
     Rest,
     /// Leadership is lost and won again.
@@ -138,6 +140,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         14 => (any::<usize>(), fate()).prop_map(|(job, fate)| O::Step(job, fate)),
         6 => (1usize..6).prop_map(O::Work),
         2 => Just(O::Wait),
+        4 => (any::<usize>(), edit(), any::<bool>()).prop_map(|(place, edit, before)| O::Race(place, edit, before)),
         1 => Just(O::Rest),
         1 => Just(O::Lead),
         1 => (0usize..8).prop_map(O::Restart),

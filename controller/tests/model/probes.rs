@@ -1,6 +1,6 @@
 //! From rest, one thing happens: it costs no more than it has to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use multinet_controller::world::World;
@@ -13,7 +13,9 @@ use crate::check::{check, slices_of};
 use crate::cluster::{Cluster, Write};
 use crate::edits::{change_pod, set_ready};
 use crate::expected::{Network, Sources, services_of};
-use crate::objects::{CORE_SERVICES, NAMESPACES, NODES, Nad, Node, RAILS, Service, key};
+use crate::objects::{
+    CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, Service, key,
+};
 use crate::simulation::Simulation;
 use crate::watches::Kind;
 use crate::writer::Job;
@@ -52,6 +54,21 @@ pub(crate) async fn one_pod_is_one_write(simulation: &mut Simulation) -> Checked
     Ok(())
 }
 
+/// Writes follow each other without waiting for the watch, and none is planned on what was there before the last.
+pub(crate) async fn own_writes_are_known(simulation: &mut Simulation) -> Checked {
+    simulation.cluster.outdated = 0;
+    let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
+    for name in pods.iter().chain(&pods) {
+        change_pod(&mut simulation.cluster, name, |pod| set_ready(pod, pod.ready != Some(true)));
+        simulation.watches().deliver(Kind::Pods, usize::MAX);
+        let jobs = simulation.take_all();
+        jobs.into_iter().for_each(|job| simulation.finish(job));
+    }
+    prop_assert_eq!(simulation.cluster.outdated, 0, "writes that were planned on an old version");
+    simulation.rest().await;
+    check(simulation)
+}
+
 /// A node's zone costs one write for every slice with an endpoint on it.
 pub(crate) async fn one_zone_is_one_write(simulation: &mut Simulation) -> Checked {
     for name in NODES {
@@ -88,6 +105,21 @@ pub(crate) async fn one_network_is_no_write(simulation: &mut Simulation) -> Chec
         costs(simulation, Kind::Nads, &referring, &BTreeSet::new()).await?;
     }
     Ok(())
+}
+
+/// What drivers say of their devices in a newer generation of a pool counts at once, and what they say in an older one never.
+pub(crate) async fn the_newest_generation_counts(simulation: &mut Simulation) -> Checked {
+    let newest: BTreeMap<_, _> = DEVICES.iter().map(|name| (*name, ("mlx5_9", 9))).collect();
+    for (name, pool) in [("z0", NODES[0]), ("z1", NODES[1])] {
+        let devices = newest.clone();
+        simulation.cluster.put(&key("", name), DeviceSlice { pool, generation: 9, devices });
+        simulation.rest().await;
+        check(simulation)?;
+    }
+    let devices = DEVICES.iter().map(|name| (*name, ("mlx5_8", 8))).collect();
+    let older = DeviceSlice { pool: NODES[0], generation: 8, devices };
+    simulation.cluster.put(&key("", "a0"), older);
+    costs(simulation, Kind::Devices, &BTreeSet::new(), &BTreeSet::new()).await
 }
 
 /// What nobody selects by or publishes is no work.

@@ -18,7 +18,7 @@ use crate::cluster::{Cluster, Written as _};
 use crate::edits;
 use crate::expected::{Network, services_of};
 use crate::objects::{Class, Nad, Template};
-use crate::operations::Operation;
+use crate::operations::{Edit, Operation};
 use crate::watches::{Kind, Told, Watches};
 use crate::writer::{Fate, Job};
 
@@ -80,6 +80,7 @@ impl Simulation {
                     self.finish(Job::new(turn));
                 }
             }
+            Operation::Race(place, edit, before) => self.race(place, edit, before),
             Operation::Wait => tokio::time::advance(Duration::from_secs(1)).await,
             Operation::Rest => self.rest().await,
             Operation::Lead => {
@@ -113,7 +114,26 @@ impl Simulation {
                 return;
             }
         }
-        panic!("it never comes to rest; the last writes: {:?}", self.cluster.writes.iter().rev().take(9));
+        let last: Vec<_> = self.cluster.writes.iter().rev().take(9).collect();
+        panic!("it never comes to rest; the last writes: {last:?}");
+    }
+
+    /// A write meets a conflict, so that the writer asks what there is; somebody changes a slice while the answer is under way, or
+    /// before, so that the writer knows of it.
+    fn race(&mut self, place: usize, edit: Edit, before: bool) {
+        if before {
+            edits::edit_slice(&mut self.cluster, place, edit);
+            self.watches().deliver(Kind::Slices, usize::MAX);
+        }
+        let mut next = self.queue.next().now_or_never().map(Job::new);
+        while let Some(job) = next.take_if(|job| !job.has_asked()) {
+            next = job.step(&self.world, &mut self.cluster, Fate::Conflict);
+        }
+        if !before && next.is_some() {
+            edits::edit_slice(&mut self.cluster, place, edit);
+            self.watches().deliver(Kind::Slices, usize::MAX);
+        }
+        self.jobs.extend(next);
     }
 
     /// Takes all services out of the queue, in their order, as jobs.

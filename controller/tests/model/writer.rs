@@ -86,6 +86,11 @@ impl Job {
         self.turn.service().clone()
     }
 
+    /// Whether the answer to a list is under way.
+    pub(crate) fn has_asked(&self) -> bool {
+        matches!(self.stage, Stage::Refresh(..))
+    }
+
     /// Does the next thing. `None` if the job is over.
     pub(crate) fn step(mut self, world: &World, cluster: &mut Cluster, fate: Fate) -> Option<Self> {
         let service = self.service();
