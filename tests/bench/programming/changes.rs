@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
+use multinet_tests::usage::cpu_seconds;
 use tokio::time::sleep;
 
 use crate::fleet::{Fleet, Member};
@@ -54,6 +55,8 @@ pub(crate) struct Figures {
     pub(crate) attached: Samples,
     pub(crate) back_to_back: [Samples; 2],
     pub(crate) burst: [Samples; 2],
+    /// What the API server used in all bursts of a side, in seconds.
+    pub(crate) burst_cpu: [f64; 2],
 }
 
 impl Fleets {
@@ -97,6 +100,7 @@ impl Fleets {
     /// Measures everything.
     pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize) -> Result<Figures> {
         let mut figures = Figures::default();
+        let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
         let watchers = [Watcher::start(stage.dns(Side::Ours)?)?, Watcher::start(stage.dns(Side::Core)?)?];
         self.one_at_a_time(&watchers, samples, &mut figures).await?;
         for _ in 0..ROUNDS {
@@ -109,9 +113,11 @@ impl Fleets {
         // The first round is for the connections that so many requests at once need.
         for round in 0..=ROUNDS {
             for (side, watcher) in watchers.iter().enumerate() {
+                let before = cpu_seconds(apiserver)?;
                 let times = self.burst[side].burst(watcher).await?;
                 if round > 0 {
                     figures.burst[side].extend(times);
+                    figures.burst_cpu[side] += cpu_seconds(apiserver)? - before;
                 }
                 sleep(RECOVERY).await;
             }

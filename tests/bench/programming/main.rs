@@ -64,9 +64,8 @@ async fn main() -> Result<()> {
     let log = Log(Instant::now());
     log.say("starting a control plane");
     let mut stage = Stage::set().await?;
-    let dev = std::env::var_os("BENCH_DEV").is_some();
     log.say("writing slices by each verb and of each size");
-    let writes = writes::measure(&stage, if dev { 0 } else { extent.writes }).await?;
+    let writes = writes::measure(&stage, extent.writes).await?;
 
     log.say("starting everything without pods");
     let mut memory = Vec::new();
@@ -88,29 +87,6 @@ async fn main() -> Result<()> {
     memory.push(Memory::of(&stage, fleets.pods())?);
     log.say("changing them");
     let few = fleets.measure(&stage, extent.samples).await?;
-    if dev {
-        for (name, s) in [
-            ("patch", &few.patch),
-            ("single ours", &few.single[0]),
-            ("single core", &few.single[1]),
-            ("multus", &few.attached),
-            ("b2b ours", &few.back_to_back[0]),
-            ("b2b core", &few.back_to_back[1]),
-            ("burst ours", &few.burst[0]),
-            ("burst core", &few.burst[1]),
-        ] {
-            eprintln!(
-                "{name:12} min {:.1} p25 {:.1} p50 {:.1} p90 {:.1} p99 {:.1}",
-                s.percentile(0),
-                s.percentile(25),
-                s.percentile(50),
-                s.percentile(90),
-                s.percentile(99)
-            );
-        }
-        eprintln!("{}", stage.metrics().await?);
-        return Ok(());
-    }
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;

@@ -120,8 +120,4 @@ impl Stage {
         controller.ready().await?;
         dns.ready().await
     }
-
-    pub(crate) async fn metrics(&self) -> Result<String> {
-        Ok(self.ours.as_ref().context("x")?.0.get("metrics").await?.1)
-    }
 }

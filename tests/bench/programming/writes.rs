@@ -13,13 +13,13 @@ use crate::samples::Samples;
 use crate::stage::Stage;
 
 /// How many endpoints a slice may have, of those that are compared.
-pub(crate) const SIZES: [usize; 5] = [25, 50, 100, 250, 1000];
+pub(crate) const SIZES: [usize; 6] = [10, 25, 50, 100, 250, 1000];
 
 /// The size at which verbs are compared.
 pub(crate) const SIZE: usize = 100;
 
 /// How many endpoints are created in slices of each size.
-pub(crate) const CREATED: usize = 4000;
+pub(crate) const CREATED: usize = 2000;
 
 /// How often the contestants take turns.
 const ROUNDS: usize = 4;
