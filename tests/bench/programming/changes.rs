@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use multinet_tests::usage::cpu_seconds;
 use tokio::time::sleep;
 
@@ -24,6 +25,10 @@ pub(crate) const ROUNDS: usize = 5;
 
 /// How many services have a pod that changes in a burst.
 pub(crate) const BURST: usize = 100;
+
+/// How many PATCHes of a burst are under way at the same time. More of them only wait for each other: the API server has two
+/// cores.
+pub(crate) const IN_FLIGHT: usize = 8;
 
 /// The pods that change. All that is one side's is nobody else's, so that sides can take turns without being stopped.
 pub(crate) struct Fleets {
@@ -224,7 +229,7 @@ impl Flipping {
         Ok(times)
     }
 
-    /// Turns one pod of every service at once.
+    /// Turns one pod of every service, as fast as the API server takes it. Each one's time begins with its own PATCH.
     async fn burst(&mut self, watcher: &Watcher) -> Result<Samples> {
         let pod = self.changes % self.fleet.pods_each;
         self.changes += 1;
@@ -233,11 +238,13 @@ impl Flipping {
         for &index in &indexes {
             self.is_ready[index] = !self.is_ready[index];
         }
-        let begun = Instant::now();
-        let sights: Vec<Sight> =
-            indexes.iter().map(|&index| self.expect_since(watcher, index, begun)).collect::<Result<_>>()?;
-        try_join_all(indexes.iter().map(|&index| self.patch(index))).await?;
-        wait(sights).await
+        let flipping = &*self;
+        let patched = stream::iter(indexes).map(async |index| {
+            let sight = flipping.expect(watcher, index)?;
+            flipping.patch(index).await?;
+            anyhow::Ok(sight)
+        });
+        wait(patched.buffer_unordered(IN_FLIGHT).try_collect().await?).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::changes::{BURST, Figures, ROUNDS};
+use crate::changes::{BURST, Figures, IN_FLIGHT, ROUNDS};
 use crate::cold::{EVENTS, Restart, Start, Usage};
 use crate::samples::Samples;
 use crate::writes::{self, CREATED, Cost, SIZE};
@@ -56,7 +56,8 @@ impl Page {
              Each side has pods of its own, so that both run all the time and their changes take turns.\n\n\
              - Single: the next change comes when this one is answered. Service of 20 pods.\n\
              - Back to back: the next change comes when the API server has taken this one, {ROUNDS} rounds. Service of 20 pods.\n\
-             - Burst: one pod of each of {BURST} services at once, {ROUNDS} rounds. Services of 5 pods.\n\n\
+             - Burst: one pod of each of {BURST} services at once, {ROUNDS} rounds. Services of 5 pods. {IN_FLIGHT} PATCHes are under way at a\n\
+             \x20 time; each change counts from its own.\n\n\
              | change | pods in the cluster | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 | target |\n\
              |---|---|---|---|---|---|---|---|---|",
             self.samples,
