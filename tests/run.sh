@@ -10,6 +10,8 @@ tests/tools/build.sh >/dev/null || exit 1
 # The images of the tests on a node hold what is shipped.
 cargo build --release -p multinet-dns -p multinet-controller || exit 1
 cargo build --workspace --bins || exit 1
+# Programs of users, which tests run in pods' networks.
+cargo build -p multinet-client --examples || exit 1
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -29,10 +29,14 @@ pub struct CoreDns {
 }
 
 impl CoreDns {
-    /// Starts CoreDNS with one server block per pair of zone and plugins, and waits until it answers.
+    /// Starts CoreDNS on loopback with one server block per pair of zone and plugins, and waits until it answers.
     pub async fn start(blocks: &[(&str, &str)]) -> Result<Self> {
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)), blocks).await
+    }
+
+    /// The same, at an address of this machine that others reach, too.
+    pub async fn start_at(address: SocketAddr, blocks: &[(&str, &str)]) -> Result<Self> {
         let folder = TempDir::with_prefix("multinet-coredns-")?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let mut corefile = String::new();
         let ready = (READY, "template ANY ANY {\n    rcode NXDOMAIN\n  }");
         for (zone, plugins) in blocks.iter().chain([&ready]) {

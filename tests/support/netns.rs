@@ -2,6 +2,7 @@
 //! test says what scheduler and kubelet would; Multus says itself what it has done. All of it belongs in a
 //! [sandbox](crate::sandbox).
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -102,6 +103,14 @@ impl LightPod {
     /// Its addresses on second networks, by what Multus says: pairs of interface and address.
     pub async fn addresses(&self) -> Result<Vec<(String, String)>> {
         multus::second_addresses(&self.object().await?)
+    }
+
+    /// Gives the programs in the pod's network this `/etc/resolv.conf`.
+    pub fn resolv_conf(&self, contents: &str) -> Result<()> {
+        // `ip netns exec` mounts what is there over /etc.
+        let folder = Path::new("/etc/netns").join(&self.network);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("resolv.conf"), contents).context("cannot write the pod's resolv.conf")
     }
 
     /// A program that is to run in the pod's network.

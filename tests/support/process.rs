@@ -257,6 +257,15 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The example program of that name, as `make test` has built it beforehand.
+pub fn workspace_example(name: &str) -> Result<PathBuf> {
+    let path = build_folder()?.join("examples").join(name);
+    if !path.is_file() {
+        bail!("{} does not exist: run `cargo build -p multinet-client --examples` first", path.display());
+    }
+    Ok(path)
+}
+
 /// The release build of the binary of that name, which `make test` has built beforehand.
 pub fn release_binary(name: &str) -> Result<PathBuf> {
     let path = build_folder()?.with_file_name("release").join(name);

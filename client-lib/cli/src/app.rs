@@ -1,0 +1,116 @@
+//! The subcommands, and what all of them have in common: logs, the exit status, errors in one line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use multinet_client::ResolveError;
+
+use crate::common::LogArgs;
+use crate::output::{PipeClosed, note};
+use crate::{bench, completions, doctor, resolve, transfer};
+
+const PROGRAM: &str = "multinet";
+
+/// Services on the second NICs of pods: find them, see what is wrong, measure, send and receive.
+///
+/// Names are asked for as every program in a pod asks: by the servers and the search path of /etc/resolv.conf.
+#[derive(Debug, Parser)]
+#[command(name = PROGRAM, version, max_term_width = 100, after_help = STATUS)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+const STATUS: &str = "\
+Examples:
+  multinet resolve infer.vision.svc.multinet rdma
+  multinet doctor infer.vision.svc.multinet rdma
+
+Exit status: 0 if all went well; 1 if not, with one line on standard error that says why; 2 if the command
+line is wrong. Results go to standard output, all else to standard error.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the endpoints of a service: addresses, ports, devices, nodes
+    Resolve(resolve::ResolveArgs),
+    /// Find out what is wrong with names, networks and the way to a service's pods
+    Doctor(doctor::DoctorArgs),
+    /// Measure the network between two pods: bandwidth or latency
+    Bench(bench::BenchArgs),
+    /// Send a file or standard input to the pods of a service
+    Send(transfer::SendArgs),
+    /// Receive what others send, into a file or standard output
+    Recv(transfer::RecvArgs),
+    /// Print what makes a shell complete this program's command lines
+    Completions(completions::CompletionsArgs),
+    /// Write manual pages into a folder
+    Man {
+        /// The folder, which has to exist
+        dir: PathBuf,
+    },
+}
+
+/// The whole program.
+pub(crate) fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => exit_code(run(cli)),
+        // Help and version are no errors: clap prints them and ends with 0. Whoever gives nothing at all gets help, too, and 2.
+        Err(error) if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        Err(error) => fail(&one_line(&error), 2),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    // `resolve` says itself what happens to DNS.
+    let quiet = if matches!(cli.command, Command::Resolve(_)) { "multinet_client::resolve=off" } else { "" };
+    cli.log.init(quiet);
+    // Whoever only wants a man page needs no threads.
+    match cli.command {
+        Command::Completions(args) => completions::run(args),
+        Command::Man { dir } => completions::man(&dir),
+        Command::Resolve(args) => block_on(resolve::run(args)),
+        Command::Doctor(args) => block_on(doctor::run(args)),
+        Command::Bench(args) => block_on(bench::run(args)),
+        Command::Send(args) => block_on(transfer::send(args)),
+        Command::Recv(args) => block_on(transfer::recv(args)),
+    }
+}
+
+fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(command);
+    // A thread that still reads from a terminal would hold up the end.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    match outcome {
+        Ok(code) => code,
+        // As `rg PATTERN | head -1`: the reader has what it wants, and that is no failure.
+        Err(error) if error.is::<PipeClosed>() => ExitCode::SUCCESS,
+        // What was asked for cannot be asked, whatever DNS says.
+        Err(error) if error.downcast_ref().is_some_and(ResolveError::is_permanent) => fail(&format!("{error:#}"), 2),
+        Err(error) => fail(&format!("{error:#}"), 1),
+    }
+}
+
+/// Says why, in one line that says what, where, and what to do.
+fn fail(message: &str, status: u8) -> ExitCode {
+    note(message);
+    ExitCode::from(status)
+}
+
+/// What clap says of a bad command line, as one line.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    format!("{}; see {PROGRAM} --help", first.join(" ").trim_start_matches("error: "))
+}

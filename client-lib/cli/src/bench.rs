@@ -1,0 +1,159 @@
+//! `multinet bench`: how fast the network between two pods is, in the columns of perftest's `ib_write_bw` and `ib_write_lat`.
+
+mod bandwidth;
+mod client;
+mod figures;
+mod latency;
+mod server;
+mod table;
+pub(crate) mod target;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::common::{ConnectArgs, ListenArgs};
+
+/// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
+const MAX_SIZE: u32 = 8 << 20;
+
+/// What to measure.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    side: Side,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  multinet bench server
+  multinet bench client infer.vision.svc.multinet -a
+  multinet bench client 192.168.100.7:18515 -s 1048576 -q 4 -D 10 --report_gbits
+  multinet bench client 192.168.100.7 --latency -s 64
+
+The options and columns are those of perftest's ib_write_bw and ib_write_lat, so that the outputs can be laid side by side.";
+
+#[derive(Debug, Subcommand)]
+enum Side {
+    /// Take what clients send, until Ctrl-C
+    Server(ServerArgs),
+    /// Measure how fast servers take what this sends
+    Client(ClientArgs),
+}
+
+/// Who takes.
+#[derive(Args, Debug)]
+struct ServerArgs {
+    /// Port to listen on
+    #[arg(short, long, default_value_t = 18515)]
+    port: u16,
+
+    /// Largest message to take, in bytes
+    #[arg(short = 's', long = "size", value_name = "BYTES", default_value_t = MAX_SIZE,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    size: u32,
+
+    /// Messages under way on each connection, at most; their memory is used when they come
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
+    slots: u32,
+
+    #[command(flatten)]
+    listen: ListenArgs,
+}
+
+/// Who sends.
+#[derive(Args, Debug)]
+struct ClientArgs {
+    /// Service whose endpoints run the server, or the address of one, with or without a port
+    name: String,
+
+    /// Port: the name of a service port, or a number [default: 18515]
+    port: Option<String>,
+
+    /// Run all sizes from 2 to 8388608 bytes, in powers of two
+    #[arg(short, long, conflicts_with_all = ["size", "duration"])]
+    all: bool,
+
+    /// Size of a message in bytes [default: 65536; with --latency 2]
+    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    size: Option<u32>,
+
+    /// Messages of each size, on each connection [default: 5000; with --latency 1000]
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", conflicts_with = "duration",
+          value_parser = clap::value_parser!(u64).range(5..=100_000_000))]
+    iterations: Option<u64>,
+
+    /// Connections to each server
+    #[arg(short = 'q', long = "qp", value_name = "COUNT", default_value_t = 1, conflicts_with = "latency",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    connections: u16,
+
+    /// Run for so long, instead of a number of messages
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    duration: Option<u64>,
+
+    /// Messages under way on each connection, at most; the server's --slots bound it, too
+    #[arg(short, long = "tx-depth", value_name = "COUNT", default_value_t = 128, conflicts_with = "latency",
+          value_parser = clap::value_parser!(u64).range(1..=65535))]
+    tx_depth: u64,
+
+    /// Bandwidth in Gb/sec instead of MiB/sec
+    #[arg(long = "report_gbits", visible_alias = "report-gbits")]
+    report_gbits: bool,
+
+    /// Measure the time there and back with one message under way, and print half of it, as ib_write_lat does. The server
+    /// connects back to this host for it, on a port that the kernel chooses
+    #[arg(long)]
+    latency: bool,
+
+    /// What to print
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// perftest's columns
+    Text,
+    /// perftest's keys, in one document at the end
+    Json,
+}
+
+/// How much of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// So many messages on each connection.
+    Count(u64),
+    Time(Duration),
+}
+
+/// Measures.
+pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.side {
+        Side::Server(args) => server::run(args).await,
+        Side::Client(args) => client::run(args).await,
+    }
+}
+
+impl ClientArgs {
+    fn extent(&self) -> Extent {
+        match (self.duration, self.iterations) {
+            (Some(seconds), _) => Extent::Time(Duration::from_secs(seconds)),
+            (None, Some(count)) => Extent::Count(count),
+            (None, None) => Extent::Count(if self.latency { 1000 } else { 5000 }),
+        }
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        match (self.all, self.size) {
+            (true, _) => (1..=MAX_SIZE.ilog2()).map(|power| 1 << power).collect(),
+            (false, Some(size)) => vec![size],
+            (false, None) => vec![if self.latency { 2 } else { 65_536 }],
+        }
+    }
+}

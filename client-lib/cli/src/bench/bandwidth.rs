@@ -1,0 +1,102 @@
+//! Measures bandwidth: from the first send until the receivers' code has let go of the last message. What only lies in a socket's buffer
+//! does not count.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use multinet_client::{Frame, PeerSet, Statistics};
+
+use super::Extent;
+use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
+
+/// How long nothing may happen before the servers count as hung.
+const HUNG: Duration = Duration::from_secs(30);
+
+/// Sends messages of one size, one after the other, with at most `depth` under way.
+pub(super) async fn measure(
+    peers: &PeerSet,
+    message: Bytes,
+    extent: Extent,
+    connections: u64,
+    depth: u64,
+) -> anyhow::Result<Bandwidth> {
+    let bytes = u32::try_from(message.len()).context("the message is too long")?;
+    let (count, time) = match extent {
+        Extent::Count(each) => (each.saturating_mul(connections), Duration::MAX),
+        Extent::Time(time) => (u64::MAX, time),
+    };
+    let frame = Frame::new(message);
+    let mut run = Run::new(peers, count <= MAX_FOR_PEAK);
+    let mut posted = 0;
+    while posted < count && run.start.elapsed() < time {
+        run.post();
+        send(peers, frame.clone()).await?;
+        posted += 1;
+        if run.look()?.outstanding >= depth {
+            not_hung(peers.outstanding_at_most(depth.saturating_sub(1))).await?;
+        }
+    }
+    loop {
+        let outstanding = run.look()?.outstanding;
+        if outstanding == 0 {
+            break;
+        }
+        not_hung(peers.outstanding_at_most(outstanding - 1)).await?;
+    }
+    let took = run.start.elapsed();
+    Ok(Bandwidth::of(bytes, posted, took, &run.times))
+}
+
+/// One size.
+struct Run<'p> {
+    peers: &'p PeerSet,
+    before: Statistics,
+    start: Instant,
+    notes_times: bool,
+    times: Times,
+}
+
+impl<'p> Run<'p> {
+    fn new(peers: &'p PeerSet, notes_times: bool) -> Self {
+        Self { peers, before: peers.statistics(), start: Instant::now(), notes_times, times: Times::default() }
+    }
+
+    fn post(&mut self) {
+        if self.notes_times {
+            self.times.posted.push(self.start.elapsed());
+        }
+    }
+
+    /// Notes what has been confirmed since the last look.
+    fn look(&mut self) -> anyhow::Result<Statistics> {
+        let now = self.peers.statistics();
+        ensure!(now.disconnects == self.before.disconnects, "a connection broke during the measurement");
+        if self.notes_times {
+            let confirmed = (now.frames - self.before.frames).saturating_sub(now.outstanding);
+            let confirmed = usize::try_from(confirmed).unwrap_or(usize::MAX);
+            if confirmed > self.times.completed.len() {
+                self.times.completed.resize(confirmed, self.start.elapsed());
+            }
+        }
+        Ok(now)
+    }
+}
+
+async fn send(peers: &PeerSet, frame: Frame) -> anyhow::Result<()> {
+    // A timer for each message would be measured, too.
+    match peers.try_send(frame) {
+        Ok(_) => Ok(()),
+        Err((_, multinet_client::TrySendError::Never(error))) => Err(error.into()),
+        Err((frame, _)) => Ok(not_hung(peers.send(frame)).await.map(drop_sent)??),
+    }
+}
+
+fn drop_sent<S, E>(sent: Result<S, E>) -> Result<(), E> {
+    sent.map(|_| ())
+}
+
+async fn not_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
+    let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
+    tokio::time::timeout(HUNG, progress).await.with_context(late)
+}

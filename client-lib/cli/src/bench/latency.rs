@@ -1,0 +1,123 @@
+//! Measures latency: a message there, one of the same size back, and again.
+//!
+//! A connection carries frames one way only, so the client listens, too, on the address that leads to the server, at a port that the kernel
+//! chooses. Its first message says, in its metadata, that it wants echoes at that port ([`Hello`]). The server connects back to the address
+//! that the client came from, to no other, so that nobody can make it call third parties; then it answers each of the session's
+//! messages with one of the same length, the first one included.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use multinet_client::{Frame, Listener, Peer, PeerSet, nic};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::figures::Latency;
+use super::{ClientArgs, Extent};
+
+/// How long the server may take to connect back, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Round trips before the measurement, so that both sides' memory and routes are warm.
+const WARM_UP: u64 = 20;
+
+/// What the first message of a client says that wants its messages back.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Hello {
+    /// Where the client listens, on the address that it comes from; 0 when it wants no more echoes.
+    pub(super) echo_to_port: u16,
+}
+
+/// A client that gets its messages back.
+pub(super) struct PingPong<'p> {
+    peers: &'p PeerSet,
+    peer: Peer,
+    listener: Listener,
+}
+
+impl Hello {
+    pub(super) fn encode(self) -> Vec<u8> {
+        // A number in a struct is always JSON.
+        serde_json::to_vec(&self).unwrap_or_default()
+    }
+
+    pub(super) fn decode(metadata: &[u8]) -> Option<Self> {
+        serde_json::from_slice(metadata).ok()
+    }
+}
+
+impl<'p> PingPong<'p> {
+    /// Has the first connected server connect back.
+    pub(super) async fn begin(
+        peers: &'p PeerSet,
+        args: &ClientArgs,
+        memory: &Bytes,
+    ) -> anyhow::Result<Self> {
+        let status = peers.status().into_iter().find(|status| status.is_connected);
+        let endpoint = status.context("the server has gone")?.endpoint;
+        let peer = peers.peers().into_iter().find(|peer| *peer.endpoint() == *endpoint);
+        let peer = peer.context("the server has gone")?;
+        let wanted = |alias: &Option<String>| args.connect.network.network.is_none() || args.connect.network.network == *alias;
+        let address = endpoint.addresses.iter().find(|address| wanted(&address.network));
+        let address = address.context("the server has no address on that network")?;
+        let source = nic::route_to(address.ip)?.source;
+
+        let largest = u32::try_from(memory.len()).context("the message is too long")?;
+        let mut builder = Listener::builder().address(source).port(0).frame_size(largest.max(1));
+        if let Some(tls) = args.connect.tls.tls()? {
+            builder = builder.tls(tls);
+        }
+        let listener = builder.bind().await?;
+        let port = listener.local_addresses().first().context("nothing was bound")?.port();
+
+        let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());
+        let mut this = Self { peers, peer, listener };
+        if this.there_and_back(hello, 0).await.is_err() {
+            bail!(
+                "the server did not connect back to {source} port {port} within {} s: is it multinet bench server, and may it connect here?",
+                PATIENCE.as_secs()
+            );
+        }
+        Ok(this)
+    }
+
+    pub(super) async fn measure(&mut self, message: Bytes, extent: Extent) -> anyhow::Result<Latency> {
+        let bytes = u32::try_from(message.len()).context("the message is too long")?;
+        let length = message.len();
+        let frame = Frame::new(message);
+        for _ in 0..WARM_UP {
+            self.there_and_back(frame.clone(), length).await?;
+        }
+        let (count, time) = match extent {
+            Extent::Count(count) => (count, Duration::MAX),
+            Extent::Time(time) => (u64::MAX, time),
+        };
+        let mut round_trips = Vec::new();
+        let begin = Instant::now();
+        while (round_trips.len() as u64) < count && begin.elapsed() < time {
+            let start = Instant::now();
+            self.there_and_back(frame.clone(), length).await?;
+            round_trips.push(start.elapsed());
+        }
+        Latency::of(bytes, round_trips).context("no round trip was measured")
+    }
+
+    /// Tells the server that it is over, so that it does not take our end for a failure.
+    pub(super) async fn end(self) -> anyhow::Result<()> {
+        let goodbye = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: 0 }.encode());
+        self.peers.send_to(&self.peer, goodbye).await?;
+        let _ = timeout(PATIENCE, self.peers.outstanding_at_most(0)).await;
+        Ok(())
+    }
+
+    async fn there_and_back(&mut self, frame: Frame, length: usize) -> anyhow::Result<()> {
+        let echo = async {
+            self.peers.send_to(&self.peer, frame).await?;
+            let echo = self.listener.recv().await?;
+            ensure!(echo.bytes().len() == length, "{} bytes came back for {length}", echo.bytes().len());
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, echo).await.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
+    }
+}

@@ -1,0 +1,144 @@
+//! `multinet bench server`: takes what comes, lets go of it at once, and counts. Clients that measure latency get echoes.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use multinet_client::{Connector, Frame, Listener, PeerSet, Received};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::interval;
+use tracing::{info, warn};
+
+use super::ServerArgs;
+use super::latency::Hello;
+use super::target::connector_to_address;
+use crate::output::print;
+
+/// Clients that get echoes at a time, at most.
+const MAX_ECHOES: usize = 64;
+
+/// How often clients that have gone are forgotten.
+const SWEEP: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    // Before anybody is told that it listens.
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (size, slots) = (args.size, args.slots);
+    // Slots cost nothing before a message needs them, and each is free again at once: the bound is on clients.
+    let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
+    let listener = args.listen.listener()?.port(args.port).frame_size(size).slots(slots).memory(memory);
+    let listener = listener.bind().await?;
+    let mut server = Server::new(&args)?;
+    for address in listener.local_addresses() {
+        print(&format!("listening on {address}\n"))?;
+    }
+    tokio::select! {
+        outcome = server.serve(&listener) => outcome?,
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    print(&format!("{} messages, {} bytes\n", server.messages, server.bytes))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Server {
+    messages: u64,
+    bytes: u64,
+    echoes: Echoes,
+}
+
+impl Server {
+    fn new(args: &ServerArgs) -> anyhow::Result<Self> {
+        Ok(Self { messages: 0, bytes: 0, echoes: Echoes::new(args)? })
+    }
+
+    async fn serve(&mut self, listener: &Listener) -> anyhow::Result<()> {
+        let mut sweep = interval(SWEEP);
+        loop {
+            tokio::select! {
+                received = listener.recv() => self.take(received?),
+                Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers),
+                _ = sweep.tick() => self.echoes.sweep(),
+            }
+        }
+    }
+
+    /// Does not acknowledge, so that nobody who wants something kept takes this for its receiver.
+    fn take(&mut self, received: Received) {
+        self.messages += 1;
+        self.bytes += received.bytes().len() as u64;
+        let session = received.id().session;
+        match Hello::decode(received.metadata()) {
+            Some(Hello { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
+            Some(hello) => {
+                let from = received.sender().address();
+                self.echoes.connect(session, SocketAddr::new(from.ip(), hello.echo_to_port));
+            }
+            None => self.echoes.echo(session, received.bytes().len()),
+        }
+    }
+}
+
+/// Clients that get as much back as they send.
+struct Echoes {
+    connector: Connector,
+    memory: Bytes,
+    to: HashMap<u128, PeerSet>,
+    /// Those that are being connected, by way of their tasks.
+    connected: mpsc::Sender<(u128, PeerSet)>,
+    ready: mpsc::Receiver<(u128, PeerSet)>,
+}
+
+impl Echoes {
+    fn new(args: &ServerArgs) -> anyhow::Result<Self> {
+        let mut connector = connector_to_address()?
+            .allow_default_network(args.listen.allow_default_network)
+            .wait(Duration::from_secs(10));
+        if let Some(tls) = args.listen.tls.tls()? {
+            connector = connector.tls(tls);
+        }
+        let (connected, ready) = mpsc::channel(MAX_ECHOES);
+        let memory = Bytes::from(vec![0x5a; args.size as usize]);
+        Ok(Self { connector: connector.build()?, memory, to: HashMap::new(), connected, ready })
+    }
+
+    fn connect(&self, session: u128, client: SocketAddr) {
+        if self.to.len() >= MAX_ECHOES {
+            return warn!(%client, "no echo: {MAX_ECHOES} clients get one already");
+        }
+        // There is one permit for each connection that is being made.
+        let Ok(permit) = self.connected.clone().try_reserve_owned() else {
+            return warn!(%client, "no echo: too many clients want one at once");
+        };
+        let connector = self.connector.clone();
+        tokio::spawn(async move {
+            let (ip, port) = (client.ip().to_string(), client.port().to_string());
+            match connector.connect(&ip, &port).await {
+                Ok(peers) => {
+                    info!(%client, "echoes");
+                    permit.send((session, peers));
+                }
+                Err(error) => warn!(%client, "no echo: {error}"),
+            }
+        });
+    }
+
+    fn begin(&mut self, session: u128, peers: PeerSet) {
+        self.to.insert(session, peers);
+        // The answer to the first message, which had no payload.
+        self.echo(session, 0);
+    }
+
+    fn echo(&self, session: u128, length: usize) {
+        let Some(peers) = self.to.get(&session) else { return };
+        // A client that has no room left does not wait for its echoes, and need not get them.
+        let _ = peers.try_send(Frame::new(self.memory.slice(..length.min(self.memory.len()))));
+    }
+
+    fn sweep(&mut self) {
+        self.to.retain(|_, peers| peers.statistics().connected > 0);
+    }
+}

@@ -1,0 +1,245 @@
+//! Flags that several subcommands have, and what they make of the library's builders.
+
+use std::io::{self, IsTerminal as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use multinet_client::{
+    Connector, ConnectorBuilder, Listener, ListenerBuilder, ResolveError, Resolver, ResolverBuilder, Tls,
+};
+use tracing_subscriber::EnvFilter;
+
+/// Port of DNS.
+const DNS_PORT: u16 = 53;
+
+/// Whom to ask for names.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DnsArgs {
+    /// DNS server to ask; may be repeated, later ones are asked where earlier ones fail [default: those of
+    /// resolv.conf]
+    #[arg(long = "server", value_name = "ADDR[:PORT]", env = "MULTINET_SERVER", value_delimiter = ',',
+          value_parser = server, help_heading = "DNS")]
+    pub(crate) servers: Vec<SocketAddr>,
+
+    /// File to take servers, search path and ndots from [default: /etc/resolv.conf]
+    #[arg(long, value_name = "FILE", env = "MULTINET_RESOLV_CONF", help_heading = "DNS")]
+    pub(crate) resolv_conf: Option<PathBuf>,
+}
+
+/// Which way connections to a service may take.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct NetworkArgs {
+    /// Only addresses on the network with this alias, such as rail0
+    #[arg(long, value_name = "ALIAS", env = "MULTINET_NETWORK", help_heading = "Network")]
+    pub(crate) network: Option<String>,
+
+    /// Allow the network of the default route, too, which pods have their second NICs to keep free
+    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", help_heading = "Network")]
+    pub(crate) allow_default_network: bool,
+}
+
+/// Mutual TLS with peers; all three files, or none.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TlsArgs {
+    /// Our certificate chain in PEM: turns on mutual TLS
+    #[arg(long, value_name = "FILE", env = "MULTINET_TLS_CERT", requires_all = ["tls_key", "tls_ca"],
+          help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key in PEM of that certificate
+    #[arg(long, value_name = "FILE", env = "MULTINET_TLS_KEY", requires = "tls_cert", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificates in PEM of the authorities that vouch for peers
+    #[arg(long, value_name = "FILE", env = "MULTINET_TLS_CA", requires = "tls_cert", help_heading = "TLS")]
+    tls_ca: Option<PathBuf>,
+
+    /// Name that a peer's certificate has to have, a DNS name or spiffe://…; may be repeated [default: whoever
+    /// connects expects the service's name]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "MULTINET_TLS_NAME",
+        value_delimiter = ',',
+        requires = "tls_cert",
+        help_heading = "TLS"
+    )]
+    tls_name: Vec<String>,
+}
+
+/// For subcommands that connect to a service.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ConnectArgs {
+    #[command(flatten)]
+    pub(crate) dns: DnsArgs,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+}
+
+/// For subcommands that listen.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ListenArgs {
+    /// Address to listen on; may be repeated [default: those of all second NICs]
+    #[arg(
+        long,
+        value_name = "IP",
+        env = "MULTINET_ADDRESS",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    address: Vec<IpAddr>,
+
+    /// Where there is no second NIC, listen on all addresses
+    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", help_heading = "Network")]
+    pub(crate) allow_default_network: bool,
+
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+}
+
+/// What is logged, always to standard error.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LogArgs {
+    /// What to log to standard error: error, warn, info, debug, trace, off, or target=level,… [default: warn]
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG", value_parser = filter, global = true,
+          help_heading = "Logs")]
+    log_level: Option<String>,
+}
+
+impl DnsArgs {
+    /// Reads resolv.conf. Nothing is asked yet.
+    ///
+    /// # Errors
+    ///
+    /// If there is nobody to ask.
+    pub(crate) fn resolver(&self) -> Result<Resolver, ResolveError> {
+        self.builder(&self.servers).build()
+    }
+
+    /// The same, but asks one server only.
+    ///
+    /// # Errors
+    ///
+    /// If resolv.conf cannot be read.
+    pub(crate) fn resolver_of(&self, server: SocketAddr) -> Result<Resolver, ResolveError> {
+        self.builder(&[server]).build()
+    }
+
+    fn builder(&self, servers: &[SocketAddr]) -> ResolverBuilder {
+        let builder = Resolver::builder().servers(servers.iter().copied());
+        match &self.resolv_conf {
+            Some(file) => builder.resolv_conf(file),
+            None => builder,
+        }
+    }
+}
+
+impl TlsArgs {
+    /// Reads the files, if there is to be TLS.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be used.
+    pub(crate) fn tls(&self) -> anyhow::Result<Option<Tls>> {
+        let (Some(certificate), Some(key), Some(trust)) = (&self.tls_cert, &self.tls_key, &self.tls_ca)
+        else {
+            return Ok(None);
+        };
+        let mut tls = Tls::from_files(certificate, key, trust)?;
+        for name in &self.tls_name {
+            tls = tls.expect(name).context("--tls-name")?;
+        }
+        Ok(Some(tls))
+    }
+}
+
+impl ConnectArgs {
+    /// A connector with these settings, for others to be added.
+    ///
+    /// # Errors
+    ///
+    /// If DNS or TLS cannot be set up.
+    pub(crate) fn connector(&self) -> anyhow::Result<ConnectorBuilder> {
+        let NetworkArgs { network, allow_default_network } = &self.network;
+        let mut builder =
+            Connector::builder().resolver(self.dns.resolver()?).allow_default_network(*allow_default_network);
+        if let Some(alias) = network {
+            builder = builder.network(alias);
+        }
+        if let Some(tls) = self.tls.tls()? {
+            builder = builder.tls(tls);
+        }
+        Ok(builder)
+    }
+}
+
+impl ListenArgs {
+    /// A listener with these settings, for others to be added.
+    ///
+    /// # Errors
+    ///
+    /// If TLS cannot be set up.
+    pub(crate) fn listener(&self) -> anyhow::Result<ListenerBuilder> {
+        let mut builder = Listener::builder().allow_default_network(self.allow_default_network);
+        for address in &self.address {
+            builder = builder.address(*address);
+        }
+        if let Some(tls) = self.tls.tls()? {
+            builder = builder.tls(tls);
+        }
+        Ok(builder)
+    }
+}
+
+impl LogArgs {
+    /// Sends everything that is logged from now on to standard error, except what is to be `quiet` (a filter) unless
+    /// somebody asks for logs. To be called once.
+    pub(crate) fn init(&self, quiet: &str) {
+        let filter = self.log_level.clone().unwrap_or_else(|| format!("warn,{quiet}"));
+        let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(filter))
+            .with_writer(io::stderr)
+            .with_ansi(colours)
+            .init();
+    }
+}
+
+/// `10.96.0.10`, `10.96.0.10:5353`, `fd00::a`, `[fd00::a]:5353`.
+fn server(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT)))
+        .map_err(|_| "write an address as 10.96.0.10, 10.96.0.10:5353, fd00::a or [fd00::a]:5353".to_owned())
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_with_and_without_a_port() {
+        let cases = [
+            ("10.96.0.10", "10.96.0.10:53"),
+            ("10.96.0.10:5353", "10.96.0.10:5353"),
+            ("fd00::a", "[fd00::a]:53"),
+            ("[fd00::a]:5353", "[fd00::a]:5353"),
+        ];
+        for (text, address) in cases {
+            assert_eq!(server(text), Ok(address.parse().unwrap()));
+        }
+        for wrong in ["", "dns.example", "10.96.0.10:", "10.96.0.10:99999"] {
+            assert!(server(wrong).unwrap_err().starts_with("write an address as"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `multinet doctor`: what is wrong, and what to do about it.
+
+mod collect;
+mod facts;
+mod findings;
+mod probe;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use crate::common::{DnsArgs, NetworkArgs};
+use crate::output::print;
+use report::Level;
+
+/// What to look at.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct DoctorArgs {
+    /// Name of a service to look at, too: its records, and the way to each of its endpoints
+    name: Option<String>,
+
+    /// Name of a port of the service, or a number [default: all named ports]
+    port: Option<String>,
+
+    /// How findings are written
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+
+    #[command(flatten)]
+    dns: DnsArgs,
+
+    #[command(flatten)]
+    network: NetworkArgs,
+}
+
+const HELP: &str = "\
+Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for
+each of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices
+and the limit of locked memory. Peers see a connection that is closed at once, and a few datagrams to UDP port
+33434, where nobody listens.
+
+Each finding is ok, a note, a warning or a problem, and has its fix below it. --output json prints one object:
+  {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
+   \"findings\": [{\"level\", \"about\", \"message\", \"fix\"}]}
+
+Examples:
+  multinet doctor
+  multinet doctor infer.vision.svc.multinet rdma
+
+Exit status: 0 if there is no problem; 1 if there is one; 2 if the command line is wrong.";
+
+/// How findings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Lines, for people
+    Text,
+    /// JSON, for programs
+    Json,
+}
+
+/// Looks, and tells.
+pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    let facts = collect::facts(&args).await;
+    // A name that is none is nothing about this pod.
+    if let Some(error) = facts.service.as_ref().and_then(facts::Service::cannot_be_asked) {
+        return Err(error.clone().into());
+    }
+    let findings = findings::findings(&facts);
+    match args.output {
+        Output::Text => print(&report::text(&findings))?,
+        Output::Json => print(&report::json(&findings)?)?,
+    }
+    Ok(ExitCode::from(u8::from(report::worst(&findings) == Level::Problem)))
+}

@@ -1,0 +1,247 @@
+//! Asks DNS, the kernel and the network for the facts. What they mean is said elsewhere.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use multinet_client::nic::{self, RouteError};
+use multinet_client::{Endpoint, ResolveError, Resolver};
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::facts::{Dns, Facts, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::{DoctorArgs, probe};
+
+/// What every zone of multinet has, by the usual search path.
+const SERVICES: &str = "svc.multinet";
+/// The same in full, in the usual zone.
+const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
+/// Peers that are tried at a time.
+const AT_ONCE: usize = 32;
+/// CAP_IPC_LOCK, capabilities(7).
+const IPC_LOCK: u32 = 14;
+
+/// All facts. Takes as long as the slowest of the servers and peers.
+pub(super) async fn facts(args: &DoctorArgs) -> Facts {
+    let machine = machine();
+    let allows_default_network = args.network.allow_default_network;
+    let resolver = match args.dns.resolver() {
+        Ok(resolver) => resolver,
+        Err(error) => return Facts { dns: Err(error), service: None, machine, allows_default_network },
+    };
+    let dns = dns(args, &resolver).await;
+    let service = match &args.name {
+        Some(name) => Some(service(args, &resolver, name, &machine).await),
+        None => None,
+    };
+    Facts { dns: Ok(dns), service, machine, allows_default_network }
+}
+
+async fn dns(args: &DoctorArgs, resolver: &Resolver) -> Dns {
+    let probe = zone_of(args.name.as_deref());
+    let asked = resolver.servers().iter().map(|server| ask(args, *server, probe.clone()));
+    let servers = futures::future::join_all(asked).await;
+    Dns { search: resolver.search().to_vec(), ndots: resolver.ndots(), probe, servers }
+}
+
+/// `svc.<zone>`, of the name of a service if there is one: the same part of the name is then left to the search path.
+fn zone_of(name: Option<&str>) -> String {
+    let place = |name: &str| name.find(".svc.").map(|dot| name[dot + 1..].to_owned());
+    name.and_then(place).unwrap_or_else(|| SERVICES.to_owned())
+}
+
+/// Asks one server alone.
+async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
+    let start = Instant::now();
+    let says = match args.dns.resolver_of(address) {
+        Ok(resolver) => zone_at(&resolver, &name).await,
+        Err(error) => Says::Fails(error),
+    };
+    Server { address, says, took: start.elapsed() }
+}
+
+async fn zone_at(resolver: &Resolver, name: &str) -> Says {
+    let error = match find(resolver, name).await {
+        Ok(zone) => return Says::Zone(zone),
+        Err(error) => error,
+    };
+    // A server that is asked directly refuses whatever is not below its zone.
+    let may_be_short = error.is_negative() || matches!(error, ResolveError::Refused { .. });
+    if may_be_short && name == SERVICES {
+        if let Ok(zone) = find(resolver, SERVICES_IN_FULL).await {
+            return Says::FullNameOnly(zone);
+        }
+    }
+    match error {
+        error if error.is_negative() => Says::NoZone,
+        error @ (ResolveError::Timeout { .. } | ResolveError::Unreachable { .. }) => Says::Silent(error),
+        error => Says::Fails(error),
+    }
+}
+
+/// The full name of something that owns no records.
+async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
+    // Any port: that there is no address is an answer, too.
+    match resolver.resolve(name, "1").await {
+        Ok(found) => Ok(found.name),
+        Err(ResolveError::NoAddress { name }) => Ok(name),
+        Err(error) => Err(error),
+    }
+}
+
+async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str, machine: &Machine) -> Service {
+    let records = match name.parse::<IpAddr>() {
+        Ok(_) => None,
+        Err(_) => Some(resolver.resolve(name, "*").await),
+    };
+    let wanted = match &args.port {
+        Some(port) => Some(resolver.resolve(name, port).await),
+        None => None,
+    };
+    let network = args.network.network.clone();
+    let endpoints: &[Endpoint] = match (&wanted, &records) {
+        (Some(Ok(resolved)), _) | (None, Some(Ok(resolved))) => &resolved.endpoints,
+        _ => &[],
+    };
+    // A port's number comes with nothing but addresses; what is known of them stands in the records.
+    let known = |ip: IpAddr| {
+        let all = records.iter().flatten().flat_map(|resolved| &resolved.endpoints);
+        all.flat_map(|endpoint| endpoint.addresses.iter().map(move |address| (endpoint, address)))
+            .find(|(_, address)| address.ip == ip)
+    };
+    let mut targets: Vec<(String, SocketAddr, Option<String>)> = Vec::new();
+    for endpoint in endpoints {
+        for address in &endpoint.addresses {
+            let (host, alias) = match known(address.ip) {
+                Some((endpoint, address)) => (endpoint.host.clone(), address.network.clone()),
+                None => (endpoint.host.clone(), address.network.clone()),
+            };
+            let target = (host, SocketAddr::new(address.ip, endpoint.port), alias);
+            let is_wanted = network.is_none() || target.2 == network;
+            if is_wanted && !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+    }
+    let tried = targets.into_iter().map(|(host, address, network)| {
+        peer(host, address, network, args.network.allow_default_network, machine)
+    });
+    let peers = futures::stream::iter(tried).buffered(AT_ONCE).collect().await;
+    Service { name: name.to_owned(), port: args.port.clone(), records, wanted, network, peers }
+}
+
+async fn peer(
+    host: String,
+    address: SocketAddr,
+    network: Option<String>,
+    allows_default_network: bool,
+    machine: &Machine,
+) -> Peer {
+    let route = route(address.ip(), machine);
+    let mut peer = Peer { host, address, network, route, connected: None, mtu: None };
+    let Ok(route) = &peer.route else { return peer };
+    if route.is_default_network && !allows_default_network {
+        return peer;
+    }
+    let connected = probe::connect(address, route.source).await;
+    // Of a host that does not answer at all nothing more can be found out.
+    let is_there = match &connected {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+    };
+    if is_there {
+        peer.mtu = probe::size(address.ip(), route).await;
+    }
+    peer.connected = Some(connected);
+    peer
+}
+
+fn route(peer: IpAddr, machine: &Machine) -> Result<Route, NoRoute> {
+    let route = nic::route_to(peer).map_err(|error| match error {
+        RouteError::Unreachable { source, .. } => NoRoute::Unreachable(source.to_string()),
+        other => NoRoute::Other(other.to_string()),
+    })?;
+    let nics = machine.interfaces.as_deref().unwrap_or_default();
+    let interface_mtu = nics.iter().find(|nic| nic.name == route.interface).and_then(|nic| nic.mtu);
+    Ok(Route {
+        source: route.source,
+        interface: route.interface,
+        mtu: route.mtu,
+        interface_mtu,
+        is_default_network: route.is_default_network,
+    })
+}
+
+fn machine() -> Machine {
+    Machine {
+        interfaces: nics().map_err(|error| error.to_string()),
+        memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
+        may_lock: fs::read_to_string("/proc/self/status")
+            .is_ok_and(|status| has_capability(&status, IPC_LOCK)),
+        rdma_devices: names_in("/sys/class/infiniband"),
+        rdma_files: names_in("/dev/infiniband"),
+    }
+}
+
+fn nics() -> std::io::Result<Vec<Nic>> {
+    // The library knows which addresses others can connect to.
+    let usable = nic::second_nics()?;
+    let nics = nic::local_interfaces()?.into_iter().filter(|interface| !interface.is_loopback);
+    Ok(nics
+        .map(|interface| Nic {
+            addresses: match interface.is_default_network {
+                true => interface.addresses,
+                false => usable
+                    .iter()
+                    .filter(|local| local.interface == interface.name)
+                    .map(|local| local.ip)
+                    .collect(),
+            },
+            name: interface.name,
+            mtu: interface.mtu,
+            is_up: interface.is_up,
+            is_default_network: interface.is_default_network,
+        })
+        .collect())
+}
+
+/// Whether `/proc/self/status` says that a capability is effective.
+fn has_capability(status: &str, number: u32) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .is_some_and(|bits| u64::from_str_radix(bits.trim(), 16).is_ok_and(|bits| bits >> number & 1 == 1))
+}
+
+/// The names in a folder, sorted; none, if it is not there.
+fn names_in(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_zone_is_what_follows_svc() {
+        let cases = [
+            (None, "svc.multinet"),
+            (Some("infer.vision.svc.multinet"), "svc.multinet"),
+            (Some("rail0._net.infer.vision.svc.rdma.example."), "svc.rdma.example."),
+            (Some("10.0.0.1"), "svc.multinet"),
+        ];
+        for (name, zone) in cases {
+            assert_eq!(zone_of(name), zone, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = "CapPrm:\t00000000ffffffff\nCapEff:\t0000000000004000\n";
+        assert!(has_capability(status, 14) && !has_capability(status, 13));
+        assert!(!has_capability("CapEff:\tnonsense\n", 14) && !has_capability("", 14));
+    }
+}

@@ -1,0 +1,146 @@
+//! What there is to know, as the machine tells it. What it means is said in `findings`.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use multinet_client::{ResolveError, Resolved};
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// The DNS configuration, or why there is none.
+    pub(super) dns: Result<Dns, ResolveError>,
+    /// The service, if one was given.
+    pub(super) service: Option<Service>,
+    pub(super) machine: Machine,
+    /// Whether connections may leave by the default network.
+    pub(super) allows_default_network: bool,
+}
+
+/// Whom names are asked of.
+#[derive(Debug)]
+pub(super) struct Dns {
+    pub(super) search: Vec<String>,
+    pub(super) ndots: usize,
+    /// What each of them was asked for, such as `svc.multinet`, which every zone of multinet has.
+    pub(super) probe: String,
+    pub(super) servers: Vec<Server>,
+}
+
+/// A DNS server.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) says: Says,
+    /// How long it took.
+    pub(super) took: Duration,
+}
+
+/// What a DNS server says of the zone.
+#[derive(Debug)]
+pub(super) enum Says {
+    /// It is there, under this full name.
+    Zone(String),
+    /// It is there, but the search path does not lead to this full name.
+    FullNameOnly(String),
+    /// There is no such zone.
+    NoZone,
+    /// It cannot or will not say.
+    Fails(ResolveError),
+    /// Nothing.
+    Silent(ResolveError),
+}
+
+/// A service.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) name: String,
+    pub(super) port: Option<String>,
+    /// All of its ports, with all that is known; absent for an address, which DNS was not asked for.
+    pub(super) records: Option<Result<Resolved, ResolveError>>,
+    /// The port that was given.
+    pub(super) wanted: Option<Result<Resolved, ResolveError>>,
+    /// The network that was asked for.
+    pub(super) network: Option<String>,
+    /// Every address to be connected to.
+    pub(super) peers: Vec<Peer>,
+}
+
+/// An address of an endpoint, and what came of trying it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) host: String,
+    pub(super) address: SocketAddr,
+    pub(super) network: Option<String>,
+    pub(super) route: Result<Route, NoRoute>,
+    /// How long a connection took. Absent where there is no way that may be taken.
+    pub(super) connected: Option<Result<Duration, io::Error>>,
+    /// Absent where nothing can be known.
+    pub(super) mtu: Option<Mtu>,
+}
+
+/// The way to a peer.
+#[derive(Debug, Clone)]
+pub(super) struct Route {
+    pub(super) source: IpAddr,
+    pub(super) interface: String,
+    /// As far as the kernel knows.
+    pub(super) mtu: Option<u32>,
+    pub(super) interface_mtu: Option<u32>,
+    pub(super) is_default_network: bool,
+}
+
+/// Why there is no way to a peer.
+#[derive(Debug)]
+pub(super) enum NoRoute {
+    Unreachable(String),
+    Other(String),
+}
+
+/// What full-size packets do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mtu {
+    /// One of this size got there in one piece.
+    Passes(u32),
+    /// A small one gets there, one of this size does not.
+    Lost(u32),
+    /// The network says that packets may only have this size.
+    Smaller(u32),
+    /// Nothing comes back, neither for a small one nor for a large one.
+    Silent(u32),
+}
+
+/// This machine, or pod.
+#[derive(Debug)]
+pub(super) struct Machine {
+    /// The interfaces but for the loopback one, or why they cannot be read.
+    pub(super) interfaces: Result<Vec<Nic>, String>,
+    /// Soft and hard limit of locked memory, in octets.
+    pub(super) memlock: Option<(u64, u64)>,
+    /// Whether the limit does not count for this process (CAP_IPC_LOCK is effective).
+    pub(super) may_lock: bool,
+    /// `/sys/class/infiniband`.
+    pub(super) rdma_devices: Vec<String>,
+    /// `/dev/infiniband`.
+    pub(super) rdma_files: Vec<String>,
+}
+
+/// An interface.
+#[derive(Debug, Clone)]
+pub(super) struct Nic {
+    pub(super) name: String,
+    /// Those that others can connect to.
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) mtu: Option<u32>,
+    pub(super) is_up: bool,
+    pub(super) is_default_network: bool,
+}
+
+impl Service {
+    /// Why the question was none: what was given can be neither a name nor a port.
+    pub(super) fn cannot_be_asked(&self) -> Option<&ResolveError> {
+        let outcomes = [&self.records, &self.wanted].into_iter().flatten();
+        outcomes.filter_map(|outcome| outcome.as_ref().err()).find(|error| error.is_permanent())
+    }
+}

@@ -1,0 +1,256 @@
+//! What the facts mean: facts in, findings out. Pure.
+
+mod machine;
+mod peer;
+
+use super::facts::{Dns, Facts, Says, Server, Service};
+use super::report::Finding;
+use super::report::Level::{Note, Ok as Good, Problem, Warning};
+use multinet_client::{Endpoint, ResolveError};
+
+/// Everything, in the order in which it would be looked at: each thing needs those before it.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    // An address needs no DNS.
+    let resolves =
+        facts.service.as_ref().is_some_and(|service| matches!(service.records, Some(Ok(_)) | None));
+    match &facts.dns {
+        Ok(found) => dns(found, resolves, &mut findings),
+        Err(error) => findings.push(
+            Finding::new(Problem, "dns", error.to_string())
+                .fix("look at /etc/resolv.conf and the pod's dnsPolicy, or name a server with --server"),
+        ),
+    }
+    machine::network(&facts.machine, &mut findings);
+    if let Some(of) = &facts.service {
+        service(of, &mut findings);
+        for peer in &of.peers {
+            peer::peer(peer, facts.allows_default_network, &mut findings);
+        }
+    }
+    machine::rdma(&facts.machine, &mut findings);
+    findings
+}
+
+fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
+    let search = if dns.search.is_empty() { "none".to_owned() } else { dns.search.join(" ") };
+    findings.push(Finding::new(Good, "dns", format!("search path: {search}; ndots: {}", dns.ndots)));
+    let all_silent = dns.servers.iter().all(|server| matches!(server.says, Says::Silent(_)));
+    for (place, server) in dns.servers.iter().enumerate() {
+        findings.push(say(dns, server, place == 0, all_silent, resolves));
+    }
+}
+
+/// An answer of the first server counts, whatever the others would say; these are asked only if it fails.
+fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
+    let Server { address, says, took } = server;
+    let time = milliseconds(*took);
+    match says {
+        Says::Zone(zone) => {
+            let zone = zone.strip_prefix("svc.").unwrap_or(zone);
+            Finding::new(Good, "dns", format!("{address} answers in {time}, and knows the zone {zone}"))
+        }
+        Says::FullNameOnly(zone) => {
+            let zone = zone.strip_prefix("svc.").unwrap_or(zone);
+            Finding::new(Note, "dns", format!(
+                "{address} answers in {time}, and knows the zone {zone}, to which the search path does not lead"
+            ))
+            .fix(format!("end names with {zone}, or put its parent into the search path (dnsConfig.searches of the pod)"))
+        }
+        Says::NoZone => {
+            let level = match (resolves, is_first) {
+                (true, _) => Note,
+                (false, true) => Problem,
+                (false, false) => Warning,
+            };
+            let message = format!("{address} answers in {time}, but knows no {}", dns.probe);
+            Finding::new(level, "dns", message).fix(
+                "have the cluster's DNS forward the zone multinet.cluster.local to multinet-dns (docs/install.md); if your \
+                 zone is another one, give the full name of a service",
+            )
+        }
+        Says::Fails(error) => {
+            let level = if is_first { Problem } else { Warning };
+            Finding::new(level, "dns", error.to_string()).fix(format!(
+                "see the log of {address}; if it forwards to multinet-dns, see that one's /readyz"
+            ))
+        }
+        Says::Silent(error) => {
+            let level = if all_silent { Problem } else { Warning };
+            Finding::new(level, "dns", error.to_string()).fix(
+                "see whether the server runs, and whether a NetworkPolicy lets this pod reach it (UDP and TCP port 53)",
+            )
+        }
+    }
+}
+
+fn service(service: &Service, findings: &mut Vec<Finding>) {
+    let Service { name, port, records, wanted, network, peers } = service;
+    match records {
+        None => {}
+        Some(Err(ResolveError::NoSuchPort { name, .. })) => findings.push(
+            Finding::new(
+                Warning,
+                "service",
+                format!("{name} has no SRV records: clients have to know the port's number"),
+            )
+            .fix("give the service a named port (spec.ports)"),
+        ),
+        Some(Err(error)) => findings.push(unresolved(error)),
+        Some(Ok(resolved)) => {
+            findings.push(Finding::new(
+                Good,
+                "service",
+                format!(
+                    "{} has {} (time to live {} s)",
+                    resolved.name,
+                    count(resolved.endpoints.len(), "endpoint"),
+                    resolved.ttl.as_secs()
+                ),
+            ));
+            for endpoint in &resolved.endpoints {
+                describe(endpoint, findings);
+            }
+        }
+    }
+    if let (Some(port), Some(wanted)) = (port, wanted) {
+        // Of a name that is not there at all enough has been said.
+        let is_said = matches!((records, wanted), (Some(Err(a)), Err(b)) if same_kind(a, b));
+        match wanted {
+            Err(error) if !is_said => findings.push(unresolved(error)),
+            _ if port.bytes().all(|b| b.is_ascii_digit()) => {
+                let ports = records
+                    .iter()
+                    .flatten()
+                    .flat_map(|resolved| &resolved.endpoints)
+                    .map(|endpoint| endpoint.port);
+                let ports: std::collections::BTreeSet<String> = ports.map(|port| port.to_string()).collect();
+                if !ports.is_empty() && !ports.contains(port) {
+                    let ports: Vec<String> = ports.into_iter().collect();
+                    findings.push(
+                        Finding::new(
+                            Warning,
+                            "service",
+                            format!("{name} has no port {port}, only {}", ports.join(", ")),
+                        )
+                        .fix("ask for a port that the service has, or add it to spec.ports"),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    let resolves = [records, wanted].into_iter().flatten().any(Result::is_ok);
+    if let (Some(network), true, true) = (network, peers.is_empty(), resolves) {
+        findings.push(
+            Finding::new(Problem, "service", format!("{name} has no address on network {network}"))
+                .fix("leave out --network, or give an alias that spec.networks of the service has"),
+        );
+    }
+}
+
+fn same_kind(a: &ResolveError, b: &ResolveError) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+/// The library's messages say what is wrong, then a colon, then what to do.
+fn unresolved(error: &ResolveError) -> Finding {
+    let text = error.to_string();
+    let fix = match error {
+        ResolveError::NoSuchName { .. } => {
+            "`kubectl get mnsvc -A` names the services, and says how many endpoints are ready; its status says why not"
+        }
+        ResolveError::NoSuchPort { .. } => {
+            "`kubectl get mnsvc NAME -o yaml` shows the names of ports in spec.ports"
+        }
+        ResolveError::NoAddress { .. } => "`kubectl get mneps` shows the addresses of the service",
+        ResolveError::Refused { .. } => "have this server forward the zone to multinet-dns (docs/install.md)",
+        _ => "see the lines about dns above",
+    };
+    Finding::new(Problem, "service", text).fix(fix)
+}
+
+/// What DNS does not say of an endpoint.
+fn describe(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
+    let before = findings.len();
+    let addresses = endpoint.addresses.iter();
+    let unknown: Vec<String> =
+        addresses.filter(|address| address.network.is_none()).map(|address| address.ip.to_string()).collect();
+    if !unknown.is_empty() {
+        findings.push(
+            Finding::new(Warning, "endpoint", format!(
+                "{endpoint}: no TXT record names the network of {}: it cannot be chosen by network, nor its device",
+                unknown.join(", ")
+            ))
+            .fix("ask multinet-dns, or a server that forwards to it; give the slice's network an alias"),
+        );
+    }
+    // Without any TXT record all of this is missing, and has been said.
+    if unknown.len() < endpoint.addresses.len() {
+        if endpoint.uid().is_none() {
+            findings.push(
+                Finding::new(Warning, "endpoint", format!(
+                    "{endpoint}: its pod's uid is not known: a pod that takes over the address looks the same"
+                ))
+                .fix("whoever writes the slice has to fill in targetRef.uid; multinet-controller does"),
+            );
+        }
+        if endpoint.node.is_none() {
+            findings.push(
+                Finding::new(
+                    Note,
+                    "endpoint",
+                    format!("{endpoint}: its node is not known: it is never the nearest"),
+                )
+                .fix("whoever writes the slice has to fill in nodeName; multinet-controller does"),
+            );
+        }
+    }
+    for address in &endpoint.addresses {
+        if address.network.is_some() && address.rdma_devices.is_empty() {
+            findings.push(Finding::new(
+                Note,
+                "endpoint",
+                format!("{endpoint}: {} has no RDMA device: TCP only", address.ip),
+            ));
+        }
+    }
+    if findings[before..].iter().all(|finding| finding.level < Warning) {
+        findings.insert(before, Finding::new(Good, "endpoint", summary(endpoint)));
+    }
+}
+
+fn summary(endpoint: &Endpoint) -> String {
+    let addresses: Vec<String> = endpoint
+        .addresses
+        .iter()
+        .map(|address| {
+            let facts = address.network.iter().cloned().chain([address.rdma_devices.join(",")]);
+            let facts: Vec<String> = facts.filter(|fact| !fact.is_empty()).collect();
+            format!("{} ({})", address.ip, facts.join(" "))
+        })
+        .collect();
+    let place = match (&endpoint.node, &endpoint.zone) {
+        (Some(node), Some(zone)) => format!(", node {node} in zone {zone}"),
+        (Some(node), None) => format!(", node {node}"),
+        _ => String::new(),
+    };
+    format!("{endpoint}: {}{place}", addresses.join(", "))
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// For people: three digits are enough.
+fn milliseconds(time: std::time::Duration) -> String {
+    let milliseconds = time.as_secs_f64() * 1e3;
+    match milliseconds {
+        0.0..10.0 => format!("{milliseconds:.2} ms"),
+        10.0..100.0 => format!("{milliseconds:.1} ms"),
+        _ => format!("{milliseconds:.0} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

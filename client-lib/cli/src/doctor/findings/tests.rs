@@ -1,0 +1,405 @@
+//! Facts and what they mean, as a table.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
+
+use super::super::facts::{Dns, Facts, Machine, Mtu, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::super::report::{Level, json, text, worst};
+use super::findings;
+
+fn server() -> SocketAddr {
+    "10.96.0.10:53".parse().unwrap()
+}
+
+fn timeout() -> ResolveError {
+    ResolveError::Timeout { name: "svc.multinet".to_owned(), servers: vec![server()] }
+}
+
+fn nic(name: &str, ip: &str) -> Nic {
+    Nic {
+        name: name.to_owned(),
+        addresses: vec![ip.parse().unwrap()],
+        mtu: Some(9000),
+        is_up: true,
+        is_default_network: name == "eth0",
+    }
+}
+
+fn asked(says: Vec<Says>) -> Dns {
+    let took = Duration::from_micros(420);
+    Dns {
+        search: vec!["vision.svc.cluster.local".to_owned(), "cluster.local".to_owned()],
+        ndots: 5,
+        probe: "svc.multinet".to_owned(),
+        servers: says.into_iter().map(|says| Server { address: server(), says, took }).collect(),
+    }
+}
+
+fn zone() -> Says {
+    Says::Zone("svc.multinet.cluster.local".to_owned())
+}
+
+/// A pod that lacks nothing.
+fn good() -> Facts {
+    Facts {
+        dns: Ok(asked(vec![zone()])),
+        service: None,
+        machine: Machine {
+            interfaces: Ok(vec![nic("eth0", "10.244.0.9"), nic("net1", "192.168.111.4")]),
+            memlock: Some((u64::MAX, u64::MAX)),
+            may_lock: false,
+            rdma_devices: vec!["mlx5_2".to_owned()],
+            rdma_files: vec!["rdma_cm".to_owned(), "uverbs2".to_owned()],
+        },
+        allows_default_network: false,
+    }
+}
+
+fn route() -> Route {
+    Route {
+        source: "192.168.111.4".parse().unwrap(),
+        interface: "net1".to_owned(),
+        mtu: Some(9000),
+        interface_mtu: Some(9000),
+        is_default_network: false,
+    }
+}
+
+fn peer() -> Peer {
+    Peer {
+        host: "infer-0".to_owned(),
+        address: "192.168.111.5:18515".parse().unwrap(),
+        network: Some("rail0".to_owned()),
+        route: Ok(route()),
+        connected: Some(Ok(Duration::from_micros(87))),
+        mtu: Some(Mtu::Passes(9000)),
+    }
+}
+
+fn to(peer: Peer) -> Facts {
+    let service = Service {
+        name: "192.168.111.5".to_owned(),
+        port: Some("18515".to_owned()),
+        records: None,
+        wanted: None,
+        network: None,
+        peers: vec![peer],
+    };
+    Facts { service: Some(service), ..good() }
+}
+
+/// Endpoints come from a resolver only, which knows those of an address without asking.
+async fn resolved(change: impl FnOnce(&mut Endpoint)) -> Resolved {
+    let resolver = Resolver::builder().servers([server()]).build().unwrap();
+    let mut resolved = resolver.resolve("192.168.111.5", "18515").await.unwrap();
+    let endpoint = &mut resolved.endpoints[0];
+    endpoint.host = "infer-0".to_owned();
+    endpoint.node = Some("gpu-1".to_owned());
+    let address = &mut endpoint.addresses[0];
+    address.network = Some("rail0".to_owned());
+    address.rdma_devices = vec!["mlx5_2".to_owned()];
+    change(endpoint);
+    resolved.name = "infer.vision.svc.multinet.cluster.local".to_owned();
+    resolved.ttl = Duration::from_secs(5);
+    resolved
+}
+
+fn named(records: Result<Resolved, ResolveError>, port: Option<&str>) -> Facts {
+    let service = Service {
+        name: "infer.vision.svc.multinet".to_owned(),
+        port: port.map(str::to_owned),
+        records: Some(records),
+        wanted: None,
+        network: None,
+        peers: Vec::new(),
+    };
+    Facts { service: Some(service), ..good() }
+}
+
+/// The findings that are not good, each as `level about message`, with its fix cut to its beginning.
+fn bad(facts: &Facts) -> Vec<(String, String)> {
+    findings(facts)
+        .into_iter()
+        .filter(|finding| finding.level > Level::Ok)
+        .map(|finding| {
+            assert!(!finding.message.contains('\n'), "{finding:?}");
+            assert!(finding.level == Level::Note || finding.fix.is_some(), "{finding:?}");
+            (
+                format!("{} {} {}", finding.level, finding.about, finding.message),
+                finding.fix.unwrap_or_default(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_pod_that_lacks_nothing() {
+    let found = findings(&to(peer()));
+    assert_eq!(
+        text(&found),
+        "\
+ok       dns       search path: vision.svc.cluster.local cluster.local; ndots: 5
+ok       dns       10.96.0.10:53 answers in 0.42 ms, and knows the zone multinet.cluster.local
+ok       network   second NIC net1: 192.168.111.4, MTU 9000
+ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms from 192.168.111.4 on net1, MTU 9000
+ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
+ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
+ok       memory    may lock any amount of memory (memlock is unlimited)
+no problems, no warnings
+"
+    );
+}
+
+/// One thing is wrong: what is found, and how the fix begins.
+#[test]
+fn one_thing_is_wrong() {
+    let with_dns = |says: Vec<Says>| Facts { dns: Ok(asked(says)), ..good() };
+    let with_machine = |change: fn(&mut Machine)| {
+        let mut facts = good();
+        change(&mut facts.machine);
+        facts
+    };
+    let with_peer = |change: fn(&mut Peer)| {
+        let mut peer = peer();
+        change(&mut peer);
+        to(peer)
+    };
+    let refused = || ResolveError::Refused { name: "svc.multinet".to_owned(), server: server() };
+    let cases: Vec<(Facts, &str, &str)> = vec![
+        (
+            Facts { dns: Err(ResolveError::NoServers { path: "/etc/resolv.conf".into() }), ..good() },
+            "problem dns /etc/resolv.conf names no DNS server",
+            "look at /etc/resolv.conf",
+        ),
+        (
+            with_dns(vec![Says::NoZone]),
+            "problem dns 10.96.0.10:53 answers in 0.42 ms, but knows no svc.multinet",
+            "have the cluster's DNS forward the zone",
+        ),
+        (with_dns(vec![zone(), Says::NoZone]), "warning dns 10.96.0.10:53 answers", "have the cluster's DNS"),
+        (
+            with_dns(vec![Says::Fails(refused())]),
+            "problem dns 10.96.0.10:53 refuses",
+            "see the log of 10.96.0.10:53",
+        ),
+        (
+            with_dns(vec![Says::Silent(timeout())]),
+            "problem dns no answer for svc.multinet",
+            "see whether the server runs",
+        ),
+        (
+            with_dns(vec![Says::Silent(timeout()), zone()]),
+            "warning dns no answer",
+            "see whether the server runs",
+        ),
+        (
+            with_dns(vec![Says::FullNameOnly("svc.multinet.cluster.local".to_owned())]),
+            "note dns 10.96.0.10:53 answers in 0.42 ms, and knows the zone multinet.cluster.local, to which the search",
+            "end names with multinet.cluster.local",
+        ),
+        (
+            with_machine(|machine| machine.interfaces = Ok(vec![nic("eth0", "10.244.0.9")])),
+            "warning network this pod has no second NIC with an address",
+            "attach the pod to a network",
+        ),
+        (
+            with_machine(|machine| {
+                machine.interfaces = Ok(vec![Nic { is_up: false, ..nic("net1", "192.168.111.4") }])
+            }),
+            "warning network net1 (192.168.111.4) is down, or has no carrier",
+            "`ip link show net1`",
+        ),
+        (
+            with_machine(|machine| machine.interfaces = Err("no /proc".to_owned())),
+            "problem network cannot read this pod's interfaces: no /proc",
+            "/proc has to be mounted",
+        ),
+        (
+            with_machine(|machine| machine.memlock = Some((8 << 20, 8 << 20))),
+            "warning memory may lock 8 MiB only (memlock)",
+            "set LimitMEMLOCK=infinity in containerd's",
+        ),
+        (
+            with_machine(|machine| machine.memlock = Some((64 << 10, u64::MAX))),
+            "warning memory may lock 64 KiB only (memlock), but may raise that itself",
+            "`ulimit -l unlimited`",
+        ),
+        (
+            with_machine(|machine| machine.rdma_files.clear()),
+            "warning rdma mlx5_2: on this node, but /dev/infiniband has no uverbs device",
+            "request the device plugin's resource",
+        ),
+        (
+            with_peer(|peer| peer.route = Err(NoRoute::Unreachable("Network is unreachable".to_owned()))),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: no route (Network is unreachable)",
+            "attach this pod to the peer's network",
+        ),
+        (
+            with_peer(|peer| {
+                let eth0 = Route { interface: "eth0".to_owned(), is_default_network: true, ..route() };
+                (peer.route, peer.connected, peer.mtu) = (Ok(eth0), None, None);
+            }),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: the way is by eth0 (192.168.111.4), the default",
+            "attach this pod to rail0, or allow it with --allow-default-network",
+        ),
+        (
+            with_peer(|peer| peer.address = "192.168.111.4:18515".parse().unwrap()),
+            "note peer infer-0 at 192.168.111.4:18515 on rail0: this is the pod itself",
+            "",
+        ),
+        (
+            with_peer(|peer| peer.connected = Some(Err(ErrorKind::ConnectionRefused.into()))),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: the pod is there, but nothing listens on this port (from",
+            "see whether the pod's program has started",
+        ),
+        (
+            with_peer(|peer| (peer.connected, peer.mtu) = (Some(Err(ErrorKind::TimedOut.into())), None)),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: nothing comes back (from",
+            "see whether the two NICs are on one network",
+        ),
+        (
+            with_peer(|peer| {
+                let error = io::Error::new(ErrorKind::HostUnreachable, "No route to host");
+                (peer.connected, peer.mtu) = (Some(Err(error)), None);
+            }),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: No route to host (from",
+            "see whether the pod is gone",
+        ),
+        (
+            with_peer(|peer| peer.mtu = Some(Mtu::Lost(9000))),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: small packets pass, but those of 9000 octets",
+            "lower this NIC's MTU",
+        ),
+        (
+            with_peer(|peer| peer.mtu = Some(Mtu::Smaller(1500))),
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 octets pass, where net1 would take 9000",
+            "give all NICs",
+        ),
+        (
+            with_peer(|peer| peer.mtu = Some(Mtu::Passes(1500))),
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: packets of at most 1500 octets pass",
+            "give all NICs",
+        ),
+        (
+            with_peer(|peer| peer.mtu = Some(Mtu::Silent(9000))),
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: whether packets of 9000 octets pass cannot be known",
+            "",
+        ),
+    ];
+    for (facts, message, fix) in cases {
+        let found = bad(&facts);
+        assert_eq!(found.len(), 1, "{message}: {found:?}");
+        assert!(found[0].0.starts_with(message), "{found:?}\nis not\n{message}");
+        assert!(
+            found[0].1.starts_with(fix) && found[0].1.is_empty() == fix.is_empty(),
+            "{found:?}\nis not\n{fix}"
+        );
+    }
+}
+
+#[test]
+fn a_machine_without_rdma_misses_nothing() {
+    let mut facts = good();
+    facts.machine.rdma_devices.clear();
+    facts.machine.memlock = Some((8 << 20, 8 << 20));
+    let found = findings(&facts);
+    assert_eq!(worst(&found), Level::Note, "{found:?}");
+    facts.machine.may_lock = true;
+    assert_eq!(bad(&facts).len(), 1, "only that there is no device");
+}
+
+#[test]
+fn what_is_allowed_is_no_problem() {
+    let mut peer = peer();
+    let ip: IpAddr = "10.244.0.9".parse().unwrap();
+    peer.route = Ok(Route { source: ip, interface: "eth0".to_owned(), is_default_network: true, ..route() });
+    let facts = Facts { allows_default_network: true, ..to(peer) };
+    let found = findings(&facts);
+    assert_eq!(worst(&found), Level::Note, "{found:?}");
+    assert!(found.iter().any(|finding| finding.message.contains("connected in")), "{found:?}");
+}
+
+#[tokio::test]
+async fn what_records_lack() {
+    let whole = named(Ok(resolved(|_| ()).await), None);
+    assert_eq!(
+        bad(&whole).iter().map(|(message, _)| message.as_str()).collect::<Vec<_>>(),
+        [
+            "warning endpoint infer-0:18515: its pod's uid is not known: a pod that takes over the address looks the same"
+        ]
+    );
+    let facts = named(
+        Ok(resolved(|endpoint| {
+            endpoint.addresses = vec![EndpointAddress::new("192.168.111.5".parse().unwrap())];
+            endpoint.node = None;
+        })
+        .await),
+        None,
+    );
+    assert_eq!(
+        bad(&facts).iter().map(|(message, _)| message.as_str()).collect::<Vec<_>>(),
+        [
+            "warning endpoint infer-0:18515: no TXT record names the network of 192.168.111.5: it cannot be chosen by \
+             network, nor its device"
+        ]
+    );
+    let facts = named(Ok(resolved(|endpoint| endpoint.addresses[0].rdma_devices.clear()).await), None);
+    assert!(bad(&facts).contains(&(
+        "note endpoint infer-0:18515: 192.168.111.5 has no RDMA device: TCP only".to_owned(),
+        String::new()
+    )));
+}
+
+#[tokio::test]
+async fn names_and_ports_that_are_not_there() {
+    let name = || "infer.vision.svc.multinet.cluster.local".to_owned();
+    let nowhere = || ResolveError::NoSuchName { name: name(), tried: vec![name()] };
+    let mut facts = named(Err(nowhere()), Some("rdma"));
+    facts.service.as_mut().unwrap().wanted = Some(Err(nowhere()));
+    let found = bad(&facts);
+    assert_eq!(found.len(), 1, "said once: {found:?}");
+    assert!(found[0].1.starts_with("`kubectl get mnsvc -A`"), "{found:?}");
+
+    let no_port = |port: &str| ResolveError::NoSuchPort { name: name(), port: port.to_owned() };
+    let found = bad(&named(Err(no_port("*")), None));
+    assert_eq!(
+        found[0].0,
+        "warning service infer.vision.svc.multinet.cluster.local has no SRV records: clients have to know the port's number"
+    );
+
+    let mut facts = named(Ok(resolved(|_| ()).await), Some("metrics"));
+    facts.service.as_mut().unwrap().wanted = Some(Err(no_port("metrics")));
+    assert!(
+        bad(&facts)
+            .iter()
+            .any(|(message, fix)| message.contains("has no port metrics") && fix.contains("spec.ports"))
+    );
+
+    let mut facts = named(Ok(resolved(|_| ()).await), Some("9"));
+    facts.service.as_mut().unwrap().wanted = Some(Ok(resolved(|_| ()).await));
+    assert!(
+        bad(&facts).iter().any(|(message, _)| message.ends_with("has no port 9, only 18515")),
+        "{:?}",
+        bad(&facts)
+    );
+
+    let mut facts = named(Ok(resolved(|_| ()).await), None);
+    facts.service.as_mut().unwrap().network = Some("rail7".to_owned());
+    assert!(bad(&facts).iter().any(|(message, _)| message.ends_with("has no address on network rail7")));
+}
+
+#[test]
+fn json_has_every_field() {
+    let report: serde_json::Value = serde_json::from_str(&json(&findings(&good())).unwrap()).unwrap();
+    assert_eq!(report["worst"], "ok");
+    assert_eq!(
+        report["findings"][0],
+        serde_json::json!({
+            "level": "ok", "about": "dns", "fix": null,
+            "message": "search path: vision.svc.cluster.local cluster.local; ndots: 5",
+        })
+    );
+}

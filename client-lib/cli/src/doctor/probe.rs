@@ -1,0 +1,77 @@
+//! What the network does with packets to a peer: a connection, and the size that passes.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::time::timeout;
+
+use super::facts::{Mtu, Route};
+
+/// So long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So long a peer may take to say that nobody listens.
+const ECHO: Duration = Duration::from_millis(500);
+/// How often each is tried: hosts limit how often they say so.
+const TRIES: u16 = 2;
+/// Where nobody listens, as traceroute has it.
+const CLOSED_PORT: u16 = 33434;
+/// The greatest packet to be tried: jumbo frames have at most so much, and the loopback interface needs no trial.
+pub(super) const MOST: u32 = 9216;
+
+/// How long a connection takes, which is a round trip.
+pub(super) async fn connect(peer: SocketAddr, source: IpAddr) -> io::Result<Duration> {
+    let socket = if peer.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.bind((source, 0).into())?;
+    let start = Instant::now();
+    match timeout(PATIENCE, socket.connect(peer)).await {
+        Ok(stream) => stream.map(|_| start.elapsed()),
+        Err(_) => Err(ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Whether a packet as large as the route allows gets to a peer in one piece.
+///
+/// A datagram to a port where nobody listens is answered by an ICMP message, of which the socket hears as a refusal. Linux
+/// forbids routers to fragment datagrams (`IP_PMTUDISC_WANT`, its default), so that a large one that is answered got there whole.
+pub(super) async fn size(peer: IpAddr, route: &Route) -> Option<Mtu> {
+    let mtu = route.mtu.or(route.interface_mtu)?.min(MOST);
+    match echo(peer, route.source, mtu).await {
+        Ok(true) => Some(Mtu::Passes(mtu)),
+        Ok(false) => match known_mtu(peer, route.source) {
+            // A router has told the kernel just now.
+            Some(smaller) if smaller < mtu => Some(Mtu::Smaller(smaller)),
+            _ if echo(peer, route.source, 128).await.ok()? => Some(Mtu::Lost(mtu)),
+            _ => Some(Mtu::Silent(mtu)),
+        },
+        Err(_) => None,
+    }
+}
+
+/// Whether a packet of this size, headers included, is answered.
+async fn echo(peer: IpAddr, source: IpAddr, size: u32) -> io::Result<bool> {
+    let headers = if peer.is_ipv4() { 28 } else { 48 };
+    let packet = vec![0; (size as usize).saturating_sub(headers)];
+    for attempt in 0..TRIES {
+        let socket = UdpSocket::bind((source, 0)).await?;
+        socket.connect((peer, CLOSED_PORT + attempt)).await?;
+        match socket.send(&packet).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(true),
+            Err(error) => return Err(error),
+        }
+        match timeout(ECHO, socket.recv(&mut [0])).await {
+            Ok(Ok(_)) => return Ok(true),
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return Ok(true),
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+    Ok(false)
+}
+
+/// The MTU of the way to a peer, as the kernel knows it now.
+fn known_mtu(peer: IpAddr, source: IpAddr) -> Option<u32> {
+    let route = multinet_client::nic::route_to(peer).ok()?;
+    route.mtu.filter(|_| route.source == source)
+}

@@ -1,0 +1,91 @@
+//! Findings, and how they are written.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    /// As it has to be.
+    Ok,
+    /// Good to know.
+    Note,
+    /// Works, but not as well as it might, or not for long.
+    Warning,
+    /// Does not work.
+    Problem,
+}
+
+/// One thing that was found. Each text is one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) level: Level,
+    /// What it is about: dns, service, endpoint, network, peer, memory or rdma.
+    pub(super) about: &'static str,
+    pub(super) message: String,
+    /// What to do about it.
+    pub(super) fix: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn new(level: Level, about: &'static str, message: impl Into<String>) -> Self {
+        Self { level, about, message: message.into(), fix: None }
+    }
+
+    pub(super) fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        })
+    }
+}
+
+/// Lines for people.
+pub(super) fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { level, about, message, fix } in findings {
+        text.push_str(&format!("{level:<8} {about:<9} {message}\n"));
+        if let Some(fix) = fix {
+            text.push_str(&format!("{:<8} {:<9} fix: {fix}\n", "", ""));
+        }
+    }
+    let count = |wanted: Level| findings.iter().filter(|finding| finding.level == wanted).count();
+    let (problems, warnings) = (count(Level::Problem), count(Level::Warning));
+    text.push_str(&format!("{}, {}\n", plural(problems, "problem"), plural(warnings, "warning")));
+    text
+}
+
+/// One object for programs. The field names are documented in `multinet doctor --help`, and stay.
+pub(super) fn json(findings: &[Finding]) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        worst: Level,
+        findings: &'a [Finding],
+    }
+    let report = Report { worst: worst(findings), findings };
+    Ok(serde_json::to_string_pretty(&report)? + "\n")
+}
+
+/// The worst level.
+pub(super) fn worst(findings: &[Finding]) -> Level {
+    findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
+}
+
+fn plural(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}

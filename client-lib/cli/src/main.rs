@@ -1,0 +1,18 @@
+//! The `multinet` command line: reads the flags, then [`app`] takes over.
+
+#![forbid(unsafe_code)]
+
+mod app;
+mod bench;
+mod common;
+mod completions;
+mod doctor;
+mod output;
+mod resolve;
+mod transfer;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    app::main()
+}

@@ -1,0 +1,57 @@
+//! Standard output, whose reader may go away at any moment.
+
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Whoever read our output reads no more: `multinet resolve … | head -1`. Ends the program, quietly and with 0.
+#[derive(Debug)]
+pub(crate) struct PipeClosed;
+
+impl std::fmt::Display for PipeClosed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads standard output any more")
+    }
+}
+
+impl std::error::Error for PipeClosed {}
+
+/// Writes to standard output, at once.
+///
+/// # Errors
+///
+/// [`PipeClosed`], or what went wrong.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => PipeClosed.into(),
+        _ => anyhow::Error::new(error).context("cannot write to standard output"),
+    })
+}
+
+/// Completes when nobody reads standard output any more; never, if it is a file.
+///
+/// Whoever prints only now and then would otherwise find out at its next line, which may never come.
+pub(crate) async fn closed() -> PipeClosed {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // Not on the runtime's threads, which it would occupy to the end.
+    std::thread::spawn(move || {
+        let stdout = io::stdout();
+        // Errors and hang-ups are reported without being asked for.
+        let mut wanted = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        while matches!(poll(&mut wanted, PollTimeout::NONE), Err(Errno::EINTR)) {}
+        let _ = tell.send(());
+    });
+    match told.await {
+        Ok(()) => PipeClosed,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Tells people something that is no result, on standard error.
+pub(crate) fn note(message: &str) {
+    // With standard error closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "multinet: {}", message.replace('\n', " "));
+}

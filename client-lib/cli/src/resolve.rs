@@ -1,0 +1,224 @@
+//! `multinet resolve`: what DNS knows of a service, once or as it changes.
+
+mod change;
+mod table;
+mod view;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use futures::StreamExt as _;
+use multinet_client::{Change, Endpoint, ResolveError, Resolved, Resolver};
+
+use crate::common::DnsArgs;
+use crate::output::{self, note, print};
+use change::differences;
+use table::Table;
+
+/// What to look up.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct ResolveArgs {
+    /// Name of the service, such as infer.vision.svc.multinet, or of one of its networks, such as
+    /// rail0._net.infer.vision.svc.multinet
+    name: String,
+
+    /// Name of a port of the service, or a number [default: all named ports]
+    ///
+    /// With a number only addresses are asked for, as `dig NAME` would: nothing else is known of them then.
+    port: Option<String>,
+
+    /// How results are written
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+
+    /// Go on, and print what changes
+    ///
+    /// In the table, new endpoints are marked with +, gone ones with -, changed ones with ~.
+    #[arg(short, long)]
+    watch: bool,
+
+    /// Only addresses on the network with this alias, such as rail0
+    #[arg(long, value_name = "ALIAS", env = "MULTINET_NETWORK", help_heading = "Network")]
+    network: Option<String>,
+
+    #[command(flatten)]
+    dns: DnsArgs,
+}
+
+const HELP: &str = "\
+One row is one address of an endpoint; what is not known is a dash. --output json prints one object:
+  {\"name\", \"ttlSeconds\", \"endpoints\": [{\"host\", \"target\", \"port\", \"node\", \"zone\",
+    \"pod\": {\"namespace\", \"name\", \"uid\"},
+    \"addresses\": [{\"ip\", \"network\", \"interface\", \"mac\", \"rdmaDevices\", \"pci\", \"numa\"}]}]}
+and with --watch one object per line and change, what is not known being null:
+  {\"change\": \"added\" | \"removed\" | \"changed\", \"endpoint\": {…}}
+  {\"change\": \"held\" | \"recovered\" | \"lost\", \"error\"}   DNS fails and the last endpoints are kept;
+                                                       it answers again; there are no endpoints
+
+Examples:
+  multinet resolve infer.vision.svc.multinet
+  multinet resolve infer.vision.svc.multinet rdma --output json | jq -r '.endpoints[].addresses[].ip'
+  multinet resolve --server 127.0.0.1:5353 --watch infer.vision.svc.multinet.cluster.local rdma
+
+Exit status: 0 if there are endpoints; 1 if there are none, or DNS fails; 2 if the command line or
+resolv.conf cannot be used.";
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Aligned columns, for people
+    Table,
+    /// JSON, for programs
+    Json,
+}
+
+/// Looks up, and prints.
+pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
+    let resolver = args.dns.resolver()?;
+    // The library's word for all named ports.
+    let port = args.port.as_deref().unwrap_or("*");
+    let filter = Filter { name: &args.name, alias: args.network.as_deref() };
+    if args.watch {
+        return follow(&resolver, &filter, port, args.output).await;
+    }
+    let resolved = resolver.resolve(&args.name, port).await.map_err(|error| in_words(error, port))?;
+    let resolved = filter.apply(resolved)?;
+    match args.output {
+        Output::Table => print(&Table::default().text(&resolved.endpoints))?,
+        Output::Json => print(&view::once(&resolved)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints changes until nobody reads them any more.
+async fn follow(
+    resolver: &Resolver,
+    filter: &Filter<'_>,
+    port: &str,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let mut watch = resolver.watch(filter.name, port);
+    let mut printer = Printer { output, table: Table::default(), last: Vec::new() };
+    let reader_gone = output::closed();
+    tokio::pin!(reader_gone);
+    loop {
+        let change = tokio::select! {
+            change = watch.next() => change,
+            gone = &mut reader_gone => return Err(gone.into()),
+        };
+        match change {
+            Some(Change::Lost { error }) if error.is_permanent() => return Err(error.into()),
+            Some(Change::Lost { error }) => {
+                printer.endpoints(Vec::new())?;
+                printer.state("lost", Some(&in_words(error, port).to_string()))?;
+            }
+            Some(Change::Endpoints(resolved)) => match filter.apply(resolved) {
+                Ok(resolved) => printer.endpoints(resolved.endpoints)?,
+                Err(error) => {
+                    printer.endpoints(Vec::new())?;
+                    printer.state("lost", Some(&error.to_string()))?;
+                }
+            },
+            Some(Change::Held { error, .. }) => printer.state("held", Some(&error.to_string()))?,
+            Some(Change::Recovered) => printer.state("recovered", None)?,
+            Some(_) => {}
+            // It never ends.
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Writes changes, and knows what it has written.
+struct Printer {
+    output: Output,
+    table: Table,
+    last: Vec<Endpoint>,
+}
+
+impl Printer {
+    fn endpoints(&mut self, now: Vec<Endpoint>) -> anyhow::Result<()> {
+        let changes = differences(&self.last, &now);
+        let text = match self.output {
+            Output::Table => self.table.changes(&changes),
+            Output::Json => view::changes(&changes)?,
+        };
+        drop(changes);
+        self.last = now;
+        if text.is_empty() { Ok(()) } else { print(&text) }
+    }
+
+    /// People read this between the rows, but it is none.
+    fn state(&self, change: &str, error: Option<&str>) -> anyhow::Result<()> {
+        match (self.output, error) {
+            (Output::Json, _) => print(&view::state(change, error)?)?,
+            (Output::Table, Some(error)) if change == "held" => {
+                note(&format!("DNS fails, the last endpoints are kept: {error}"));
+            }
+            (Output::Table, Some(error)) => note(error),
+            (Output::Table, None) => note("DNS answers again"),
+        }
+        Ok(())
+    }
+}
+
+/// Which addresses are wanted.
+struct Filter<'a> {
+    name: &'a str,
+    alias: Option<&'a str>,
+}
+
+impl Filter<'_> {
+    fn apply(&self, mut resolved: Resolved) -> Result<Resolved, NotThere> {
+        let Some(alias) = self.alias else { return Ok(resolved) };
+        let addresses = resolved.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        let known: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
+        for endpoint in &mut resolved.endpoints {
+            endpoint.addresses.retain(|address| address.network.as_deref() == Some(alias));
+        }
+        resolved.endpoints.retain(|endpoint| !endpoint.addresses.is_empty());
+        match resolved.endpoints.is_empty() {
+            false => Ok(resolved),
+            true => Err(NotThere { name: self.name.to_owned(), alias: alias.to_owned(), known }),
+        }
+    }
+}
+
+/// No address on the network that was asked for.
+#[derive(Debug)]
+struct NotThere {
+    name: String,
+    alias: String,
+    known: BTreeSet<String>,
+}
+
+impl std::fmt::Display for NotThere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, alias, known } = self;
+        if known.is_empty() {
+            return write!(
+                f,
+                "DNS does not say which networks the addresses of {name} are on: ask for the port by its name, or for \
+                 {alias}._net.{name}"
+            );
+        }
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        write!(f, "{name} has no address on network {alias}, only on {}", known.join(", "))
+    }
+}
+
+impl std::error::Error for NotThere {}
+
+/// The library's message, except where it is about `*`, which nobody has typed.
+fn in_words(error: ResolveError, port: &str) -> anyhow::Error {
+    match error {
+        ResolveError::NoSuchPort { name, .. } if port == "*" => {
+            anyhow::anyhow!("{name} exists, but has no named ports: give a port's number")
+        }
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

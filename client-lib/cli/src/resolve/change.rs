@@ -1,0 +1,38 @@
+//! What differs between two sets of endpoints. Pure.
+
+use std::collections::BTreeMap;
+
+use multinet_client::Endpoint;
+
+/// What has happened to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Added,
+    Removed,
+    Changed,
+}
+
+/// An endpoint as it is now, or was last.
+pub(super) type Difference<'a> = (Kind, &'a Endpoint);
+
+/// What makes an endpoint the same one: a pod that follows another under the same name and address is another.
+type Key<'a> = (&'a str, u16, Option<&'a str>);
+
+/// The differences: first what is gone, then what is new or changed, each in the order of the endpoints.
+pub(super) fn differences<'a>(before: &'a [Endpoint], after: &'a [Endpoint]) -> Vec<Difference<'a>> {
+    let old: BTreeMap<Key<'_>, &Endpoint> = before.iter().map(|endpoint| (key(endpoint), endpoint)).collect();
+    let new: BTreeMap<Key<'_>, &Endpoint> = after.iter().map(|endpoint| (key(endpoint), endpoint)).collect();
+    let gone = before.iter().filter(|endpoint| !new.contains_key(&key(endpoint)));
+    let there = after.iter().filter_map(|endpoint| match old.get(&key(endpoint)) {
+        None => Some((Kind::Added, endpoint)),
+        Some(last) if *last != endpoint => Some((Kind::Changed, endpoint)),
+        Some(_) => None,
+    });
+    gone.map(|endpoint| (Kind::Removed, endpoint)).chain(there).collect()
+}
+
+fn key(endpoint: &Endpoint) -> Key<'_> {
+    let pod = endpoint.pod.as_ref();
+    let identity = pod.and_then(|pod| pod.uid.as_deref().or(pod.name.as_deref()));
+    (&endpoint.target, endpoint.port, identity)
+}

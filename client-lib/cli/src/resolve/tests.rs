@@ -1,0 +1,95 @@
+//! Tables and changes, as they are written.
+
+use multinet_client::EndpointAddress;
+use serde_json::{Value, json};
+
+use super::change::Kind;
+use super::*;
+
+/// An endpoint of which only its addresses are known.
+async fn endpoint(host: &str, port: u16, ips: &[&str]) -> Endpoint {
+    // Endpoints come from a resolver only, which knows addresses without asking anybody.
+    let resolver = Resolver::builder().servers(["127.0.0.1:1".parse().unwrap()]).build().unwrap();
+    let resolved = resolver.resolve("127.0.0.1", "1").await.unwrap();
+    let mut endpoint = resolved.endpoints.into_iter().next().unwrap();
+    endpoint.host = host.to_owned();
+    endpoint.target = format!("{host}.infer.vision.svc.multinet.cluster.local");
+    endpoint.port = port;
+    endpoint.addresses = ips.iter().map(|ip| EndpointAddress::new(ip.parse().unwrap())).collect();
+    endpoint
+}
+
+async fn rail0(host: &str, ip: &str) -> Endpoint {
+    let mut endpoint = endpoint(host, 18515, &[ip]).await;
+    let address = &mut endpoint.addresses[0];
+    address.network = Some("rail0".to_owned());
+    address.rdma_devices = vec!["mlx5_2".to_owned(), "mlx5_3".to_owned()];
+    address.numa = Some(1);
+    endpoint.node = Some("gpu-1".to_owned());
+    endpoint
+}
+
+#[tokio::test]
+async fn columns_are_aligned_and_what_is_unknown_is_a_dash() {
+    let endpoints = [endpoint("a", 1, &["10.0.0.1", "fd00::1"]).await, rail0("long-host", "10.0.0.2").await];
+    assert_eq!(
+        Table::default().text(&endpoints),
+        "\
+HOST       ADDRESS   NETWORK  PORT   RDMA           NUMA  PCI  NODE   ZONE  POD
+a          10.0.0.1  -        1      -              -     -    -      -     -
+a          fd00::1   -        1      -              -     -    -      -     -
+long-host  10.0.0.2  rail0    18515  mlx5_2,mlx5_3  1     -    gpu-1  -     -
+"
+    );
+}
+
+#[tokio::test]
+async fn changes_are_marked_and_stand_below_one_another() {
+    let (a, b) = (rail0("a", "10.0.0.1").await, rail0("b", "10.0.0.2").await);
+    let mut moved = b.clone();
+    moved.node = None;
+    let mut table = Table::default();
+    let first = [a.clone(), b];
+    assert_eq!(
+        table.changes(&differences(&[], &first)),
+        "  HOST  ADDRESS   NETWORK  PORT   RDMA           NUMA  PCI  NODE   ZONE  POD\n\
+         + a     10.0.0.1  rail0    18515  mlx5_2,mlx5_3  1     -    gpu-1  -     -\n\
+         + b     10.0.0.2  rail0    18515  mlx5_2,mlx5_3  1     -    gpu-1  -     -\n"
+    );
+    let second = [moved];
+    assert_eq!(
+        table.changes(&differences(&first, &second)),
+        "- a     10.0.0.1  rail0    18515  mlx5_2,mlx5_3  1     -    gpu-1  -     -\n\
+         ~ b     10.0.0.2  rail0    18515  mlx5_2,mlx5_3  1     -    -      -     -\n"
+    );
+    assert_eq!(table.changes(&differences(&second, &second)), "");
+}
+
+#[tokio::test]
+async fn a_port_more_and_an_address_less() {
+    let before = [endpoint("a", 1, &["10.0.0.1", "10.1.0.1"]).await];
+    let after = [endpoint("a", 1, &["10.0.0.1"]).await, endpoint("a", 2, &["10.0.0.1"]).await];
+    let found: Vec<(Kind, u16)> =
+        differences(&before, &after).into_iter().map(|(kind, endpoint)| (kind, endpoint.port)).collect();
+    assert_eq!(found, [(Kind::Changed, 1), (Kind::Added, 2)]);
+}
+
+#[tokio::test]
+async fn json_has_every_field_and_a_line_per_change() {
+    let endpoints = [rail0("a", "10.0.0.1").await];
+    let text =
+        view::changes(&differences(&endpoints, &[])).unwrap() + &view::state("lost", Some("why")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let address = json!({
+        "ip": "10.0.0.1", "network": "rail0", "interface": null, "mac": null,
+        "rdmaDevices": ["mlx5_2", "mlx5_3"], "pci": null, "numa": 1,
+    });
+    let endpoint = json!({
+        "host": "a", "target": "a.infer.vision.svc.multinet.cluster.local", "port": 18515,
+        "node": "gpu-1", "zone": null, "pod": null, "addresses": [address],
+    });
+    assert_eq!(
+        lines,
+        [json!({"change": "removed", "endpoint": endpoint}), json!({"change": "lost", "error": "why"})]
+    );
+}

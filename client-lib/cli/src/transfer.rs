@@ -1,0 +1,137 @@
+//! `multinet send` and `multinet recv`: a file or a stream from one pod to another, over the same path as any frame.
+//!
+//! ```text
+//!   source (a thread: reads, hashes) ──> send ── frames, one key, at least once ──> recv ──> sink (a thread: puts in order, writes,
+//!                                                                                           hashes, then acknowledges)
+//! ```
+//!
+//! Each frame says where in the transfer it belongs ([`header`]); the last one has no payload, but the size and the SHA-256 of all. The
+//! receiver acknowledges a frame when it has been written, and the last one if size and checksum are right: what it refuses, the library
+//! reports to the sender, which is how the sender learns that something is wrong. A transfer is known by the sender's
+//! session.
+//!
+//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`; one that is started in its place, in the same
+//! folder, goes on from there, as the sender keeps everything that has not been acknowledged.
+
+mod header;
+mod progress;
+mod recv;
+mod reorder;
+mod send;
+mod sink;
+mod source;
+mod taker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use ring::digest::Digest;
+
+use crate::common::{ConnectArgs, ListenArgs};
+
+/// What to send.
+#[derive(Args, Debug)]
+#[command(after_help = SEND_EXAMPLES)]
+pub(crate) struct SendArgs {
+    /// Service whose endpoint receives, or the address of one, with or without a port. Of several endpoints one gets everything
+    name: String,
+
+    /// Port: the name of a service port, or a number [default: 18515]. Where it is left out, a file is named by --file
+    port: Option<String>,
+
+    /// File to send; - is standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    source: PathBuf,
+
+    /// File to send, where no port is given
+    #[arg(short, long, value_name = "FILE", conflicts_with = "source")]
+    file: Option<PathBuf>,
+
+    /// Bytes in a frame; no more than the receiver's --frame-size
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    frame_size: u32,
+
+    /// How long to wait for a receiver, at the beginning and when it has gone
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    wait: u64,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  multinet send infer.vision.svc.multinet rdma model.safetensors
+  multinet send 192.168.100.7:18515 --file model.safetensors
+  tar -c data | multinet send 192.168.100.7
+
+Both sides print the size and the SHA-256 of what they have seen. The exit status is 0 only if the receiver has
+written all of it and the two agree.";
+
+/// What to receive.
+#[derive(Args, Debug)]
+#[command(after_help = RECV_EXAMPLES)]
+pub(crate) struct RecvArgs {
+    /// Port to listen on
+    #[arg(short, long, default_value_t = 18515)]
+    port: u16,
+
+    /// File to write; it appears when it is complete. - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+
+    /// Go on with the next transfer, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+
+    /// Largest frame to take, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    frame_size: u32,
+
+    /// How long to wait for a sender that has gone in the middle of a transfer
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    wait: u64,
+
+    #[command(flatten)]
+    listen: ListenArgs,
+}
+
+const RECV_EXAMPLES: &str = "\
+Examples:
+  multinet recv -o model.safetensors
+  multinet recv | tar -x
+
+A receiver that dies and is started again in the same folder goes on with FILE.*.part where it was.";
+
+/// What has been sent, or received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Summary {
+    bytes: u64,
+    sha256: String,
+}
+
+/// Sends.
+pub(crate) async fn send(args: SendArgs) -> anyhow::Result<ExitCode> {
+    send::run(args).await
+}
+
+/// Receives.
+pub(crate) async fn recv(args: RecvArgs) -> anyhow::Result<ExitCode> {
+    recv::run(args).await
+}
+
+impl Summary {
+    fn new(bytes: u64, digest: &Digest) -> Self {
+        let sha256 = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { bytes, sha256 }
+    }
+
+    /// The same line on both sides but for the first word, so that people can compare.
+    fn line(&self, did: &str, took: Duration) -> String {
+        let mebibytes = self.bytes as f64 / f64::from(1 << 20) / took.as_secs_f64().max(1e-9);
+        let Self { bytes, sha256 } = self;
+        format!("{did} {bytes} bytes, SHA-256 {sha256}, {mebibytes:.1} MiB/s\n")
+    }
+}

@@ -1,0 +1,99 @@
+//! `multinet recv`: listens, and hands frames to the thread that writes them.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc as channel;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use multinet_client::{Listener, Received};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::RecvArgs;
+use super::taker::{Outcome, Taker};
+use crate::output::print;
+
+/// How long senders have to hear what has become of their frames before the connections are closed.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How often the writing thread looks whether the sender is still there.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
+    let listener = args.listen.listener()?.port(args.port).frame_size(args.frame_size).bind().await?;
+    let listener = Arc::new(listener);
+    for address in listener.local_addresses() {
+        tell(&format!("listening on {address}"));
+    }
+    let is_stdout = args.output == Path::new("-");
+    let (mut outcomes, inbox) = start(&args, Arc::clone(&listener))?;
+    loop {
+        let outcome = tokio::select! {
+            // The thread has ended only if it has said so.
+            received = listener.recv() => { let _ = inbox.send(received?); continue }
+            outcome = outcomes.recv() => outcome.context("the writing thread has ended")?,
+        };
+        match outcome {
+            Outcome::Done { summary, took } => {
+                let line = summary.line("received", took);
+                if is_stdout { tell(line.trim_end()) } else { print(&line)? }
+                if !args.keep {
+                    goodbye(&listener).await;
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            Outcome::Failed(error) if args.keep => tell(&format!("multinet: {error:#}")),
+            Outcome::Failed(error) => {
+                goodbye(&listener).await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Starts the writing thread: disks and pipes may take their time. Senders' credits bound what waits for it.
+fn start(
+    args: &RecvArgs,
+    listener: Arc<Listener>,
+) -> anyhow::Result<(mpsc::UnboundedReceiver<Outcome>, channel::Sender<Received>)> {
+    let (inbox, frames) = channel::channel();
+    let (say, outcomes) = mpsc::unbounded_channel();
+    let mut taker = Taker::new(args.output.clone(), Duration::from_secs(args.wait));
+    let keep = args.keep;
+    std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
+        loop {
+            let outcome = match frames.recv_timeout(LOOK) {
+                Ok(received) => taker.take(received),
+                Err(channel::RecvTimeoutError::Timeout) => taker.look(listener.statistics().connections > 0),
+                Err(channel::RecvTimeoutError::Disconnected) => return,
+            };
+            if let Some(outcome) = outcome
+                && (say.send(outcome).is_err() || !keep)
+            {
+                return;
+            }
+        }
+    })?;
+    Ok((outcomes, inbox))
+}
+
+/// Waits until the senders have gone, refusing what they still send.
+async fn goodbye(listener: &Listener) {
+    let gone = async {
+        while listener.statistics().connections > 0 {
+            tokio::select! {
+                refused = listener.recv() => drop(refused),
+                () = sleep(Duration::from_millis(10)) => {}
+            }
+        }
+    };
+    let _ = timeout(GOODBYE, gone).await;
+}
+
+/// Standard output may be the transfer itself.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,118 @@
+//! Puts the parts of a transfer in order. Pure.
+//!
+//! The library keeps the order of a key's frames as long as their receiver lives, so that there is little to do; but a frame that is sent again
+//! after a failure is not promised any.
+
+use std::collections::BTreeMap;
+
+/// Parts that have come too early wait in here, few of them.
+#[derive(Debug)]
+pub(super) struct Reorder<T> {
+    /// How much is in order.
+    next: u64,
+    /// By offset: length, and the part itself.
+    early: BTreeMap<u64, (u64, T)>,
+    limit: usize,
+}
+
+/// What to do with a part.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ready<T> {
+    /// Write it, without so many bytes at its beginning, which are there already.
+    Write { part: T, skip: u64 },
+    /// All of it is there already.
+    Repeat(T),
+}
+
+/// More parts have come too early than may wait: one before them is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+impl<T> Reorder<T> {
+    /// With so much in order already, and room for so many parts that come too early.
+    pub(super) fn new(next: u64, limit: usize) -> Self {
+        Self { next, early: BTreeMap::new(), limit }
+    }
+
+    /// How much is in order.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether parts wait for one before them.
+    pub(super) fn has_gap(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// A part has come. Everything [`ready`](Self::ready) is to be taken before the next comes.
+    pub(super) fn insert(&mut self, offset: u64, length: u64, part: T) -> Result<(), TooMany> {
+        if self.early.len() > self.limit {
+            return Err(TooMany);
+        }
+        // One of the same offset is the same part: the library does not give one frame twice to the same process.
+        self.early.insert(offset, (length, part));
+        Ok(())
+    }
+
+    /// The next part that waits for nothing.
+    pub(super) fn ready(&mut self) -> Option<Ready<T>> {
+        let first = self.early.first_entry().filter(|first| *first.key() <= self.next)?;
+        let (offset, (length, part)) = first.remove_entry();
+        let end = offset.saturating_add(length);
+        if offset < self.next && end <= self.next {
+            return Some(Ready::Repeat(part));
+        }
+        let skip = self.next - offset;
+        self.next = end;
+        Some(Ready::Write { part, skip })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written of parts `(offset, length)` that come in this order, as `offset+skip`; `r` for repeats.
+    fn written(start: u64, parts: &[(u64, u64)]) -> String {
+        let mut reorder = Reorder::new(start, 3);
+        let mut said = Vec::new();
+        for &(offset, length) in parts {
+            if reorder.insert(offset, length, offset).is_err() {
+                said.push("full".to_owned());
+                break;
+            }
+            while let Some(ready) = reorder.ready() {
+                said.push(match ready {
+                    Ready::Write { part, skip } => format!("{part}+{skip}"),
+                    Ready::Repeat(part) => format!("r{part}"),
+                });
+            }
+        }
+        format!("{} = {}{}", said.join(" "), reorder.next(), if reorder.has_gap() { " gap" } else { "" })
+    }
+
+    #[test]
+    fn parts_are_written_in_order() {
+        let cases: [(u64, &[(u64, u64)], &str); 9] = [
+            (0, &[(0, 4), (4, 4), (8, 0)], "0+0 4+0 8+0 = 8"),
+            (0, &[(4, 4), (0, 4)], "0+0 4+0 = 8"),
+            (0, &[(8, 0), (4, 4), (0, 4)], "0+0 4+0 8+0 = 8"),
+            (0, &[(0, 4), (0, 4), (4, 4)], "0+0 r0 4+0 = 8"),
+            (6, &[(0, 4), (4, 4), (8, 4)], "r0 4+2 8+0 = 12"),
+            (8, &[(4, 4), (8, 0)], "r4 8+0 = 8"),
+            (0, &[(0, 0)], "0+0 = 0"),
+            (0, &[(4, 4), (8, 4)], " = 0 gap"),
+            (0, &[(4, 4), (8, 4), (12, 4), (16, 4), (20, 4)], "full = 0 gap"),
+        ];
+        for (start, parts, expected) in cases {
+            assert_eq!(written(start, parts), expected, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn offsets_of_liars_do_not_overflow() {
+        assert_eq!(written(0, &[(u64::MAX, 9)]), " = 0 gap");
+        assert_eq!(written(7, &[(0, u64::MAX)]), format!("0+7 = {}", u64::MAX));
+        assert_eq!(written(u64::MAX, &[(u64::MAX - 1, 9)]), format!("r{} = {}", u64::MAX - 1, u64::MAX));
+    }
+}

@@ -1,0 +1,103 @@
+//! The command line of the real binary: help, mistakes, completions, manual pages. What needs a DNS server is in `tests/client/`.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// Every subcommand.
+const SUBCOMMANDS: [&str; 7] = ["resolve", "doctor", "bench", "send", "recv", "completions", "man"];
+
+fn multinet(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_multinet"));
+    let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_"));
+    for (name, _) in ours {
+        command.env_remove(name);
+    }
+    command.env_remove("RUST_LOG").stdin(Stdio::null()).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Checks that a command line was refused: status 2, and one line that holds `needle`.
+fn check_refused(arguments: &[&str], needle: &str) {
+    let output = multinet(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+    assert!(stderr.starts_with("multinet: ") && stderr.contains(needle), "{arguments:?}: {stderr}");
+}
+
+#[test]
+fn help_names_every_subcommand_and_fits_a_terminal() {
+    let help = text(&multinet(&["--help"]).stdout);
+    for subcommand in SUBCOMMANDS {
+        assert!(help.contains(&format!("\n  {subcommand} ")), "{subcommand} is not in\n{help}");
+        let output = multinet(&[subcommand, "--help"]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{subcommand}");
+        let help = text(&output.stdout);
+        let wide = help.lines().find(|line| line.chars().count() > 120);
+        assert_eq!(wide, None, "{subcommand}");
+    }
+    let version = text(&multinet(&["--version"]).stdout);
+    assert_eq!(version, concat!("multinet ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn mistakes_are_named_in_one_line() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["frob"], "unrecognized subcommand 'frob'"),
+        (&["resolve"], "<NAME>"),
+        (&["resolve", "a", "--frob"], "--frob"),
+        (&["resolve", "a", "--server", "dns.example"], "write an address as 10.96.0.10"),
+        (&["resolve", "a b", "--server", "127.0.0.1"], "\"a b\" is not the name of a service"),
+        (&["resolve", "a", "--resolv-conf", "/nonexistent"], "cannot use /nonexistent"),
+        (&["doctor", "a", "70000", "--server", "127.0.0.1:1"], "\"70000\" is not a port"),
+    ];
+    for (arguments, needle) in cases {
+        check_refused(arguments, needle);
+    }
+    let nothing = multinet(&[]);
+    assert!(nothing.status.code() == Some(2) && text(&nothing.stderr).contains("Usage: multinet"));
+    check_refused(&["resolve", "a", "--log-level", "a=b=c"], "--log-level");
+}
+
+#[test]
+fn shells_complete() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = multinet(&["completions", shell]);
+        assert!(output.status.success(), "{shell}");
+        assert!(text(&output.stdout).contains("resolv-conf"), "{shell}");
+    }
+    check_refused(&["completions", "cmd"], "possible values: bash");
+    let script = text(&multinet(&["completions", "bash"]).stdout);
+    let check = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
+    assert!(check.success());
+}
+
+#[test]
+fn there_is_a_manual_page_for_each_subcommand() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = multinet(&["man", folder.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(page("multinet.1").contains(".TH multinet 1"));
+    for subcommand in SUBCOMMANDS {
+        assert!(page(&format!("multinet-{subcommand}.1")).contains(".SH SYNOPSIS"), "{subcommand}");
+    }
+    let output = multinet(&["man", "/nonexistent"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("multinet: cannot write manual pages into /nonexistent: "));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    // Long enough not to fit into the pipe.
+    let script = format!(
+        "{} completions zsh | head -c 1; exit ${{PIPESTATUS[0]}}",
+        PathBuf::from(env!("CARGO_BIN_EXE_multinet")).display()
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}

@@ -1,0 +1,123 @@
+//! `multinet bench`.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::support::{Says, Server, run, text};
+
+const BANDWIDTH: &str = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
+
+fn server() -> Server {
+    Server::start(&["bench", "server"], 0, Says::Stdout)
+}
+
+fn client(server: &Server, arguments: &[&str]) -> Output {
+    let address = server.address.to_string();
+    let output = run(&[&["bench", "client", &address], arguments].concat(), b"");
+    assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    assert!(output.status.success());
+    output
+}
+
+/// The numbers below the header.
+fn rows(output: &Output, header: &str) -> Vec<Vec<f64>> {
+    let mut lines = text(&output.stdout).lines();
+    assert!(lines.any(|line| line == header), "{}", text(&output.stdout));
+    let rows = lines.take_while(|line| !line.starts_with('-'));
+    rows.map(|row| row.split_whitespace().map(|number| number.parse().unwrap()).collect()).collect()
+}
+
+#[test]
+fn bandwidth_in_perftests_columns() {
+    let server = server();
+    let output = client(&server, &["-n", "200", "-s", "4096"]);
+    let rows = rows(&output, BANDWIDTH);
+    let [bytes, iterations, peak, average, rate] = rows[0][..] else { panic!("{rows:?}") };
+    assert_eq!((rows.len(), bytes, iterations), (1, 4096.0, 200.0));
+    assert!(average > 0.0 && peak >= average && rate > 0.0, "{rows:?}");
+    assert!((average - rate * 1e6 * 4096.0 / 1_048_576.0).abs() / average < 0.05, "{rows:?}");
+}
+
+#[test]
+fn all_sizes_and_several_clients_at_once() {
+    let server = server();
+    let other = std::thread::spawn({
+        let address = server.address.to_string();
+        move || run(&["bench", "client", &address, "-n", "100"], b"")
+    });
+    let rows = rows(&client(&server, &["-a", "-n", "5"]), BANDWIDTH);
+    let sizes: Vec<f64> = rows.iter().map(|row| row[0]).collect();
+    let expected: Vec<f64> = (1..=23).map(|power| f64::from(1 << power)).collect();
+    assert_eq!(sizes, expected);
+    assert!(other.join().unwrap().status.success());
+}
+
+#[test]
+fn iterations_count_for_each_connection() {
+    let server = server();
+    let output = client(&server, &["-n", "50", "-q", "4", "-t", "2", "--report_gbits", "-s", "1000"]);
+    let rows = rows(&output, &BANDWIDTH.replace("MiB", "Gb"));
+    assert_eq!((rows[0][0], rows[0][1]), (1000.0, 200.0));
+}
+
+#[test]
+fn json_after_a_time() {
+    let server = server();
+    let output = client(&server, &["-D", "1", "-o", "json", "-s", "65536"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = &document["results"][0];
+    assert_eq!(result["MsgSize"], 65_536);
+    let messages = result["n_iterations"].as_f64().unwrap();
+    let rate = result["MsgRate"].as_f64().unwrap() * 1e6;
+    let took = messages / rate;
+    assert!((0.9..5.0).contains(&took), "{document}");
+    assert_eq!(document["test_info"]["peers"], 1);
+}
+
+#[test]
+fn latency_is_half_the_time_there_and_back() {
+    let server = server();
+    let header = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
+                  99% percentile[usec]   99.9% percentile[usec] ";
+    for (arguments, sizes) in [(&["-s", "64"][..], 1), (&["-a"], 23)] {
+        let rows = rows(&client(&server, &[&["--latency", "-n", "20"], arguments].concat()), header);
+        assert_eq!(rows.len(), sizes);
+        for row in &rows {
+            let [_, iterations, min, max, typical, average, _, most, _] = row[..] else { panic!("{row:?}") };
+            assert!(iterations == 20.0 && 0.0 < min && min <= typical && typical <= max && min <= average, "{row:?}");
+            assert!(most <= max, "{row:?}");
+        }
+    }
+    // The server has heard that the clients wanted no more echoes, and has nothing to complain about.
+    server.interrupt();
+    let output = server.output();
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn the_server_counts_and_ends_quietly() {
+    let server = server();
+    client(&server, &["-n", "30", "-s", "100"]);
+    client(&server, &["-n", "20", "-s", "100"]);
+    server.interrupt();
+    let output = server.output();
+    assert!(output.status.success());
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("50 messages, 5000 bytes\n", ""));
+}
+
+#[test]
+fn failures_are_one_line() {
+    let server = server();
+    let address = server.address.to_string();
+    let too_large = run(&["bench", "client", &address, "-s", "9000000", "-n", "5"], b"");
+    let two_ports = run(&["bench", "client", &address, "7"], b"");
+    let cases = [(too_large, "a frame of 9000000 bytes, where the peers take 8388608"), (two_ports, "two ports for 127.0.0.1")];
+    for (output, expected) in cases {
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.starts_with("multinet: ") && said.contains(expected) && said.lines().count() == 1, "{said}");
+    }
+    let both = run(&["bench", "client", &address, "-a", "-D", "1"], b"");
+    assert_eq!(both.status.code(), Some(2));
+}

@@ -1,0 +1,223 @@
+//! `multinet send` and `multinet recv`.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::support::{Says, Server, finish, multinet, run, spawn, text};
+
+/// Bytes that do not repeat with any frame size.
+fn bytes(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+fn receiver(output: &Path, port: u16, more: &[&str]) -> Server {
+    Server::start(&[&["recv", "-o", output.to_str().unwrap()], more].concat(), port, Says::Stderr)
+}
+
+fn send(to: SocketAddr, stdin: &[u8], more: &[&str]) -> Output {
+    run(&[&["send", &to.to_string()], more].concat(), stdin)
+}
+
+/// Both say the same of what went over.
+fn agree(sender: &Output, receiver: &Output, length: usize) {
+    assert_eq!((text(&sender.stderr), text(&receiver.stderr)), ("", ""));
+    assert!(sender.status.success() && receiver.status.success());
+    let said = |output: &Output, did: &str| -> String {
+        let line = text(&output.stdout).strip_prefix(did).unwrap_or_else(|| panic!("{output:?}")).to_owned();
+        line.rsplit_once(", ").unwrap().0.to_owned()
+    };
+    let (sent, received) = (said(sender, "sent "), said(receiver, "received "));
+    assert_eq!(sent, received);
+    assert!(sent.starts_with(&format!("{length} bytes, SHA-256 ")), "{sent}");
+}
+
+fn only_file(folder: &TempDir) -> Vec<u8> {
+    let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    fs::read(file).unwrap()
+}
+
+#[test]
+fn files_of_any_size_arrive() {
+    for length in [0, 1, 1 << 20, 5 << 20, (5 << 20) + 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let content = bytes(length);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&content).unwrap();
+        let receiver = receiver(&folder.path().join("out"), 0, &[]);
+        let sender = send(receiver.address, b"", &[file.path().to_str().unwrap()]);
+        agree(&sender, &receiver.output(), length);
+        assert!(only_file(&folder) == content, "{length} bytes");
+    }
+}
+
+#[test]
+fn standard_input_and_output() {
+    let content = bytes(3_000_000);
+    let receiver = Server::start(&["recv"], 0, Says::Stderr);
+    let sender = send(receiver.address, &content, &["--frame-size", "65536"]);
+    assert!(sender.status.success(), "{}", text(&sender.stderr));
+    let output = receiver.output();
+    assert!(output.stdout == content);
+    // What it says goes to the other stream.
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.starts_with("received 3000000 bytes, SHA-256 "), "{said}");
+    assert_eq!(said.lines().count(), 1);
+}
+
+#[test]
+fn a_receiver_that_is_killed_and_started_again_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let content = bytes(5 << 20);
+    let first = receiver(&path, 0, &[]);
+    let address = first.address;
+    let mut sender = spawn(&["send", &address.to_string(), "--frame-size", "100000"]);
+    // Half of it comes, and more only when the second receiver is there: standard input is a pipe.
+    let (half, rest) = content.split_at(2_500_000);
+    sender.stdin.as_mut().unwrap().write_all(half).unwrap();
+    let written = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>();
+    while written() < 2_000_000 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    first.kill();
+    assert!(!path.exists());
+    let second = receiver(&path, address.port(), &[]);
+    let sender = finish(sender, rest);
+    // Only the logs tell of the break.
+    assert!(text(&sender.stderr).lines().all(|line| line.contains("WARN")), "{}", text(&sender.stderr));
+    agree(&Output { stderr: Vec::new(), ..sender }, &second.output(), content.len());
+    assert!(only_file(&folder) == content);
+}
+
+#[test]
+fn a_receiver_without_the_beginning_says_so() {
+    let content = bytes(3_000_000);
+    let first = Server::start(&["recv", "--frame-size", "200000"], 0, Says::Stderr);
+    let address = first.address;
+    let mut sender = spawn(&["send", &address.to_string(), "--frame-size", "100000"]);
+    sender.stdin.as_mut().unwrap().write_all(&content[..1_500_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    first.kill();
+    // What went to standard output is not here any more.
+    let second = Server::start(&["recv"], address.port(), Says::Stderr);
+    let sender = finish(sender, &content[1_500_000..]);
+    let receiver = second.output();
+    assert_eq!((sender.status.code(), receiver.status.code()), (Some(1), Some(1)));
+    let (theirs, ours) = (text(&receiver.stderr), text(&sender.stderr));
+    assert!(theirs.contains("the beginning is missing"), "{theirs}");
+    assert!(ours.contains("multinet: the receiver refused the transfer"), "{ours}");
+    assert!(receiver.stdout.is_empty());
+}
+
+#[test]
+fn several_transfers_one_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--keep"]);
+    for length in [10, 200_000, 0] {
+        let content = bytes(length);
+        let sender = send(receiver.address, &content, &[]);
+        assert!(sender.status.success(), "{}", text(&sender.stderr));
+        assert!(only_file(&folder) == content);
+    }
+    receiver.kill();
+}
+
+#[test]
+fn a_second_sender_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    let mut first = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+    first.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
+    while fs::read_dir(folder.path()).unwrap().count() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = send(receiver.address, b"other", &[]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("the receiver refused"), "{}", text(&second.stderr));
+    let first = finish(first, b"9876543210");
+    assert!(first.status.success());
+    let output = receiver.output();
+    assert!(output.status.success() && text(&output.stdout).starts_with("received 20 bytes"), "{output:?}");
+    assert_eq!(only_file(&folder), b"01234567899876543210");
+}
+
+#[test]
+fn the_wrong_peer_is_no_receiver() {
+    // It takes frames, but nobody keeps them.
+    let bench = Server::start(&["bench", "server"], 0, Says::Stdout);
+    let sender = send(bench.address, b"content", &[]);
+    assert_eq!(sender.status.code(), Some(1));
+    assert!(text(&sender.stderr).contains("the receiver refused"), "{}", text(&sender.stderr));
+
+    // Something else altogether, and nobody.
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for connection in stranger.incoming() {
+            let _ = connection.and_then(|mut connection| connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+    });
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, expected) in [(address, "something else than a handshake"), (nobody, "Connection refused")] {
+        let sender = send(address, b"content", &["--wait", "1"]);
+        assert_eq!(sender.status.code(), Some(1));
+        assert!(text(&sender.stderr).contains(expected), "{}", text(&sender.stderr));
+    }
+}
+
+#[test]
+fn a_sender_that_goes_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
+    let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+    sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
+    while fs::read_dir(folder.path()).unwrap().count() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+    let output = receiver.output();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let mut child = multinet();
+    child.args(["recv", "--address", "127.0.0.1", "--port", "0"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap().parse().unwrap();
+    drop(child.stdout.take());
+    let sender = send(address, &bytes(1_000_000), &[]);
+    assert_eq!(sender.status.code(), Some(1));
+    assert!(child.wait().unwrap().success());
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+}
+
+#[test]
+fn an_interrupt_ends_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    receiver.interrupt();
+    let output = receiver.output();
+    assert!(!output.status.success());
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("", ""));
+}

@@ -1,0 +1,98 @@
+//! Receives the frames of `frames_source`, and says one line for each:
+//!
+//! ```text
+//! frame NUMBER first|repeat KEY SENDER
+//! ```
+//!
+//! with `corrupt` in place of the number where the checksum is wrong, and `-` for no key. A frame is acknowledged when its line has been
+//! written. Ends on SIGTERM or Ctrl-C.
+//!
+//! ```text
+//! frames_sink [PORT] [--slots N] [--silence SECONDS] [--allow-default-network]
+//! ```
+
+#![allow(clippy::print_stdout, reason = "what it says is for whoever started it")]
+
+use std::env;
+use std::pin::pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use multinet_client::{Listener, ListenerBuilder, Received};
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
+
+// One thread: what has been taken from the listener has been printed, too, but for the one frame in hand.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let listener = options(env::args().skip(1))?.bind().await?;
+    for address in listener.local_addresses() {
+        println!("listening on {address}");
+    }
+    let mut end = pin!(asked_to_end());
+    let (mut frames, mut bytes) = (0_u64, 0);
+    loop {
+        let frame = tokio::select! {
+            received = listener.recv() => received?,
+            ended = &mut end => {
+                ended?;
+                break;
+            }
+        };
+        frames += 1;
+        bytes += frame.bytes().len();
+        say(&frame);
+        frame.acknowledge();
+    }
+    listener.close().await;
+    println!("done frames={frames} bytes={bytes}");
+    Ok(())
+}
+
+fn say(frame: &Received) {
+    let number = number(frame.bytes()).map_or_else(|| "corrupt".to_owned(), |number| number.to_string());
+    let which = if frame.is_repeat() { "repeat" } else { "first" };
+    let key = if frame.key().is_empty() { "-".to_owned() } else { frame.key().escape_ascii().to_string() };
+    println!("frame {number} {which} {key} {}", frame.sender().name().escape_debug());
+}
+
+/// The number in a payload, if its checksum is right.
+fn number(payload: &[u8]) -> Option<u64> {
+    let (checked, checksum) = payload.split_last_chunk()?;
+    let (number, _) = checked.split_first_chunk()?;
+    (crc32fast::hash(checked) == u32::from_be_bytes(*checksum)).then(|| u64::from_be_bytes(*number))
+}
+
+async fn asked_to_end() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        pressed = ctrl_c() => Ok(pressed?),
+    }
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<ListenerBuilder> {
+    let mut listener = Listener::builder();
+    while let Some(word) = words.next() {
+        listener = match word.as_str() {
+            "--slots" => listener.slots(value(&word, words.next())?),
+            "--silence" => listener.silence(Duration::from_secs(value(&word, words.next())?)),
+            "--allow-default-network" => listener.allow_default_network(true),
+            _ => match word.parse() {
+                Ok(port) => listener.port(port),
+                Err(_) => bail!("{word}: neither an option nor a port"),
+            },
+        };
+    }
+    Ok(listener)
+}
+
+fn value<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    option: &str,
+    word: Option<String>,
+) -> Result<T> {
+    let word = word.with_context(|| format!("{option} needs a value"))?;
+    word.parse().with_context(|| format!("{option} {word}"))
+}

@@ -1,0 +1,108 @@
+//! Memory that frames are sent from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Memory of a frame. A clone is another handle of the same memory.
+///
+/// The library never copies it on the way to the network; it lets go of it when the frame has been
+/// written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::Buffer;
+///
+/// let mut buffer = Buffer::host(1 << 20);
+/// buffer.as_mut().expect("nobody else has it yet")[..5].copy_from_slice(b"frame");
+/// assert_eq!(buffer.len(), 1 << 20);
+/// ```
+#[derive(Clone)]
+pub struct Buffer(Memory);
+
+#[derive(Clone)]
+enum Memory {
+    Own(Arc<Box<[u8]>>),
+    Bytes(Bytes),
+}
+
+impl Buffer {
+    /// New host memory of `length` bytes, all zero.
+    pub fn host(length: usize) -> Self {
+        Self(Memory::Own(Arc::new(vec![0; length].into_boxed_slice())))
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
+    /// What is in it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Own(memory) => memory,
+            Memory::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// The same, to be written to. `None` while there are other handles of it, which the library has as long as
+    /// a frame is on its way, and for memory that came as [`Bytes`].
+    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            Memory::Own(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
+            Memory::Bytes(_) => None,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    /// Without a copy, unless the vector has spare capacity.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Memory::Own(Arc::new(bytes.into_boxed_slice())))
+    }
+}
+
+impl From<Bytes> for Buffer {
+    fn from(bytes: Bytes) -> Self {
+        Self(Memory::Bytes(bytes))
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self(Memory::Bytes(Bytes::from_static(bytes)))
+    }
+}
+
+impl From<&'static str> for Buffer {
+    fn from(text: &'static str) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_written_to_by_one_handle_only() {
+        let mut buffer = Buffer::host(4);
+        let other = buffer.clone();
+        assert!(buffer.as_mut().is_none());
+        drop(other);
+        assert_eq!(buffer.as_mut().map(|bytes| bytes.len()), Some(4));
+    }
+}

@@ -1,0 +1,228 @@
+//! What can go wrong, one type per operation. Messages say who is at fault and what to do.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::handshake::{HandshakeError, RefusalCode};
+use crate::nic::RouteError;
+use crate::resolve::ResolveError;
+use crate::tls::TlsError;
+
+/// Why [`Connector::connect`](crate::Connector::connect) gave nothing.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The name or the resolver's configuration is wrong.
+    #[error("cannot resolve {name}: {source}")]
+    Resolve {
+        /// The name that was asked for.
+        name: String,
+        /// What DNS said.
+        source: ResolveError,
+    },
+    /// DNS named no peer in time.
+    #[error("{name} had no endpoint within {} s: {last}", waited.as_secs())]
+    NoEndpoint {
+        /// The name that was asked for.
+        name: String,
+        /// How long has been waited.
+        waited: Duration,
+        /// What DNS said last.
+        last: String,
+    },
+    /// There are peers, but none could be connected in time.
+    #[error("none of {count} peers of {name} could be connected within {} s; the last one: {last}", waited.as_secs())]
+    NoPeer {
+        /// The name that was asked for.
+        name: String,
+        /// How many peers there are.
+        count: usize,
+        /// How long has been waited.
+        waited: Duration,
+        /// Why the last one that was tried could not be connected.
+        last: String,
+    },
+}
+
+/// Why one peer could not be connected.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// No way leads there that may be taken.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+    /// It has no address on the wanted network.
+    #[error("it has no address on the network {network}; it has {has}")]
+    Network {
+        /// Alias of the wanted network.
+        network: String,
+        /// The aliases that it has addresses on.
+        has: String,
+    },
+    /// The kernel refused, or nobody answered.
+    #[error("{peer} from {from}: {source}{}", hint(source))]
+    Connect {
+        /// Whom we wanted to reach.
+        peer: SocketAddr,
+        /// The local address.
+        from: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("{peer} did not {what} within {} s", after.as_secs())]
+    Timeout {
+        /// Whom we wanted to reach.
+        peer: SocketAddr,
+        /// What it should have done.
+        what: &'static str,
+        /// How long has been waited.
+        after: Duration,
+    },
+    /// TLS failed.
+    #[error("{peer}: {source}")]
+    Tls {
+        /// Whom we wanted to reach.
+        peer: SocketAddr,
+        /// Why.
+        source: TlsError,
+    },
+    /// It does not speak our protocol.
+    #[error("{peer} answered with something else than a handshake: {source}")]
+    Handshake {
+        /// Whom we reached.
+        peer: SocketAddr,
+        /// What is wrong with it.
+        source: HandshakeError,
+    },
+    /// It ended the connection during the handshake.
+    #[error(
+        "{peer} closed the connection during the handshake: it is stopping, full, or no peer of multinet"
+    )]
+    Closed {
+        /// Whom we reached.
+        peer: SocketAddr,
+    },
+    /// It does not want us.
+    #[error("{peer} ({name}) refuses: {message}")]
+    Refused {
+        /// Whom we reached.
+        peer: SocketAddr,
+        /// What DNS calls it.
+        name: String,
+        /// Why, for programs.
+        code: RefusalCode,
+        /// Why, for people.
+        message: String,
+    },
+    /// It is another pod than DNS says.
+    #[error(
+        "{peer} is pod {found} with uid {uid}, not {expected}: the address has a new owner; DNS will say so soon"
+    )]
+    WrongPeer {
+        /// Whom we reached.
+        peer: SocketAddr,
+        /// What it calls itself.
+        found: String,
+        /// Its uid.
+        uid: String,
+        /// The uid that DNS has.
+        expected: String,
+    },
+}
+
+/// Why a frame was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The payload is larger than any connected peer's slots.
+    #[error(
+        "a frame of {length} bytes, where the peers take {most}: have the receivers' Listener::builder().frame_size() raised, or send less"
+    )]
+    TooLarge {
+        /// Its length.
+        length: usize,
+        /// The most that a peer takes.
+        most: usize,
+    },
+    /// The key or the metadata is longer than it may be.
+    #[error("a {what} of {length} bytes, where {most} are allowed")]
+    HeaderTooLong {
+        /// Which.
+        what: &'static str,
+        /// Its length.
+        length: usize,
+        /// The most that it may have.
+        most: usize,
+    },
+    /// The peer that was named has gone.
+    #[error("the peer has gone: DNS no longer names it")]
+    Gone,
+    /// The PeerSet has been closed.
+    #[error("the PeerSet is closed")]
+    Closed,
+}
+
+/// Why a frame could not be sent at once.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TrySendError {
+    /// No peer is connected.
+    #[error("no peer is connected")]
+    NoPeer,
+    /// Every peer has as many frames as it has room for.
+    #[error("no peer has room for another frame")]
+    Full,
+    /// It can never be sent.
+    #[error(transparent)]
+    Never(#[from] SendError),
+}
+
+/// Why [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// There is nothing to bind.
+    #[error(
+        "this host has no second NIC: every address is on the default network; name the address to listen on, or allow the default network"
+    )]
+    NoSecondNic,
+    /// The local addresses cannot be listed.
+    #[error("cannot list the local addresses: {0}")]
+    Interfaces(io::Error),
+    /// The kernel refused.
+    #[error("cannot listen on {address}: {source}{}", hint(source))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A limit that cannot be.
+    #[error("{0}")]
+    Limit(&'static str),
+}
+
+/// The listener has been closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the listener is closed")]
+pub struct ListenerClosed;
+
+/// What a person should do about an error of the kernel, if that is known.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            " (the pod is there, but nothing listens: has its program started, on this port and this NIC?)"
+        }
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            " (is the pod gone, or its second NIC not connected to ours?)"
+        }
+        io::ErrorKind::AddrInUse => " (another program listens there)",
+        io::ErrorKind::AddrNotAvailable => " (no interface has this address)",
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
+        _ => "",
+    }
+}

@@ -1,0 +1,147 @@
+//! What a listener knows of the senders: which connection of each is the latest, and which frames it has had.
+//!
+//! Pure: no sockets, and a clock that is passed.
+//!
+//! ```text
+//!   handshake ── admit ──> Session { latest epoch of each lane, Seen }
+//!   frame ───── arrived ─> deliver, drop, or acknowledge again
+//! ```
+
+mod seen;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+pub(crate) use seen::{Arrival, Seen};
+
+use crate::handshake::{Refusal, RefusalCode, SessionId};
+
+/// How long a sender that has gone is remembered, so that it can come back and repeat frames.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// All senders.
+#[derive(Debug)]
+pub(crate) struct Sessions<T> {
+    sessions: HashMap<SessionId, Session<T>>,
+    /// The most that are remembered.
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Session<T> {
+    /// Latest epoch by lane.
+    epochs: HashMap<u16, u64>,
+    /// How many of its connections are there.
+    connections: usize,
+    /// When the last one ended.
+    left: Instant,
+    state: T,
+}
+
+impl<T: Clone + Default> Sessions<T> {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { sessions: HashMap::new(), limit }
+    }
+
+    /// Lets a connection in, or says why not. What is kept of the session is shared by all its connections; each has to
+    /// [`leave`](Self::leave).
+    pub(crate) fn admit(&mut self, now: Instant, id: SessionId, lane: u16, epoch: u64) -> Result<T, Refusal> {
+        if !self.sessions.contains_key(&id) {
+            self.make_room(now)?;
+        }
+        let session = self.sessions.entry(id).or_insert_with(|| Session {
+            epochs: HashMap::new(),
+            connections: 0,
+            left: now,
+            state: T::default(),
+        });
+        if let Some(latest) = session.epochs.get(&lane).filter(|&&latest| epoch <= latest) {
+            return Err(Refusal::new(
+                RefusalCode::Epoch,
+                format!(
+                    "epoch {epoch} of lane {lane} is not later than {latest}, which has been here already"
+                ),
+            ));
+        }
+        session.epochs.insert(lane, epoch);
+        session.connections += 1;
+        Ok(session.state.clone())
+    }
+
+    /// Whether a connection is still the latest of its lane.
+    pub(crate) fn is_latest(&self, id: SessionId, lane: u16, epoch: u64) -> bool {
+        self.sessions.get(&id).and_then(|session| session.epochs.get(&lane)) == Some(&epoch)
+    }
+
+    /// A connection that was let in has ended.
+    pub(crate) fn leave(&mut self, now: Instant, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.connections = session.connections.saturating_sub(1);
+            session.left = now;
+        }
+    }
+
+    /// How many are remembered.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Forgets whoever has been gone for long, and the one that has been gone longest if that is not enough.
+    fn make_room(&mut self, now: Instant) -> Result<(), Refusal> {
+        if self.sessions.len() < self.limit {
+            return Ok(());
+        }
+        let gone = |session: &Session<T>| session.connections == 0;
+        self.sessions.retain(|_, session| !gone(session) || now - session.left < REMEMBERED);
+        if self.sessions.len() < self.limit {
+            return Ok(());
+        }
+        let oldest = self.sessions.iter().filter(|(_, session)| gone(session));
+        let oldest = oldest.min_by_key(|(_, session)| session.left).map(|(&id, _)| id);
+        let refusal = || {
+            let message = format!("{} senders are connected, as many as may be", self.sessions.len());
+            Refusal::new(RefusalCode::Full, message)
+        };
+        let oldest = oldest.ok_or_else(refusal)?;
+        self.sessions.remove(&oldest);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions() -> Sessions<()> {
+        Sessions::new(3)
+    }
+
+    #[test]
+    fn an_epoch_that_has_been_here_is_refused() {
+        let (mut sessions, now) = (sessions(), Instant::now());
+        sessions.admit(now, SessionId(1), 0, 5).unwrap();
+        for epoch in [5, 4, 0] {
+            assert_eq!(sessions.admit(now, SessionId(1), 0, epoch).unwrap_err().code, RefusalCode::Epoch);
+        }
+        sessions.admit(now, SessionId(1), 1, 1).unwrap();
+        sessions.admit(now, SessionId(1), 0, 6).unwrap();
+        assert!(sessions.is_latest(SessionId(1), 0, 6) && !sessions.is_latest(SessionId(1), 0, 5));
+    }
+
+    #[test]
+    fn as_many_are_remembered_as_may_be() {
+        let (mut sessions, start) = (sessions(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for id in 1..=3 {
+            sessions.admit(at(0), SessionId(id), 0, 1).unwrap();
+        }
+        assert_eq!(sessions.admit(at(1), SessionId(4), 0, 1).unwrap_err().code, RefusalCode::Full);
+        sessions.leave(at(2), SessionId(2));
+        sessions.leave(at(3), SessionId(1));
+        sessions.admit(at(4), SessionId(4), 0, 1).unwrap();
+        // The second is forgotten, the first is not.
+        assert!(sessions.admit(at(5), SessionId(1), 0, 1).is_err());
+        assert_eq!(sessions.len(), 3);
+    }
+}

@@ -1,0 +1,194 @@
+//! Which frames of a session a receiver has had, so that it gives none to its code twice.
+//!
+//! The sender says with each frame below which sequence nothing will come again, and keeps within [`WINDOW`] of that. So two
+//! bytes for each sequence between the two are all there is to remember, 128 KiB at most.
+//!
+//! What our code makes of a frame has to be told by the connection that brought it last: that is the one that the sender waits
+//! for, and if it breaks, the frame comes again.
+
+use std::collections::VecDeque;
+
+use crate::wire::WINDOW;
+
+/// What has become of the frames of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Of the sequences from `floor` on.
+    fates: VecDeque<Fate>,
+    floor: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It has not come, or our code did not want it.
+    Unknown,
+    /// Our code has it, or is about to. Which lane brought it last; there are fewer than 256.
+    Taken(u8),
+    Acknowledged,
+}
+
+/// What to do with a frame that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is new.
+    Deliver,
+    /// Our code has it, and will acknowledge it in its own time.
+    Drop,
+    /// It has been acknowledged; the sender has not heard of it.
+    Acknowledge,
+}
+
+impl Seen {
+    /// A frame has come by a lane, and its sender's floor with it.
+    pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
+        let taken = Fate::Taken(lane as u8);
+        self.raise(floor);
+        let Some(fate) = self.fate(sequence) else {
+            // Below the floor: a straggler of a connection that has since been given up.
+            return Arrival::Acknowledge;
+        };
+        match *fate {
+            Fate::Unknown => {
+                *fate = taken;
+                Arrival::Deliver
+            }
+            Fate::Taken(_) => {
+                *fate = taken;
+                Arrival::Drop
+            }
+            Fate::Acknowledged => Arrival::Acknowledge,
+        }
+    }
+
+    /// Our code has acknowledged a frame, or did not want it, so that it may come again. The lane whose latest connection has
+    /// to tell it; `None`: nobody waits for it.
+    pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<u16> {
+        let place = self.fate(sequence)?;
+        let Fate::Taken(lane) = *place else { return None };
+        *place = if is_acknowledged { Fate::Acknowledged } else { Fate::Unknown };
+        Some(lane.into())
+    }
+
+    // The following three are for senders with one lane only.
+
+    pub(crate) fn arrived(&mut self, sequence: u64, floor: u64) -> Arrival {
+        self.arrived_by(0, sequence, floor)
+    }
+
+    pub(crate) fn acknowledged(&mut self, sequence: u64) {
+        self.decided(sequence, true);
+    }
+
+    pub(crate) fn rejected(&mut self, sequence: u64) {
+        self.decided(sequence, false);
+    }
+
+    /// The place of a sequence, `None` below the floor and, which [`crate::wire`] lets nobody ask for, beyond the window.
+    fn fate(&mut self, sequence: u64) -> Option<&mut Fate> {
+        let at = sequence.checked_sub(self.floor).filter(|&ahead| ahead < WINDOW)?;
+        let at = usize::try_from(at).ok()?;
+        if at >= self.fates.len() {
+            self.fates.resize(at + 1, Fate::Unknown);
+        }
+        self.fates.get_mut(at)
+    }
+
+    fn raise(&mut self, floor: u64) {
+        if let Some(gone) = floor.checked_sub(self.floor) {
+            let gone = usize::try_from(gone).unwrap_or(usize::MAX).min(self.fates.len());
+            self.fates.drain(..gone);
+            self.floor = floor;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_rejected_frame_may_come_again() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
+        assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Drop);
+        assert_eq!(seen.decided(5, false), Some(0));
+        assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
+        assert_eq!(seen.decided(5, true), Some(0));
+        assert_eq!(seen.arrived_by(0, 5, 2), Arrival::Acknowledge);
+        assert_eq!(seen.arrived_by(0, 3, 6), Arrival::Acknowledge);
+    }
+
+    #[test]
+    fn the_lane_that_brought_it_last_is_told() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
+        assert_eq!(seen.arrived_by(3, 5, 1), Arrival::Drop);
+        assert_eq!(seen.decided(5, true), Some(3));
+        // Once is enough, and nobody waits for what is below the floor or has never come.
+        assert_eq!((seen.decided(5, true), seen.decided(5, false)), (None, None));
+        assert_eq!(seen.arrived_by(1, 6, 1), Arrival::Deliver);
+        assert_eq!(seen.arrived_by(1, 9, 8), Arrival::Deliver);
+        assert_eq!((seen.decided(6, true), seen.decided(8, false)), (None, None));
+        assert_eq!(seen.arrived_by(1, 8, 8), Arrival::Deliver);
+    }
+
+    #[test]
+    fn the_window_is_all_there_is() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.arrived_by(0, 10 + WINDOW - 1, 10), Arrival::Deliver);
+        assert_eq!(seen.fates.len() as u64, WINDOW);
+        assert_eq!(seen.arrived_by(0, 10, 10), Arrival::Deliver);
+        // Floors only rise, however late a frame comes.
+        assert_eq!(seen.arrived_by(0, 10 + WINDOW, 11), Arrival::Deliver);
+        assert_eq!(seen.arrived_by(0, 10, 10), Arrival::Acknowledge);
+        assert_eq!(seen.fates.len() as u64, WINDOW);
+        assert_eq!(seen.arrived_by(0, u64::MAX, u64::MAX), Arrival::Deliver);
+        assert_eq!(seen.fates.len(), 1);
+    }
+
+    proptest! {
+        /// Next to a map that forgets nothing.
+        #[test]
+        fn nothing_is_delivered_twice(steps in prop::collection::vec((0..5_u8, 0..40_u64, 0..8_u64, 0..3_u16), 1..300)) {
+            let mut seen = Seen::default();
+            let mut model: HashMap<u64, Fate> = HashMap::new();
+            let mut floor = 0;
+            for (step, ahead, raise, lane) in steps {
+                let sequence = floor + ahead;
+                match step {
+                    0 => {
+                        let expected = match model.get(&sequence) {
+                            None | Some(Fate::Unknown) => Arrival::Deliver,
+                            Some(Fate::Taken(_)) => Arrival::Drop,
+                            Some(Fate::Acknowledged) => Arrival::Acknowledge,
+                        };
+                        prop_assert_eq!(seen.arrived_by(lane, sequence, floor), expected);
+                        if expected != Arrival::Acknowledge {
+                            model.insert(sequence, Fate::Taken(lane as u8));
+                        }
+                    }
+                    1 | 2 => {
+                        let told = match model.get(&sequence) {
+                            Some(&Fate::Taken(lane)) => Some(u16::from(lane)),
+                            _ => None,
+                        };
+                        let (answer, fate) = match step {
+                            1 => (seen.decided(sequence, true), Fate::Acknowledged),
+                            _ => (seen.decided(sequence, false), Fate::Unknown),
+                        };
+                        prop_assert_eq!(answer, told);
+                        if told.is_some() {
+                            model.insert(sequence, fate);
+                        }
+                    }
+                    _ => floor += raise,
+                }
+                prop_assert!(seen.fates.len() as u64 <= WINDOW);
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Lets senders in, or says why not.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsStream;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, debug, info, info_span, warn};
+
+use super::Shared;
+use super::control::{Connection, SessionState};
+use super::notices::{Kind, Leave};
+use super::receive::{Ended, receive};
+use super::slots::Slots;
+use crate::handshake::{
+    Accept, Answer, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, SessionId,
+    TransportKind, VERSION, encode,
+};
+use crate::peers::close;
+use crate::stream::{Inlet, Outlet, Stream, stay_on, tune};
+use crate::tls::{self, TlsError, linger, peer_names};
+use crate::wire::CloseCode;
+
+/// How many may be in their handshake at a time.
+const HANDSHAKES: usize = 256;
+
+/// How many of them may come from one address.
+const HANDSHAKES_EACH: usize = 32;
+
+/// How long is waited when the system has no more file descriptors.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// How long a goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Those in their handshake, by address.
+#[derive(Default)]
+struct Guests(Mutex<HashMap<IpAddr, usize>>);
+
+struct Guest {
+    guests: Arc<Guests>,
+    address: IpAddr,
+}
+
+impl Guests {
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Guest> {
+        let mut guests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = guests.values().sum();
+        let count = guests.entry(address).or_default();
+        if all >= HANDSHAKES || *count >= HANDSHAKES_EACH {
+            if *count == 0 {
+                guests.remove(&address);
+            }
+            return None;
+        }
+        *count += 1;
+        Some(Guest { guests: Arc::clone(self), address })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut guests = self.guests.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = guests.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                guests.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Takes connections until the listener closes. They stay on the `interface` that has the address, if there is one.
+pub(super) async fn accept(
+    socket: TcpListener,
+    interface: Option<String>,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+) {
+    let guests = Arc::<Guests>::default();
+    let stay = |stream: &TcpStream, peer: SocketAddr| match &interface {
+        // What comes from this machine itself takes the loopback interface, whatever the address.
+        Some(interface) if stream.local_addr()?.ip() != peer.ip() => stay_on(stream.into(), interface),
+        _ => Ok(()),
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            () = shared.shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, address)) => match guests.admit(address.ip().to_canonical()) {
+                Some(guest) => {
+                    let span = info_span!("sender", %address);
+                    if let Err(error) = stay(&stream, address) {
+                        span.in_scope(|| debug!("cannot be kept on its interface: {error}"));
+                        continue;
+                    }
+                    let serving = serve(Arc::clone(&shared), stream, address, guest);
+                    tasks.spawn(serving.instrument(span));
+                }
+                None => {
+                    shared.counts.refused();
+                    if let Some(Leave { left_out }) = shared.may_say(Kind::Crowd) {
+                        warn!(%address, left_out, "turned away: too many are in their handshake");
+                    }
+                }
+            },
+            Err(error) => {
+                if let Some(Leave { left_out }) = shared.may_say(Kind::Exhausted) {
+                    warn!(left_out, "cannot accept connections: {error}; trying again");
+                }
+                sleep(EXHAUSTED).await;
+            }
+        }
+    }
+}
+
+/// A sender that has been let in.
+struct Admitted {
+    stream: Stream,
+    hello: Hello,
+    slots: Slots,
+    membership: Membership,
+}
+
+/// A connection's place in its session, which it leaves when this is dropped.
+struct Membership {
+    shared: Arc<Shared>,
+    id: SessionId,
+    state: Arc<SessionState>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.shared.sessions().leave(tokio::time::Instant::now().into_std(), self.id);
+    }
+}
+
+/// Why a sender was not let in.
+#[derive(Debug, Error)]
+enum Turned {
+    /// It has been told.
+    #[error("refused: {}", .0.message)]
+    Away(Refusal),
+    #[error("turned away: {0}")]
+    Unreadable(HandshakeError),
+    #[error("turned away: {0}")]
+    Tls(TlsError),
+    #[error("turned away: no handshake within {0:?}")]
+    Slow(Duration),
+    #[error("gone during the handshake: {0}")]
+    Gone(io::Error),
+}
+
+impl Turned {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Away(refusal) => Some(Kind::Refused(refusal.code)),
+            Self::Unreadable(_) => Some(Kind::Unreadable),
+            Self::Tls(_) => Some(Kind::Tls),
+            Self::Slow(_) => Some(Kind::Slow),
+            // As port scans and health checks do.
+            Self::Gone(_) => None,
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, guest: Guest) {
+    let patience = shared.config.limits.patience;
+    let admitted = tokio::select! {
+        admitted = timeout(patience, admit(&shared, stream)) => admitted,
+        () = shared.shutdown.cancelled() => return,
+    };
+    drop(guest);
+    let admitted = admitted.unwrap_or(Err(Turned::Slow(patience)));
+    let Admitted { stream, hello, slots, membership } = match admitted {
+        Ok(admitted) => admitted,
+        Err(turned) => {
+            shared.counts.refused();
+            return match turned.kind().map(|kind| shared.may_say(kind)) {
+                Some(Some(Leave { left_out })) => warn!(left_out, "{turned}"),
+                Some(None) => {}
+                None => debug!("{turned}"),
+            };
+        }
+    };
+    let (id, lane, epoch) = (hello.session, hello.lane, hello.epoch);
+    if let Some(Leave { left_out }) = shared.may_say(Kind::Connected) {
+        info!(left_out, name = %hello.from, lane, epoch, slots = slots.count(), "connected");
+    }
+    let (reader, writer) = stream.split();
+    let connection = Connection::new(
+        (hello, address),
+        shared.config.acknowledge,
+        (slots, Outlet::new(writer)),
+        Arc::clone(&membership.state),
+        Arc::clone(&shared.flusher),
+    );
+    let ended = tokio::select! {
+        ended = receive(&shared, &connection, Inlet::new(reader)) => ended,
+        error = connection.outlet().run(&*connection) => error.into(),
+        () = shared.shutdown.cancelled() => Ended::Shutdown,
+        () = superseded(&shared, &connection, (id, lane, epoch)) => Ended::Superseded,
+    };
+    let code = match &ended {
+        Ended::Shutdown => Some(CloseCode::Done),
+        Ended::Superseded => Some(CloseCode::Superseded),
+        ended if ended.is_violation() => Some(CloseCode::Protocol),
+        _ => None,
+    };
+    if let Some(code) = code {
+        // The other side learns of the end in any case; this only says why.
+        let _ = timeout(GOODBYE, connection.outlet().finish(close(code, ended.to_string()))).await;
+    }
+    // Our code may have frames of it, and with them the connection, for long.
+    connection.outlet().hang_up().await;
+    let kind = if ended.is_violation() { Kind::Protocol } else { Kind::Ended };
+    match shared.may_say(kind) {
+        Some(Leave { left_out }) if ended.is_violation() => warn!(left_out, "{ended}"),
+        Some(Leave { left_out }) => info!(left_out, "{ended}"),
+        None => {}
+    }
+}
+
+/// TLS, handshake, and everything that has to be looked up.
+async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turned> {
+    tune(&stream, shared.config.limits.silence).map_err(Turned::Gone)?;
+    let mut stream = match &shared.config.tls {
+        None => Stream::Plain(stream),
+        Some(tls) => {
+            let secured = tls.accept(stream).await.map_err(Turned::Tls)?;
+            let names = peer_names(secured.get_ref().1.peer_certificates());
+            debug!(certificate = names.join(", "), "secured");
+            Stream::Tls(Box::new(TlsStream::Server(secured)))
+        }
+    };
+    let heard = match &mut stream {
+        Stream::Plain(stream) => hear(stream).await,
+        Stream::Tls(stream) => hear(stream).await,
+    };
+    let outcome = match heard {
+        Ok(hello) => decide(shared, hello),
+        // Whoever speaks TLS reads from an answer that is none that this side does not.
+        Err(Turned::Unreadable(error)) if !matches!(error, HandshakeError::Magic) => Err(error.refusal()),
+        Err(other) => return Err(other),
+    };
+    let answer = match &outcome {
+        Ok(Decision { accept, .. }) => Answer::Accept(accept.clone()),
+        Err(refusal) => Answer::Refuse(refusal.clone()),
+    };
+    let bytes = encode(&answer).map_err(Turned::Unreadable)?;
+    let said = match &mut stream {
+        Stream::Plain(stream) => say(stream, &bytes).await,
+        Stream::Tls(stream) => say(stream, &bytes).await,
+    };
+    match outcome {
+        Ok(Decision { hello, slots, membership, .. }) => {
+            said.map_err(Turned::Gone)?;
+            Ok(Admitted { stream, hello, slots, membership })
+        }
+        Err(refusal) => {
+            match stream {
+                Stream::Plain(stream) => linger(stream).await,
+                Stream::Tls(stream) => tls::close(stream).await,
+            }
+            Err(Turned::Away(refusal))
+        }
+    }
+}
+
+async fn hear(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello, Turned> {
+    let mut preamble = [0; PREAMBLE];
+    stream.read_exact(&mut preamble).await.map_err(Turned::Gone)?;
+    let preamble = Preamble::decode(preamble).map_err(Turned::Unreadable)?;
+    let mut body = vec![0; preamble.length];
+    stream.read_exact(&mut body).await.map_err(Turned::Gone)?;
+    if preamble.version < VERSION {
+        return Err(Turned::Unreadable(HandshakeError::Version(preamble.version)));
+    }
+    // A later version is told ours; it knows whether it can go on with that.
+    Hello::decode(&body).map_err(Turned::Unreadable)
+}
+
+async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
+/// What is decided of a sender that is let in.
+struct Decision {
+    hello: Hello,
+    slots: Slots,
+    membership: Membership,
+    accept: Accept,
+}
+
+/// Whether a sender is let in.
+fn decide(shared: &Arc<Shared>, hello: Hello) -> Result<Decision, Refusal> {
+    let config = &shared.config;
+    let me = &config.identity;
+    if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
+        && expected != mine
+    {
+        let message =
+            format!("this is pod {} with uid {mine}, not {expected}: the address has a new owner", me.name);
+        return Err(Refusal::new(RefusalCode::Pod, message));
+    }
+    let asked = |name: &String| hello.service.strip_prefix(name.as_str()).is_some_and(is_end_of_label);
+    if !config.services.is_empty() && !config.services.iter().any(asked) {
+        let message = format!(
+            "{} is no endpoint of {}, but of {}",
+            me.name,
+            hello.service,
+            config.services.join(", "),
+        );
+        return Err(Refusal::new(RefusalCode::Service, message));
+    }
+    if !hello.transports.contains(&TransportKind::Tcp) {
+        let message = "this listener has TCP only: allow the fall-back to it".to_owned();
+        return Err(Refusal::new(RefusalCode::Transport, message));
+    }
+    let slots = shared.memory.grant(config.limits.slots)?;
+    let now = tokio::time::Instant::now().into_std();
+    let state = shared.sessions().admit(now, hello.session, hello.lane, hello.epoch)?;
+    state.admitted.notify_waiters();
+    let membership = Membership { shared: Arc::clone(shared), id: hello.session, state };
+    let accept = Accept {
+        uid: me.uid.clone(),
+        name: me.name.clone(),
+        frame_size: config.limits.frame_size,
+        slots: slots.count(),
+        transport: TransportKind::Tcp,
+        reason: None,
+    };
+    Ok(Decision { hello, slots, membership, accept })
+}
+
+fn is_end_of_label(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
+}
+
+/// Completes when a later connection of the same lane has been let in: this one is half-open.
+async fn superseded(
+    shared: &Shared,
+    connection: &Connection,
+    (id, lane, epoch): (SessionId, u16, u64),
+) {
+    loop {
+        let mut admitted = std::pin::pin!(connection.session_state().admitted.notified());
+        admitted.as_mut().enable();
+        if !shared.sessions().is_latest(id, lane, epoch) {
+            return;
+        }
+        admitted.await;
+    }
+}

@@ -1,0 +1,125 @@
+//! Reads a sender's frames into slots.
+
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::Shared;
+use super::control::Connection;
+use super::received::Received;
+use crate::inbound::Arrival;
+use crate::stream::Inlet;
+use crate::wire::{Data, Header, WireError};
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub(super) enum Ended {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the sender closed the connection")]
+    Closed,
+    #[error("the sender closed the connection: {0}")]
+    Said(String),
+    #[error("the sender broke the protocol: {0}")]
+    Wire(#[from] WireError),
+    #[error("the sender broke the protocol: a receiver's message, where only frames are allowed")]
+    Control,
+    #[error("the sender broke the protocol: a frame of {length} bytes, where {most} are allowed")]
+    TooLarge { length: u32, most: u32 },
+    #[error("the sender broke the protocol: more frames than it has credit for")]
+    Credit,
+    #[error("another connection of the same sender has taken its place")]
+    Superseded,
+    #[error("the listener closes")]
+    Shutdown,
+}
+
+impl Ended {
+    /// Whether the sender is at fault.
+    pub(super) fn is_violation(&self) -> bool {
+        matches!(self, Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit)
+    }
+}
+
+/// The frames that have come, and how many may have come so far. That slots are free is not enough: the sender must have heard of it,
+/// so that one that hears nothing cannot go on for ever.
+#[derive(Default)]
+struct Allowance {
+    came: u64,
+    credit: u64,
+}
+
+impl Allowance {
+    fn use_one(&mut self, connection: &Connection) -> Result<(), Ended> {
+        if self.came >= self.credit {
+            self.credit = connection.credit();
+        }
+        if self.came >= self.credit {
+            return Err(Ended::Credit);
+        }
+        self.came += 1;
+        Ok(())
+    }
+}
+
+/// Until the sender ends, or breaks the rules.
+pub(super) async fn receive(shared: &Shared, connection: &Arc<Connection>, mut inlet: Inlet) -> Ended {
+    let mut allowance = Allowance::default();
+    loop {
+        if let Err(ended) = receive_one(shared, connection, &mut inlet, &mut allowance).await {
+            return ended;
+        }
+    }
+}
+
+async fn receive_one(
+    shared: &Shared,
+    connection: &Arc<Connection>,
+    inlet: &mut Inlet,
+    allowance: &mut Allowance,
+) -> Result<(), Ended> {
+    let header = inlet.header().await?.ok_or(Ended::Closed)?;
+    match Header::decode(&header)? {
+        Header::Control(_) => Err(Ended::Control),
+        Header::Close { text, .. } => {
+            let mut said = vec![0; text];
+            inlet.fill(&mut said).await?;
+            let said = String::from_utf8_lossy(&said).escape_debug().to_string();
+            Err(if said.is_empty() { Ended::Closed } else { Ended::Said(said) })
+        }
+        Header::Data(data) => {
+            allowance.use_one(connection)?;
+            let slot = read(shared, connection, inlet, &data).await?;
+            match connection.arrived(&data) {
+                Arrival::Deliver => {
+                    shared.counts.arrived(&data);
+                    shared.queue.push(Received::new(data, slot, Arc::clone(connection)));
+                }
+                arrival => {
+                    shared.counts.passed_over();
+                    connection.pass_over(data.sequence, arrival, slot);
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn read(
+    shared: &Shared,
+    connection: &Connection,
+    inlet: &mut Inlet,
+    data: &Data,
+) -> Result<Vec<u8>, Ended> {
+    let most = shared.config.limits.frame_size;
+    if data.payload > most {
+        return Err(Ended::TooLarge { length: data.payload, most });
+    }
+    let mut slot = connection.slots().take(data.body()).ok_or(Ended::Credit)?;
+    match slot.get_mut(..data.body()) {
+        Some(place) => inlet.fill(place).await?,
+        None => return Err(Ended::Credit),
+    }
+    Ok(slot)
+}

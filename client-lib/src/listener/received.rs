@@ -1,0 +1,133 @@
+//! A frame that has come.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Acknowledge;
+use super::control::Connection;
+use crate::frame::FrameId;
+use crate::handshake::Delivery;
+use crate::wire::Data;
+
+/// A frame that has come. Dropping it gives its memory, and the credit for it, back to the sender.
+///
+/// Under [at least once](Delivery::AtLeastOnce), the sender keeps the frame until it is [acknowledged](Self::acknowledge).
+#[must_use = "dropping it without acknowledge() returns it to its sender"]
+pub struct Received {
+    header: Data,
+    /// Key, metadata, payload; the rest is of earlier frames. Empty once it has been given back.
+    slot: Vec<u8>,
+    connection: Arc<Connection>,
+    is_acknowledged: bool,
+}
+
+/// Who sent a frame.
+#[derive(Clone, Copy)]
+pub struct Sender<'r>(&'r Connection);
+
+impl Received {
+    pub(super) fn new(header: Data, slot: Vec<u8>, connection: Arc<Connection>) -> Self {
+        Self { header, slot, connection, is_acknowledged: false }
+    }
+
+    /// The payload.
+    pub fn bytes(&self) -> &[u8] {
+        &self.slot[self.header.prefix()..self.header.body()]
+    }
+
+    /// The key that it was sent with; empty if there was none.
+    pub fn key(&self) -> &[u8] {
+        &self.slot[..usize::from(self.header.key)]
+    }
+
+    /// The metadata that it was sent with; empty if there was none.
+    pub fn metadata(&self) -> &[u8] {
+        &self.slot[usize::from(self.header.key)..self.header.prefix()]
+    }
+
+    /// The time that it was sent with.
+    pub fn timestamp(&self) -> Option<SystemTime> {
+        let nanoseconds = Duration::from_nanos(self.header.timestamp.unsigned_abs());
+        match self.header.timestamp {
+            0 => None,
+            1.. => UNIX_EPOCH.checked_add(nanoseconds),
+            _ => UNIX_EPOCH.checked_sub(nanoseconds),
+        }
+    }
+
+    /// Which frame it is. It has the same id whenever, and to whomever, it is sent.
+    pub fn id(&self) -> FrameId {
+        FrameId { session: self.connection.session(), sequence: self.header.sequence }
+    }
+
+    /// Whether it has been sent before, to this receiver, which did not get or want it, or to another, which may have.
+    pub fn is_repeat(&self) -> bool {
+        self.header.is_repeat
+    }
+
+    /// Who sent it.
+    pub fn sender(&self) -> Sender<'_> {
+        Sender(&self.connection)
+    }
+
+    /// Tells the sender that it need not keep the frame any longer: whatever had to be done with it has been done.
+    pub fn acknowledge(mut self) {
+        self.is_acknowledged = true;
+    }
+
+    /// Our code has it now.
+    pub(super) fn taken(&self) {
+        self.connection.taken();
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.connection.give_back(std::mem::take(&mut self.slot));
+        if self.connection.delivery() == Delivery::AtLeastOnce {
+            let is_acknowledged =
+                self.is_acknowledged || self.connection.acknowledge_mode() == Acknowledge::OnDrop;
+            self.connection.settle(self.header.sequence, is_acknowledged);
+        }
+    }
+}
+
+impl<'r> Sender<'r> {
+    /// What it calls itself: its pod's name, as a rule.
+    pub fn name(&self) -> &'r str {
+        self.0.name()
+    }
+
+    /// Its address.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.0.address()
+    }
+
+    /// Uid of its pod, if it told.
+    pub fn uid(&self) -> Option<&'r str> {
+        self.0.uid()
+    }
+}
+
+impl AsRef<[u8]> for Received {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("sender", &self.connection.name())
+            .field("sequence", &self.header.sequence)
+            .field("length", &self.bytes().len())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Sender<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.address())
+    }
+}

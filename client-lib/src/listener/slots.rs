@@ -1,0 +1,137 @@
+//! Memory for received frames: accounted for when a connection is let in, used when a frame comes, and used again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::handshake::{Refusal, RefusalCode};
+
+/// What all connections of a listener may use together.
+pub(super) struct Memory {
+    slot: usize,
+    limit: usize,
+    connections: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Default)]
+struct Used {
+    bytes: usize,
+    connections: usize,
+}
+
+/// A connection's share; it is given back when this is dropped.
+pub(super) struct Slots {
+    memory: Arc<Memory>,
+    count: u32,
+    /// Those that are free and have been used before, the latest last: what it wrote is in the caches still.
+    free: Mutex<Free>,
+}
+
+struct Free {
+    used_before: Vec<Vec<u8>>,
+    /// How many have never been used.
+    fresh: u32,
+}
+
+impl Memory {
+    pub(super) fn new(limit: usize, slot: usize, connections: usize) -> Self {
+        Self { slot, limit, connections, used: Mutex::default() }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).connections
+    }
+
+    /// As many slots as are wanted and left, at least one.
+    pub(super) fn grant(self: &Arc<Self>, wanted: u32) -> Result<Slots, Refusal> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.connections >= self.connections {
+            let message = format!(
+                "{} connections, as many as may be: try later, or raise max_connections",
+                used.connections
+            );
+            return Err(Refusal::new(RefusalCode::Full, message));
+        }
+        let left = (self.limit - used.bytes) / self.slot;
+        // The very first is let in, whatever the header takes beside its frames.
+        let least = u32::from(used.connections == 0);
+        let count = u32::try_from(left).unwrap_or(u32::MAX).min(wanted).max(least);
+        if count == 0 {
+            let message = format!(
+                "{} bytes of frames are promised, as many as may be: try later, or raise memory",
+                used.bytes
+            );
+            return Err(Refusal::new(RefusalCode::Full, message));
+        }
+        used.bytes = (used.bytes + count as usize * self.slot).min(self.limit);
+        used.connections += 1;
+        let free = Free { used_before: Vec::with_capacity(count.min(1024) as usize), fresh: count };
+        Ok(Slots { memory: Arc::clone(self), count, free: Mutex::new(free) })
+    }
+}
+
+impl Slots {
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Room for so many bytes; `None` if no slot is free, so that the sender has not kept to its credit.
+    pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
+        let mut slot = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            match free.used_before.pop() {
+                Some(slot) => slot,
+                None => {
+                    free.fresh = free.fresh.checked_sub(1)?;
+                    Vec::new()
+                }
+            }
+        };
+        // It only ever grows: what a frame leaves in it is overwritten by the next, not zeroed.
+        if slot.len() < length {
+            slot.resize(length, 0);
+        }
+        Some(slot)
+    }
+
+    pub(super) fn give_back(&self, slot: Vec<u8>) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).used_before.push(slot);
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let mut used = self.memory.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.bytes = used.bytes.saturating_sub(self.count as usize * self.memory.slot);
+        used.connections -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_share_what_there_is() {
+        let memory = Arc::new(Memory::new(100, 10, 4));
+        let first = memory.grant(8).unwrap();
+        let second = memory.grant(8).unwrap();
+        assert_eq!((first.count(), second.count()), (8, 2));
+        assert_eq!(memory.grant(8).err().map(|refusal| refusal.code), Some(RefusalCode::Full));
+        drop(first);
+        assert_eq!(memory.grant(3).unwrap().count(), 3);
+        assert_eq!(memory.connections(), 1);
+    }
+
+    #[test]
+    fn a_slot_is_used_again() {
+        let memory = Arc::new(Memory::new(100, 10, 1));
+        let slots = memory.grant(2).unwrap();
+        let slot = slots.take(10).unwrap();
+        let place = slot.as_ptr();
+        let other = slots.take(4).unwrap();
+        assert!(slots.take(1).is_none());
+        slots.give_back(other);
+        slots.give_back(slot);
+        assert_eq!(slots.take(7).map(|slot| slot.as_ptr()), Some(place));
+    }
+}

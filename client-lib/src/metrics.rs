@@ -1,0 +1,172 @@
+//! What a [`PeerSet`] and a [`Listener`] count, for whichever metrics system the program has.
+//!
+//! Nothing is kept in step with the data path: values are read when they are asked for. Labels are few and fixed: the names of peers
+//! are none.
+
+use crate::choose::Choice;
+use crate::listener::Listener;
+use crate::peers::PeerSet;
+
+/// One value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Measure {
+    /// Name in Prometheus' manner, without prefix and without `_total`.
+    pub name: &'static str,
+    /// What it counts, for people.
+    pub help: &'static str,
+    /// Whether it only ever grows.
+    pub is_counter: bool,
+    /// The value.
+    pub value: u64,
+}
+
+/// Something that counts.
+pub trait Metrics: Send + Sync {
+    /// All values of this moment.
+    fn measures(&self) -> Vec<Measure>;
+
+    /// Labels of all of them: names and values, from small fixed sets.
+    fn labels(&self) -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
+}
+
+impl Metrics for PeerSet {
+    fn measures(&self) -> Vec<Measure> {
+        let now = self.statistics();
+        vec![
+            counter("sent_frames", "Frames that a peer was chosen for", now.frames),
+            counter("sent_bytes", "Bytes of the payloads of these", now.bytes),
+            counter("acknowledged_frames", "Frames that receivers have acknowledged", now.acknowledged),
+            counter("repeated_frames", "Frames that were sent again", now.repeats),
+            counter("rejected_frames", "Frames that receivers did not want", now.rejected),
+            counter(
+                "lost_frames",
+                "Frames whose connection broke before a receiver had taken them",
+                now.lost,
+            ),
+            counter("undeliverable_frames", "Frames whose only peer has gone", now.undeliverable),
+            counter("disconnects", "Connections to peers that broke", now.disconnects),
+            gauge("connected_peers", "Peers that are connected", now.connected as u64),
+            gauge(
+                "outstanding_frames",
+                "Frames in the receivers' slots, or on their way there",
+                now.outstanding,
+            ),
+            gauge("credits", "Frames that the receivers have room for", now.credits),
+            gauge("held_frames", "Frames that wait to be written or acknowledged", now.held as u64),
+        ]
+    }
+
+    fn labels(&self) -> Vec<(&'static str, &'static str)> {
+        let choice = match self.choice() {
+            Choice::RoundRobin => "round-robin",
+            Choice::LeastOutstanding => "least-outstanding",
+            Choice::ByKey => "by-key",
+            Choice::Nearest => "nearest",
+        };
+        vec![("choice", choice)]
+    }
+}
+
+impl Metrics for Listener {
+    fn measures(&self) -> Vec<Measure> {
+        let now = self.statistics();
+        vec![
+            counter("received_frames", "Frames that have come and were new", now.frames),
+            counter("received_bytes", "Bytes of the payloads of these", now.bytes),
+            counter("duplicate_frames", "Frames that had come before, and were passed over", now.duplicates),
+            counter("refused_connections", "Connections that were not let in", now.refused),
+            gauge("senders", "Connections that there are", now.connections as u64),
+        ]
+    }
+}
+
+fn counter(name: &'static str, help: &'static str, value: u64) -> Measure {
+    Measure { name, help, is_counter: true, value }
+}
+
+fn gauge(name: &'static str, help: &'static str, value: u64) -> Measure {
+    Measure { name, help, is_counter: false, value }
+}
+
+/// For a registry of prometheus-client: `registry.register_collector(Box::new(Collector::new(peers)))`.
+#[cfg(feature = "metrics")]
+pub use self::prometheus::Collector;
+
+#[cfg(feature = "metrics")]
+mod prometheus {
+    use std::fmt;
+
+    use prometheus_client::collector;
+    use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+    use prometheus_client::metrics::counter::ConstCounter;
+    use prometheus_client::metrics::gauge::ConstGauge;
+
+    use super::Metrics;
+
+    /// Gives what something counts to a registry of prometheus-client, as `multinet_client_…`, whenever that is asked.
+    pub struct Collector(Box<dyn Metrics>);
+
+    impl Collector {
+        /// Of a [`PeerSet`](crate::PeerSet), or of anything else that counts.
+        pub fn new(metrics: impl Metrics + 'static) -> Self {
+            Self(Box::new(metrics))
+        }
+    }
+
+    impl fmt::Debug for Collector {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_tuple("Collector").field(&self.0.measures()).finish()
+        }
+    }
+
+    impl collector::Collector for Collector {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            let labels = self.0.labels();
+            for measure in self.0.measures() {
+                let name = format!("multinet_client_{}", measure.name);
+                let counter = ConstCounter::new(measure.value);
+                // Nothing of ours comes near the limit.
+                let gauge = ConstGauge::new(i64::try_from(measure.value).unwrap_or(i64::MAX));
+                let kind = if measure.is_counter { counter.metric_type() } else { gauge.metric_type() };
+                let mut metric = encoder.encode_descriptor(&name, measure.help, None, kind)?;
+                let metric = metric.encode_family(&labels)?;
+                if measure.is_counter { counter.encode(metric)? } else { gauge.encode(metric)? }
+            }
+            Ok(())
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use prometheus_client::encoding::text::encode;
+        use prometheus_client::registry::Registry;
+
+        use super::*;
+        use crate::metrics::{Measure, counter, gauge};
+
+        struct Fixed;
+
+        impl Metrics for Fixed {
+            fn measures(&self) -> Vec<Measure> {
+                vec![counter("sent_frames", "Frames", 7), gauge("credits", "Room", 3)]
+            }
+
+            fn labels(&self) -> Vec<(&'static str, &'static str)> {
+                vec![("choice", "by-key")]
+            }
+        }
+
+        #[test]
+        fn values_are_read_when_they_are_asked_for() {
+            let mut registry = Registry::default();
+            registry.register_collector(Box::new(Collector::new(Fixed)));
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            assert!(text.contains("multinet_client_sent_frames_total{choice=\"by-key\"} 7"), "{text}");
+            assert!(text.contains("multinet_client_credits{choice=\"by-key\"} 3"), "{text}");
+        }
+    }
+}

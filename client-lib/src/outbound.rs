@@ -1,0 +1,414 @@
+//! A sender's peers and frames: which peer gets a frame, what is kept until when, when a connection is made again.
+//!
+//! Pure: no sockets, and a clock that is passed. The shell ([`crate::peers`]) tells what has happened, and does what
+//! [`next_action`](Outbound::next_action) says.
+//!
+//! ```text
+//!   endpoints ─────> peers ── lanes ──> Link { state, books of credits }
+//!   submit ── choose ──────────────────────┘ queue ── take ──> written ──> acknowledged
+//!      │                                      │                   │ (at least once)
+//!      └──> Ring of frames that are kept <────┴──── lost: given to another, as a repeat
+//! ```
+//!
+//! - At most once: a frame is let go of when it is handed over to be written. If its connection breaks before that, another gets
+//!   it; after that it is never sent again, and counts as lost unless the receiver has said that its code took it.
+//! - At least once: a frame is kept until a receiver has acknowledged it.
+
+mod link;
+mod peer;
+mod ring;
+mod route;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+pub(crate) use link::{Books, Impossible};
+use link::{Link, State};
+pub(crate) use peer::Identity;
+use peer::Peer;
+use ring::{Entry, Ring};
+use route::Wanted;
+
+use crate::choose::Choice;
+use crate::handshake::Delivery;
+
+/// How long a peer that DNS no longer names may take to finish what it has.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+/// What the caller has chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) delivery: Delivery,
+    pub(crate) choice: Choice,
+    /// How many frames may wait for their acknowledgement.
+    pub(crate) replay: usize,
+    /// How many connections each peer gets.
+    pub(crate) lanes: u16,
+}
+
+/// A peer, as long as the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PeerId(pub(crate) u64);
+
+/// A connection to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LinkId {
+    pub(crate) peer: PeerId,
+    pub(crate) lane: u16,
+    /// Tells it from those before it.
+    pub(crate) epoch: u64,
+}
+
+/// What the shell has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Make this connection; say whether it is [`up`](Outbound::up) or [`down`](Outbound::down).
+    Connect(LinkId),
+    /// End it; say that it is [`down`](Outbound::down).
+    Close(LinkId),
+    /// Ask DNS again: a peer has been lost.
+    Resolve,
+    /// Frames have been given to this connection that another had; write them.
+    Write(LinkId),
+}
+
+/// A frame that cannot be given to anybody now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No peer is connected.
+    NoPeer,
+    /// Every peer that may have it has as many frames as it has slots, or as many frames wait for their acknowledgement as may.
+    Full,
+    /// The largest payload that any connected peer takes is less.
+    TooLarge { most: usize },
+    /// The one peer that may have it has gone for good.
+    Gone,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) submitted: u64,
+    pub(crate) bytes: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) repeats: u64,
+    pub(crate) rejected: u64,
+    pub(crate) lost: u64,
+    pub(crate) reconnects: u64,
+    /// Frames for one peer only that has gone.
+    pub(crate) undeliverable: u64,
+}
+
+/// A frame that is to be written now.
+#[derive(Debug)]
+pub(crate) struct Outgoing<F> {
+    pub(crate) sequence: u64,
+    pub(crate) floor: u64,
+    pub(crate) is_repeat: bool,
+    pub(crate) frame: F,
+}
+
+/// The state machine. `F` is a frame, of which it only knows the length and the key.
+#[derive(Debug)]
+pub(crate) struct Outbound<F> {
+    settings: Settings,
+    /// In the order of their ids.
+    peers: Vec<Peer>,
+    ring: Ring<F>,
+    /// Sequences that have been given to a peer and need another.
+    again: BTreeSet<u64>,
+    actions: VecDeque<Action>,
+    next_peer: u64,
+    next_epoch: u64,
+    turn: usize,
+    chance: fastrand::Rng,
+    counts: Counts,
+}
+
+impl<F: Clone> Outbound<F> {
+    pub(crate) fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            settings,
+            peers: Vec::new(),
+            ring: Ring::default(),
+            again: BTreeSet::new(),
+            actions: VecDeque::new(),
+            next_peer: 0,
+            next_epoch: 1,
+            turn: 0,
+            chance: fastrand::Rng::with_seed(seed),
+            counts: Counts::default(),
+        }
+    }
+
+    /// All endpoints that there are now. Gives each one's peer, in the same order.
+    pub(crate) fn endpoints(&mut self, now: Instant, identities: Vec<Identity>) -> Vec<PeerId> {
+        for peer in &mut self.peers {
+            let is_there = identities.iter().any(|identity| identity.is_same(&peer.identity));
+            match (is_there, peer.leaves) {
+                (true, _) => peer.stay(now),
+                (false, None) => peer.leaves = Some(now + FAREWELL),
+                (false, Some(_)) => {}
+            }
+        }
+        let ids = identities.into_iter().map(|identity| self.peer_of(now, identity)).collect();
+        self.recall();
+        self.part(now);
+        self.pump();
+        ids
+    }
+
+    /// A connection has been made.
+    pub(crate) fn up(&mut self, now: Instant, link: LinkId, slots: u32, frame_size: usize) {
+        if let Some(at) = self.link_mut(link) {
+            at.up(now, slots.into(), frame_size);
+            self.recall();
+            self.pump();
+        }
+    }
+
+    /// A connection could not be made, or has ended. Its frames go to others, or are lost.
+    pub(crate) fn down(&mut self, now: Instant, link: LinkId) {
+        let chance = self.chance.f64();
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        let Some(at) = self.link_mut(link) else { return };
+        let was_up = at.is_up();
+        let Books { handed, taken, .. } = at.books;
+        at.down(now, chance);
+        if !is_kept {
+            self.counts.lost += handed - taken;
+        }
+        if was_up {
+            self.counts.reconnects += 1;
+            self.actions.push_back(Action::Resolve);
+        }
+        let orphans = self.ring.sequences(|entry| entry.on == Some(link));
+        for &sequence in &orphans {
+            if let Some(entry) = self.ring.get_mut(sequence) {
+                entry.release();
+            }
+        }
+        self.again.extend(orphans);
+        self.recall();
+        self.part(now);
+        self.pump();
+    }
+
+    /// A receiver has said what has become of frames.
+    pub(crate) fn control(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        (freed, taken): (u64, u64),
+        acked: impl Iterator<Item = u64>,
+        rejected: impl Iterator<Item = u64>,
+    ) -> Result<(), Impossible> {
+        let Some(at) = self.link_mut(link) else { return Ok(()) };
+        at.books.settle(freed, taken)?;
+        acked.for_each(|sequence| self.acknowledged(link, sequence));
+        rejected.for_each(|sequence| self.rejected(link, sequence));
+        self.part(now);
+        self.pump();
+        Ok(())
+    }
+
+    /// Lets go of a frame, also of one that waits for another peer by now.
+    fn acknowledged(&mut self, link: LinkId, sequence: u64) {
+        let Some(entry) = self.ring.get(sequence).filter(|entry| entry.is_known_to(link)) else { return };
+        let queued = entry.on.filter(|_| !entry.is_handed);
+        if let Some(queued) = queued {
+            self.withdraw(sequence, queued);
+        }
+        self.ring.remove(sequence);
+        self.again.remove(&sequence);
+        self.counts.acknowledged += 1;
+    }
+
+    fn rejected(&mut self, link: LinkId, sequence: u64) {
+        let entry = self.ring.get_mut(sequence).filter(|entry| entry.on == Some(link) && entry.is_handed);
+        let Some(entry) = entry else { return };
+        entry.release();
+        entry.not = Some(link.peer);
+        self.again.insert(sequence);
+        self.counts.rejected += 1;
+    }
+
+    /// Gives a frame to a peer, or back to the caller. The sequence and the connection that has it.
+    pub(crate) fn submit(
+        &mut self,
+        frame: F,
+        (length, key): (usize, u64),
+        to: Option<PeerId>,
+    ) -> Result<(u64, LinkId), (F, Refused)> {
+        let wanted = Wanted { length, key, to, not: None };
+        let link = match self.place(wanted) {
+            Ok(link) => link,
+            Err(refused) => return Err((frame, refused)),
+        };
+        let entry = Entry { frame, key, length, to, not: None, on: None, is_handed: false, had: None };
+        let sequence = self.ring.push(entry);
+        self.assign(sequence, link);
+        self.counts.submitted += 1;
+        self.counts.bytes += length as u64;
+        Ok((sequence, link))
+    }
+
+    /// Whether a connection has frames to be written.
+    pub(crate) fn has_work(&self, link: LinkId) -> bool {
+        self.link(link).is_some_and(|at| at.is_up() && !at.books.queue.is_empty())
+    }
+
+    /// The next frame to be written on a connection.
+    pub(crate) fn take(&mut self, link: LinkId) -> Option<Outgoing<F>> {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        let books = &mut self.link_mut(link).filter(|at| at.is_up())?.books;
+        let sequence = books.queue.pop_front()?;
+        books.handed += 1;
+        let (frame, is_repeat) = if is_kept {
+            let entry = self.ring.get_mut(sequence)?;
+            entry.is_handed = true;
+            (entry.frame.clone(), entry.had.is_some())
+        } else {
+            (self.ring.remove(sequence)?.frame, false)
+        };
+        self.counts.repeats += u64::from(is_repeat);
+        let floor = if is_kept { self.ring.floor() } else { sequence };
+        Some(Outgoing { sequence, floor, is_repeat, frame })
+    }
+
+    /// Does what it is time for.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.leaves.is_none()) {
+            for (lane, link) in (0..).zip(&mut peer.links) {
+                if matches!(link.state, State::Waiting { until } if until <= now) {
+                    let epoch = self.next_epoch;
+                    self.next_epoch += 1;
+                    link.state = State::Connecting { epoch };
+                    self.actions.push_back(Action::Connect(LinkId { peer: peer.id, lane, epoch }));
+                }
+            }
+        }
+        self.part(now);
+    }
+
+    /// When the next [`tick`](Self::tick) is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.peers.iter().flat_map(|peer| peer.links.iter().filter_map(|link| link.due(peer.leaves))).min()
+    }
+
+    /// Whether there is something to do.
+    pub(crate) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How many frames it still has.
+    pub(crate) fn held(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether it still has a frame.
+    pub(crate) fn has(&self, sequence: u64) -> bool {
+        self.ring.get(sequence).is_some()
+    }
+
+    /// Whether everything has been handed over to be written, or acknowledged.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ring.len() == 0
+    }
+
+    /// The peers that are connected and stay, with the frames under way to each.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = (PeerId, u64)> {
+        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none() && peer.is_up());
+        stay.map(|peer| (peer.id, peer.outstanding()))
+    }
+
+    /// How many frames the peers that stay have room for.
+    pub(crate) fn credits(&self) -> u64 {
+        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
+        stay.flat_map(|peer| &peer.links).map(|link| link.books.credits()).sum()
+    }
+
+    /// Whether it knows a peer.
+    pub(crate) fn knows(&self, peer: PeerId) -> bool {
+        self.position(peer).is_some()
+    }
+
+    fn peer_of(&mut self, now: Instant, identity: Identity) -> PeerId {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.identity.is_same(&identity)) {
+            peer.identity.distance = identity.distance;
+            return peer.id;
+        }
+        let id = PeerId(self.next_peer);
+        self.next_peer += 1;
+        let links = (0..self.settings.lanes).map(|_| Link::new(now)).collect();
+        self.peers.push(Peer::new(id, identity, links));
+        id
+    }
+
+    /// Ends connections of peers that leave, and forgets the peers whose connections have ended.
+    fn part(&mut self, now: Instant) {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        for peer in &mut self.peers {
+            let Some(leaves) = peer.leaves else { continue };
+            for (lane, link) in (0..).zip(&mut peer.links) {
+                match link.state {
+                    State::Waiting { .. } => link.state = State::Closed,
+                    State::Connecting { epoch } | State::Up { epoch, .. } => {
+                        let id = LinkId { peer: peer.id, lane, epoch };
+                        let has_work = !link.books.queue.is_empty() || link.books.outstanding() > 0;
+                        let waits = is_kept && self.ring.any(|entry| entry.on == Some(id));
+                        if now >= leaves || !(has_work || waits) {
+                            link.state = State::Closing { epoch };
+                            self.actions.push_back(Action::Close(id));
+                        }
+                    }
+                    State::Closing { .. } | State::Closed => {}
+                }
+            }
+        }
+        let count = self.peers.len();
+        self.peers.retain(|peer| peer.links.iter().any(|link| link.state != State::Closed));
+        if self.peers.len() != count {
+            self.give_up();
+        }
+    }
+
+    /// Lets go of frames for peers that have gone.
+    fn give_up(&mut self) {
+        let peers = &self.peers;
+        let gone = self.ring.sequences(|entry| {
+            entry.on.is_none() && entry.to.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
+        });
+        for sequence in gone {
+            self.ring.remove(sequence);
+            self.again.remove(&sequence);
+            self.counts.undeliverable += 1;
+        }
+    }
+
+    fn position(&self, peer: PeerId) -> Option<usize> {
+        self.peers.binary_search_by_key(&peer, |peer| peer.id).ok()
+    }
+
+    /// A connection, unless another has taken its place.
+    fn link(&self, id: LinkId) -> Option<&Link> {
+        let peer = self.peers.get(self.position(id.peer)?)?;
+        peer.links.get(usize::from(id.lane)).filter(|link| link.is_in(id.epoch))
+    }
+
+    fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        let at = self.position(id.peer)?;
+        let link = self.peers.get_mut(at)?.links.get_mut(usize::from(id.lane))?;
+        link.is_in(id.epoch).then_some(link)
+    }
+}

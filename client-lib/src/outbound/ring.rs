@@ -1,0 +1,116 @@
+//! The frames that a sender still has, by sequence.
+
+use std::collections::VecDeque;
+
+use super::{LinkId, PeerId};
+
+/// A frame that has not been let go of.
+#[derive(Debug)]
+pub(crate) struct Entry<F> {
+    pub(crate) frame: F,
+    /// Hash of its key.
+    pub(crate) key: u64,
+    /// Length of its payload.
+    pub(crate) length: usize,
+    /// The only peer that may have it.
+    pub(crate) to: Option<PeerId>,
+    /// The peer that did not want it, to be passed over if there is another.
+    pub(crate) not: Option<PeerId>,
+    /// The connection that it has been given to; `None`: it waits for one.
+    pub(crate) on: Option<LinkId>,
+    /// Whether that connection has been handed it; else it is in its queue.
+    pub(crate) is_handed: bool,
+    /// The peer that was handed it before, by a connection that has broken. It may have got it: from then on this is a repeat.
+    pub(crate) had: Option<PeerId>,
+}
+
+impl<F> Entry<F> {
+    /// Whether a connection may speak of it.
+    pub(crate) fn is_known_to(&self, link: LinkId) -> bool {
+        (self.on == Some(link) && self.is_handed) || self.had == Some(link.peer)
+    }
+
+    /// Takes it away from its connection.
+    pub(crate) fn release(&mut self) {
+        let on = self.on.take();
+        if std::mem::take(&mut self.is_handed) {
+            self.had = on.map(|link| link.peer);
+        }
+    }
+}
+
+/// Frames by sequence, from the oldest that is still there. Sequences count from 1.
+#[derive(Debug)]
+pub(crate) struct Ring<F> {
+    entries: VecDeque<Option<Entry<F>>>,
+    floor: u64,
+    count: usize,
+}
+
+impl<F> Default for Ring<F> {
+    fn default() -> Self {
+        Self { entries: VecDeque::new(), floor: 1, count: 0 }
+    }
+}
+
+impl<F> Ring<F> {
+    /// The oldest sequence that is still there, or the next one.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The sequence that the next frame gets.
+    pub(crate) fn next(&self) -> u64 {
+        self.floor + self.entries.len() as u64
+    }
+
+    /// How many frames there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry<F>) -> u64 {
+        let sequence = self.next();
+        self.entries.push_back(Some(entry));
+        self.count += 1;
+        sequence
+    }
+
+    pub(crate) fn get(&self, sequence: u64) -> Option<&Entry<F>> {
+        self.entries.get(self.place(sequence)?)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Entry<F>> {
+        let place = self.place(sequence)?;
+        self.entries.get_mut(place)?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, sequence: u64) -> Option<Entry<F>> {
+        let place = self.place(sequence)?;
+        let entry = self.entries.get_mut(place)?.take()?;
+        self.count -= 1;
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.floor += 1;
+        }
+        Some(entry)
+    }
+
+    /// Those that fulfil a condition, oldest first.
+    pub(crate) fn sequences(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> Vec<u64> {
+        let numbered = (self.floor..).zip(&self.entries);
+        numbered
+            .filter(|(_, entry)| entry.as_ref().is_some_and(&fulfils))
+            .map(|(sequence, _)| sequence)
+            .collect()
+    }
+
+    /// Whether one fulfils a condition.
+    pub(crate) fn any(&self, fulfils: impl Fn(&Entry<F>) -> bool) -> bool {
+        self.entries.iter().flatten().any(fulfils)
+    }
+
+    fn place(&self, sequence: u64) -> Option<usize> {
+        usize::try_from(sequence.checked_sub(self.floor)?).ok()
+    }
+}

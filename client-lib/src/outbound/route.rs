@@ -1,0 +1,184 @@
+//! Which connection gets a frame, new or again.
+
+use std::collections::HashSet;
+
+use super::peer::Peer;
+use super::ring::Entry;
+use super::{Action, LinkId, Outbound, PeerId, Refused};
+use crate::choose::{Choice, choose};
+use crate::handshake::Delivery;
+use crate::wire::WINDOW;
+
+/// What decides who may have a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) length: usize,
+    pub(super) key: u64,
+    pub(super) to: Option<PeerId>,
+    pub(super) not: Option<PeerId>,
+}
+
+impl<F: Clone> Outbound<F> {
+    /// The connection that a new frame is for.
+    pub(super) fn place(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
+        if self.ring.len() >= self.settings.replay || self.is_window_full() {
+            return Err(Refused::Full);
+        }
+        let link = self.choose(wanted)?;
+        if self.is_overtaking(wanted) { Err(Refused::Full) } else { Ok(link) }
+    }
+
+    /// Peers have come or gone: takes back what has not been handed over and whose key is another peer's by now, so that what
+    /// follows does not overtake it.
+    pub(super) fn recall(&mut self) {
+        if self.settings.choice != Choice::ByKey {
+            return;
+        }
+        let is_new = |entry: &Entry<F>| !entry.is_handed && entry.had.is_none() && entry.to.is_none();
+        for sequence in self.ring.sequences(|entry| entry.on.is_some() && is_new(entry)) {
+            let Some(&Entry { length, key, on: Some(on), .. }) = self.ring.get(sequence) else { continue };
+            let peer = self.peer_for(Wanted { length, key, to: None, not: None });
+            if peer.is_some_and(|peer| peer.id != on.peer) {
+                self.withdraw(sequence, on);
+                self.again.insert(sequence);
+            }
+        }
+    }
+
+    /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
+    pub(super) fn pump(&mut self) {
+        let (mut next, mut keys) = (0, HashSet::new());
+        while let Some(&sequence) = self.again.range(next..).next()
+            && self.has_credit()
+        {
+            next = sequence + 1;
+            let Some(&Entry { length, key, to, not, .. }) = self.ring.get(sequence) else { continue };
+            let wanted = Wanted { length, key, to, not };
+            let is_by_key = self.is_by_key(wanted);
+            if is_by_key && keys.contains(&key) {
+                continue;
+            }
+            match self.place_again(wanted) {
+                Some(link) => {
+                    self.again.remove(&sequence);
+                    self.assign(sequence, link);
+                    self.actions.push_back(Action::Write(link));
+                }
+                None if is_by_key => {
+                    keys.insert(key);
+                }
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn assign(&mut self, sequence: u64, link: LinkId) {
+        if let Some(entry) = self.ring.get_mut(sequence) {
+            entry.on = Some(link);
+        }
+        if let Some(at) = self.link_mut(link) {
+            at.books.assign(sequence);
+        }
+    }
+
+    /// Takes a frame back that has not been handed over.
+    pub(super) fn withdraw(&mut self, sequence: u64, link: LinkId) {
+        if let Some(entry) = self.ring.get_mut(sequence) {
+            entry.release();
+        }
+        if let Some(at) = self.link_mut(link) {
+            at.books.withdraw(sequence);
+        }
+    }
+
+    fn place_again(&mut self, wanted: Wanted) -> Option<LinkId> {
+        match self.choose(wanted) {
+            Ok(link) => Some(link),
+            // There is no other than the one that did not want it.
+            Err(Refused::NoPeer | Refused::TooLarge { .. }) if wanted.not.is_some() => {
+                self.choose(Wanted { not: None, ..wanted }).ok()
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn choose(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
+        let lane = self.lane_for(wanted);
+        let peer = self.peer_for(wanted);
+        match peer.and_then(|peer| peer.freest(lane, wanted.length)) {
+            Some(link) => Ok(link),
+            None => {
+                let only = peer.map(|peer| peer.id);
+                Err(self.refused(wanted, only))
+            }
+        }
+    }
+
+    /// The peer that is to have a frame, although it may have to wait for it.
+    fn peer_for(&mut self, wanted: Wanted) -> Option<&Peer> {
+        let choice = if wanted.to.is_some() { Choice::RoundRobin } else { self.settings.choice };
+        let lane = self.lane_for(wanted);
+        // A frame waits for the peer of its key, as long as that has not been tried.
+        let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
+        let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
+        let candidates =
+            self.peers.iter().map(|peer| is_there(peer).then(|| peer.candidate(lane, wanted.length)));
+        let at = choose(choice, wanted.key, &mut self.turn, candidates)?;
+        self.peers.get(at)
+    }
+
+    /// Why nobody gets a frame now, or the one peer that is to have it does not.
+    fn refused(&self, wanted: Wanted, only: Option<PeerId>) -> Refused {
+        let only = only.and_then(|only| self.peers.get(self.position(only)?));
+        if wanted.to.is_some_and(|to| !self.knows(to)) {
+            return Refused::Gone;
+        }
+        let up = self.peers.iter().filter(|peer| wanted.allows(peer) && peer.is_up());
+        let most = up.map(Peer::frame_size).max();
+        match (most, only) {
+            (None, _) => Refused::NoPeer,
+            (_, Some(only)) if !only.is_up() => Refused::Full,
+            (_, Some(only)) if only.frame_size() < wanted.length => {
+                Refused::TooLarge { most: only.frame_size() }
+            }
+            (Some(most), None) if most < wanted.length => Refused::TooLarge { most },
+            _ => Refused::Full,
+        }
+    }
+
+    /// Whether it would go before one of the same key that is to be sent again.
+    fn is_overtaking(&self, wanted: Wanted) -> bool {
+        let is_before = |entry: &Entry<F>| entry.to.is_none() && entry.key == wanted.key;
+        self.is_by_key(wanted)
+            && self.again.iter().any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
+    }
+
+    /// Whether receivers could not tell a further frame from those before it.
+    fn is_window_full(&self) -> bool {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        is_kept && self.ring.next() - self.ring.floor() >= WINDOW
+    }
+
+    fn has_credit(&self) -> bool {
+        self.peers.iter().flat_map(|peer| &peer.links).any(|link| link.is_up() && link.books.credits() > 0)
+    }
+
+    fn is_by_key(&self, wanted: Wanted) -> bool {
+        self.settings.choice == Choice::ByKey && wanted.to.is_none()
+    }
+
+    /// The only lane that a frame may take: that of its key.
+    fn lane_for(&self, wanted: Wanted) -> Option<usize> {
+        // The remainder is less than the number of lanes, which is one of 16 bits.
+        self.is_by_key(wanted).then(|| (wanted.key % u64::from(self.settings.lanes.max(1))) as usize)
+    }
+}
+
+impl Wanted {
+    fn allows(&self, peer: &Peer) -> bool {
+        match self.to {
+            Some(to) => peer.id == to,
+            None => peer.leaves.is_none() && self.not != Some(peer.id),
+        }
+    }
+}

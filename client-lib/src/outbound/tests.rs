@@ -1,0 +1,3 @@
+//! The state machine by rules and by chance.
+
+mod simulation;

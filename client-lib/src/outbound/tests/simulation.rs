@@ -1,0 +1,98 @@
+//! Senders, receivers and a network between them, by chance and with a clock of their own, next to books of what must hold.
+//!
+//! `MULTINET_SEED=17 cargo test -p multinet-client --lib simulation` runs one world again; `MULTINET_STEPS=10` runs ten times as
+//! many. When something does not hold, simpler worlds are looked for in which it does not either, and the last events of the
+//! simplest are told.
+
+mod network;
+mod plan;
+mod receiver;
+mod sender;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plan::Plan;
+use world::World;
+
+/// Worlds that are run if nothing else is said.
+const WORLDS: u64 = 400;
+
+/// Steps in each world between two times of peace.
+const STEPS: usize = 1_000;
+
+/// Seeds that are tried with each simpler plan.
+const TRIES: u64 = 50;
+
+/// `Err`: what does not hold.
+type Checked = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err(format!($($message)+));
+        }
+    };
+}
+use ensure;
+
+/// What was found, and when.
+#[derive(Debug)]
+struct Failure {
+    plan: Plan,
+    step: usize,
+    message: String,
+    events: Vec<String>,
+}
+
+#[test]
+fn nothing_that_was_promised_is_lost() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("MULTINET_SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=WORLDS * number("MULTINET_STEPS").unwrap_or(1),
+    };
+    let start = std::time::Instant::now();
+    let mut steps = 0;
+    for seed in seeds {
+        match run(Plan::of(seed, STEPS), false) {
+            Ok(count) => steps += count,
+            Err(failure) => report(failure),
+        }
+    }
+    println!("{steps} steps, {:.0} each second", steps as f64 / start.elapsed().as_secs_f64());
+}
+
+fn run(plan: Plan, tells: bool) -> Result<usize, Failure> {
+    let mut world = World::new(plan, tells);
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let outcome = outcome.unwrap_or_else(|_| Err("a panic".to_owned()));
+    let (step, events) = world.end();
+    outcome.map(|()| step).map_err(|message| Failure { plan, step, message, events })
+}
+
+fn report(found: Failure) -> ! {
+    let seed = found.plan.seed;
+    let simplest = simplify(found);
+    let told = run(simplest.plan, true).err().unwrap_or(simplest);
+    println!("{}", told.events.join("\n"));
+    panic!("MULTINET_SEED={seed}; simplest: step {} of {:?}: {}", told.step, told.plan, told.message);
+}
+
+/// Looks for a simpler world in which something does not hold either.
+fn simplify(mut failure: Failure) -> Failure {
+    'again: loop {
+        let weight = (failure.plan.weight(), failure.step);
+        for plan in failure.plan.simpler() {
+            for seed in (0..TRIES).map(|more| plan.seed.wrapping_add(more * 1_000_003)) {
+                if let Err(simpler) = run(Plan { seed, ..plan }, false)
+                    && (simpler.plan.weight(), simpler.step) < weight
+                {
+                    failure = simpler;
+                    continue 'again;
+                }
+            }
+        }
+        return failure;
+    }
+}

@@ -1,0 +1,156 @@
+//! Connections: two ordered streams of bytes, which can be cut at any time, each for itself.
+
+use std::collections::VecDeque;
+
+use super::receiver::Memory;
+use crate::handshake::SessionId;
+use crate::outbound::LinkId;
+use crate::wire::MAX_IDS;
+
+/// What is sent: the caller's number of it, and its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet {
+    pub(super) number: u64,
+    pub(super) key: u64,
+    pub(super) length: usize,
+    pub(super) is_named: bool,
+}
+
+/// A frame on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub(super) sequence: u64,
+    pub(super) floor: u64,
+    pub(super) is_repeat: bool,
+    pub(super) packet: Packet,
+}
+
+/// What a receiver says, on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) freed: u64,
+    pub(super) taken: u64,
+    pub(super) acked: Vec<u64>,
+    pub(super) rejected: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// It has not got so far.
+    Pending,
+    Open,
+    Gone,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: u64,
+    pub(super) sender: usize,
+    pub(super) session: SessionId,
+    pub(super) link: LinkId,
+    /// The process at its other end, once that has been reached.
+    pub(super) process: usize,
+    /// What the receiver remembers of the sender.
+    pub(super) memory: Option<Memory>,
+    pub(super) at_sender: Side,
+    pub(super) at_receiver: Side,
+    /// The sender has been told to end it.
+    pub(super) is_closing: bool,
+    /// The sender has been told to write.
+    pub(super) is_kicked: bool,
+    pub(super) data: VecDeque<Message>,
+    pub(super) control: VecDeque<Said>,
+    pub(super) is_data_cut: bool,
+    pub(super) is_control_cut: bool,
+    pub(super) slots: u64,
+    /// The sender's books: what it has written, and what it has heard.
+    pub(super) handed: u64,
+    pub(super) heard_freed: u64,
+    pub(super) heard_taken: u64,
+    /// The receiver's: what has come, and what has become of it.
+    pub(super) arrived: u64,
+    pub(super) freed: u64,
+    pub(super) taken: u64,
+    pub(super) acked: VecDeque<u64>,
+    pub(super) rejected: VecDeque<u64>,
+    /// The receiver has something to say.
+    pub(super) is_news: bool,
+}
+
+impl Connection {
+    pub(super) fn new(id: u64, sender: usize, session: SessionId, link: LinkId) -> Self {
+        Self {
+            id,
+            sender,
+            session,
+            link,
+            process: usize::MAX,
+            memory: None,
+            at_sender: Side::Pending,
+            at_receiver: Side::Pending,
+            is_closing: false,
+            is_kicked: false,
+            data: VecDeque::new(),
+            control: VecDeque::new(),
+            is_data_cut: false,
+            is_control_cut: false,
+            slots: 0,
+            handed: 0,
+            heard_freed: 0,
+            heard_taken: 0,
+            arrived: 0,
+            freed: 0,
+            taken: 0,
+            acked: VecDeque::new(),
+            rejected: VecDeque::new(),
+            is_news: false,
+        }
+    }
+
+    pub(super) fn cut_data(&mut self) {
+        self.is_data_cut = true;
+        self.data.clear();
+    }
+
+    pub(super) fn cut_control(&mut self) {
+        self.is_control_cut = true;
+        self.control.clear();
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_data_cut || self.is_control_cut
+    }
+
+    /// Whether the sender has something to learn of its end.
+    pub(super) fn is_end_news_to_sender(&self) -> bool {
+        let is_over = self.is_closing || self.is_cut() || self.at_receiver == Side::Gone;
+        self.at_sender != Side::Gone && is_over
+    }
+
+    /// Whether the receiver has something to learn of its end.
+    pub(super) fn is_end_news_to_receiver(&self) -> bool {
+        let is_read_out = self.at_sender == Side::Gone && self.data.is_empty();
+        self.at_receiver == Side::Open && (self.is_cut() || is_read_out)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.at_sender == Side::Gone && self.at_receiver != Side::Open
+    }
+
+    pub(super) fn write(&mut self, message: Message) {
+        self.handed += 1;
+        if !self.is_data_cut && self.at_receiver == Side::Open {
+            self.data.push_back(message);
+        }
+    }
+
+    /// The receiver says what is new.
+    pub(super) fn say(&mut self) {
+        let acked = self.acked.drain(..self.acked.len().min(MAX_IDS)).collect();
+        let rejected = self.rejected.drain(..self.rejected.len().min(MAX_IDS)).collect();
+        self.is_news = !self.acked.is_empty() || !self.rejected.is_empty();
+        if !self.is_control_cut && self.at_sender != Side::Gone {
+            self.control.push_back(Said { freed: self.freed, taken: self.taken, acked, rejected });
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A receiver's process: what its shell and its code do.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use super::network::{Connection, Message, Side};
+use super::{Checked, ensure};
+use crate::choose::Choice;
+use crate::handshake::{Delivery, SessionId};
+use crate::inbound::{Arrival, Seen, Sessions};
+use crate::outbound::Settings;
+
+pub(super) type Memory = Arc<Mutex<Seen>>;
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) target: usize,
+    pub(super) uid: Option<u32>,
+    pub(super) sessions: Sessions<Memory>,
+    pub(super) slots: u32,
+    pub(super) frame_size: usize,
+    /// Frames that the code may take.
+    pub(super) inbox: VecDeque<Held>,
+    /// Frames that the code has.
+    pub(super) held: Vec<Held>,
+    /// The code stands still.
+    pub(super) is_stalled: bool,
+    /// It has had as many senders as it may remember: it may have forgotten one.
+    pub(super) may_forget: bool,
+    /// Of each session, what the code has had: whether it still has it, or has acknowledged it.
+    had: HashMap<(SessionId, u64), bool>,
+    /// The last frame of each key that was not a repeat.
+    last: HashMap<(SessionId, u64), u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) connection: u64,
+    pub(super) sender: usize,
+    pub(super) session: SessionId,
+    pub(super) sequence: u64,
+    pub(super) memory: Memory,
+    /// It has been acknowledged, and not let go of.
+    pub(super) is_acked: bool,
+}
+
+/// What the code makes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Acknowledges it and lets go of it.
+    Done,
+    /// Acknowledges it and keeps it for a while.
+    Acknowledge,
+    /// Lets go of it, without having acknowledged it.
+    Reject,
+}
+
+impl Process {
+    pub(super) fn new(
+        target: usize,
+        uid: Option<u32>,
+        limit: usize,
+        (slots, frame_size): (u32, usize),
+    ) -> Self {
+        Self {
+            target,
+            uid,
+            sessions: Sessions::new(limit),
+            slots,
+            frame_size,
+            inbox: VecDeque::new(),
+            held: Vec::new(),
+            is_stalled: false,
+            may_forget: false,
+            had: HashMap::new(),
+            last: HashMap::new(),
+        }
+    }
+
+    /// A frame has come. Whether the code gets it.
+    pub(super) fn arrived(
+        &mut self,
+        settings: &Settings,
+        connection: &mut Connection,
+        memory: &Memory,
+        message: Message,
+    ) -> Result<bool, String> {
+        connection.arrived += 1;
+        let occupied = connection.arrived - connection.freed;
+        ensure!(occupied <= u64::from(self.slots), "{occupied} frames for {} slots", self.slots);
+        ensure!(message.packet.length <= self.frame_size, "a frame larger than it takes");
+        let sequence = message.sequence;
+        let arrival = match settings.delivery {
+            Delivery::AtMostOnce => Arrival::Deliver,
+            Delivery::AtLeastOnce => {
+                memory.lock().unwrap().arrived_by(connection.link.lane, sequence, message.floor)
+            }
+        };
+        match arrival {
+            Arrival::Deliver => self.deliver(settings, connection, Arc::clone(memory), message)?,
+            Arrival::Drop => connection.freed += 1,
+            Arrival::Acknowledge => {
+                connection.freed += 1;
+                connection.acked.push_back(sequence);
+            }
+        }
+        connection.is_news |= arrival != Arrival::Deliver;
+        Ok(arrival == Arrival::Deliver)
+    }
+
+    fn deliver(
+        &mut self,
+        settings: &Settings,
+        connection: &Connection,
+        memory: Memory,
+        message: Message,
+    ) -> Checked {
+        let Connection { id, sender, session, .. } = *connection;
+        let Message { sequence, is_repeat, packet, .. } = message;
+        let before = self.had.insert((session, sequence), true);
+        ensure!(before != Some(true) || self.may_forget, "frame {sequence} is delivered twice");
+        if settings.choice == Choice::ByKey && !packet.is_named && !is_repeat {
+            let last = self.last.insert((session, packet.key), sequence);
+            ensure!(last < Some(sequence), "{sequence} after {last:?} of key {}", packet.key);
+        }
+        self.inbox.push_back(Held { connection: id, sender, session, sequence, memory, is_acked: false });
+        Ok(())
+    }
+
+    /// The code takes a frame.
+    pub(super) fn take(&mut self) -> Option<Held> {
+        let held = self.inbox.pop_front()?;
+        self.held.push(held.clone());
+        Some(held)
+    }
+
+    /// The code decides about one of those that it has. Whether it acknowledges it now.
+    pub(super) fn decide(
+        &mut self,
+        at: usize,
+        verdict: Verdict,
+        is_kept: bool,
+        connections: &mut [Connection],
+    ) -> (Held, bool) {
+        let held = self.held[at].clone();
+        let is_first = !held.is_acked;
+        self.held[at].is_acked = true;
+        if verdict != Verdict::Acknowledge {
+            self.held.swap_remove(at);
+        }
+        let own = connections.iter_mut().find(|connection| connection.id == held.connection);
+        if let Some(own) = own {
+            own.is_news = true;
+            own.freed += u64::from(verdict != Verdict::Acknowledge);
+        }
+        if is_kept && is_first {
+            self.tell(&held, verdict, connections);
+        }
+        (held, is_first && verdict != Verdict::Reject)
+    }
+
+    /// Has the outcome told by the connection that brought the frame last, if that is still there.
+    fn tell(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
+        let is_acked = verdict != Verdict::Reject;
+        let lane = held.memory.lock().unwrap().decided(held.sequence, is_acked);
+        self.had.insert((held.session, held.sequence), is_acked);
+        let is_it = |it: &&mut Connection| {
+            it.at_receiver == Side::Open
+                && it.session == held.session
+                && Some(it.link.lane) == lane
+                && self.sessions.is_latest(it.session, it.link.lane, it.link.epoch)
+        };
+        if let Some(connection) = connections.iter_mut().find(is_it) {
+            let to = if is_acked { &mut connection.acked } else { &mut connection.rejected };
+            to.push_back(held.sequence);
+            connection.is_news = true;
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! A sender's state machine, next to books of what it was told and what it did.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use super::network::{Connection, Message, Packet, Said};
+use super::{Checked, ensure};
+use crate::choose::Choice;
+use crate::handshake::{Delivery, SessionId};
+use crate::outbound::link::{Link, State};
+use crate::outbound::{Action, Identity, LinkId, Outbound, PeerId, Refused, Settings};
+use crate::wire::WINDOW;
+
+/// What DNS says of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) target: usize,
+    pub(super) uid: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) session: SessionId,
+    pub(super) outbound: Outbound<Packet>,
+    pub(super) settings: Settings,
+    /// Who each peer is.
+    pub(super) names: HashMap<PeerId, Address>,
+    /// By sequence, from 1.
+    pub(super) records: Vec<Record>,
+    /// How many of its frames receivers' code has taken.
+    pub(super) taken: u64,
+    next_number: u64,
+    /// Nothing below it may be sent any more.
+    floor: u64,
+    /// Connections that are up.
+    up: HashSet<LinkId>,
+    lost: u64,
+    handed: u64,
+    repeats: u64,
+    acknowledged: u64,
+    undeliverable: u64,
+    broken: u64,
+    /// Where each key's latest frame went, and who was connected.
+    choices: HashMap<u64, (PeerId, Vec<PeerId>)>,
+}
+
+/// What has become of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    packet: Packet,
+    to: Option<PeerId>,
+    handed: u32,
+    /// How often a receiver's code got it.
+    pub(super) delivered: u32,
+    /// A receiver's code has acknowledged it.
+    pub(super) is_acked: bool,
+    is_over: bool,
+}
+
+impl Sender {
+    pub(super) fn new(session: SessionId, settings: Settings) -> Self {
+        Self {
+            session,
+            outbound: Outbound::new(settings, session.0 as u64),
+            settings,
+            names: HashMap::new(),
+            records: Vec::new(),
+            taken: 0,
+            next_number: 0,
+            floor: 0,
+            up: HashSet::new(),
+            lost: 0,
+            handed: 0,
+            repeats: 0,
+            acknowledged: 0,
+            undeliverable: 0,
+            broken: 0,
+            choices: HashMap::new(),
+        }
+    }
+
+    fn is_kept(&self) -> bool {
+        self.settings.delivery == Delivery::AtLeastOnce
+    }
+
+    pub(super) fn record(&mut self, sequence: u64) -> &mut Record {
+        &mut self.records[sequence as usize - 1]
+    }
+
+    pub(super) fn endpoints(&mut self, now: Instant, addresses: &[Address]) -> Checked {
+        let identity = |address: &Address| Identity {
+            target: format!("pod-{}", address.target),
+            uid: address.uid.map(|uid| uid.to_string()),
+            distance: (address.target % 3) as u8,
+        };
+        let ids = self.outbound.endpoints(now, addresses.iter().map(identity).collect());
+        ensure!(ids.len() == addresses.len(), "{} peers of {} addresses", ids.len(), addresses.len());
+        for (id, &address) in ids.into_iter().zip(addresses) {
+            let before = self.names.insert(id, address);
+            ensure!(before.is_none_or(|before| before == address), "{id:?} has become another");
+        }
+        self.over()
+    }
+
+    /// Does what is due. The connections to be made, to be ended, and to be written to.
+    pub(super) fn act(&mut self, now: Instant) -> Result<Vec<Action>, String> {
+        self.outbound.tick(now);
+        let actions: Vec<Action> = std::iter::from_fn(|| self.outbound.next_action()).collect();
+        let links = self.outbound.peers.len() * usize::from(self.settings.lanes);
+        let most = 100 * (links + self.settings.replay + 1);
+        ensure!(actions.len() <= most, "{} actions at once", actions.len());
+        self.over()?;
+        let due = self.outbound.due();
+        ensure!(due.is_none_or(|due| due > now), "due again at once: {:?}", self.outbound);
+        Ok(actions)
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        (key, length): (u64, usize),
+        to: Option<PeerId>,
+    ) -> Result<Result<LinkId, Refused>, String> {
+        let packet = Packet { number: self.next_number, key, length, is_named: to.is_some() };
+        let (sequence, link) = match self.outbound.submit(packet, (length, key), to) {
+            Ok(done) => done,
+            Err((back, refused)) => {
+                ensure!(back.number == packet.number, "another frame was given back");
+                return Ok(Err(refused));
+            }
+        };
+        self.next_number += 1;
+        self.records.push(Record { packet, to, handed: 0, delivered: 0, is_acked: false, is_over: false });
+        ensure!(sequence == self.records.len() as u64, "sequence {sequence} of {}", self.records.len());
+        ensure!(self.up.contains(&link), "{link:?} is not up");
+        ensure!(to.is_none_or(|to| to == link.peer), "{link:?} instead of {to:?}");
+        if self.settings.choice == Choice::ByKey && to.is_none() {
+            self.stays(key, link.peer)?;
+        }
+        Ok(Ok(link))
+    }
+
+    /// A key goes to another peer only if its own has gone, or the other is new.
+    fn stays(&mut self, key: u64, peer: PeerId) -> Checked {
+        let connected: Vec<PeerId> = self.outbound.connected().map(|(peer, _)| peer).collect();
+        let is_there = |peer| connected.contains(peer);
+        if let Some((before, others)) = self.choices.get(&key) {
+            let moved = *before != peer && is_there(before) && others.contains(&peer);
+            ensure!(!moved, "key {key} has moved from {before:?} to {peer:?} without need");
+        }
+        self.choices.insert(key, (peer, connected));
+        Ok(())
+    }
+
+    pub(super) fn up(&mut self, now: Instant, connection: &mut Connection, frame_size: usize) {
+        self.outbound.up(now, connection.link, connection.slots as u32, frame_size);
+        if !connection.is_closing {
+            self.up.insert(connection.link);
+        }
+    }
+
+    pub(super) fn down(&mut self, now: Instant, connection: &Connection) -> Checked {
+        // One that is ended on purpose does not break.
+        let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
+        self.broken += u64::from(self.up.remove(&connection.link) && is_up);
+        self.outbound.down(now, connection.link);
+        if !self.is_kept() {
+            self.lost += connection.handed - connection.heard_taken;
+        }
+        self.over()
+    }
+
+    /// Writes a frame, if there is one.
+    pub(super) fn write(&mut self, connection: &mut Connection) -> Checked {
+        let Some(outgoing) = self.outbound.take(connection.link) else {
+            connection.is_kicked = false;
+            let has_work = self.outbound.has_work(connection.link);
+            ensure!(!has_work, "work, and nothing to take");
+            return Ok(());
+        };
+        let (sequence, floor) = (outgoing.sequence, outgoing.floor);
+        ensure!(floor <= sequence && sequence - floor < WINDOW, "{sequence} with floor {floor}");
+        ensure!(sequence >= self.floor, "{sequence}, below {}", self.floor);
+        if self.is_kept() {
+            self.floor = self.floor.max(floor);
+        }
+        self.handed += 1;
+        self.repeats += u64::from(outgoing.is_repeat);
+        let record = self.record(sequence);
+        ensure!(record.packet.number == outgoing.frame.number, "another frame as {sequence}");
+        ensure!(
+            (record.handed > 0) == outgoing.is_repeat,
+            "{sequence} was handed over {} times",
+            record.handed
+        );
+        ensure!(record.to.is_none_or(|to| to == connection.link.peer), "to another than was named");
+        record.handed += 1;
+        let message = Message { sequence, floor, is_repeat: outgoing.is_repeat, packet: outgoing.frame };
+        connection.write(message);
+        let under_way = connection.handed - connection.heard_freed;
+        ensure!(under_way <= connection.slots, "{under_way} frames for {} slots", connection.slots);
+        Ok(())
+    }
+
+    pub(super) fn hear(&mut self, now: Instant, connection: &mut Connection, said: Said) -> Checked {
+        let Said { freed, taken, acked, rejected } = said;
+        let had: Vec<u64> = acked.iter().copied().filter(|&sequence| self.outbound.has(sequence)).collect();
+        let control = self.outbound.control(
+            now,
+            connection.link,
+            (freed, taken),
+            acked.into_iter(),
+            rejected.into_iter(),
+        );
+        ensure!(control.is_ok(), "{control:?}");
+        (connection.heard_freed, connection.heard_taken) = (freed, taken);
+        for sequence in had {
+            // It may have been said twice.
+            if !self.outbound.has(sequence) && !std::mem::replace(&mut self.record(sequence).is_over, true) {
+                self.acknowledged += 1;
+            }
+        }
+        self.over()
+    }
+
+    /// Finds the frames that have been given up, if there are more of those.
+    fn over(&mut self) -> Checked {
+        let counted = self.outbound.counts().undeliverable;
+        if counted == self.undeliverable {
+            return Ok(());
+        }
+        let is_kept = self.is_kept();
+        for (sequence, record) in (1..).zip(&mut self.records) {
+            let was_there = !record.is_over && (is_kept || record.handed == 0);
+            if was_there && !self.outbound.has(sequence) {
+                let is_gone = record.to.is_some_and(|to| !self.outbound.knows(to));
+                ensure!(is_gone, "{sequence} was given up: {record:?}");
+                record.is_over = true;
+                self.undeliverable += 1;
+            }
+        }
+        ensure!(counted == self.undeliverable, "{counted} were given up, or {}", self.undeliverable);
+        Ok(())
+    }
+
+    /// What must hold at any time.
+    pub(super) fn check(&self) -> Checked {
+        let counts = self.outbound.counts();
+        let held = self.outbound.held() as u64;
+        let submitted = self.records.len() as u64;
+        ensure!(counts.submitted == submitted, "{counts:?}, and {submitted} were");
+        ensure!(counts.repeats == self.repeats, "{counts:?}, and {} were repeated", self.repeats);
+        ensure!(counts.lost == self.lost, "{counts:?}, and {} were lost", self.lost);
+        ensure!(counts.acknowledged == self.acknowledged, "{counts:?}, and {} were", self.acknowledged);
+        ensure!(counts.reconnects == self.broken, "{counts:?}, and {} broke", self.broken);
+        let done = if self.is_kept() { self.acknowledged } else { self.handed };
+        let sum = done + held + self.undeliverable;
+        ensure!(submitted == sum, "{submitted} were submitted, and {sum} accounted for");
+        ensure!(held <= self.settings.replay as u64, "{held} frames are held");
+        Ok(())
+    }
+
+    /// What must hold inside. Slower.
+    pub(super) fn check_inside(&self) -> Checked {
+        let Outbound { peers, ring, again, .. } = &self.outbound;
+        for link in peers.iter().flat_map(|peer| &peer.links) {
+            let books = &link.books;
+            ensure!(books.outstanding() <= books.slots, "more than there are slots: {books:?}");
+            ensure!(books.assigned == books.handed + books.queue.len() as u64, "{books:?}");
+            let is_empty = books.slots == 0 && books.assigned == 0 && books.frame_size == 0;
+            let is_there = matches!(link.state, State::Up { .. } | State::Closing { .. });
+            ensure!(is_there || is_empty, "{link:?} has something");
+        }
+        for sequence in ring.sequences(|_| true) {
+            let Some(entry) = ring.get(sequence) else { return Err("a hole in the ring".into()) };
+            ensure!(entry.on.is_none() == again.contains(&sequence), "{sequence} waits, or not: {entry:?}");
+            if let Some(on) = entry.on {
+                ensure!(self.outbound.link(on).is_some(), "{sequence} is on {on:?}, which is gone");
+            }
+        }
+        ensure!(again.iter().all(|&sequence| ring.get(sequence).is_some()), "what has gone waits");
+        ensure!(ring.next() - ring.floor() <= WINDOW, "the ring is long");
+        Ok(())
+    }
+
+    /// Every frame that was promised has come, and none is left.
+    pub(super) fn check_end(&self) -> Checked {
+        ensure!(self.outbound.is_idle(), "{} frames are left", self.outbound.held());
+        let end = self.records.len() as u64 + 1;
+        let ring = &self.outbound.ring;
+        ensure!((ring.floor(), ring.next()) == (end, end), "ring from {} to {}", ring.floor(), ring.next());
+        let outstanding: u64 = self.outbound.connected().map(|(_, frames)| frames).sum();
+        ensure!(outstanding == 0, "{outstanding} frames are under way");
+        if self.is_kept() {
+            let missing = (1..).zip(&self.records).find(|(_, record)| !record.is_over);
+            ensure!(missing.is_none(), "{missing:?} never came");
+            let missing =
+                (1..).zip(&self.records).find(|(_, record)| record.to.is_none() && !record.is_acked);
+            ensure!(missing.is_none(), "nobody acknowledged {missing:?}");
+        } else {
+            ensure!(self.handed - self.lost <= self.taken, "{} taken of {}", self.taken, self.handed);
+        }
+        Ok(())
+    }
+}

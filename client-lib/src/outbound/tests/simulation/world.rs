@@ -1,0 +1,447 @@
+//! All there is, and what happens to it.
+
+mod faults;
+mod peace;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::network::{Connection, Side};
+use super::plan::Plan;
+use super::receiver::{Process, Verdict};
+use super::sender::{Address, Sender};
+use super::{Checked, ensure};
+use crate::handshake::{Delivery, RefusalCode, SessionId};
+use crate::outbound::{Action, PeerId};
+
+/// How many events are told.
+const TOLD: usize = 200;
+
+/// The largest payload that is sent. Some receivers take half of it only.
+const LARGEST: usize = 8;
+
+/// How often the insides are looked at, in steps.
+const LOOK: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct World {
+    plan: Plan,
+    chance: fastrand::Rng,
+    now: Instant,
+    start: Instant,
+    senders: Vec<Sender>,
+    /// Those that run and those that ran.
+    processes: Vec<Process>,
+    /// By target.
+    running: Vec<Option<usize>>,
+    connections: Vec<Connection>,
+    next_connection: u64,
+    next_session: u128,
+    next_uid: u32,
+    is_peace: bool,
+    /// What has been done so far, to see whether something goes on.
+    moves: usize,
+    step: usize,
+    tells: bool,
+    events: VecDeque<String>,
+}
+
+macro_rules! tell {
+    ($world:expr, $($message:tt)+) => {
+        if $world.tells {
+            $world.tell(format!($($message)+));
+        }
+    };
+}
+use tell;
+
+impl World {
+    pub(super) fn new(plan: Plan, tells: bool) -> Self {
+        let start = Instant::now();
+        let mut world = Self {
+            plan,
+            chance: fastrand::Rng::with_seed(plan.seed ^ 0x5eed),
+            now: start,
+            start,
+            senders: Vec::new(),
+            processes: Vec::new(),
+            running: vec![None; plan.targets],
+            connections: Vec::new(),
+            next_connection: 0,
+            next_session: 0,
+            next_uid: 0,
+            is_peace: false,
+            moves: 0,
+            step: 0,
+            tells,
+            events: VecDeque::new(),
+        };
+        for target in 0..plan.targets {
+            // Every third pod has a uid that nobody knows.
+            world.next_uid += 1;
+            let uid = (target % 3 != 2).then_some(world.next_uid);
+            world.spawn(target, uid);
+        }
+        world.senders = (0..plan.senders).map(|_| world.sender()).collect();
+        world
+    }
+
+    fn sender(&mut self) -> Sender {
+        self.next_session += 1;
+        Sender::new(SessionId(self.next_session), self.plan.settings)
+    }
+
+    /// The step that it came to, and what happened last.
+    pub(super) fn end(self) -> (usize, Vec<String>) {
+        (self.step, self.events.into())
+    }
+
+    fn tell(&mut self, event: String) {
+        if self.events.len() == TOLD {
+            self.events.pop_front();
+        }
+        self.events.push_back(format!("{} {:?}: {event}", self.step, self.now - self.start));
+    }
+
+    pub(super) fn run(&mut self) -> Checked {
+        for sender in 0..self.senders.len() {
+            self.resolve(sender)?;
+        }
+        for _ in 0..self.plan.rounds {
+            self.is_peace = false;
+            for _ in 0..self.plan.steps {
+                self.step += 1;
+                self.step()?;
+                if self.step.is_multiple_of(LOOK) {
+                    self.senders.iter().try_for_each(Sender::check_inside)?;
+                }
+            }
+            self.is_peace = true;
+            self.heal()?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Checked {
+        match self.chance.u32(..1000) {
+            0..200 => self.submit(),
+            200..400 => self.on(|it| it.at_sender == Side::Open && it.is_kicked, Self::write),
+            400..560 => self.on(|it| !it.data.is_empty(), Self::arrive),
+            560..650 => self.take(),
+            650..740 => self.decide(),
+            740..840 => self.on(|it| it.at_receiver == Side::Open && it.is_news, Self::say),
+            840..910 => self.on(|it| it.at_sender != Side::Gone && !it.control.is_empty(), Self::hear),
+            910..945 => self.on(|it| it.at_sender == Side::Pending, Self::dial),
+            945..970 => self.on(Connection::is_end_news_to_sender, Self::down),
+            970..975 => self.on(Connection::is_end_news_to_receiver, Self::end_at_receiver),
+            975..990 => self.wait(),
+            990..995 => {
+                let sender = self.chance.usize(..self.senders.len());
+                self.act(sender)
+            }
+            _ => self.fault(),
+        }
+    }
+
+    /// Does something to one of the connections for which it can be done.
+    fn on(
+        &mut self,
+        fits: impl Fn(&Connection) -> bool,
+        what: impl Fn(&mut Self, usize) -> Checked,
+    ) -> Checked {
+        let count = self.connections.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let first = self.chance.usize(..count);
+        match (first..first + count).map(|at| at % count).find(|&at| fits(&self.connections[at])) {
+            Some(at) => what(self, at),
+            None => Ok(()),
+        }
+    }
+
+    /// Time passes, mostly as far as something is due.
+    fn wait(&mut self) -> Checked {
+        let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
+        let pause = match self.chance.u32(..100) {
+            0..50 => Duration::from_millis(self.chance.u64(..20)),
+            50..80 => due.map_or(Duration::ZERO, |due| due.saturating_duration_since(self.now)),
+            80..98 => Duration::from_millis(self.chance.u64(..2_000)),
+            _ => Duration::from_millis(self.chance.u64(..40_000)),
+        };
+        self.pass(pause)
+    }
+
+    fn pass(&mut self, pause: Duration) -> Checked {
+        self.now += pause;
+        tell!(self, "{pause:?} pass");
+        for sender in 0..self.senders.len() {
+            if self.senders[sender].outbound.due().is_some_and(|due| due <= self.now) {
+                self.act(sender)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Checked {
+        let at = self.chance.usize(..self.senders.len());
+        let key = self.chance.u64(..self.plan.keys);
+        let length = self.chance.usize(1..=LARGEST);
+        let is_named = self.plan.faults.named && self.chance.u8(..5) == 0;
+        let mut known: Vec<PeerId> = Vec::new();
+        if is_named {
+            known.extend(self.senders[at].names.keys());
+            known.sort();
+        }
+        let to = self.chance.choice(known);
+        self.submit_one(at, (key, length), to)
+    }
+
+    fn submit_one(&mut self, at: usize, (key, length): (u64, usize), to: Option<PeerId>) -> Checked {
+        let outcome = self.senders[at].submit((key, length), to)?;
+        tell!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
+        if let Ok(link) = outcome {
+            self.moves += 1;
+            self.kick(at, link);
+            self.settle(at)?;
+        }
+        Ok(())
+    }
+
+    fn kick(&mut self, sender: usize, link: crate::outbound::LinkId) {
+        let session = self.senders[sender].session;
+        let mut all = self.connections.iter_mut();
+        if let Some(connection) = all.find(|it| it.session == session && it.link == link) {
+            connection.is_kicked = true;
+        }
+    }
+
+    fn write(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let Self { senders, connections, .. } = self;
+        let connection = &mut connections[at];
+        senders[connection.sender].write(connection)?;
+        tell!(self, "written {:?}", self.connections[at]);
+        self.senders[self.connections[at].sender].check()
+    }
+
+    fn arrive(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let Self { processes, connections, plan, .. } = self;
+        let connection = &mut connections[at];
+        let process = &mut processes[connection.process];
+        if !process.sessions.is_latest(connection.session, connection.link.lane, connection.link.epoch) {
+            return self.end_at_receiver(at);
+        }
+        let (Some(message), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
+            return Err("nothing has come".into());
+        };
+        let is_new = process.arrived(&plan.settings, connection, &memory, message)?;
+        let (sender, session) = (connection.sender, connection.session);
+        tell!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
+        if is_new && self.senders[sender].session == session {
+            let delivery = self.plan.settings.delivery;
+            let record = self.senders[sender].record(message.sequence);
+            record.delivered += 1;
+            let is_once = delivery == Delivery::AtLeastOnce || record.delivered == 1;
+            ensure!(is_once, "{} is delivered once more: {record:?}", message.sequence);
+        }
+        Ok(())
+    }
+
+    /// A process that runs and of which something holds.
+    fn process(&mut self, fits: impl Fn(&Process) -> bool) -> Option<usize> {
+        let first = self.chance.usize(..self.running.len());
+        let (before, after) = self.running.split_at(first);
+        let mut all = after.iter().chain(before).filter_map(|&process| process);
+        all.find(|&process| fits(&self.processes[process]))
+    }
+
+    fn take(&mut self) -> Checked {
+        let process = self.process(|it| !it.is_stalled && !it.inbox.is_empty());
+        process.map_or(Ok(()), |process| self.take_from(process))
+    }
+
+    fn take_from(&mut self, process: usize) -> Checked {
+        self.moves += 1;
+        let Some(held) = self.processes[process].take() else { return Ok(()) };
+        let (connection, sender, session) = (held.connection, held.sender, held.session);
+        tell!(self, "taken from {process}: {held:?}");
+        if self.senders[sender].session == session {
+            self.senders[sender].taken += 1;
+        }
+        if let Some(connection) = self.connections.iter_mut().find(|it| it.id == connection) {
+            connection.taken += 1;
+            connection.is_news = true;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Checked {
+        let Some(process) = self.process(|it| !it.is_stalled && !it.held.is_empty()) else { return Ok(()) };
+        let verdict = match self.chance.u8(..10) {
+            0 | 1 if self.plan.faults.rejects => Verdict::Reject,
+            2 => Verdict::Acknowledge,
+            _ => Verdict::Done,
+        };
+        let held = self.chance.usize(..self.processes[process].held.len());
+        self.decide_on(process, held, verdict)
+    }
+
+    fn decide_on(&mut self, process: usize, held: usize, verdict: Verdict) -> Checked {
+        self.moves += 1;
+        let Self { processes, connections, .. } = self;
+        let is_kept = self.plan.settings.delivery == Delivery::AtLeastOnce;
+        let (held, is_acked) = processes[process].decide(held, verdict, is_kept, connections);
+        tell!(self, "{verdict:?} at {process}: {held:?}");
+        let sender = &mut self.senders[held.sender];
+        if is_acked && sender.session == held.session {
+            sender.record(held.sequence).is_acked = true;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        self.connections[at].say();
+        tell!(self, "said {:?}", self.connections[at]);
+        Ok(())
+    }
+
+    fn hear(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let Self { senders, connections, now, .. } = self;
+        let connection = &mut connections[at];
+        let sender = connection.sender;
+        if let Some(said) = connection.control.pop_front() {
+            senders[sender].hear(*now, connection, said)?;
+        }
+        tell!(self, "heard {:?}", self.connections[at]);
+        self.settle(sender)
+    }
+
+    /// The handshake goes on.
+    fn dial(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let is_bad = self.plan.faults.dials && !self.is_peace;
+        let connection = &self.connections[at];
+        if connection.at_receiver == Side::Gone || (is_bad && self.chance.u8(..4) == 0) {
+            return self.down(at);
+        }
+        if connection.at_receiver == Side::Pending {
+            return if self.admit(at)? { Ok(()) } else { self.down(at) };
+        }
+        let Self { senders, connections, processes, now, .. } = self;
+        let connection = &mut connections[at];
+        let sender = connection.sender;
+        connection.slots = processes[connection.process].slots.into();
+        connection.at_sender = Side::Open;
+        senders[sender].up(*now, connection, processes[connection.process].frame_size);
+        tell!(self, "up {:?}", self.connections[at]);
+        self.settle(sender)
+    }
+
+    /// Whether the process at the other end lets it in.
+    fn admit(&mut self, at: usize) -> Result<bool, String> {
+        let Self { senders, connections, processes, running, now, plan, .. } = self;
+        let connection = &mut connections[at];
+        let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
+            return Err(format!("nobody knows {:?}", connection.link));
+        };
+        let Address { target, uid } = address;
+        let Some(running) = running[target] else { return Ok(false) };
+        let process = &mut processes[running];
+        if uid.is_some() && process.uid != uid {
+            return Ok(false);
+        }
+        let (lane, epoch) = (connection.link.lane, connection.link.epoch);
+        let admitted = process.sessions.admit(*now, connection.session, lane, epoch);
+        ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
+        process.may_forget |= process.sessions.len() == plan.limit;
+        match admitted {
+            Ok(memory) => {
+                connection.process = running;
+                connection.at_receiver = Side::Open;
+                connection.memory = Some(memory);
+                Ok(true)
+            }
+            Err(refusal) => {
+                ensure!(refusal.code == RefusalCode::Full && process.may_forget, "{refusal:?}");
+                Ok(false)
+            }
+        }
+    }
+
+    /// The sender learns that a connection has ended.
+    fn down(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let is_lost = self.chance.bool();
+        let Self { senders, connections, now, .. } = self;
+        let connection = &mut connections[at];
+        let sender = connection.sender;
+        connection.at_sender = Side::Gone;
+        connection.control.clear();
+        if is_lost {
+            connection.cut_data();
+        }
+        senders[sender].down(*now, connection)?;
+        tell!(self, "down {:?}", self.connections[at]);
+        self.sweep(at);
+        self.settle(sender)
+    }
+
+    /// The receiver learns that a connection has ended.
+    fn end_at_receiver(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let connection = &mut self.connections[at];
+        connection.at_receiver = Side::Gone;
+        connection.data.clear();
+        if self.chance.bool() {
+            connection.cut_control();
+        }
+        let (process, session) = (connection.process, connection.session);
+        self.processes[process].sessions.leave(self.now, session);
+        tell!(self, "receiver knows the end of {:?}", self.connections[at]);
+        self.sweep(at);
+        Ok(())
+    }
+
+    /// Forgets a connection that both sides know the end of.
+    fn sweep(&mut self, at: usize) {
+        if self.connections[at].is_over() {
+            self.connections.swap_remove(at);
+        }
+    }
+
+    /// What a sender's shell does after it has told the state machine something, now or soon.
+    fn settle(&mut self, sender: usize) -> Checked {
+        self.senders[sender].check()?;
+        if self.is_peace || self.chance.u8(..4) > 0 { self.act(sender) } else { Ok(()) }
+    }
+
+    fn act(&mut self, sender: usize) -> Checked {
+        let session = self.senders[sender].session;
+        for action in self.senders[sender].act(self.now)? {
+            tell!(self, "sender {sender}: {action:?}");
+            let mut open =
+                self.connections.iter_mut().filter(|it| it.session == session && it.at_sender != Side::Gone);
+            match action {
+                Action::Connect(link) => {
+                    let is_there = open.any(|it| (it.link.peer, it.link.lane) == (link.peer, link.lane));
+                    ensure!(!is_there, "{link:?} is there already");
+                    self.connections.push(Connection::new(self.next_connection, sender, session, link));
+                    self.next_connection += 1;
+                }
+                Action::Close(link) => {
+                    if let Some(connection) = open.find(|it| it.link == link) {
+                        ensure!(!connection.is_closing, "{link:?} is to be closed twice");
+                        connection.is_closing = true;
+                    }
+                }
+                Action::Write(link) => self.kick(sender, link),
+                Action::Resolve => {}
+            }
+        }
+        self.senders[sender].check()
+    }
+}

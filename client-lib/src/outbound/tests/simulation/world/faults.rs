@@ -1,0 +1,125 @@
+//! What goes wrong.
+
+use super::{Address, Checked, LARGEST, Process, Side, World, tell};
+
+impl World {
+    pub(super) fn fault(&mut self) -> Checked {
+        let faults = self.plan.faults;
+        match self.chance.u32(..20) {
+            0..6 if faults.breaks => self.on(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut),
+            6..9 if faults.stalls => self.stall(),
+            9..11 if faults.restarts => self.restart(false),
+            11..13 if faults.replacements => self.restart(true),
+            13..18 => {
+                let sender = self.chance.usize(..self.senders.len());
+                self.resolve(sender)
+            }
+            18 if faults.senders && self.chance.u8(..4) == 0 => self.restart_sender(),
+            _ => Ok(()),
+        }
+    }
+
+    fn cut(&mut self, at: usize) -> Checked {
+        let which = self.chance.u8(..3);
+        let connection = &mut self.connections[at];
+        if which != 0 {
+            connection.cut_data();
+        }
+        if which != 1 {
+            connection.cut_control();
+        }
+        tell!(self, "cut {:?}", self.connections[at]);
+        Ok(())
+    }
+
+    fn stall(&mut self) -> Checked {
+        if let Some(process) = self.process(|_| true) {
+            let is_stalled = &mut self.processes[process].is_stalled;
+            *is_stalled = !*is_stalled;
+            tell!(self, "{process} is stalled: {}", self.processes[process].is_stalled);
+        }
+        Ok(())
+    }
+
+    /// A process ends, and another one runs in its place, at once or later.
+    fn restart(&mut self, is_replaced: bool) -> Checked {
+        let target = self.chance.usize(..self.running.len());
+        let Some(process) = self.running[target] else {
+            let uid = self.uid_of(target);
+            self.spawn(target, uid);
+            return Ok(());
+        };
+        self.kill(process);
+        if self.chance.bool() {
+            let uid = self.processes[process].uid;
+            self.next_uid += u32::from(is_replaced);
+            let uid = if is_replaced { uid.map(|_| self.next_uid) } else { uid };
+            self.spawn(target, uid);
+        }
+        Ok(())
+    }
+
+    /// The uid that the latest pod of a target had.
+    pub(super) fn uid_of(&self, target: usize) -> Option<u32> {
+        self.processes.iter().rfind(|process| process.target == target)?.uid
+    }
+
+    pub(super) fn kill(&mut self, process: usize) {
+        tell!(self, "{process} is killed");
+        self.running[self.processes[process].target] = None;
+        let all =
+            self.connections.iter_mut().filter(|it| it.process == process && it.at_receiver == Side::Open);
+        for connection in all {
+            connection.at_receiver = Side::Gone;
+            connection.data.clear();
+            if self.chance.bool() {
+                connection.cut_control();
+            }
+        }
+        self.connections.retain(|connection| !connection.is_over());
+        let dead = &mut self.processes[process];
+        dead.inbox.clear();
+        dead.held.clear();
+    }
+
+    pub(super) fn spawn(&mut self, target: usize, uid: Option<u32>) {
+        let slots = self.chance.u32(1..=self.plan.slots);
+        let is_small = self.plan.faults.sizes && !self.is_peace && self.chance.u8(..3) == 0;
+        let frame_size = if is_small { LARGEST / 2 } else { LARGEST };
+        self.running[target] = Some(self.processes.len());
+        tell!(self, "{} runs as {target}, {uid:?}, {slots} slots of {frame_size}", self.processes.len());
+        self.processes.push(Process::new(target, uid, self.plan.limit, (slots, frame_size)));
+    }
+
+    /// A sender asks DNS, which may know better or not.
+    pub(super) fn resolve(&mut self, sender: usize) -> Checked {
+        let is_true = self.is_peace || !self.plan.faults.dns || self.chance.bool();
+        let mut addresses = Vec::new();
+        for target in 0..self.running.len() {
+            let uid = self.uid_of(target);
+            let is_there = if is_true { self.running[target].is_some() } else { self.chance.u8(..4) > 0 };
+            if is_there {
+                addresses.push(Address { target, uid });
+            }
+        }
+        tell!(self, "sender {sender} resolves {addresses:?}");
+        self.senders[sender].endpoints(self.now, &addresses)?;
+        self.moves += 1;
+        self.settle(sender)
+    }
+
+    fn restart_sender(&mut self) -> Checked {
+        let at = self.chance.usize(..self.senders.len());
+        tell!(self, "sender {at} starts over");
+        for connection in self.connections.iter_mut().filter(|connection| connection.sender == at) {
+            connection.at_sender = Side::Gone;
+            connection.control.clear();
+            if self.chance.bool() {
+                connection.cut_data();
+            }
+        }
+        self.connections.retain(|connection| !connection.is_over());
+        self.senders[at] = self.sender();
+        self.resolve(at)
+    }
+}

@@ -1,0 +1,106 @@
+//! Everything heals: now all that was promised has to be kept.
+
+use super::{Checked, Connection, LARGEST, Side, Verdict, World, ensure};
+
+/// Rounds until everything has to have been done.
+const ROUNDS: usize = 2_000;
+
+impl World {
+    pub(super) fn heal(&mut self) -> Checked {
+        for target in 0..self.running.len() {
+            if let Some(process) = self.running[target] {
+                let process_is_small = self.processes[process].frame_size < LARGEST;
+                self.processes[process].is_stalled = false;
+                if !process_is_small {
+                    continue;
+                }
+                self.kill(process);
+            }
+            let uid = self.uid_of(target);
+            self.spawn(target, uid);
+        }
+        for sender in 0..self.senders.len() {
+            self.resolve(sender)?;
+        }
+        self.quiesce()?;
+        // All keys go on, to all peers.
+        for sender in 0..self.senders.len() {
+            for key in 0..self.plan.keys {
+                self.submit_one(sender, (key, LARGEST), None)?;
+            }
+        }
+        self.quiesce()
+    }
+
+    fn quiesce(&mut self) -> Checked {
+        for _ in 0..ROUNDS {
+            let before = self.moves;
+            self.round()?;
+            if self.moves > before {
+                continue;
+            }
+            if self.is_quiet() {
+                return self.check_end();
+            }
+            let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
+            let Some(due) = due else { return Err(format!("nothing happens any more: {:#?}", self.senders)) };
+            self.pass(due.saturating_duration_since(self.now))?;
+        }
+        Err(format!("it does not come to an end: {:#?}", self.senders))
+    }
+
+    /// Everything that can happen, does.
+    fn round(&mut self) -> Checked {
+        self.all(Connection::is_end_news_to_receiver, Self::end_at_receiver)?;
+        self.all(Connection::is_end_news_to_sender, Self::down)?;
+        self.all(|it| it.at_sender == Side::Pending, Self::dial)?;
+        self.all(|it| it.at_sender == Side::Open && it.is_kicked, Self::write)?;
+        self.all(|it| !it.data.is_empty(), Self::arrive)?;
+        for process in self.running.clone().into_iter().flatten() {
+            while !self.processes[process].inbox.is_empty() {
+                self.take_from(process)?;
+            }
+            while !self.processes[process].held.is_empty() {
+                self.decide_on(process, 0, Verdict::Done)?;
+            }
+        }
+        self.all(|it| it.at_receiver == Side::Open && it.is_news, Self::say)?;
+        self.all(|it| it.at_sender != Side::Gone && !it.control.is_empty(), Self::hear)
+    }
+
+    /// Does something to all connections, as long as it can be done.
+    fn all(
+        &mut self,
+        fits: impl Fn(&Connection) -> bool,
+        what: impl Fn(&mut Self, usize) -> Checked,
+    ) -> Checked {
+        let mut most = 100_000;
+        while let Some(at) = self.connections.iter().position(&fits) {
+            what(self, at)?;
+            most -= 1;
+            ensure!(most > 0, "it goes on and on: {:?}", self.connections[at]);
+        }
+        Ok(())
+    }
+
+    /// Everybody is connected to everybody by every lane, and nothing is left to be done.
+    fn is_quiet(&self) -> bool {
+        let lanes = usize::from(self.plan.settings.lanes);
+        self.senders.iter().all(|sender| {
+            let peers = &sender.outbound.peers;
+            let is_whole = |link: &crate::outbound::link::Link| link.is_up();
+            sender.outbound.is_idle()
+                && peers.len() == self.plan.targets
+                && peers.iter().all(|peer| peer.links.len() == lanes && peer.links.iter().all(is_whole))
+        })
+    }
+
+    fn check_end(&self) -> Checked {
+        for sender in &self.senders {
+            sender.check()?;
+            sender.check_inside()?;
+            sender.check_end()?;
+        }
+        Ok(())
+    }
+}

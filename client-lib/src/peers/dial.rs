@@ -1,0 +1,227 @@
+//! Makes a connection to a peer: route, TCP, TLS, handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsStream;
+
+use crate::endpoint::{Endpoint, EndpointAddress};
+use crate::error::DialError;
+use crate::handshake::{
+    Accept, Answer, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, SessionId, TransportKind, encode,
+};
+use crate::identity::Identity;
+use crate::nic;
+use crate::outbound::LinkId;
+use crate::stream::{Stream, stay_on, tune};
+use crate::tls::{self, Tls};
+
+/// What is the same for all peers.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    pub(crate) service: String,
+    pub(crate) identity: Identity,
+    /// The port that this process itself listens on as a peer of the same service.
+    pub(crate) own_port: Option<u16>,
+    pub(crate) session: SessionId,
+    pub(crate) delivery: Delivery,
+    /// The only network that may be used.
+    pub(crate) network: Option<String>,
+    pub(crate) allow_default_network: bool,
+    pub(crate) tls: Option<Tls>,
+    /// For the connection, and again for the handshake.
+    pub(crate) patience: Duration,
+    /// How long a silent peer is believed to be there.
+    pub(crate) silence: Duration,
+}
+
+impl Dialer {
+    /// Tries a peer's addresses one after the other.
+    pub(crate) async fn dial(
+        &self,
+        endpoint: &Endpoint,
+        link: LinkId,
+    ) -> Result<(Stream, Accept), DialError> {
+        let mut last = None;
+        for address in self.addresses(endpoint) {
+            match self.dial_address(endpoint, address, link).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| DialError::Network {
+            network: self.network.clone().unwrap_or_default(),
+            has: aliases(endpoint),
+        }))
+    }
+
+    fn addresses<'e>(&self, endpoint: &'e Endpoint) -> impl Iterator<Item = &'e EndpointAddress> {
+        let is_wanted = |address: &&EndpointAddress| match &self.network {
+            Some(network) => address.network.as_ref() == Some(network),
+            None => true,
+        };
+        endpoint.addresses.iter().filter(is_wanted)
+    }
+
+    async fn dial_address(
+        &self,
+        endpoint: &Endpoint,
+        address: &EndpointAddress,
+        link: LinkId,
+    ) -> Result<(Stream, Accept), DialError> {
+        let peer = SocketAddr::new(address.ip, endpoint.port);
+        let route = nic::route_to(address.ip)?;
+        let route = if self.allow_default_network { route } else { route.on_second_nic()? };
+        let connect_error = |source| DialError::Connect { peer, from: route.source, source };
+        let late = |what| move |_| DialError::Timeout { peer, what, after: self.patience };
+        let connecting = async {
+            let socket = if peer.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // Another route may be the default one by the time of the connection; the source must not change with it.
+            socket.bind(SocketAddr::new(route.source, 0))?;
+            // What is for this machine itself takes the loopback interface, whatever the address.
+            if !self.allow_default_network && route.source != address.ip {
+                stay_on(SockRef::from(&socket), &route.interface)?;
+            }
+            let stream = socket.connect(peer).await?;
+            tune(&stream, self.silence)?;
+            io::Result::Ok(stream)
+        };
+        let stream = timeout(self.patience, connecting).await.map_err(late("accept a connection"))?;
+        let stream = stream.map_err(connect_error)?;
+        let greeting = self.greet(stream, endpoint, link, peer);
+        timeout(self.patience, greeting).await.map_err(late("finish the handshake"))?
+    }
+
+    async fn greet(
+        &self,
+        stream: TcpStream,
+        endpoint: &Endpoint,
+        link: LinkId,
+        peer: SocketAddr,
+    ) -> Result<(Stream, Accept), DialError> {
+        let mut stream = match &self.tls {
+            None => Stream::Plain(stream),
+            Some(tls) => {
+                // Never a name that an answer of DNS has chosen.
+                let secured = tls.connect(stream, self.service_name()).await;
+                let secured = secured.map_err(|source| DialError::Tls { peer, source })?;
+                Stream::Tls(Box::new(TlsStream::Client(secured)))
+            }
+        };
+        let hello =
+            encode(&self.hello(endpoint, link)).map_err(|source| DialError::Handshake { peer, source })?;
+        let answer = match &mut stream {
+            Stream::Plain(stream) => exchange(stream, &hello).await,
+            Stream::Tls(stream) => exchange(stream, &hello).await,
+        };
+        let accept = match answer.map_err(|error| error.into_dial(peer))? {
+            Answer::Accept(accept) => accept,
+            Answer::Refuse(refusal) => {
+                let (code, message) = (refusal.code, refusal.message);
+                return Err(DialError::Refused { peer, name: endpoint.to_string(), code, message });
+            }
+        };
+        if let (Some(expected), Some(uid)) = (endpoint.uid(), &accept.uid)
+            && expected != uid
+        {
+            let (found, uid) = (accept.name, uid.clone());
+            return Err(DialError::WrongPeer { peer, found, uid, expected: expected.to_owned() });
+        }
+        Ok((stream, accept))
+    }
+
+    /// The service itself, whichever network was asked for.
+    fn service_name(&self) -> &str {
+        self.service.split_once("._net.").map_or(&self.service, |(_, service)| service)
+    }
+
+    fn hello(&self, endpoint: &Endpoint, link: LinkId) -> Hello {
+        Hello {
+            service: self.service.clone(),
+            uid: endpoint.uid().map(ToOwned::to_owned),
+            from: self.identity.name.clone(),
+            from_uid: self.identity.uid.clone(),
+            session: self.session,
+            epoch: link.epoch,
+            lane: link.lane,
+            delivery: self.delivery,
+            transports: vec![TransportKind::Tcp],
+        }
+    }
+}
+
+enum ExchangeError {
+    Io(io::Error),
+    Handshake(HandshakeError),
+}
+
+impl ExchangeError {
+    fn into_dial(self, peer: SocketAddr) -> DialError {
+        match self {
+            Self::Handshake(source) => DialError::Handshake { peer, source },
+            Self::Io(error) => match tls::explain(&error) {
+                Some(source) => DialError::Tls { peer, source },
+                None => DialError::Closed { peer },
+            },
+        }
+    }
+}
+
+impl From<io::Error> for ExchangeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<HandshakeError> for ExchangeError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+async fn exchange(
+    stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin),
+    hello: &[u8],
+) -> Result<Answer, ExchangeError> {
+    let written = match stream.write_all(hello).await {
+        Ok(()) => stream.flush().await,
+        error => error,
+    };
+    // Whoever refuses us by TLS has said why before it closed; that is better to know than that a write failed.
+    let preamble = match (written, preamble(stream).await) {
+        (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => return Err(error.into()),
+        (_, read) => read?,
+    };
+    // Whatever the version, a refusal can be read, and an acceptance names what the listener has chosen.
+    let preamble = Preamble::decode(preamble)?;
+    let mut body = vec![0; preamble.length];
+    stream.read_exact(&mut body).await?;
+    Ok(Answer::decode(&body)?)
+}
+
+async fn preamble(
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+) -> Result<[u8; PREAMBLE], ExchangeError> {
+    let mut preamble = [0; PREAMBLE];
+    let mut length = 0;
+    while length < PREAMBLE {
+        match stream.read(&mut preamble[length..]).await? {
+            0 if length == 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            // An alert of TLS is shorter than a preamble.
+            0 => return Err(HandshakeError::stranger(&preamble[..length]).into()),
+            read => length += read,
+        }
+    }
+    Ok(preamble)
+}
+
+fn aliases(endpoint: &Endpoint) -> String {
+    let aliases: Vec<&str> =
+        endpoint.addresses.iter().filter_map(|address| address.network.as_deref()).collect();
+    if aliases.is_empty() { "none that DNS names".to_owned() } else { aliases.join(", ") }
+}

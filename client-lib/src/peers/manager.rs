@@ -1,0 +1,199 @@
+//! A PeerSet's task: follows DNS, and does what the state machine says.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::dial::Dialer;
+use super::serve::serve;
+use super::shared::{Link, Shared, State};
+use crate::endpoint::Endpoint;
+use crate::nic;
+use crate::outbound::{Action, Identity, LinkId, PeerId};
+use crate::resolve::{Change, ResolveError, Resolved, Watch};
+
+/// Where this process is, so that peers can be near or far.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) node: Option<String>,
+    pub(crate) zone: Option<String>,
+}
+
+/// Where endpoints come from.
+pub(crate) enum Source {
+    Dns(Box<Watch>),
+    /// Whatever the caller knows; when it ends, the last ones stay.
+    Given(BoxStream<'static, Vec<Endpoint>>),
+}
+
+pub(crate) struct Manager {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) dialer: Arc<Dialer>,
+    pub(crate) source: Source,
+    pub(crate) place: Place,
+}
+
+impl Manager {
+    /// Until the PeerSet is gone; then everything that it has started ends.
+    pub(crate) async fn run(mut self) {
+        let mut tasks = JoinSet::new();
+        loop {
+            let due = self.act(&mut tasks);
+            let due = async {
+                match due {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.shared.shutdown.cancelled() => break,
+                () = self.source.hear(&self.shared, &self.dialer, &self.place) => {}
+                () = self.shared.wake.notified() => {}
+                () = due => {}
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+        for link in self.shared.state().links.values() {
+            link.end.cancel();
+        }
+        while tasks.join_next().await.is_some() {}
+        self.shared.progress.notify_waiters();
+    }
+
+    /// Does what is to be done; when there will be something again.
+    fn act(&mut self, tasks: &mut JoinSet<()>) -> Option<std::time::Instant> {
+        let mut state = self.shared.state();
+        state.outbound.tick(Instant::now().into_std());
+        let mut writes = Vec::new();
+        while let Some(action) = state.outbound.next_action() {
+            match action {
+                Action::Connect(id) => self.connect(&mut state, id, tasks),
+                Action::Close(id) => {
+                    if let Some(link) = state.links.get(&id) {
+                        link.end.cancel();
+                    }
+                }
+                Action::Resolve => self.source.ask_soon(),
+                Action::Write(id) => writes.extend(state.links.get(&id).cloned()),
+            }
+        }
+        forget(&mut state);
+        let due = state.outbound.due();
+        drop(state);
+        writes.iter().for_each(|link| link.kick());
+        due
+    }
+
+    fn connect(&self, state: &mut State, id: LinkId, tasks: &mut JoinSet<()>) {
+        let Some(endpoint) = state.endpoints.get(&id.peer).cloned() else { return };
+        let end = self.shared.shutdown.child_token();
+        let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), outlet: OnceLock::new(), end });
+        state.links.insert(id, Arc::clone(&link));
+        tasks.spawn(serve(link, Arc::clone(&self.dialer), endpoint));
+    }
+}
+
+impl Source {
+    /// Waits for news, and takes them in.
+    async fn hear(&mut self, shared: &Shared, dialer: &Dialer, place: &Place) {
+        let endpoints = match self {
+            Self::Dns(watch) => match watch.next().await {
+                Some(change) => told(&mut shared.state(), change),
+                None => std::future::pending().await,
+            },
+            Self::Given(given) => match given.next().await {
+                Some(endpoints) => Some(endpoints),
+                None => std::future::pending().await,
+            },
+        };
+        if let Some(endpoints) = endpoints {
+            take_in(&mut shared.state(), endpoints, dialer, place);
+        }
+        shared.progress.notify_waiters();
+    }
+
+    /// A peer has been lost: there may be news.
+    fn ask_soon(&mut self) {
+        if let Self::Dns(watch) = self {
+            watch.ask_soon();
+        }
+    }
+}
+
+/// What DNS says, if it is endpoints.
+fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
+    match change {
+        Change::Endpoints(Resolved { endpoints, .. }) => {
+            state.unresolved = None;
+            Some(endpoints)
+        }
+        Change::Recovered => {
+            state.unresolved = None;
+            None
+        }
+        Change::Held { error, .. } => {
+            state.unresolved = Some(error.to_string());
+            None
+        }
+        Change::Lost { error } => {
+            state.unresolved = Some(error.to_string());
+            state.wrong = Some(error).filter(ResolveError::is_permanent);
+            Some(Vec::new())
+        }
+    }
+}
+
+/// All endpoints that there are, this process itself among them or not.
+fn take_in(state: &mut State, endpoints: Vec<Endpoint>, dialer: &Dialer, place: &Place) {
+    let mine: HashSet<IpAddr> = match nic::local_interfaces() {
+        Ok(interfaces) => interfaces.into_iter().flat_map(|interface| interface.addresses).collect(),
+        Err(error) => {
+            warn!("cannot tell this instance from its peers by their addresses: {error}");
+            HashSet::new()
+        }
+    };
+    let is_me = |endpoint: &Endpoint| match (&dialer.identity.uid, endpoint.uid()) {
+        (Some(mine), Some(uid)) => mine == uid,
+        _ => {
+            dialer.own_port == Some(endpoint.port)
+                && endpoint.addresses.iter().any(|address| mine.contains(&address.ip))
+        }
+    };
+    let others: Vec<Arc<Endpoint>> =
+        endpoints.into_iter().filter(|endpoint| !is_me(endpoint)).map(Arc::new).collect();
+    let identities = others.iter().map(|endpoint| place.identity(endpoint)).collect();
+    let ids = state.outbound.endpoints(Instant::now().into_std(), identities);
+    info!(service = %dialer.service, peers = ids.len(), "resolved");
+    state.endpoints.extend(ids.into_iter().zip(others));
+}
+
+impl Place {
+    /// Who an endpoint is, and how far it is from here.
+    fn identity(&self, endpoint: &Endpoint) -> Identity {
+        let is_same = |mine: &Option<String>, other: &Option<String>| mine.is_some() && mine == other;
+        let distance = match endpoint {
+            _ if is_same(&self.node, &endpoint.node) => 0,
+            _ if is_same(&self.zone, &endpoint.zone) => 1,
+            _ => 2,
+        };
+        Identity {
+            target: format!("{}:{}", endpoint.target, endpoint.port),
+            uid: endpoint.uid().map(ToOwned::to_owned),
+            distance,
+        }
+    }
+}
+
+/// What is known of peers that have gone.
+fn forget(state: &mut State) {
+    let State { outbound, endpoints, failures, .. } = state;
+    let is_known = |peer: &PeerId| outbound.knows(*peer);
+    endpoints.retain(|peer, _| is_known(peer));
+    failures.retain(|peer, _| is_known(peer));
+}

@@ -1,0 +1,153 @@
+//! What a PeerSet's handles and tasks share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoint::Endpoint;
+use crate::error::SendError;
+use crate::frame::Frame;
+use crate::outbound::{LinkId, Outbound, Outgoing, PeerId};
+use crate::resolve::ResolveError;
+use crate::stream::{Body, Message, Outlet, Source};
+use crate::wire::{Data, Header};
+
+/// The state machine, and what the shell knows beside it.
+pub(crate) struct State {
+    pub(crate) outbound: Outbound<Frame>,
+    pub(crate) endpoints: HashMap<PeerId, Arc<Endpoint>>,
+    /// Connections that are there or being made.
+    pub(crate) links: HashMap<LinkId, Arc<Link>>,
+    /// Why a peer could not be connected, most recently.
+    pub(crate) failures: HashMap<PeerId, String>,
+    /// What DNS said last, if it was not endpoints.
+    pub(crate) unresolved: Option<String>,
+    /// DNS will never name anybody.
+    pub(crate) wrong: Option<ResolveError>,
+    pub(crate) is_closed: bool,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Something has changed that a waiting caller may wait for.
+    pub(crate) progress: Notify,
+    /// The manager has something to do.
+    pub(crate) wake: Notify,
+    /// Everything ends.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// A connection's handle for those who write to it.
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) shared: Arc<Shared>,
+    /// Set once it is up.
+    pub(crate) outlet: std::sync::OnceLock<Outlet>,
+    /// It is to end.
+    pub(crate) end: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn new(outbound: Outbound<Frame>) -> Self {
+        let state = State {
+            outbound,
+            endpoints: HashMap::new(),
+            links: HashMap::new(),
+            failures: HashMap::new(),
+            unresolved: None,
+            wrong: None,
+            is_closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            progress: Notify::new(),
+            wake: Notify::new(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// No code panics while it holds the lock.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state machine has been told something: whoever waits looks again.
+    pub(crate) fn changed(&self) {
+        self.progress.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) async fn until<T>(&self, mut holds: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let mut progress = std::pin::pin!(self.progress.notified());
+            // From here on nothing is missed.
+            progress.as_mut().enable();
+            if let Some(value) = holds(&mut self.state()) {
+                return value;
+            }
+            progress.await;
+        }
+    }
+}
+
+impl State {
+    /// Takes no more frames. How many there are still.
+    pub(crate) fn close(&mut self) -> usize {
+        self.is_closed = true;
+        self.outbound.held()
+    }
+
+    pub(crate) fn open(&self) -> Result<(), SendError> {
+        if self.is_closed { Err(SendError::Closed) } else { Ok(()) }
+    }
+}
+
+impl Link {
+    /// Writes what there is for it.
+    pub(crate) fn kick(&self) {
+        if let Some(outlet) = self.outlet.get() {
+            outlet.kick(self);
+        }
+    }
+}
+
+impl Source for Link {
+    fn next(&self) -> Option<Message> {
+        self.shared.state().outbound.take(self.id).map(message)
+    }
+
+    fn has_work(&self) -> bool {
+        self.shared.state().outbound.has_work(self.id)
+    }
+
+    fn written(&self) {
+        self.shared.progress.notify_waiters();
+    }
+}
+
+fn message(outgoing: Outgoing<Frame>) -> Message {
+    let Outgoing { sequence, floor, is_repeat, frame } = outgoing;
+    // The lengths were checked when the frame was submitted.
+    let header = Data {
+        is_repeat,
+        key: frame.key.len() as u8,
+        metadata: frame.metadata.len() as u16,
+        payload: frame.len() as u32,
+        sequence,
+        floor,
+        timestamp: frame.timestamp.map_or(0, nanoseconds),
+    };
+    Message { header: Header::Data(header).encode(), body: Body::Frame(frame) }
+}
+
+/// Since 1970; times that do not fit are as far as it goes.
+fn nanoseconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |before| -before),
+    }
+}

@@ -1,0 +1,203 @@
+//! Asks DNS for the endpoints of a service, and keeps asking (DESIGN.md, DNS and client-lib).
+//!
+//! ```text
+//!  Resolver ──> question   what was given, and the full names that it may stand for (pure)
+//!           ──> lookup     which questions, in which order
+//!                 └─> dns  one question to servers, over UDP or TCP: the only file with hickory in it
+//!           ──> records    records in, endpoints out (pure), with facts, one TXT record
+//!  Watch    ──> refresh    when to ask again, what to hold on to, what to say (pure, with a passed clock)
+//! ```
+
+mod builder;
+mod conf;
+mod dns;
+mod error;
+mod facts;
+mod lookup;
+mod question;
+mod records;
+mod refresh;
+mod watch;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use self::builder::ResolverBuilder;
+use self::dns::Dns;
+pub use self::error::ResolveError;
+use self::question::{Host, Question};
+pub use self::watch::Watch;
+use crate::endpoint::Endpoint;
+
+/// Finds the endpoints of services on secondary networks.
+///
+/// A clone asks the same servers; all of them together have a bounded number of questions in flight.
+#[derive(Clone, Debug)]
+pub struct Resolver {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dns: Dns,
+    search: Vec<String>,
+    ndots: usize,
+    hold: Duration,
+}
+
+/// The endpoints of a service, as DNS knew them at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resolved {
+    /// The full name that answered, without the dot at its end.
+    pub name: String,
+    /// The endpoints, at least one, sorted.
+    pub endpoints: Vec<Endpoint>,
+    /// How long this may be relied on: the smallest time to live of the records.
+    pub ttl: Duration,
+}
+
+impl Resolved {
+    /// Whether a listener would hear nothing new.
+    fn says_the_same_as(&self, other: &Self) -> bool {
+        (&self.name, &self.endpoints) == (&other.name, &other.endpoints)
+    }
+}
+
+/// What has happened to a service's endpoints; from [`Watch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// These are the endpoints now. They differ from the last ones.
+    Endpoints(Resolved),
+    /// DNS fails; the last endpoints go on to hold, for as long as [`ResolverBuilder::hold`] says. Said once
+    /// for each kind of failure in an outage.
+    Held {
+        /// When the outage was noticed.
+        since: Instant,
+        /// What DNS said, or did not.
+        error: ResolveError,
+    },
+    /// DNS answers again while the last endpoints still held. If they have changed, that comes next.
+    Recovered,
+    /// There are no endpoints: the hold is over, or there never were any.
+    Lost {
+        /// What DNS said, or did not.
+        error: ResolveError,
+    },
+}
+
+impl Resolver {
+    /// Sets up a resolver; without further ado, the one of the pod's `/etc/resolv.conf`.
+    pub fn builder() -> ResolverBuilder {
+        ResolverBuilder::default()
+    }
+
+    /// The endpoints of a service, asked for once.
+    ///
+    /// `name` is that of a service, `infer.vision.svc.multinet`, or of one of its networks,
+    /// `rail0._net.infer.vision.svc.multinet`. With fewer dots than `ndots` it is tried with the domains of the search
+    /// path first; one with a dot at its end is tried as it stands only. An address is taken as it is.
+    ///
+    /// `port` is the name of a service port, as in the service's `spec.ports`, or a number. With a name, endpoints come
+    /// with all that DNS knows of them. With a number that is only their addresses, each of which becomes an endpoint. `*`
+    /// is every named port: an endpoint comes once for each.
+    ///
+    /// All families are returned, IPv4 and IPv6. Answers are not cached.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), multinet_client::ResolveError> {
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().build()?;
+    /// let found = resolver.resolve("infer.vision.svc.multinet", "rdma").await?;
+    /// for endpoint in &found.endpoints {
+    ///     println!("{endpoint} on {:?}", endpoint.node);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`ResolveError`]. An error is never an empty set: that it is known that there is nothing is
+    /// [`ResolveError::is_negative`].
+    pub async fn resolve(&self, name: &str, port: &str) -> Result<Resolved, ResolveError> {
+        self.resolve_again(name, port, None).await
+    }
+
+    /// Follows the endpoints of a service, until the [`Watch`] is dropped.
+    ///
+    /// DNS is asked again at the end of the records' time to live, but at least every 5 minutes and at most every second,
+    /// with some jitter. While it fails (NXDOMAIN, SERVFAIL, time-outs and all else), the last endpoints are
+    /// held on to for a bounded time, and DNS is asked after 1 second, then less and less often, down to every 30 seconds.
+    ///
+    /// The first change comes as soon as something is known, be it a failure.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), multinet_client::ResolveError> {
+    /// use futures::StreamExt;
+    /// use multinet_client::{Change, Resolver};
+    ///
+    /// let mut changes = Resolver::builder().build()?.watch("infer.vision.svc.multinet", "rdma");
+    /// while let Some(change) = changes.next().await {
+    ///     match change {
+    ///         Change::Endpoints(now) => println!("{} endpoints", now.endpoints.len()),
+    ///         Change::Held { error, .. } => println!("keeping the last ones: {error}"),
+    ///         Change::Recovered => println!("DNS is back"),
+    ///         Change::Lost { error } => println!("none: {error}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch(&self, name: &str, port: &str) -> Watch {
+        Watch::new(self.clone(), name, port)
+    }
+
+    /// The servers that are asked, in this order.
+    pub fn servers(&self) -> &[SocketAddr] {
+        self.inner.dns.servers()
+    }
+
+    /// The domains that are tried behind names that are not absolute, in this order.
+    pub fn search(&self) -> &[String] {
+        &self.inner.search
+    }
+
+    /// Names with fewer dots are tried with the search path before they are tried as they stand.
+    pub fn ndots(&self) -> usize {
+        self.inner.ndots
+    }
+
+    fn hold(&self) -> Duration {
+        self.inner.hold
+    }
+
+    /// Resolves, and first tries the full name that answered last time. Only if that does not exist any more the search
+    /// path is gone through again: while its server fails, an answer for another name would be one for another service.
+    async fn resolve_again(
+        &self,
+        name: &str,
+        port: &str,
+        last: Option<&str>,
+    ) -> Result<Resolved, ResolveError> {
+        let question = Question::parse(name, port)?;
+        let (host, is_absolute) = match &question.host {
+            Host::Name { name, is_absolute } => (name, *is_absolute),
+            Host::Address(ip) => return lookup::address(*ip, &question.port),
+        };
+        let Inner { dns, search, ndots, .. } = &*self.inner;
+        let session = dns.session();
+        if let Some(last) = last {
+            match lookup::resolve_full(&session, last, &question.port).await {
+                Err(error) if error.is_negative() => {}
+                outcome => return outcome,
+            }
+        }
+        let candidates = question::candidates(host, is_absolute, &question.port, search, *ndots);
+        lookup::resolve(&session, host, &question.port, &candidates).await
+    }
+}

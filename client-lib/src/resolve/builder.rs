@@ -1,0 +1,172 @@
+//! How a [`Resolver`] is set up.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::conf::Conf;
+use super::dns::Dns;
+use super::{Inner, ResolveError, Resolver};
+
+/// Where a pod's DNS configuration is.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// How long to wait for a server. A cluster's DNS answers within milliseconds, and a lost packet is sent again within
+/// this time; the five seconds of the C library would only delay the next server.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the last good set is kept.
+const HOLD: Duration = Duration::from_secs(300);
+
+/// Sets up a [`Resolver`]; from [`Resolver::builder`].
+///
+/// What is not set is taken from the pod's `/etc/resolv.conf`: servers, search path, `ndots`, `timeout` and `attempts`.
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing is set up before build()"]
+pub struct ResolverBuilder {
+    servers: Vec<SocketAddr>,
+    resolv_conf: Option<PathBuf>,
+    search: Option<Vec<String>>,
+    ndots: Option<usize>,
+    timeout: Option<Duration>,
+    hold: Option<Duration>,
+}
+
+impl ResolverBuilder {
+    /// Asks these servers, in this order, instead of those that `resolv.conf` names.
+    ///
+    /// The search path is still that of `resolv.conf`, if there is such a file.
+    pub fn servers(mut self, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
+        self.servers = servers.into_iter().collect();
+        self
+    }
+
+    /// Reads this file (resolv.conf(5)) instead of `/etc/resolv.conf`. It has to be there.
+    pub fn resolv_conf(mut self, path: impl Into<PathBuf>) -> Self {
+        self.resolv_conf = Some(path.into());
+        self
+    }
+
+    /// Tries these domains behind names that are not absolute, such as `cluster.local` from outside a pod.
+    pub fn search<S: Into<String>>(mut self, domains: impl IntoIterator<Item = S>) -> Self {
+        self.search = Some(domains.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Tries names with fewer dots with the search path before they are tried as they stand.
+    pub fn ndots(mut self, ndots: usize) -> Self {
+        self.ndots = Some(ndots);
+        self
+    }
+
+    /// Waits so long for the answer of one server to one question. Default: the `timeout` of `resolv.conf`, else
+    /// 2 seconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Keeps the last good endpoints for so long while DNS fails; see [`Change::Held`](super::Change::Held). Default:
+    /// 5 minutes.
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.hold = Some(hold);
+        self
+    }
+
+    /// Reads the configuration. Nothing is asked yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError::BadConfig`] if the file cannot be read, [`ResolveError::NoServers`] if it names no server and
+    /// [`servers`](Self::servers) does not either.
+    pub fn build(self) -> Result<Resolver, ResolveError> {
+        let path = self.resolv_conf.as_deref().unwrap_or_else(|| Path::new(RESOLV_CONF));
+        let is_needed = self.resolv_conf.is_some() || self.servers.is_empty();
+        let conf = match fs::read(path) {
+            Ok(text) => Conf::parse(&String::from_utf8_lossy(&text)),
+            Err(_) if !is_needed => Conf::default(),
+            Err(error) => return Err(bad_config(path, &error)),
+        };
+        let servers = if self.servers.is_empty() { conf.servers } else { self.servers };
+        if servers.is_empty() {
+            return Err(ResolveError::NoServers { path: path.to_owned() });
+        }
+        let timeout = self.timeout.or(conf.timeout).unwrap_or(TIMEOUT);
+        let dns = Dns::new(servers, timeout, conf.attempts)
+            .map_err(|error| bad_config(path, &io::Error::other(error)))?;
+        Ok(Resolver {
+            inner: Arc::new(Inner {
+                dns,
+                search: self.search.unwrap_or(conf.search),
+                ndots: self.ndots.unwrap_or(conf.ndots),
+                hold: self.hold.unwrap_or(HOLD),
+            }),
+        })
+    }
+}
+
+fn bad_config(path: &Path, error: &io::Error) -> ResolveError {
+    ResolveError::BadConfig { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tempfile::NamedTempFile;
+
+    use super::*;
+
+    fn file(text: &str) -> NamedTempFile {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn server(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    const POD: &str =
+        "search n.svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5 timeout:7\n";
+
+    #[test]
+    fn a_pods_configuration() {
+        let file = file(POD);
+        let Resolver { inner } = Resolver::builder().resolv_conf(file.path()).build().unwrap();
+        assert_eq!(inner.dns.servers(), [server("10.96.0.10:53")]);
+        assert_eq!((inner.search.len(), inner.ndots, inner.hold), (2, 5, HOLD));
+        assert!(format!("{:?}", inner.dns).contains("7s"));
+    }
+
+    #[test]
+    fn what_is_set_goes_before_the_file() {
+        let file = file(POD);
+        let builder = Resolver::builder().resolv_conf(file.path()).servers([server("127.0.0.1:5353")]);
+        let Resolver { inner } = builder.clone().build().unwrap();
+        assert_eq!((inner.dns.servers(), inner.search.len()), (&[server("127.0.0.1:5353")][..], 2));
+
+        let builder = builder.search(["z"]).ndots(1).timeout(Duration::from_secs(9)).hold(Duration::ZERO);
+        let Resolver { inner } = builder.build().unwrap();
+        assert_eq!(
+            (inner.search.as_slice(), inner.ndots, inner.hold),
+            (&["z".to_owned()][..], 1, Duration::ZERO)
+        );
+        assert!(format!("{:?}", inner.dns).contains("9s"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named() {
+        let missing = Resolver::builder().resolv_conf("/nonexistent/resolv.conf");
+        let named = missing.clone().servers([server("127.0.0.1:53")]);
+        for builder in [missing, named] {
+            let error = builder.build().unwrap_err();
+            assert!(error.is_permanent());
+            assert!(error.to_string().starts_with("cannot use /nonexistent/resolv.conf"), "{error}");
+        }
+        let empty = file("search a\n");
+        let error = Resolver::builder().resolv_conf(empty.path()).build().unwrap_err();
+        assert_eq!(error, ResolveError::NoServers { path: empty.path().to_owned() });
+    }
+}

@@ -1,0 +1,156 @@
+//! What `resolv.conf` says, as resolv.conf(5) and the C library understand it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Servers that the C library takes from the file (`MAXNS`): no others are asked here than by the other
+/// programs of the pod.
+const MAX_SERVERS: usize = 3;
+/// Bounds that the C library sets (`RES_MAXNDOTS`, `RES_MAXRETRANS`, `RES_MAXRETRY`).
+const MAX_NDOTS: usize = 15;
+const MAX_TIMEOUT: u64 = 30;
+const MAX_ATTEMPTS: usize = 5;
+/// Domains of the search path that are tried: Kubernetes allows 32.
+const MAX_SEARCH: usize = 32;
+
+/// The port of DNS.
+pub(super) const DNS_PORT: u16 = 53;
+
+/// What a `resolv.conf` says, with the C library's defaults for what it does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conf {
+    /// Whom to ask, in this order.
+    pub(super) servers: Vec<SocketAddr>,
+    /// Domains to try behind a name that is not absolute, in this order.
+    pub(super) search: Vec<String>,
+    /// A name with fewer dots is tried with the search path before it is tried as it stands.
+    pub(super) ndots: usize,
+    /// How long to wait for one server, if the file says so.
+    pub(super) timeout: Option<Duration>,
+    /// How many times to ask all servers.
+    pub(super) attempts: usize,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self { servers: Vec::new(), search: Vec::new(), ndots: 1, timeout: None, attempts: 2 }
+    }
+}
+
+impl Conf {
+    /// Reads the text of a file. What is not understood is passed over, as the C library does.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut conf = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            match words.next() {
+                Some("nameserver") => conf.add_server(words.next()),
+                // Of several lines the last one counts.
+                Some("search") => conf.search = words.take(MAX_SEARCH).filter_map(domain).collect(),
+                Some("domain") => conf.search = words.take(1).filter_map(domain).collect(),
+                Some("options") => words.for_each(|word| conf.set_option(word)),
+                _ => {}
+            }
+        }
+        conf
+    }
+
+    fn add_server(&mut self, word: Option<&str>) {
+        let Some(ip) = word.and_then(|word| word.parse::<IpAddr>().ok()) else { return };
+        if self.servers.len() < MAX_SERVERS {
+            self.servers.push(SocketAddr::new(ip, DNS_PORT));
+        }
+    }
+
+    fn set_option(&mut self, word: &str) {
+        let Some((option, value)) = word.split_once(':') else { return };
+        match (option, value.parse::<usize>()) {
+            ("ndots", Ok(ndots)) => self.ndots = ndots.min(MAX_NDOTS),
+            ("timeout", Ok(seconds)) => {
+                self.timeout = Some(Duration::from_secs((seconds as u64).clamp(1, MAX_TIMEOUT)));
+            }
+            ("attempts", Ok(attempts)) => self.attempts = attempts.clamp(1, MAX_ATTEMPTS),
+            _ => {}
+        }
+    }
+}
+
+/// A domain of the search path without the dot at its end. The root adds nothing to a name.
+fn domain(word: &str) -> Option<String> {
+    let domain = word.strip_suffix('.').unwrap_or(word);
+    (!domain.is_empty()).then(|| domain.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn servers(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_pods_file() {
+        let conf = Conf::parse(
+            "search vision.svc.cluster.local svc.cluster.local cluster.local\n\
+             nameserver 10.96.0.10\n\
+             options ndots:5\n",
+        );
+        assert_eq!(
+            conf,
+            Conf {
+                servers: servers(&["10.96.0.10:53"]),
+                search: ["vision.svc.cluster.local", "svc.cluster.local", "cluster.local"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                ndots: 5,
+                timeout: None,
+                attempts: 2,
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_odd_is_passed_over() {
+        let cases: [(&str, Conf); 8] = [
+            ("", Conf::default()),
+            ("# nameserver 10.0.0.1\n; nameserver 10.0.0.1\nsortlist 1.2.3.4\nnameserver\n", Conf::default()),
+            (
+                "nameserver fd00::a # cluster\nnameserver nonsense\nnameserver fe80::1%eth0\n",
+                Conf { servers: servers(&["[fd00::a]:53"]), ..Conf::default() },
+            ),
+            (
+                "nameserver 10.0.0.1\r\nnameserver 10.0.0.2\nnameserver 10.0.0.3\nnameserver 10.0.0.4",
+                Conf { servers: servers(&["10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53"]), ..Conf::default() },
+            ),
+            ("search a b\nsearch c.\n", Conf { search: vec!["c".to_owned()], ..Conf::default() }),
+            ("search a\ndomain b c\n", Conf { search: vec!["b".to_owned()], ..Conf::default() }),
+            ("search .\n", Conf::default()),
+            (
+                "options ndots:99 timeout:0 attempts:0 rotate edns0 ndots:x\noptions attempts:9 trust-ad",
+                Conf {
+                    ndots: MAX_NDOTS,
+                    timeout: Some(Duration::from_secs(1)),
+                    attempts: MAX_ATTEMPTS,
+                    ..Conf::default()
+                },
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Conf::parse(text), expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_bounded_configuration(
+            text in "((nameserver|search|domain|options|[a-z]{1,3})[ \t](([0-9.]{1,9}|[a-z.:%]{1,9}|ndots:[0-9]{1,20}) ?){0,5}\n|\\PC{0,20}){0,20}"
+        ) {
+            let conf = Conf::parse(&text);
+            prop_assert!(conf.servers.len() <= MAX_SERVERS && conf.search.len() <= MAX_SEARCH);
+            prop_assert!(conf.ndots <= MAX_NDOTS && (1..=MAX_ATTEMPTS).contains(&conf.attempts));
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Asks DNS servers: the only file that knows hickory.
+//!
+//! hickory gives the messages, and one exchange with one server: random ports and identifiers, retransmission over UDP,
+//! TCP where an answer is truncated. What it is not asked for is done here:
+//!
+//! - **No cache.** The records' time to live says when to ask again; a cache in between would make that twice as long.
+//! - **The next server** is asked after any failure. (hickory's pool takes a SERVFAIL of the first server for an answer,
+//!   and has no time left for the second one after a time-out.) NXDOMAIN is an answer.
+//! - **Additional records** are kept, which spare two questions for each endpoint.
+//! - **Nothing outlives a resolution**, neither a connection nor a question in flight: a server that was replaced
+//!   is met afresh.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::xfer::DnsHandle;
+use hickory_resolver::net::{DnsError, NetError, NoRecords};
+use hickory_resolver::proto::op::{DnsRequestOptions, Message, Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::error::ResolveError;
+use super::facts::Facts;
+use super::question;
+use super::records::Service;
+
+/// Questions in flight at a time, of all resolutions together: a service of a thousand endpoints must not be a
+/// flood.
+const IN_FLIGHT: usize = 16;
+
+/// Times to live from here on have the highest bit set and count as zero (RFC 2181 §8).
+const MAX_TTL: u32 = 0x7fff_ffff;
+
+/// Characters of another's error message that are kept.
+const MAX_REASON: usize = 200;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    A,
+    Aaaa,
+    Srv,
+    Txt,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// There is no such name (NXDOMAIN).
+    NoName,
+    /// There is such a name, but nothing of this kind.
+    NoData,
+    Found(Reply),
+}
+
+/// What an answer says. Of the lists only those are filled that belong to the question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// The smallest time to live of its records.
+    pub(super) ttl: Duration,
+    pub(super) services: Vec<Service>,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) facts: Vec<Facts>,
+    /// Addresses of other names, from additional records.
+    pub(super) glue: Vec<(String, IpAddr)>,
+}
+
+/// Servers, and how they are asked.
+pub(super) struct Dns {
+    servers: Vec<SocketAddr>,
+    timeout: Duration,
+    attempts: usize,
+    context: Arc<PoolContext>,
+    in_flight: Semaphore,
+}
+
+impl Dns {
+    /// Asks `servers` in this order, each for `timeout` at most, and all of them `attempts` times.
+    pub(super) fn new(
+        servers: Vec<SocketAddr>,
+        timeout: Duration,
+        attempts: usize,
+    ) -> Result<Self, NetError> {
+        let mut options = ResolverOpts::default();
+        options.timeout = timeout;
+        options.num_concurrent_reqs = 1;
+        options.max_active_requests = 2 * IN_FLIGHT;
+        Ok(Self {
+            servers,
+            timeout,
+            attempts,
+            context: Arc::new(PoolContext::new(options, TlsConfig::new()?)),
+            in_flight: Semaphore::new(IN_FLIGHT),
+        })
+    }
+
+    pub(super) fn servers(&self) -> &[SocketAddr] {
+        &self.servers
+    }
+
+    /// For the questions of one resolution.
+    pub(super) fn session(&self) -> Session<'_> {
+        let servers = self.servers.iter().map(|server| (*server, self.pool(*server))).collect();
+        Session { dns: self, servers, first: AtomicUsize::new(0) }
+    }
+
+    /// A pool of one server.
+    fn pool(&self, server: SocketAddr) -> Pool {
+        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+            connection.port = server.port();
+            connection
+        });
+        let config = NameServerConfig::new(server.ip(), true, connections.to_vec());
+        NameServerPool::from_config([config], self.context.clone(), TokioRuntimeProvider::default())
+    }
+}
+
+impl fmt::Debug for Dns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dns")
+            .field("servers", &self.servers)
+            .field("timeout", &self.timeout)
+            .field("attempts", &self.attempts)
+            .finish_non_exhaustive()
+    }
+}
+
+type Pool = NameServerPool<TokioRuntimeProvider>;
+
+/// The questions of one resolution.
+pub(super) struct Session<'a> {
+    dns: &'a Dns,
+    servers: Vec<(SocketAddr, Pool)>,
+    /// The server that is asked first: the one that answered last, so that a dead one costs its time once and not
+    /// for each endpoint. The next resolution begins with the first one again, which may know better.
+    first: AtomicUsize,
+}
+
+impl Session<'_> {
+    /// Asks for the records of a kind at `name`.
+    ///
+    /// # Errors
+    ///
+    /// If no server gives an answer: the most telling of what they gave instead.
+    pub(super) async fn ask(&self, name: &str, kind: Kind) -> Result<Answer, ResolveError> {
+        // The semaphore is never closed.
+        let _place = self.dns.in_flight.acquire().await.ok();
+        let mut failure = ResolveError::Timeout { name: name.to_owned(), servers: self.dns.servers.clone() };
+        for _ in 0..self.dns.attempts {
+            let first = self.first.load(Ordering::Relaxed);
+            let mut may_help = false;
+            for turn in 0..self.servers.len() {
+                let place = (first + turn) % self.servers.len();
+                let (server, pool) = &self.servers[place];
+                match self.ask_server(*server, pool, name, kind).await {
+                    Ok(answer) => {
+                        self.first.store(place, Ordering::Relaxed);
+                        return Ok(answer);
+                    }
+                    Err(error @ ResolveError::TooLarge { .. }) => return Err(error),
+                    Err(error) => {
+                        may_help |=
+                            matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. });
+                        if telling(&error) >= telling(&failure) {
+                            failure = error;
+                        }
+                    }
+                }
+            }
+            if !may_help {
+                break;
+            }
+        }
+        Err(match failure {
+            // All of them, not only the last one.
+            ResolveError::Timeout { name, .. } => {
+                ResolveError::Timeout { name, servers: self.dns.servers.clone() }
+            }
+            failure => failure,
+        })
+    }
+
+    async fn ask_server(
+        &self,
+        server: SocketAddr,
+        pool: &Pool,
+        name: &str,
+        kind: Kind,
+    ) -> Result<Answer, ResolveError> {
+        // What it quotes of the answer must not reach a terminal as it is.
+        let unreachable = |reason: String| {
+            let reason = reason.chars().take(MAX_REASON).flat_map(char::escape_debug).collect();
+            ResolveError::Unreachable { name: name.to_owned(), server, reason }
+        };
+        let owner = Name::from_labels(name.split('.').map(str::as_bytes)).map_err(|_| {
+            ResolveError::BadName { name: name.to_owned(), reason: "it does not fit into DNS" }
+        })?;
+        let query = Query::query(owner, record_type(kind));
+        let mut answers = pool.lookup(query, DnsRequestOptions::default());
+        let error = match timeout(self.dns.timeout, answers.next()).await {
+            Ok(Some(Ok(response))) => match response.response_code {
+                ResponseCode::NoError => return Ok(answer(&response, kind)),
+                ResponseCode::NXDomain => return Ok(Answer::NoName),
+                code => NetError::Dns(DnsError::ResponseCode(code)),
+            },
+            Ok(Some(Err(error))) => error,
+            // A stream that ends without an answer has given up.
+            Ok(None) | Err(_) => NetError::Timeout,
+        };
+        let name = || name.to_owned();
+        match error {
+            NetError::Dns(DnsError::NoRecordsFound(NoRecords { response_code, .. })) => match response_code {
+                ResponseCode::NXDomain => Ok(Answer::NoName),
+                _ => Ok(Answer::NoData),
+            },
+            NetError::Dns(DnsError::ResponseCode(ResponseCode::Refused)) => {
+                Err(ResolveError::Refused { name: name(), server })
+            }
+            NetError::Dns(DnsError::ResponseCode(code)) => {
+                Err(ResolveError::ServFail { name: name(), server, code: code.to_string() })
+            }
+            NetError::Timeout => Err(ResolveError::Timeout { name: name(), servers: vec![server] }),
+            NetError::Truncated => Err(ResolveError::TooLarge { name: name(), server }),
+            error => Err(unreachable(error.to_string())),
+        }
+    }
+}
+
+/// How much a failure tells: an answer of any kind more than none.
+fn telling(error: &ResolveError) -> u8 {
+    match error {
+        ResolveError::Timeout { .. } => 0,
+        ResolveError::Unreachable { .. } => 1,
+        ResolveError::Refused { .. } => 2,
+        _ => 3,
+    }
+}
+
+fn record_type(kind: Kind) -> RecordType {
+    match kind {
+        Kind::A => RecordType::A,
+        Kind::Aaaa => RecordType::AAAA,
+        Kind::Srv => RecordType::SRV,
+        Kind::Txt => RecordType::TXT,
+    }
+}
+
+/// What a message without an error says to a question. Whether its records are the owner's or those of an alias
+/// that the server has followed makes no difference.
+fn answer(message: &Message, kind: Kind) -> Answer {
+    let mut reply = Reply::default();
+    let mut ttl = MAX_TTL;
+    let mut is_found = false;
+    for record in &message.answers {
+        if record.record_type() == RecordType::CNAME {
+            ttl = ttl.min(seconds(record));
+        } else if record.record_type() == record_type(kind) {
+            ttl = ttl.min(seconds(record));
+            is_found = true;
+            take(&mut reply, &record.data);
+        }
+    }
+    if !is_found {
+        return Answer::NoData;
+    }
+    if kind == Kind::Srv {
+        for record in &message.additionals {
+            if let (Some(owner), Some(ip)) = (host_name(&record.name), address(&record.data)) {
+                ttl = ttl.min(seconds(record));
+                reply.glue.push((owner, ip));
+            }
+        }
+    }
+    reply.ttl = Duration::from_secs(ttl.into());
+    Answer::Found(reply)
+}
+
+fn take(reply: &mut Reply, data: &RData) {
+    match data {
+        // A target that cannot be a host's name, such as the root (RFC 2782: there is no such service), is none.
+        RData::SRV(srv) => {
+            reply.services.extend(host_name(&srv.target).map(|target| Service { target, port: srv.port }));
+        }
+        RData::TXT(txt) => reply.facts.extend(Facts::parse(&txt.txt_data)),
+        data => reply.addresses.extend(address(data)),
+    }
+}
+
+fn address(data: &RData) -> Option<IpAddr> {
+    match data {
+        RData::A(a) => Some(a.0.into()),
+        RData::AAAA(aaaa) => Some(aaaa.0.into()),
+        _ => None,
+    }
+}
+
+fn seconds(record: &Record) -> u32 {
+    if record.ttl > MAX_TTL { 0 } else { record.ttl }
+}
+
+/// A name in the form that we compare: lower case, without the dot at its end.
+fn host_name(name: &Name) -> Option<String> {
+    let text = name.to_ascii().to_ascii_lowercase();
+    let text = text.strip_suffix('.').unwrap_or(&text);
+    question::is_name(text).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_resolver::proto::op::{MessageType, OpCode};
+    use hickory_resolver::proto::rr::rdata::{A, CNAME, SRV, TXT};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_ascii(text).unwrap()
+    }
+
+    fn message(answers: Vec<Record>, additionals: Vec<Record>) -> Message {
+        let mut message = Message::new(1, MessageType::Response, OpCode::Query);
+        message.add_answers(answers);
+        message.add_additionals(additionals);
+        message
+    }
+
+    fn srv(target: &Name, ttl: u32) -> Record {
+        Record::from_rdata(name("_p._tcp.s."), ttl, RData::SRV(SRV::new(0, 1, 7, target.clone())))
+    }
+
+    fn a(owner: &str, ttl: u32) -> Record {
+        Record::from_rdata(name(owner), ttl, RData::A(A::new(10, 0, 0, 1)))
+    }
+
+    fn found(answer: Answer) -> Reply {
+        match answer {
+            Answer::Found(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn services_come_with_their_glue_and_the_smallest_time_to_live() {
+        let odd = Name::from_labels([&b"a \x1bb"[..], b"s"]).unwrap();
+        let reply = found(answer(
+            &message(
+                vec![srv(&name("H.S."), 30), srv(&Name::root(), 60), srv(&odd, 60)],
+                vec![a("h.s.", 5), a("x.s.", 60)],
+            ),
+            Kind::Srv,
+        ));
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        assert_eq!(reply.services, [Service { target: "h.s".to_owned(), port: 7 }]);
+        assert_eq!(reply.glue, [("h.s".to_owned(), ip), ("x.s".to_owned(), ip)]);
+        assert_eq!(reply.ttl, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn aliases_are_followed_and_nothing_else_counts() {
+        let alias = Record::from_rdata(name("s."), 3, RData::CNAME(CNAME(name("t."))));
+        let reply = found(answer(
+            &message(vec![alias.clone(), a("t.", 9), srv(&name("h."), 1)], vec![a("u.", 1)]),
+            Kind::A,
+        ));
+        assert_eq!((reply.addresses.len(), reply.glue.len(), reply.services.len()), (1, 0, 0));
+        assert_eq!(reply.ttl, Duration::from_secs(3));
+        assert_eq!(answer(&message(vec![alias, srv(&name("h."), 1)], vec![]), Kind::A), Answer::NoData);
+    }
+
+    #[test]
+    fn texts_without_an_address_are_an_answer_without_facts() {
+        let text =
+            Record::from_rdata(name("h."), 0x8000_0000, RData::TXT(TXT::new(vec!["v=spf1".to_owned()])));
+        let reply = found(answer(&message(vec![text], vec![]), Kind::Txt));
+        assert_eq!(reply, Reply::default(), "a time to live with the highest bit set is zero");
+    }
+}

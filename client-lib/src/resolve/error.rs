@@ -1,0 +1,221 @@
+//! Why a service could not be resolved, in words for whoever has to do something about it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a service could not be resolved.
+///
+/// Every message is one line that names the culprit and what to do. Whether trying again may help is what
+/// [`is_permanent`](Self::is_permanent) says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// No name of the search path exists (NXDOMAIN): there is no such service, or none of its endpoints is
+    /// ready, which DNS does not tell apart.
+    #[error(
+        "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}): check name and \
+         namespace, and that its pods are ready and attached to the network",
+        List(tried)
+    )]
+    NoSuchName {
+        /// The name that was asked for.
+        name: String,
+        /// The full names that were tried, in this order.
+        tried: Vec<String>,
+    },
+
+    /// The service exists, but no port of that name.
+    #[error(
+        "{name} exists, but has no port {port}: use a name from the service's spec.ports, or a port's number"
+    )]
+    NoSuchPort {
+        /// Full name of the service.
+        name: String,
+        /// The port that was asked for.
+        port: String,
+    },
+
+    /// The name exists, but leads to no address that could be connected to.
+    #[error(
+        "{name} exists, but has no address that can be connected to: if this lasts, its records are at fault, \
+         see `multinet doctor`"
+    )]
+    NoAddress {
+        /// Full name of the service.
+        name: String,
+    },
+
+    /// A server answered that it cannot answer: SERVFAIL and the like (RFC 1035 §4.1.1).
+    #[error(
+        "{server} cannot answer for {name} ({code}): it, or a server behind it, is not ready or does not reach what \
+         it needs; see its log"
+    )]
+    ServFail {
+        /// The name in the question.
+        name: String,
+        /// The last server that said so.
+        server: SocketAddr,
+        /// The response code in words.
+        code: String,
+    },
+
+    /// The server is not responsible for the name, or not for us (REFUSED).
+    #[error(
+        "{server} refuses to answer for {name}: it is not responsible for this name; ask the cluster's DNS, or have \
+         this server forward the zone"
+    )]
+    Refused {
+        /// The name in the question.
+        name: String,
+        /// The last server that said so.
+        server: SocketAddr,
+    },
+
+    /// No server answered in time.
+    #[error(
+        "no answer for {name} from {}: is DNS up, and reachable from here (network policies, firewalls)?",
+        List(servers)
+    )]
+    Timeout {
+        /// The name in the question.
+        name: String,
+        /// The servers that were asked.
+        servers: Vec<SocketAddr>,
+    },
+
+    /// A server could not be asked at all, or spoke no DNS.
+    #[error("cannot ask {server} for {name}: {reason}: is this the address of a DNS server?")]
+    Unreachable {
+        /// The name in the question.
+        name: String,
+        /// The last server that was tried.
+        server: SocketAddr,
+        /// What went wrong.
+        reason: String,
+    },
+
+    /// The answer does not fit into a DNS message, which ends at 64 KiB: over TCP too it came truncated.
+    #[error(
+        "the answer of {server} for {name} does not fit into a DNS message: ask for one network at a time \
+         (<alias>._net.<service>), or spread the endpoints over several services"
+    )]
+    TooLarge {
+        /// The name in the question.
+        name: String,
+        /// The server that truncated it.
+        server: SocketAddr,
+    },
+
+    /// There is nobody to ask.
+    #[error("{} names no DNS server: add a `nameserver` line, or name servers to the resolver", path.display())]
+    NoServers {
+        /// The file that should have named one.
+        path: PathBuf,
+    },
+
+    /// This cannot be the name of a service.
+    #[error("{name:?} is not the name of a service: {reason}")]
+    BadName {
+        /// What was given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+
+    /// This can be neither the name nor the number of a port.
+    #[error("{port:?} is not a port: {reason}")]
+    BadPort {
+        /// What was given.
+        port: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+
+    /// The resolver's configuration cannot be used.
+    #[error("cannot use {} as DNS configuration: {reason}", path.display())]
+    BadConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ResolveError {
+    /// Whether asking again cannot help: what was asked for, or the configuration, has to change first.
+    pub fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            Self::NoServers { .. } | Self::BadName { .. } | Self::BadPort { .. } | Self::BadConfig { .. }
+        )
+    }
+
+    /// Whether it was an answer: somebody who knows says that this is not there.
+    pub fn is_negative(&self) -> bool {
+        matches!(self, Self::NoSuchName { .. } | Self::NoSuchPort { .. } | Self::NoAddress { .. })
+    }
+}
+
+/// A list for a message, of which only the beginning is shown where it is long.
+struct List<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for List<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        for (place, item) in self.0.iter().take(SHOWN).enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            write!(f, "{separator}{item}")?;
+        }
+        match self.0.len().checked_sub(SHOWN) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> SocketAddr {
+        "10.96.0.10:53".parse().unwrap()
+    }
+
+    #[test]
+    fn messages_name_the_culprit_in_one_line() {
+        let name = || "infer.vision.svc.multinet".to_owned();
+        let cases = [
+            (
+                ResolveError::NoSuchName { name: name(), tried: vec!["a.b".to_owned(), "c.d".to_owned()] },
+                "infer.vision.svc.multinet: no such service, or none of its endpoints is ready (DNS knows none of \
+                 a.b, c.d): check name and namespace, and that its pods are ready and attached to the network",
+            ),
+            (
+                ResolveError::ServFail { name: name(), server: server(), code: "Server Failure".to_owned() },
+                "10.96.0.10:53 cannot answer for infer.vision.svc.multinet (Server Failure): it, or a server behind \
+                 it, is not ready or does not reach what it needs; see its log",
+            ),
+            (
+                ResolveError::Timeout { name: name(), servers: vec![server()] },
+                "no answer for infer.vision.svc.multinet from 10.96.0.10:53: is DNS up, and reachable from here \
+                 (network policies, firewalls)?",
+            ),
+            (
+                ResolveError::BadName { name: "a\nb".to_owned(), reason: "no" },
+                "\"a\\nb\" is not the name of a service: no",
+            ),
+        ];
+        for (error, message) in cases {
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let list: Vec<u32> = (0..10).collect();
+        assert_eq!(List(&list).to_string(), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+        assert_eq!(List(&list[..8]).to_string(), "0, 1, 2, 3, 4, 5, 6, 7");
+        assert_eq!(List::<u32>(&[]).to_string(), "");
+    }
+}

@@ -1,0 +1,242 @@
+//! One TXT record of an endpoint: what is known of one of its addresses (DESIGN.md, DNS).
+//!
+//! `addr=… net=<alias> if=… mac=… rdma=… pci=… numa=… node=… zone=… pod=<ns>/<name> uid=…`, each `key=value` a
+//! character string of its own. All of it is outside input: what is not as it should be counts as unknown.
+
+use std::net::IpAddr;
+
+/// Strings of a record that are looked at; there are eleven keys.
+const MAX_STRINGS: usize = 64;
+/// RDMA devices of one address: `rdma=` has room for that many short names.
+const MAX_RDMA_DEVICES: usize = 16;
+/// The kernel's `MAX_NUMNODES` is at most 1024.
+const MAX_NUMA_NODE: u16 = 1023;
+
+/// What a record says of an address. Ordered, so that of several records one can be chosen whatever their order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Facts {
+    pub(super) ip: IpAddr,
+    pub(super) uid: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) pod: Option<String>,
+    pub(super) network: Option<String>,
+    pub(super) interface: Option<String>,
+    pub(super) mac: Option<String>,
+    pub(super) rdma_devices: Vec<String>,
+    pub(super) pci: Option<String>,
+    pub(super) numa: Option<u16>,
+    pub(super) node: Option<String>,
+    pub(super) zone: Option<String>,
+}
+
+impl Facts {
+    /// Nothing but an address.
+    pub(super) fn unknown(ip: IpAddr) -> Self {
+        Self {
+            ip,
+            uid: None,
+            namespace: None,
+            pod: None,
+            network: None,
+            interface: None,
+            mac: None,
+            rdma_devices: Vec::new(),
+            pci: None,
+            numa: None,
+            node: None,
+            zone: None,
+        }
+    }
+
+    /// Reads the strings of a record; nothing if they do not say of which address. Of a key that stands there
+    /// more than once the first counts (RFC 6763 §6.4).
+    pub(super) fn parse<S: AsRef<[u8]>>(strings: &[S]) -> Option<Self> {
+        let pairs: Vec<(&str, &str)> = strings
+            .iter()
+            .take(MAX_STRINGS)
+            .filter_map(|string| std::str::from_utf8(string.as_ref()).ok()?.split_once('='))
+            .collect();
+        let value = |key| pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
+        let checked = |key, is_valid: fn(&str) -> bool| value(key).filter(|v| is_valid(v)).map(str::to_owned);
+
+        let ip = value("addr")?.parse().ok()?;
+        let (namespace, pod) = value("pod").and_then(pod_name).unzip();
+        Some(Self {
+            ip,
+            uid: checked("uid", |v| is_printable(v, 128)),
+            namespace,
+            pod,
+            network: checked("net", |v| is_name(v, 63)),
+            interface: checked("if", |v| is_printable(v, 15) && !v.contains(['/', ':', ' '])),
+            mac: value("mac").filter(|v| is_mac(v)).map(str::to_ascii_lowercase),
+            rdma_devices: value("rdma").map_or_else(Vec::new, rdma_devices),
+            pci: value("pci").filter(|v| is_pci(v)).map(str::to_ascii_lowercase),
+            numa: value("numa").and_then(|v| v.parse().ok()).filter(|numa| *numa <= MAX_NUMA_NODE),
+            node: checked("node", |v| is_name(v, 253)),
+            zone: checked("zone", |v| is_name(v, 63)),
+        })
+    }
+}
+
+/// `<namespace>/<name>`.
+fn pod_name(value: &str) -> Option<(String, String)> {
+    let (namespace, name) = value.split_once('/')?;
+    (is_name(namespace, 63) && is_name(name, 253)).then(|| (namespace.to_owned(), name.to_owned()))
+}
+
+/// Names joined by commas, as the SR-IOV device plugin writes them; none if one of them is malformed.
+fn rdma_devices(value: &str) -> Vec<String> {
+    let names: Vec<&str> = value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if names.len() > MAX_RDMA_DEVICES || !names.iter().all(|name| is_name(name, 63)) {
+        return Vec::new();
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// The characters of Kubernetes' names and label values.
+fn is_name(value: &str, max: usize) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !value.is_empty() && value.len() <= max && value.bytes().all(allowed)
+}
+
+fn is_printable(value: &str, max: usize) -> bool {
+    !value.is_empty() && value.len() <= max && value.bytes().all(|b| matches!(b, b' '..=b'~'))
+}
+
+/// EUI-48, EUI-64, or the 20 octets of IP over InfiniBand.
+fn is_mac(value: &str) -> bool {
+    let octets = value.split(':');
+    octets.clone().all(|octet| is_hex(octet, 2, 2)) && matches!(octets.count(), 6 | 8 | 20)
+}
+
+/// `0000:18:00.2`; the domain may have up to eight digits.
+fn is_pci(value: &str) -> bool {
+    let mut parts = value.split([':', '.']);
+    let (domain, bus, device, function) = (parts.next(), parts.next(), parts.next(), parts.next());
+    let is_part = |part: Option<&str>, from, to| part.is_some_and(|part| is_hex(part, from, to));
+    let separators: String = value.chars().filter(|c| matches!(c, ':' | '.')).collect();
+    separators == "::."
+        && is_part(domain, 4, 8)
+        && is_part(bus, 2, 2)
+        && is_part(device, 2, 2)
+        && is_part(function, 1, 1)
+}
+
+fn is_hex(value: &str, from: usize, to: usize) -> bool {
+    (from..=to).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(strings: &[&str]) -> Option<Facts> {
+        Facts::parse(strings)
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn all_that_the_server_says() {
+        let facts = parse(&[
+            "addr=192.168.1.5",
+            "net=rail0",
+            "if=net1",
+            "mac=02:00:00:00:0A:01",
+            "rdma=mlx5_2,mlx5_3",
+            "pci=0000:18:00.2",
+            "numa=1",
+            "node=worker-1.example.com",
+            "zone=eu-west-1a",
+            "pod=vision/infer-0",
+            "uid=6f1c6e0e-3b6e-4a53-9f0e-0d6c5a1c9a11",
+            "future=whatever",
+        ]);
+        let expected = Facts {
+            ip: "192.168.1.5".parse().unwrap(),
+            uid: some("6f1c6e0e-3b6e-4a53-9f0e-0d6c5a1c9a11"),
+            namespace: some("vision"),
+            pod: some("infer-0"),
+            network: some("rail0"),
+            interface: some("net1"),
+            mac: some("02:00:00:00:0a:01"),
+            rdma_devices: vec!["mlx5_2".to_owned(), "mlx5_3".to_owned()],
+            pci: some("0000:18:00.2"),
+            numa: Some(1),
+            node: some("worker-1.example.com"),
+            zone: some("eu-west-1a"),
+        };
+        assert_eq!(facts, Some(expected));
+    }
+
+    #[test]
+    fn a_record_without_an_address_says_nothing() {
+        for strings in [&[][..], &["net=rail0"], &["addr"], &["addr="], &["addr=x"], &["addr=10.0.0.1 "]] {
+            assert_eq!(parse(strings), None, "{strings:?}");
+        }
+        assert_eq!(Facts::parse(&[&b"addr=\xff"[..]]), None);
+    }
+
+    #[test]
+    fn malformed_values_leave_the_field_empty() {
+        let unknown = Facts::unknown("10.0.0.1".parse().unwrap());
+        let long = format!("node={}", "x".repeat(254));
+        for string in [
+            "net=",
+            "net=a b",
+            "if=sixteen-octets-x",
+            "if=net/1",
+            "mac=02:00:00:00:00",
+            "mac=2:0:0:0:0:1",
+            "rdma=,",
+            "rdma=mlx5 0",
+            "rdma=../uverbs0",
+            "pci=18:00.2",
+            "pci=0000.18:00:2",
+            "pci=0000:18:00.2.1",
+            "numa=-1",
+            "numa=1024",
+            "numa=99999999999",
+            &long,
+            "zone=a\u{1b}[31m",
+            "pod=vision",
+            "pod=/infer-0",
+            "pod=a/b/c",
+            "uid=a\nb",
+            "=x",
+            "nothing",
+        ] {
+            assert_eq!(parse(&["addr=10.0.0.1", string]), Some(unknown.clone()), "{string:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_several_values_counts() {
+        let facts = parse(&["addr=10.0.0.1", "addr=10.0.0.2", "numa=x", "numa=1"]);
+        assert_eq!(facts, Some(Facts::unknown("10.0.0.1".parse().unwrap())));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_read_without_a_panic(strings in vec(vec(any::<u8>(), 0..=255), 0..80)) {
+            let _ = Facts::parse(&strings);
+        }
+
+        #[test]
+        fn what_is_nearly_right_is_bounded(
+            values in vec(("(addr|net|if|mac|rdma|pci|numa|node|zone|pod|uid)", "[0-9a-f:./, _-]{0,250}|\\PC{0,30}"), 0..20)
+        ) {
+            let mut strings = vec!["addr=fd00::1".to_owned()];
+            strings.extend(values.iter().map(|(key, value)| format!("{key}={value}")));
+            let facts = Facts::parse(&strings).unwrap();
+            prop_assert!(facts.rdma_devices.len() <= MAX_RDMA_DEVICES);
+            let texts = [&facts.uid, &facts.network, &facts.interface, &facts.mac, &facts.pci, &facts.node];
+            prop_assert!(texts.into_iter().flatten().all(|text| is_printable(text, 253)));
+        }
+    }
+}

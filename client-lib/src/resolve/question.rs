@@ -1,0 +1,265 @@
+//! What is asked for: the name of a service and a port, and the full names that a short one may stand for.
+
+use std::net::IpAddr;
+
+use super::error::ResolveError;
+
+/// Longest domain name as text, without the dot at its end (RFC 1035 §2.3.4).
+const MAX_NAME: usize = 253;
+/// Longest label.
+const MAX_LABEL: usize = 63;
+/// Longest name of a port: its label begins with `_`.
+const MAX_PORT_NAME: usize = MAX_LABEL - 1;
+/// Octets that an SRV record's owner has more than the service's name, but for the port's name: `_`, `._tcp.`.
+const SRV_PREFIX: usize = 7;
+
+/// A question that can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) host: Host,
+    pub(super) port: Port,
+}
+
+/// Whose endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Host {
+    /// A name in lower case, without the dot at its end.
+    Name {
+        name: String,
+        /// It ended with a dot: nothing is appended.
+        is_absolute: bool,
+    },
+    /// An address, which DNS need not be asked for.
+    Address(IpAddr),
+}
+
+/// Which port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Port {
+    /// The name of a service port, in lower case.
+    Named(String),
+    Number(u16),
+    /// Every named port of the service.
+    All,
+}
+
+impl Question {
+    pub(super) fn parse(name: &str, port: &str) -> Result<Self, ResolveError> {
+        let question = Self { host: Host::parse(name)?, port: Port::parse(port)? };
+        match question {
+            Self { host: Host::Address(_), port: Port::Named(_) | Port::All } => Err(ResolveError::BadPort {
+                port: port.to_owned(),
+                reason: "an address has no named ports; give the port's number",
+            }),
+            _ => Ok(question),
+        }
+    }
+}
+
+impl Host {
+    fn parse(text: &str) -> Result<Self, ResolveError> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        let (name, is_absolute) = match text.strip_suffix('.') {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        match flaw(name) {
+            None => Ok(Self::Name { name: name.to_ascii_lowercase(), is_absolute }),
+            Some(reason) => Err(ResolveError::BadName { name: text.to_owned(), reason }),
+        }
+    }
+}
+
+/// Whether a text can be a name in DNS, in the letters that hosts have.
+pub(super) fn is_name(text: &str) -> bool {
+    flaw(text).is_none()
+}
+
+/// Why a text cannot be a name in DNS.
+fn flaw(name: &str) -> Option<&'static str> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    if name.len() > MAX_NAME {
+        Some("it is longer than 253 characters")
+    } else if name.split('.').any(str::is_empty) {
+        Some("it is empty, or has two dots in a row")
+    } else if name.split('.').any(|label| label.len() > MAX_LABEL) {
+        Some("a part between two dots is longer than 63 characters")
+    } else if !name.bytes().all(|b| b == b'.' || allowed(b)) {
+        Some("only letters, digits, '-', '_' and '.' may stand in it, and no port")
+    } else {
+        None
+    }
+}
+
+impl Port {
+    /// A port's name has a letter in Kubernetes, so that digits are always a number.
+    fn parse(text: &str) -> Result<Self, ResolveError> {
+        let bad = |reason| Err(ResolveError::BadPort { port: text.to_owned(), reason });
+        let is_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+            match text.parse() {
+                Ok(number @ 1..) => Ok(Self::Number(number)),
+                _ => bad("numbers of ports are from 1 to 65535"),
+            }
+        } else if text == "*" {
+            Ok(Self::All)
+        } else if text.is_empty() || text.len() > MAX_PORT_NAME || !text.bytes().all(is_label) {
+            bad(
+                "give the name of a service port (letters, digits and '-', at most 62 characters), or a number",
+            )
+        } else {
+            Ok(Self::Named(text.to_ascii_lowercase()))
+        }
+    }
+
+    /// Octets that stand before the service's name in the longest question.
+    fn prefix(&self) -> usize {
+        match self {
+            Self::Named(name) => SRV_PREFIX + name.len(),
+            Self::Number(_) | Self::All => 0,
+        }
+    }
+}
+
+/// The full names that `name` may stand for, in the order in which they are to be tried, without repeats.
+///
+/// As in resolv.conf(5), a name with fewer dots than `ndots` is tried with the search path first, any other as it
+/// stands first. What counts is the service's name: the labels of the port, which is ours to add, change nothing.
+/// What does not fit into a name together with them is left out.
+pub(super) fn candidates(
+    name: &str,
+    is_absolute: bool,
+    port: &Port,
+    search: &[String],
+    ndots: usize,
+) -> Vec<String> {
+    let itself = || std::iter::once(name.to_owned());
+    let searched = search.iter().map(|domain| format!("{name}.{}", domain.to_ascii_lowercase()));
+    let all: Vec<String> = if is_absolute {
+        itself().collect()
+    } else if name.bytes().filter(|b| *b == b'.').count() >= ndots {
+        itself().chain(searched).collect()
+    } else {
+        searched.chain(itself()).collect()
+    };
+    let mut candidates = Vec::with_capacity(all.len());
+    for candidate in all {
+        let fits = flaw(&candidate).is_none() && port.prefix() + candidate.len() <= MAX_NAME;
+        if fits && !candidates.contains(&candidate) {
+            candidates.push(candidate);
+        }
+    }
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(name: &str, is_absolute: bool) -> Host {
+        Host::Name { name: name.to_owned(), is_absolute }
+    }
+
+    #[test]
+    fn questions() {
+        let good = [
+            (
+                "infer.vision.svc.multinet",
+                "rdma",
+                name("infer.vision.svc.multinet", false),
+                Port::Named("rdma".into()),
+            ),
+            ("Infer.Vision.", "RDMA", name("infer.vision", true), Port::Named("rdma".into())),
+            ("rail0._net.infer", "18515", name("rail0._net.infer", false), Port::Number(18515)),
+            ("10.0.0.1", "1", Host::Address("10.0.0.1".parse().unwrap()), Port::Number(1)),
+            ("fd00::1", "65535", Host::Address("fd00::1".parse().unwrap()), Port::Number(65535)),
+            ("1.2.3", "4u", name("1.2.3", false), Port::Named("4u".into())),
+            ("infer.vision", "*", name("infer.vision", false), Port::All),
+        ];
+        for (host, port, expected_host, expected_port) in good {
+            let expected = Question { host: expected_host, port: expected_port };
+            assert_eq!(Question::parse(host, port), Ok(expected), "{host} {port}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked() {
+        let long = "x".repeat(64);
+        for host in ["", ".", "a..b", ".a", "a b", "infer:18515", "a\n", "ä", &long, &"a.".repeat(128)] {
+            assert!(matches!(Question::parse(host, "p"), Err(ResolveError::BadName { .. })), "{host:?}");
+        }
+        for port in ["", "0", "65536", "99999999999999999999", "a_b", "-1.0", "p\n", &long] {
+            assert!(matches!(Question::parse("a", port), Err(ResolveError::BadPort { .. })), "{port:?}");
+        }
+        for port in ["rdma", "*"] {
+            assert!(matches!(Question::parse("10.0.0.1", port), Err(ResolveError::BadPort { .. })), "{port}");
+        }
+    }
+
+    #[test]
+    fn the_search_path() {
+        let search = ["vision.svc.cluster.local", "svc.cluster.local", "cluster.local"].map(str::to_owned);
+        let port = Port::Named("rdma".to_owned());
+        let cases: [(&str, bool, usize, &[&str]); 5] = [
+            (
+                "infer.vision.svc.multinet",
+                false,
+                5,
+                &[
+                    "infer.vision.svc.multinet.vision.svc.cluster.local",
+                    "infer.vision.svc.multinet.svc.cluster.local",
+                    "infer.vision.svc.multinet.cluster.local",
+                    "infer.vision.svc.multinet",
+                ],
+            ),
+            // Three dots are enough for ndots:3, whatever the labels of the port add.
+            (
+                "infer.vision.svc.multinet",
+                false,
+                3,
+                &[
+                    "infer.vision.svc.multinet",
+                    "infer.vision.svc.multinet.vision.svc.cluster.local",
+                    "infer.vision.svc.multinet.svc.cluster.local",
+                    "infer.vision.svc.multinet.cluster.local",
+                ],
+            ),
+            ("infer.vision.svc.multinet", true, 5, &["infer.vision.svc.multinet"]),
+            ("a", true, 0, &["a"]),
+            ("a", false, 0, &["a", "a.vision.svc.cluster.local", "a.svc.cluster.local", "a.cluster.local"]),
+        ];
+        for (name, is_absolute, ndots, expected) in cases {
+            assert_eq!(candidates(name, is_absolute, &port, &search, ndots), expected, "{name} {ndots}");
+        }
+    }
+
+    #[test]
+    fn names_that_do_not_fit_are_left_out() {
+        let search = ["B", "b", "not a domain", &["x".repeat(63).as_str(); 3].join(".")].map(str::to_owned);
+        let long = ["y".repeat(59).as_str(), "a"].join(".");
+        assert_eq!(
+            candidates(&long, false, &Port::Number(1), &search, 5),
+            [format!("{long}.b"), format!("{long}.{}", search[3]), long.clone()]
+        );
+        assert_eq!(
+            candidates(&long, false, &Port::Named("p".to_owned()), &search, 5),
+            [format!("{long}.b"), long.clone()]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_question_or_an_error(host in "\\PC{0,80}|[a-zA-Z0-9._-]{0,300}", port in "\\PC{0,10}|[a-z0-9-]{0,70}") {
+            if let Ok(Question { host: Host::Name { name, is_absolute }, port }) = Question::parse(&host, &port) {
+                for candidate in candidates(&name, is_absolute, &port, &["a.b".to_owned()], 2) {
+                    prop_assert!(flaw(&candidate).is_none());
+                    prop_assert!(candidate.starts_with(&name));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Records in, endpoints out: pure, and the only place that knows what the records of a service mean together.
+//!
+//! ```text
+//!  SRV     0 50 18515 <target>       one endpoint per target and port, and per pod where several share a hostname
+//!  A AAAA  <target>                  its addresses
+//!  TXT     <target> addr=… net=…     what is known of each of them, and of the pod
+//! ```
+//!
+//! Nothing here trusts what it reads: addresses that nobody can connect to are dropped, texts count only for
+//! addresses that an A or AAAA record has, and the outcome does not depend on the order of the records.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::facts::Facts;
+use crate::endpoint::{Endpoint, EndpointAddress, PodRef};
+
+/// What an SRV record points at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Service {
+    /// Full name in lower case, without the dot at its end.
+    pub(super) target: String,
+    pub(super) port: u16,
+}
+
+/// What the name of a target owns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owned {
+    /// From A and AAAA records.
+    pub(super) addresses: Vec<IpAddr>,
+    /// From TXT records.
+    pub(super) facts: Vec<Facts>,
+}
+
+/// The endpoints behind SRV records, sorted. `owned` is what is known of each target.
+pub(super) fn endpoints(services: &[Service], owned: &BTreeMap<String, Owned>) -> Vec<Endpoint> {
+    let distinct: BTreeSet<&Service> = services.iter().collect();
+    let mut endpoints: Vec<Endpoint> = distinct
+        .into_iter()
+        .filter(|service| service.port != 0)
+        .filter_map(|service| Some((service, owned.get(&service.target)?)))
+        .flat_map(|(service, owned)| endpoints_of(service, owned))
+        .collect();
+    endpoints.sort_unstable();
+    endpoints
+}
+
+/// The endpoints behind the addresses of a service when a port's number is all that is known: each address is one,
+/// sorted. Their host is the address with dashes, which is the name of an endpoint without a hostname.
+pub(super) fn endpoints_by_address(addresses: &[IpAddr], port: u16, service: &str) -> Vec<Endpoint> {
+    let distinct: BTreeSet<IpAddr> = addresses.iter().copied().filter(is_usable).collect();
+    let mut endpoints: Vec<Endpoint> = distinct
+        .into_iter()
+        .map(|ip| {
+            let host = address_label(ip);
+            let target = format!("{host}.{service}");
+            let addresses = vec![EndpointAddress::new(ip)];
+            Endpoint { host, target, port, addresses, node: None, zone: None, pod: None }
+        })
+        .collect();
+    endpoints.sort_unstable();
+    endpoints
+}
+
+/// Whether texts tell the same addresses as address records do: then neither is missing one.
+pub(super) fn is_complete(owned: &Owned) -> bool {
+    let distinct =
+        |ips: &mut dyn Iterator<Item = IpAddr>| ips.filter(is_usable).collect::<BTreeSet<IpAddr>>();
+    let addresses = distinct(&mut owned.addresses.iter().copied());
+    !addresses.is_empty() && addresses == distinct(&mut owned.facts.iter().map(|facts| facts.ip))
+}
+
+/// One endpoint per pod that has addresses under the name.
+fn endpoints_of(service: &Service, owned: &Owned) -> impl Iterator<Item = Endpoint> {
+    let mut known: BTreeMap<IpAddr, &Facts> = BTreeMap::new();
+    for facts in &owned.facts {
+        // Of contradicting texts the smallest counts, so that their order does not.
+        known.entry(facts.ip).and_modify(|other| *other = facts.min(*other)).or_insert(facts);
+    }
+    let distinct: BTreeSet<IpAddr> = owned.addresses.iter().copied().filter(is_usable).collect();
+    let mut pods: BTreeMap<Identity, Vec<Facts>> = BTreeMap::new();
+    for ip in distinct {
+        let facts = known.get(&ip).map_or_else(|| Facts::unknown(ip), |facts| (*facts).clone());
+        pods.entry(Identity::of(&facts)).or_default().push(facts);
+    }
+    pods.into_values().map(|addresses| endpoint(service, addresses))
+}
+
+/// What tells pods apart: the uid, or their names where texts have none.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    Uid(String),
+    Name(Option<String>, Option<String>),
+}
+
+impl Identity {
+    fn of(facts: &Facts) -> Self {
+        match &facts.uid {
+            Some(uid) => Self::Uid(uid.clone()),
+            None => Self::Name(facts.namespace.clone(), facts.pod.clone()),
+        }
+    }
+}
+
+/// The endpoint that has these addresses, of which there is at least one.
+fn endpoint(service: &Service, mut addresses: Vec<Facts>) -> Endpoint {
+    // Unknown networks last.
+    addresses.sort_by(|a, b| {
+        (a.network.is_none(), &a.network, a.ip).cmp(&(b.network.is_none(), &b.network, b.ip))
+    });
+    let first = |fact: fn(&Facts) -> &Option<String>| addresses.iter().find_map(|facts| fact(facts).clone());
+    let pod = PodRef {
+        namespace: first(|facts| &facts.namespace),
+        name: first(|facts| &facts.pod),
+        uid: first(|facts| &facts.uid),
+    };
+    let is_known = pod.namespace.is_some() || pod.name.is_some() || pod.uid.is_some();
+    Endpoint {
+        host: first_label(&service.target).to_owned(),
+        target: service.target.clone(),
+        port: service.port,
+        node: first(|facts| &facts.node),
+        zone: first(|facts| &facts.zone),
+        pod: is_known.then_some(pod),
+        addresses: addresses.into_iter().map(address).collect(),
+    }
+}
+
+fn address(facts: Facts) -> EndpointAddress {
+    EndpointAddress {
+        ip: facts.ip,
+        network: facts.network,
+        interface: facts.interface,
+        mac: facts.mac,
+        rdma_devices: facts.rdma_devices,
+        pci: facts.pci,
+        numa: facts.numa,
+    }
+}
+
+fn first_label(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Whether a connection to the address can be tried. An IPv4 address in IPv6's clothes would be a second way to
+/// the same address; the others are nobody's.
+fn is_usable(ip: &IpAddr) -> bool {
+    let is_mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    !(is_mapped || ip.is_unspecified() || ip.is_multicast())
+}
+
+/// The label of an endpoint without a hostname (DESIGN.md, DNS): its address with `-` for `.` and `:`, and a `0` where
+/// that would begin or end it with `-`.
+fn address_label(ip: IpAddr) -> String {
+    let mut label = ip.to_string().replace(['.', ':'], "-");
+    if label.starts_with('-') {
+        label.insert(0, '0');
+    }
+    if label.ends_with('-') {
+        label.push('0');
+    }
+    label
+}
+
+#[cfg(test)]
+mod tests;

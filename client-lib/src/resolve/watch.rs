@@ -1,0 +1,148 @@
+//! Follows a service: the thin shell around [`Refresh`], which decides.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use tokio::time::{Sleep, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::refresh::Refresh;
+use super::{Change, ResolveError, Resolved, Resolver};
+
+/// Changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
+///
+/// DNS is asked only while the stream is polled. After a pause it asks at once, and tells what differs from what
+/// it told last: nobody has to catch up with changes that no longer matter.
+#[must_use = "streams do nothing unless polled"]
+pub struct Watch {
+    resolver: Resolver,
+    name: String,
+    port: String,
+    refresh: Refresh,
+    /// Full name that answered last: it is asked for first, so that the search path costs nothing every time.
+    full_name: Option<String>,
+    asking: Option<BoxFuture<'static, Result<Resolved, ResolveError>>>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// Said, but not yet heard.
+    changes: VecDeque<Change>,
+}
+
+impl Watch {
+    pub(super) fn new(resolver: Resolver, name: &str, port: &str) -> Self {
+        let refresh = Refresh::new(now(), resolver.hold(), fastrand::Rng::new());
+        Self {
+            resolver,
+            name: name.to_owned(),
+            port: port.to_owned(),
+            refresh,
+            full_name: None,
+            asking: None,
+            sleep: None,
+            changes: VecDeque::new(),
+        }
+    }
+
+    /// Asks DNS soon, instead of at the end of the records' time to live, because something indicates that the
+    /// endpoints are no longer right: a peer that is gone, or is another one. However often this is called, DNS
+    /// is asked once a second at most.
+    pub fn ask_soon(&mut self) {
+        self.refresh.hurry(now());
+    }
+
+    /// Takes the outcome of a question.
+    fn hear(&mut self, outcome: Result<Resolved, ResolveError>) {
+        self.asking = None;
+        if let Ok(resolved) = &outcome {
+            self.full_name = Some(resolved.name.clone());
+        }
+        for change in self.refresh.outcome(now(), outcome) {
+            self.say(change);
+        }
+    }
+
+    fn say(&mut self, change: Change) {
+        let (name, port) = (&self.name, &self.port);
+        match &change {
+            Change::Endpoints(Resolved { name: full_name, endpoints, .. }) => {
+                debug!(name, port, full_name, endpoints = endpoints.len(), "endpoints have changed");
+            }
+            Change::Held { error, .. } => {
+                let hold = self.resolver.hold();
+                warn!(name, port, %error, ?hold, "DNS fails; the last endpoints are kept");
+            }
+            Change::Recovered => info!(name, port, "DNS answers again"),
+            Change::Lost { error } => warn!(name, port, %error, "no endpoints are known"),
+        }
+        self.changes.push_back(change);
+    }
+
+    fn ask(&self) -> BoxFuture<'static, Result<Resolved, ResolveError>> {
+        let (resolver, name, port) = (self.resolver.clone(), self.name.clone(), self.port.clone());
+        let full_name = self.full_name.clone();
+        Box::pin(async move { resolver.resolve_again(&name, &port, full_name.as_deref()).await })
+    }
+
+    /// Whether nothing happens before the machine is to be looked at again, for which the task will be woken.
+    fn poll_sleep(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(wake_at) = self.refresh.wake_at() else { return true };
+        let wake_at = tokio::time::Instant::from_std(wake_at);
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(wake_at)));
+        if sleep.deadline() != wake_at {
+            sleep.as_mut().reset(wake_at);
+        }
+        sleep.as_mut().poll(context).is_pending()
+    }
+}
+
+impl Stream for Watch {
+    type Item = Change;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Change>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(change) = this.refresh.tick(now()) {
+                this.say(change);
+            }
+            if let Some(change) = this.changes.pop_front() {
+                return Poll::Ready(Some(change));
+            }
+            match &mut this.asking {
+                Some(asking) => {
+                    if let Poll::Ready(outcome) = asking.as_mut().poll(context) {
+                        this.hear(outcome);
+                        continue;
+                    }
+                }
+                None if this.refresh.is_due(now()) => {
+                    this.refresh.ask(now());
+                    this.asking = Some(this.ask());
+                    continue;
+                }
+                None => {}
+            }
+            if this.poll_sleep(context) {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("name", &self.name)
+            .field("port", &self.port)
+            .field("full_name", &self.full_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// tokio's clock, which tests can pause.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

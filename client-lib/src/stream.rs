@@ -1,0 +1,72 @@
+//! A connection as messages: TCP, with or without TLS.
+//!
+//! Writing needs no task switch as long as the socket takes what there is: whoever has something to say calls
+//! [`Outlet::kick`], and the connection's task goes on only where the socket was full. One payload is written from where
+//! it lies; it is read to where it stays.
+
+mod inlet;
+mod outlet;
+
+use std::io;
+use std::time::Duration;
+
+pub(crate) use inlet::Inlet;
+pub(crate) use outlet::{Body, Message, Outlet, SHORT, Source};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_rustls::TlsStream;
+
+/// A connection to or from a peer.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// The half that is read from.
+pub(crate) enum Reader {
+    Plain(OwnedReadHalf),
+    Tls(ReadHalf<Box<TlsStream<TcpStream>>>),
+}
+
+/// The half that is written to.
+pub(crate) enum Writer {
+    Plain(OwnedWriteHalf),
+    Tls(WriteHalf<Box<TlsStream<TcpStream>>>),
+}
+
+impl Stream {
+    pub(crate) fn split(self) -> (Reader, Writer) {
+        match self {
+            Self::Plain(stream) => {
+                let (reader, writer) = stream.into_split();
+                (Reader::Plain(reader), Writer::Plain(writer))
+            }
+            Self::Tls(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                (Reader::Tls(reader), Writer::Tls(writer))
+            }
+        }
+    }
+}
+
+/// Sends at once what is written, and notices within `patience` that the other side is gone: by keep-alives when nothing is under
+/// way, by the lack of acknowledgements when something is (TCP_USER_TIMEOUT, RFC 5482).
+pub(crate) fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let step = (patience / 4).max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(step).with_interval(step).with_retries(3))?;
+    socket.set_tcp_user_timeout(Some(patience))
+}
+
+/// Keeps a connection on one interface. Without that the kernel would take the default route as soon as the interface goes down, and
+/// frames for a second network would be on the default one.
+pub(crate) fn stay_on(socket: SockRef<'_>, interface: &str) -> io::Result<()> {
+    match socket.bind_device(Some(interface.as_bytes())) {
+        // Before Linux 5.7 this was for those with CAP_NET_RAW only.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        outcome => outcome,
+    }
+}

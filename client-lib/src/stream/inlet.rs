@@ -1,0 +1,106 @@
+//! Reads messages.
+
+use std::io::{self, IoSliceMut};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use super::Reader;
+use crate::wire::HEADER;
+
+/// How much is read ahead: many small messages at a time. What belongs to a large payload is read past it.
+const AHEAD: usize = 16 * 1024;
+
+/// The reading side of a connection.
+pub(crate) struct Inlet {
+    reader: Reader,
+    /// What has been read and not yet asked for, from `start` to `end`.
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inlet {
+    pub(crate) fn new(reader: Reader) -> Self {
+        Self { reader, ahead: vec![0; AHEAD].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// The next header; `None` at the end of the connection, if that is between two messages. Cancelling it loses nothing.
+    pub(crate) async fn header(&mut self) -> io::Result<Option<[u8; HEADER]>> {
+        self.array().await
+    }
+
+    /// So many bytes; `None` at the end of the connection. Cancelling it loses nothing.
+    pub(crate) async fn array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+        while self.end - self.start < N {
+            let had = self.end - self.start;
+            if self.start > 0 {
+                self.ahead.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, had);
+            }
+            let read = self.reader.read(&mut self.ahead[had..]).await?;
+            if read == 0 {
+                return if had == 0 { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+            self.end += read;
+        }
+        let bytes = std::array::from_fn(|i| self.ahead[self.start + i]);
+        self.start += N;
+        Ok(Some(bytes))
+    }
+
+    /// Fills a buffer.
+    pub(crate) async fn fill(&mut self, mut to: &mut [u8]) -> io::Result<()> {
+        let at_hand = (self.end - self.start).min(to.len());
+        let (first, rest) = to.split_at_mut(at_hand);
+        first.copy_from_slice(&self.ahead[self.start..self.start + at_hand]);
+        self.start += at_hand;
+        to = rest;
+        while !to.is_empty() {
+            // All that was read ahead has been used, or this would have been filled from it.
+            (self.start, self.end) = (0, 0);
+            let read = self.reader.read_past(to, &mut self.ahead).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let inside = read.min(to.len());
+            self.end = read - inside;
+            to = &mut to[inside..];
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    async fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(reader) => reader.read(to).await,
+            Self::Tls(reader) => ended(read_once(reader, to).await),
+        }
+    }
+
+    /// Reads to a place, and what comes after to another, by one call.
+    async fn read_past(&mut self, to: &mut [u8], after: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(reader) => loop {
+                reader.readable().await?;
+                match reader.try_read_vectored(&mut [IoSliceMut::new(to), IoSliceMut::new(after)]) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    result => return result,
+                }
+            },
+            Self::Tls(reader) => ended(read_once(reader, to).await),
+        }
+    }
+}
+
+async fn read_once(reader: &mut (impl AsyncRead + Unpin), to: &mut [u8]) -> io::Result<usize> {
+    reader.read(to).await
+}
+
+/// A peer that is killed does not end TLS properly. Every message of ours has a length, so that nothing can be cut off unnoticed.
+fn ended(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        result => result,
+    }
+}

@@ -1,0 +1,391 @@
+//! What goes wrong with TLS between peers, in words.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError, InvalidMessage};
+
+/// Why TLS between two peers does not come about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file of certificates or keys cannot be used.
+    #[error("{}: {problem}", file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// What [`Tls::expect`](super::Tls::expect) was given is no name of a peer.
+    #[error("no peer can be expected as {name:?}: {problem}")]
+    Name {
+        /// What was given.
+        name: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+    },
+    /// The service is not asked for by a name that a certificate could be for, and no name is expected
+    /// instead.
+    #[error(
+        "no certificate can be for the service {service:?}: ask for it by its DNS name, or name the peer by \
+         Tls::expect"
+    )]
+    Service {
+        /// How it was asked for.
+        service: String,
+    },
+    /// The peer connected to answers without TLS.
+    #[error("the peer does not speak TLS: give it certificates, or connect without")]
+    PlainListener,
+    /// The peer that connects begins multinet's handshake without TLS.
+    #[error("the peer does not speak TLS: give it certificates, or listen without")]
+    PlainPeer,
+    /// What connects speaks neither TLS nor multinet.
+    #[error(
+        "what connects speaks neither TLS nor multinet, it begins with {began}: find out who takes this \
+         port for another"
+    )]
+    Stranger {
+        /// Its first bytes.
+        began: String,
+    },
+    /// The peer speaks TLS for another protocol.
+    #[error(
+        "the peer speaks TLS, but not multinet (ALPN multinet/1): make sure that both ends are multinet and \
+         that address and port are the ones meant"
+    )]
+    NotMultinet,
+    /// The peers have no version or algorithms of TLS in common.
+    #[error(
+        "the peer's TLS does not fit ({problem}): it has to speak TLS 1.3, with algorithms that rustls knows"
+    )]
+    Incompatible {
+        /// What is missing.
+        problem: String,
+    },
+    /// The peer showed no certificate.
+    #[error("the peer showed no certificate: give it one, both sides have to identify themselves")]
+    NoCertificate,
+    /// The peer's certificate is not vouched for by any of the trust anchors.
+    #[error(
+        "the peer's certificate (for {}) is from no authority in {}: add its authority there, or have it \
+         issued by one that is there", listed(presented), trust.display()
+    )]
+    UnknownIssuer {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// The file of the trust anchors.
+        trust: PathBuf,
+    },
+    /// The peer's certificate names a known authority, but was signed by another one.
+    #[error(
+        "the peer's certificate (for {}) names an authority in {} as its issuer, but was not signed by its \
+         key: if the authority was made anew, renew that file and all certificates",
+        listed(presented), trust.display()
+    )]
+    OtherIssuer {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// The file of the trust anchors.
+        trust: PathBuf,
+    },
+    /// The peer's certificate, or one between it and the trust anchor, is no longer valid.
+    #[error(
+        "the peer's certificate (for {}), or one that vouches for it, expired {} ago: renew it, unless this \
+         clock is wrong", listed(presented), rough(*by)
+    )]
+    Expired {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// For how long, by this machine's clock.
+        by: Duration,
+    },
+    /// The peer's certificate, or one between it and the trust anchor, is not valid yet.
+    #[error(
+        "the peer's certificate (for {}), or one that vouches for it, becomes valid only in {}: check this \
+         clock and that of its authority", listed(presented), rough(*by)
+    )]
+    NotYetValid {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// For how long, by this machine's clock.
+        by: Duration,
+    },
+    /// The peer's certificate may not be used for this.
+    #[error(
+        "the peer's certificate (for {}) is not for {usage}: have it issued with both extended key usages, \
+         serverAuth and clientAuth",
+        listed(presented)
+    )]
+    WrongUsage {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// What it would have to be for.
+        usage: &'static str,
+    },
+    /// The peer is somebody else.
+    #[error(
+        "the peer's certificate is for {}, expected {}: {}", listed(presented), expected.join(" or "),
+        name_remedy(presented)
+    )]
+    WrongName {
+        /// The names that the certificate has, vouched for by the trust anchors.
+        presented: Vec<String>,
+        /// The names that would do.
+        expected: Vec<String>,
+    },
+    /// The peer's certificate is wrong in another way.
+    #[error(
+        "the peer's certificate (for {}) cannot be used: {problem}; have it issued anew",
+        listed(presented)
+    )]
+    BadCertificate {
+        /// The names that the certificate claims.
+        presented: Vec<String>,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The peer refused us, by an alert.
+    #[error("the peer refuses: {reason} (alert {alert})")]
+    Refused {
+        /// What the alert means, and what to do.
+        reason: &'static str,
+        /// Its name.
+        alert: String,
+    },
+    /// The connection ended within the handshake.
+    #[error(
+        "the peer closed the connection within the TLS handshake: its log says why; if it is a listener, it \
+         may be one without TLS"
+    )]
+    Closed,
+    /// The handshake failed otherwise.
+    #[error("TLS with the peer failed: {problem}; if this repeats, look for what changes bytes on the way")]
+    Broken {
+        /// What happened.
+        problem: String,
+    },
+}
+
+/// What is known of a handshake beside its error.
+pub(super) struct Handshake {
+    /// Whether the peer is the one that accepts.
+    pub(super) connects: bool,
+    /// The file of the trust anchors.
+    pub(super) trust: PathBuf,
+    /// The names of the peer's certificate, as far as it came to that.
+    pub(super) presented: Vec<String>,
+    /// The names that would have done.
+    pub(super) expected: Vec<String>,
+}
+
+impl Handshake {
+    /// The error of a handshake in words.
+    pub(super) fn failed(self, error: &io::Error) -> TlsError {
+        match inner(error) {
+            Some(rustls::Error::InvalidCertificate(error)) => self.certificate(error),
+            // Of a peer that greeted properly this would be a broken record.
+            Some(rustls::Error::InvalidMessage(
+                InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
+            )) if self.connects && self.presented.is_empty() => TlsError::PlainListener,
+            Some(error) => TlsError::of(error),
+            None if is_end(error.kind()) => TlsError::Closed,
+            None => TlsError::Broken { problem: error.to_string() },
+        }
+    }
+
+    fn certificate(self, error: &CertificateError) -> TlsError {
+        let Self { connects, trust, presented, expected } = self;
+        match error {
+            CertificateError::ApplicationVerificationFailure => TlsError::WrongName { presented, expected },
+            CertificateError::UnknownIssuer => TlsError::UnknownIssuer { presented, trust },
+            CertificateError::BadSignature => TlsError::OtherIssuer { presented, trust },
+            CertificateError::ExpiredContext { time, not_after } => {
+                TlsError::Expired { presented, by: between(*not_after, *time) }
+            }
+            CertificateError::NotValidYetContext { time, not_before } => {
+                TlsError::NotYetValid { presented, by: between(*time, *not_before) }
+            }
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                let usage = if connects { "server authentication" } else { "client authentication" };
+                TlsError::WrongUsage { presented, usage }
+            }
+            error => TlsError::BadCertificate { presented, problem: error.to_string() },
+        }
+    }
+}
+
+impl TlsError {
+    /// An error of rustls in words, as far as it says enough by itself.
+    fn of(error: &rustls::Error) -> Self {
+        match error {
+            rustls::Error::AlertReceived(alert) => {
+                Self::Refused { reason: meaning(*alert), alert: format!("{alert:?}") }
+            }
+            rustls::Error::NoCertificatesPresented => Self::NoCertificate,
+            rustls::Error::NoApplicationProtocol => Self::NotMultinet,
+            rustls::Error::PeerIncompatible(problem) => {
+                Self::Incompatible { problem: format!("{problem:?}") }
+            }
+            error => Self::Broken { problem: error.to_string() },
+        }
+    }
+}
+
+/// What an error of a read on a TLS connection means, if it is one of TLS.
+///
+/// In TLS 1.3 who connects is done with the handshake before the other side has seen its certificate: that it
+/// is refused shows as an alert at the first read.
+pub(crate) fn explain(error: &io::Error) -> Option<TlsError> {
+    inner(error).map(TlsError::of)
+}
+
+fn inner(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Whether the connection is over, rather than the machine in trouble.
+fn is_end(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::NotConnected
+    )
+}
+
+/// What a peer says by an alert (RFC 8446 §6.2), and what to do.
+fn meaning(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::AccessDenied => {
+            "our certificate is valid, but for another name than the peer expects; have it issued for that \
+             name, or add our name to the peer's Tls::expect"
+        }
+        AlertDescription::UnknownCA => {
+            "our certificate is from no authority that it trusts; add ours to its trust file, or have ours \
+             issued by one that is there"
+        }
+        AlertDescription::DecryptError => {
+            "our certificate was not signed by the key of the authority that it trusts under that name; if \
+             the authority was made anew, renew both sides' certificates and trust files"
+        }
+        AlertDescription::CertificateExpired => {
+            "our certificate, or one that vouches for it, has expired or is not valid yet; renew it, and \
+             check both clocks"
+        }
+        AlertDescription::CertificateRevoked => "our certificate is revoked; have it issued anew",
+        AlertDescription::UnsupportedCertificate => {
+            "our certificate may not be used for this; have it issued with both extended key usages, \
+             serverAuth and clientAuth"
+        }
+        AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
+            "it does not accept our certificate; its log says why"
+        }
+        AlertDescription::CertificateRequired => "it wants a certificate; give one to this side",
+        AlertDescription::NoApplicationProtocol => {
+            "it does not speak multinet (ALPN multinet/1); make sure that address and port are the ones meant"
+        }
+        AlertDescription::ProtocolVersion
+        | AlertDescription::InsufficientSecurity
+        | AlertDescription::HandshakeFailure => {
+            "it has no version or algorithms of TLS in common with us; it has to speak TLS 1.3"
+        }
+        _ => "it could not go on with TLS; its log says why",
+    }
+}
+
+/// The names of a certificate, for people.
+fn listed(names: &[String]) -> String {
+    /// So many are told one by one.
+    const SOME: usize = 4;
+    match names {
+        [] => "no DNS or URI name".to_owned(),
+        names if names.len() > SOME => {
+            format!("{} and {} more", names[..SOME].join(", "), names.len() - SOME)
+        }
+        names => names.join(", "),
+    }
+}
+
+/// What to do about a certificate whose names are not the expected ones.
+fn name_remedy(names: &[String]) -> &'static str {
+    let uris = names.iter().filter(|name| name.contains("://")).count();
+    match uris {
+        _ if names.is_empty() => {
+            "have it issued with one as subject alternative name, a common name does not count"
+        }
+        0 | 1 => "have it issued for that name, or expect another by Tls::expect",
+        _ => "with more than one URI name it is no SPIFFE identity, have it issued with one",
+    }
+}
+
+fn between(from: UnixTime, to: UnixTime) -> Duration {
+    Duration::from_secs(to.as_secs().saturating_sub(from.as_secs()))
+}
+
+/// A time in the largest unit of which there are at least two.
+fn rough(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
+    match units.into_iter().find(|(length, _)| seconds >= 2 * length) {
+        Some((length, unit)) => format!("{} {unit}", seconds / length),
+        None => format!("{seconds} seconds"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rough() {
+        for (seconds, text) in [
+            (0, "0 seconds"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (7_199, "119 minutes"),
+            (7_200, "2 hours"),
+            (172_800, "2 days"),
+            (86_400 * 400, "400 days"),
+        ] {
+            assert_eq!(rough(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_with_its_remedy() {
+        let told = |presented: &[&str]| {
+            let presented = presented.iter().map(|&name| name.to_owned()).collect();
+            let expected = vec!["spiffe://td/a".to_owned(), "a.test".to_owned()];
+            TlsError::WrongName { presented, expected }.to_string()
+        };
+        let one = told(&["spiffe://td/b"]);
+        assert!(
+            one.starts_with(
+                "the peer's certificate is for spiffe://td/b, expected spiffe://td/a or a.test: have it"
+            ),
+            "{one}"
+        );
+        assert!(told(&[]).contains("for no DNS or URI name") && told(&[]).contains("common name"));
+        assert!(told(&["spiffe://td/a", "spiffe://td/b"]).contains("more than one URI name"));
+        assert!(told(&["a", "b", "c", "d", "e", "f"]).contains("for a, b, c, d and 2 more,"));
+    }
+
+    #[test]
+    fn what_is_no_error_of_tls_is_not_explained() {
+        assert_eq!(explain(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
+        assert_eq!(explain(&io::Error::other("multinet")), None);
+        let alert = rustls::Error::AlertReceived(AlertDescription::AccessDenied);
+        let text = explain(&io::Error::new(io::ErrorKind::InvalidData, alert)).unwrap().to_string();
+        assert!(
+            text.starts_with("the peer refuses: our certificate is valid, but for another name"),
+            "{text}"
+        );
+        assert!(text.ends_with("(alert AccessDenied)"), "{text}");
+    }
+}

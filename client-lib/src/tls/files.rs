@@ -1,0 +1,430 @@
+//! Certificate, key and trust anchors, read from files and read anew when these change.
+//!
+//! Whoever begins a handshake looks at the files, at most one a second, and waits for what it finds, though
+//! not for long: a hanging file system holds up no handshakes. What identifies a file's content is its inode,
+//! length and times behind all symbolic links, so the swap of a folder far above is seen as well. Until a set
+//! of files that fit together is found the one before it stays, and what is wrong is logged once.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{InconsistentKeys, RootCertStore};
+use tokio::task::{AbortHandle, spawn_blocking};
+use tracing::{info, warn};
+
+use super::TlsError;
+
+/// Time between two looks at the files.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// So long a handshake waits for a look.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Where the files lie.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) trust: PathBuf,
+}
+
+/// What the files say.
+pub(super) struct Material {
+    /// Our chain and key.
+    pub(super) identity: Arc<SingleCertAndKey>,
+    /// The trust anchors.
+    pub(super) roots: Arc<RootCertStore>,
+    /// Verifies peers that connect, but for their names.
+    pub(super) connecting: Arc<dyn ClientCertVerifier>,
+    /// The cryptography.
+    pub(super) provider: Arc<CryptoProvider>,
+}
+
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key, in no log.
+        f.debug_struct("Material").finish_non_exhaustive()
+    }
+}
+
+/// The files, followed.
+#[derive(Debug)]
+pub(super) struct Store {
+    files: Files,
+    interval: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    material: Arc<Material>,
+    /// Of the files that `material` was made of.
+    stamps: [Option<Stamp>; 3],
+    /// When the last look began.
+    looked: Instant,
+    /// The last look, which may still hang.
+    look: Option<AbortHandle>,
+    /// What was last logged, if the files have become bad.
+    complaint: Option<TlsError>,
+}
+
+impl Store {
+    pub(super) fn open(files: Files) -> Result<Self, TlsError> {
+        Self::every(INTERVAL, files)
+    }
+
+    pub(super) fn every(interval: Duration, files: Files) -> Result<Self, TlsError> {
+        // The stamps before the content: what changes in between is seen by the next look.
+        let stamps = files.stamps();
+        let material = Arc::new(files.load()?);
+        let state = State { material, stamps, looked: Instant::now(), look: None, complaint: None };
+        Ok(Self { files, interval, state: Mutex::new(state) })
+    }
+
+    /// The file of the trust anchors, for messages.
+    pub(super) fn trust(&self) -> &Path {
+        &self.files.trust
+    }
+
+    /// What the files say now, or said when they were last good.
+    pub(super) async fn current(self: &Arc<Self>) -> Arc<Material> {
+        let look = {
+            let mut state = self.state();
+            let is_looking = state.look.as_ref().is_some_and(|look| !look.is_finished());
+            if is_looking || state.looked.elapsed() < self.interval {
+                return Arc::clone(&state.material);
+            }
+            let store = Arc::clone(self);
+            let look = spawn_blocking(move || store.look());
+            state.looked = Instant::now();
+            state.look = Some(look.abort_handle());
+            look
+        };
+        // Late or failed, there is something to go on with.
+        let _ = tokio::time::timeout(PATIENCE, look).await;
+        Arc::clone(&self.state().material)
+    }
+
+    /// Takes the files if they have changed and are good.
+    fn look(&self) {
+        let stamps = self.files.stamps();
+        {
+            let state = self.state();
+            // While they are bad they are read each time: it may have been the reading that failed.
+            if state.complaint.is_none() && state.stamps == stamps {
+                return;
+            }
+        }
+        let loaded = self.files.load();
+        let mut state = self.state();
+        match loaded {
+            Ok(material) => {
+                state.material = Arc::new(material);
+                state.stamps = stamps;
+                state.complaint = None;
+                info!(certificate = %self.files.certificate.display(), "certificates renewed");
+            }
+            Err(error) if state.complaint.as_ref() == Some(&error) => {}
+            Err(error) => {
+                warn!(%error, "the certificates in use are kept");
+                state.complaint = Some(error);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is held is whole at every moment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What tells one content of a file from another without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    /// Tools that copy a file may set its modification time back, not this one.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &Path) -> Option<Self> {
+        let metadata = fs::metadata(file).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+impl Files {
+    fn stamps(&self) -> [Option<Stamp>; 3] {
+        [&self.certificate, &self.key, &self.trust].map(|file| Stamp::of(file))
+    }
+
+    fn load(&self) -> Result<Material, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let identity = self.identity(&provider)?;
+        let roots = Arc::new(self.roots()?);
+        // Our peers have one certificate to show: to tell them all our anchors would only be long.
+        let connecting =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .clear_root_hint_subjects()
+                .build()
+                .map_err(|_| bad(&self.trust, &Problem::NoAnchor))?;
+        Ok(Material { identity: Arc::new(identity.into()), roots, connecting, provider })
+    }
+
+    fn identity(&self, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+        let bad_key = |problem| bad(&self.key, &problem);
+        let chain = certificates(&self.certificate)?;
+        if chain.is_empty() {
+            return Err(bad(&self.certificate, &Problem::NoCertificate));
+        }
+        let text = read(&self.key)?;
+        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+            pem::Error::NoItemsFound if is_encrypted(&text) => bad_key(Problem::EncryptedKey),
+            pem::Error::NoItemsFound => bad_key(Problem::NoKey),
+            error => bad_key(Problem::BadPem(error)),
+        })?;
+        let key = provider.key_provider.load_private_key(key).map_err(|_| bad_key(Problem::UnknownKey))?;
+        let identity = CertifiedKey::new(chain, key);
+        match identity.keys_match() {
+            // Not every kind of key tells its public half; those that ring loads do.
+            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(identity),
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                Err(bad_key(Problem::OtherKey(self.certificate.clone())))
+            }
+            Err(error) => Err(bad(&self.certificate, &Problem::BadCertificate(error))),
+        }
+    }
+
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for (index, certificate) in certificates(&self.trust)?.into_iter().enumerate() {
+            roots
+                .add(certificate)
+                .map_err(|error| bad(&self.trust, &Problem::BadAnchor { number: index + 1, error }))?;
+        }
+        if roots.is_empty() {
+            return Err(bad(&self.trust, &Problem::NoAnchor));
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(file)?;
+    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>();
+    certificates.map_err(|error| bad(file, &Problem::BadPem(error)))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(file).map_err(|error| bad(file, &Problem::Unreadable(error)))
+}
+
+fn is_encrypted(key: &[u8]) -> bool {
+    let mark = b"ENCRYPTED";
+    key.windows(mark.len()).any(|window| window == mark)
+}
+
+fn bad(file: &Path, problem: &Problem) -> TlsError {
+    TlsError::File { file: file.to_owned(), problem: problem.to_string() }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot be read: {0}; give a file that exists and that this user may read")]
+    Unreadable(io::Error),
+    #[error("is not sound PEM: {0}; write the file anew")]
+    BadPem(pem::Error),
+    #[error("has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the own one first")]
+    NoCertificate,
+    #[error("is not a sound X.509 certificate: {0}; have it issued anew")]
+    BadCertificate(rustls::Error),
+    #[error("has no private key in PEM; give the file that has BEGIN PRIVATE KEY")]
+    NoKey,
+    #[error("is encrypted; decrypt it first, as by openssl pkey -in FILE -out PLAIN")]
+    EncryptedKey,
+    #[error(
+        "is a private key of no known kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
+    )]
+    UnknownKey,
+    #[error("is not the key of the certificate in {}; give the two that were issued together", .0.display())]
+    OtherKey(PathBuf),
+    #[error("has no certificate in PEM; give the file with the certificates of the authorities to trust")]
+    NoAnchor,
+    #[error("certificate {number} in it is not sound: {error}; remove or replace it")]
+    BadAnchor { number: usize, error: rustls::Error },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::authority::{Authority, Folder};
+    use super::*;
+
+    fn store(folder: &Folder) -> Arc<Store> {
+        Arc::new(Store::every(Duration::ZERO, folder.files()).unwrap())
+    }
+
+    /// The own certificate in use.
+    fn in_use(material: &Material) -> Vec<u8> {
+        use rustls::client::ResolvesClientCert as _;
+        material.identity.resolve(&[], &[]).unwrap().cert[0].to_vec()
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_names_the_file_and_the_remedy() {
+        let authority = Authority::new();
+        let good = authority.issue(&["a.test"]);
+        let other = authority.issue(&["a.test"]);
+        let anchor = authority.pem();
+        let broken = |text: &str| text.replace("-----END", "!----END");
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let no_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (certificate, key, trust, file, says) in [
+            (&good.key, &good.key, &anchor, "tls.crt", "no certificate in PEM"),
+            (&String::new(), &good.key, &anchor, "tls.crt", "no certificate in PEM"),
+            (&broken(&good.chain), &good.key, &anchor, "tls.crt", "not sound PEM"),
+            (&no_x509.to_owned(), &good.key, &anchor, "tls.crt", "not a sound X.509 certificate"),
+            (&good.chain, &good.chain, &anchor, "tls.key", "no private key in PEM"),
+            (&good.chain, &broken(&good.key), &anchor, "tls.key", "not sound PEM"),
+            (&good.chain, &encrypted.to_owned(), &anchor, "tls.key", "openssl pkey"),
+            (&good.chain, &nonsense.to_owned(), &anchor, "tls.key", "no known kind"),
+            (&good.chain, &other.key, &anchor, "tls.key", "is not the key of the certificate in"),
+            (&good.chain, &good.key, &good.key, "ca.crt", "authorities to trust"),
+            (&good.chain, &good.key, &String::new(), "ca.crt", "authorities to trust"),
+            (&good.chain, &good.key, &broken(&anchor), "ca.crt", "not sound PEM"),
+            (&good.chain, &good.key, &format!("{anchor}{no_x509}"), "ca.crt", "certificate 2 in it"),
+        ] {
+            let folder = Folder::new();
+            folder.write(certificate, key, trust);
+            let error = Store::open(folder.files()).unwrap_err().to_string();
+            let path = folder.path().join(file);
+            assert!(error.starts_with(&format!("{}: ", path.display())) && error.contains(says), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        for file in ["tls.crt", "tls.key", "ca.crt"] {
+            let folder = Folder::of(&good, &anchor);
+            fs::remove_file(folder.path().join(file)).unwrap();
+            let error = Store::open(folder.files()).unwrap_err().to_string();
+            assert!(error.contains(file) && error.contains("No such file"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn files_are_looked_at_once_a_second() {
+        let authority = Authority::new();
+        let folder = Folder::of(&authority.issue(&["a.test"]), &authority.pem());
+        let store = Arc::new(Store::open(folder.files()).unwrap());
+        let first = store.current().await;
+        folder.put(&authority.issue(&["b.test"]), &authority.pem());
+        assert!(Arc::ptr_eq(&first, &store.current().await), "too early to look");
+        tokio::time::sleep(INTERVAL).await;
+        assert!(!Arc::ptr_eq(&first, &store.current().await));
+    }
+
+    #[tokio::test]
+    async fn unchanged_files_are_not_read_again() {
+        let authority = Authority::new();
+        let folder = Folder::of(&authority.issue(&["a.test"]), &authority.pem());
+        let store = store(&folder);
+        let first = store.current().await;
+        assert!(Arc::ptr_eq(&first, &store.current().await));
+    }
+
+    #[tokio::test]
+    async fn new_files_are_taken_and_broken_ones_are_not() {
+        let authority = Authority::new();
+        let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
+        let folder = Folder::of(&first, &authority.pem());
+        let store = store(&folder);
+        assert_eq!(in_use(&*store.current().await), first.der());
+        folder.put(&second, &authority.pem());
+        assert_eq!(in_use(&*store.current().await), second.der());
+
+        // The certificate of one pair with the key of another, then half a file, then nothing at all.
+        let third = authority.issue(&["a.test"]);
+        fs::write(folder.path().join("tls.crt"), &third.chain).unwrap();
+        assert_eq!(in_use(&*store.current().await), second.der());
+        fs::write(folder.path().join("ca.crt"), &authority.pem()[..100]).unwrap();
+        assert_eq!(in_use(&*store.current().await), second.der());
+        let complaint = store.state().complaint.clone();
+        assert!(complaint.is_some());
+        assert_eq!(in_use(&*store.current().await), second.der());
+        assert_eq!(store.state().complaint, complaint);
+        fs::remove_file(folder.path().join("tls.key")).unwrap();
+        assert_eq!(in_use(&*store.current().await), second.der());
+        folder.put(&third, &authority.pem());
+        assert_eq!(in_use(&*store.current().await), third.der());
+        assert_eq!(store.state().complaint, None);
+    }
+
+    #[tokio::test]
+    async fn a_swapped_link_is_a_change() {
+        let authority = Authority::new();
+        let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
+        let (old, new) = (Folder::of(&first, &authority.pem()), Folder::of(&second, &authority.pem()));
+        let mount = Folder::new();
+        let data = mount.path().join("..data");
+        std::os::unix::fs::symlink(old.path(), &data).unwrap();
+        for name in ["tls.crt", "tls.key", "ca.crt"] {
+            std::os::unix::fs::symlink(format!("..data/{name}"), mount.path().join(name)).unwrap();
+        }
+        let store = store(&mount);
+        let next = mount.path().join("..next");
+        std::os::unix::fs::symlink(new.path(), &next).unwrap();
+        fs::rename(&next, &data).unwrap();
+        assert_eq!(in_use(&*store.current().await), second.der());
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_holds_up_nobody_for_long() {
+        let authority = Authority::new();
+        let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
+        let folder = Folder::of(&first, &authority.pem());
+        let store = store(&folder);
+        folder.put(&second, &authority.pem());
+        // A pipe that nobody writes to.
+        let trust = folder.path().join("ca.crt");
+        fs::remove_file(&trust).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&trust).status().unwrap().success());
+        let begun = Instant::now();
+        assert_eq!(in_use(&*store.current().await), first.der());
+        assert!(begun.elapsed() >= PATIENCE);
+        // The look that hangs is not joined by others.
+        let begun = Instant::now();
+        assert_eq!(in_use(&*store.current().await), first.der());
+        assert!(begun.elapsed() < PATIENCE);
+        fs::write(&trust, authority.pem()).unwrap();
+        while !store.state().look.as_ref().unwrap().is_finished() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(in_use(&store.state().material), second.der());
+    }
+
+    #[test]
+    fn a_debug_print_has_no_key() {
+        let authority = Authority::new();
+        let store = store(&Folder::of(&authority.issue(&["a.test"]), &authority.pem()));
+        let print = format!("{store:?}");
+        assert!(print.contains("tls.key") && print.contains("Material { .. }"), "{print}");
+    }
+}

@@ -1,0 +1,305 @@
+//! Names of peers: what is expected, and what a certificate says.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use rustls::pki_types::{CertificateDer, DnsName, ServerName};
+use webpki::EndEntityCert;
+
+const SCHEME: &str = "spiffe://";
+
+/// A name that a peer may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// This SPIFFE ID.
+    Id(String),
+    /// Any SPIFFE ID that begins with this, which ends with a slash.
+    Below(String),
+    /// This DNS name; what may be a wildcard is the name in the certificate.
+    Dns(DnsName<'static>),
+}
+
+impl Expected {
+    /// Reads a SPIFFE ID, with `/*` at its end for all below it, or a DNS name.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and what to do.
+    pub(super) fn parse(name: &str) -> Result<Self, &'static str> {
+        if let Some(id) = name.strip_prefix(SCHEME) {
+            let (id, is_prefix) = id.strip_suffix("/*").map_or((id, false), |id| (id, true));
+            check_id(id)?;
+            return Ok(if is_prefix {
+                Self::Below(format!("{SCHEME}{id}/"))
+            } else {
+                Self::Id(name.to_owned())
+            });
+        }
+        if name.parse::<IpAddr>().is_ok() {
+            return Err("the addresses of pods come and go; give a SPIFFE ID or a DNS name");
+        }
+        if name.starts_with("*.") {
+            return Err(
+                "a wildcard belongs into the certificate; give a DNS name, or a SPIFFE ID that ends with /*",
+            );
+        }
+        if name.contains("://") {
+            return Err("of URIs only SPIFFE IDs are names of peers; give one, or a DNS name");
+        }
+        dns_name(name).map(Self::Dns).ok_or("it is neither a SPIFFE ID nor a DNS name; give one of these")
+    }
+
+    /// Whether a certificate, whose chain is another's business, has this name.
+    pub(super) fn is_of(&self, certificate: &EndEntityCert<'_>) -> bool {
+        match self {
+            Self::Dns(name) => {
+                let name = ServerName::DnsName(name.borrow());
+                certificate.verify_is_valid_for_subject_name(&name).is_ok()
+            }
+            Self::Id(_) | Self::Below(_) => {
+                // A certificate with several URI names is no SPIFFE identity (X.509-SVID §2).
+                let mut uris = certificate.valid_uri_names();
+                matches!((uris.next(), uris.next()), (Some(uri), None) if self.is_id(uri))
+            }
+        }
+    }
+
+    /// Whether a SPIFFE ID is the one expected, to the letter.
+    fn is_id(&self, uri: &str) -> bool {
+        match self {
+            Self::Id(id) => uri == id,
+            // What is below is checked too, so that `..` leads nowhere.
+            Self::Below(prefix) => {
+                uri.starts_with(prefix) && uri.strip_prefix(SCHEME).is_some_and(|id| check_id(id).is_ok())
+            }
+            Self::Dns(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => f.write_str(id),
+            Self::Below(prefix) => write!(f, "{prefix}*"),
+            Self::Dns(name) => f.write_str(name.as_ref()),
+        }
+    }
+}
+
+/// A DNS name, with or without the dot at its end.
+pub(super) fn dns_name(name: &str) -> Option<DnsName<'static>> {
+    let name = DnsName::try_from(name.strip_suffix('.').unwrap_or(name)).ok()?;
+    Some(name.to_owned())
+}
+
+/// Whether a SPIFFE ID, without its scheme, is one (SPIFFE-ID §2).
+fn check_id(id: &str) -> Result<(), &'static str> {
+    if id.len() > 2048 - SCHEME.len() {
+        return Err("a SPIFFE ID has at most 2048 bytes; shorten it");
+    }
+    let (domain, path) = id.split_once('/').map_or((id, None), |(domain, path)| (domain, Some(path)));
+    let in_domain =
+        |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b".-_".contains(&octet);
+    if domain.is_empty() || domain.len() > 255 || !domain.bytes().all(in_domain) {
+        return Err("a trust domain has small letters, digits, dots, dashes and underscores; write it as \
+             spiffe://cluster.local/…");
+    }
+    let in_path = |octet: u8| octet.is_ascii_alphanumeric() || b".-_".contains(&octet);
+    for segment in path.into_iter().flat_map(|path| path.split('/')) {
+        if segment.is_empty() || segment == "." || segment == ".." || !segment.bytes().all(in_path) {
+            return Err(
+                "a part of its path is empty, dots, or has other than letters, digits, dots, dashes and \
+                 underscores; write it as spiffe://cluster.local/ns/…/sa/…, with /* only at its end",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The URI and DNS names that a certificate claims, fit for a log whoever made it.
+pub(super) fn presented(certificate: &CertificateDer<'_>) -> Vec<String> {
+    /// More than anybody reads.
+    const MOST: usize = 64;
+    /// As long as a DNS name may be, and rather long for a SPIFFE ID.
+    const LONG: usize = 255;
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let names = certificate.valid_uri_names().chain(certificate.valid_dns_names());
+    names
+        .take(MOST)
+        .map(|name| match name.char_indices().nth(LONG) {
+            Some((end, _)) => format!("{}…", name[..end].escape_debug()),
+            None => name.escape_debug().to_string(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    fn certificate(uris: &[&str], dns: &[&str]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = (uris.iter().map(|&uri| SanType::URI(uri.try_into().unwrap())))
+            .chain(dns.iter().map(|&name| SanType::DnsName(name.try_into().unwrap())))
+            .collect();
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    fn is_of(expected: &str, certificate: &CertificateDer<'_>) -> bool {
+        Expected::parse(expected).unwrap().is_of(&EndEntityCert::try_from(certificate).unwrap())
+    }
+
+    #[test]
+    fn spiffe_ids() {
+        let id = "spiffe://cluster.local/ns/vision/sa/infer";
+        let below = "spiffe://cluster.local/ns/vision/*";
+        let domain = "spiffe://cluster.local/*";
+        for (expected, uri, fits) in [
+            (id, id, true),
+            (id, "spiffe://cluster.local/ns/vision/sa/infer/", false),
+            (id, "spiffe://cluster.local/ns/vision/sa/infer2", false),
+            (id, "spiffe://cluster.local/ns/vision/sa/infe", false),
+            (id, "spiffe://cluster.local/ns/vision/sa/Infer", false),
+            (id, "spiffe://Cluster.local/ns/vision/sa/infer", false),
+            (id, "SPIFFE://cluster.local/ns/vision/sa/infer", false),
+            (id, "spiffe://cluster.example/ns/vision/sa/infer", false),
+            (id, "spiffe://cluster.local.evil/ns/vision/sa/infer", false),
+            (id, "https://cluster.local/ns/vision/sa/infer", false),
+            (id, "spiffe://cluster.local/ns/vision/sa/%69nfer", false),
+            (id, "spiffe://cluster.local:80/ns/vision/sa/infer", false),
+            (id, " spiffe://cluster.local/ns/vision/sa/infer", false),
+            (id, "spiffe://cluster.local/ns/vision/sa/infer?x", false),
+            (id, "spiffe://cluster.local", false),
+            (id, "", false),
+            (below, id, true),
+            (below, "spiffe://cluster.local/ns/vision/x", true),
+            (below, "spiffe://cluster.local/ns/vision", false),
+            (below, "spiffe://cluster.local/ns/vision/", false),
+            (below, "spiffe://cluster.local/ns/visions/sa/infer", false),
+            (below, "spiffe://cluster.local/ns/vision-2/sa/infer", false),
+            (below, "spiffe://cluster.local/ns/Vision/sa/infer", false),
+            (below, "spiffe://cluster.example/ns/vision/sa/infer", false),
+            (below, "spiffe://cluster.local/ns/vision/../audio/sa/infer", false),
+            (below, "spiffe://cluster.local/ns/vision//infer", false),
+            (below, "spiffe://cluster.local/ns/vision/*", false),
+            (below, "spiffe://cluster.local/ns/vision/sa/infer?x", false),
+            (below, "x-spiffe://cluster.local/ns/vision/sa/infer", false),
+            (domain, id, true),
+            (domain, "spiffe://cluster.local", false),
+            (domain, "spiffe://cluster.local.evil/ns/vision/sa/infer", false),
+            (domain, "spiffe://cluster.localhost/x", false),
+            ("spiffe://cluster.local", "spiffe://cluster.local", true),
+            ("spiffe://cluster.local", id, false),
+        ] {
+            assert_eq!(Expected::parse(expected).unwrap().is_id(uri), fits, "{expected} {uri}");
+        }
+        assert!(is_of(id, &certificate(&[id], &[])));
+        assert!(is_of(id, &certificate(&[id], &["a.test", "b.test"])));
+        assert!(!is_of(id, &certificate(&[id, "spiffe://cluster.local/ns/vision/sa/other"], &[])));
+        assert!(!is_of(id, &certificate(&["https://a.test/", id], &[])));
+        assert!(!is_of(id, &certificate(&[], &["cluster.local"])));
+    }
+
+    #[test]
+    fn dns_names() {
+        for (expected, name, fits) in [
+            ("infer.vision.svc", "infer.vision.svc", true),
+            ("Infer.Vision.SVC", "infer.vision.svc", true),
+            ("infer.vision.svc", "INFER.vision.svc", true),
+            ("infer.vision.svc.", "infer.vision.svc", true),
+            ("infer.vision.svc", "infer.vision", false),
+            ("infer.vision", "infer.vision.svc", false),
+            ("infer.vision.svc", "xinfer.vision.svc", false),
+            ("infer.vision.svc", "*.vision.svc", true),
+            ("infer.vision.svc", "*.VISION.svc", true),
+            ("infer-0.infer.vision.svc", "*.vision.svc", false),
+            ("infer-0.infer.vision.svc", "*.infer.vision.svc", true),
+            ("vision.svc", "*.vision.svc", false),
+            ("vision.svc", "*.svc", false), // no wildcard right below the top
+            ("infer.vision.svc", "*", false),
+            ("infer.vision.svc", "infer.*.svc", false),
+            ("infer.vision.svc", "*.*.svc", false),
+            ("infer.vision.svc", "inf*.vision.svc", false),
+            ("infer.vision.svc", "*fer.vision.svc", false),
+            ("infer.vision.svc", "infer.vision.svc.", false), // RFC 5280 has no dot at the end
+            ("infer.vision.svc", "", false),
+            ("infer", "infer", true),
+            ("_rdma._tcp.infer.svc", "_rdma._tcp.infer.svc", true),
+            ("xn--bcher-kva.test", "xn--bcher-kva.test", true),
+        ] {
+            assert_eq!(is_of(expected, &certificate(&[], &[name])), fits, "{expected} {name}");
+        }
+        assert!(!is_of("a.test", &certificate(&["spiffe://a.test", "https://a.test/"], &[])));
+        assert!(is_of("b.test", &certificate(&["spiffe://td/x"], &["a.test", "b.test"])));
+    }
+
+    #[test]
+    fn a_common_name_and_an_address_are_no_names() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "a.test");
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert!(!is_of("a.test", certificate.der()));
+        assert_eq!(presented(certificate.der()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_a_reason() {
+        for (name, says) in [
+            ("", "neither"),
+            ("a b", "neither"),
+            ("a..b", "neither"),
+            ("-a.test", "neither"),
+            ("a.*.test", "neither"),
+            ("*", "neither"),
+            ("*.test", "wildcard"),
+            ("10.0.0.1", "addresses"),
+            ("fd00::1", "addresses"),
+            ("https://a.test", "only SPIFFE"),
+            ("SPIFFE://td/a", "only SPIFFE"),
+            ("spiffe://", "trust domain"),
+            ("spiffe:///a", "trust domain"),
+            ("spiffe://*", "trust domain"),
+            ("spiffe:///*", "trust domain"),
+            ("spiffe://TD/a", "trust domain"),
+            ("spiffe://td:1/a", "trust domain"),
+            ("spiffe://u@td/a", "trust domain"),
+            ("spiffe://td/", "part of its path"),
+            ("spiffe://td/a/", "part of its path"),
+            ("spiffe://td//*", "part of its path"),
+            ("spiffe://td/a*", "part of its path"),
+            ("spiffe://td/*/a", "part of its path"),
+            ("spiffe://td/**", "part of its path"),
+            ("spiffe://td/a/../b", "part of its path"),
+            ("spiffe://td/a?b", "part of its path"),
+            ("spiffe://td/a%20b", "part of its path"),
+        ] {
+            let problem = Expected::parse(name).unwrap_err();
+            assert!(problem.contains(says), "{name}: {problem}");
+        }
+        assert!(Expected::parse(&format!("spiffe://td/{}", "a".repeat(2048))).unwrap_err().contains("2048"));
+    }
+
+    #[test]
+    fn names_are_shown_as_they_were_given() {
+        for name in ["spiffe://td/a", "spiffe://td/*", "spiffe://td/a/*", "a.test"] {
+            assert_eq!(Expected::parse(name).unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn presented_names_are_fit_for_a_log() {
+        let long = format!("spiffe://td/{}", "a".repeat(5000));
+        let names = presented(&certificate(&["spiffe://td/\n\u{1b}[31mx", &long], &["a.test", "*.b.test"]));
+        assert_eq!(names[0], "spiffe://td/\\n\\u{1b}[31mx");
+        assert_eq!(names[1].chars().count(), 256);
+        assert_eq!(names[2..], ["a.test", "*.b.test"]);
+        let many: Vec<String> = (0..500).map(|number| format!("n{number}.test")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(presented(&certificate(&[], &many)).len(), 64);
+        assert_eq!(presented(&CertificateDer::from(vec![1, 2, 3])), Vec::<String>::new());
+    }
+}

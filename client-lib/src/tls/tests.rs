@@ -1,0 +1,290 @@
+//! Two peers on loopback, what becomes of their handshake, and what each side is told.
+
+pub(super) mod authority;
+mod names;
+mod strangers;
+
+use std::net::SocketAddr;
+
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, date_time_ymd};
+use rustls::ProtocolVersion;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{client, server};
+
+use self::authority::{Authority, Folder, Issued};
+use super::*;
+
+/// The service that is asked for.
+const SERVICE: &str = "infer.vision.svc.multinet.cluster.local";
+
+/// An instance of it.
+const INFER: &str = "spiffe://cluster.local/ns/vision/sa/infer";
+
+/// Who asks.
+const DETECT: &str = "spiffe://cluster.local/ns/vision/sa/detect";
+
+type Connected = Result<client::TlsStream<TcpStream>, TlsError>;
+type Accepted = Result<server::TlsStream<TcpStream>, TlsError>;
+
+/// What both sides come to.
+struct Met {
+    connected: Connected,
+    accepted: Accepted,
+}
+
+impl Met {
+    /// The messages of a handshake that failed.
+    fn messages(self) -> (String, String) {
+        let (connected, accepted) = (self.connected.map(drop), self.accepted.map(drop));
+        (connected.unwrap_err().to_string(), accepted.unwrap_err().to_string())
+    }
+}
+
+/// The service's instance and who asks for it, with certificates of one authority.
+struct Pair {
+    authority: Authority,
+    listener: Folder,
+    connector: Folder,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let trust = authority.pem();
+        let listener = Folder::of(&authority.issue(&[INFER, SERVICE]), &trust);
+        let connector = Folder::of(&authority.issue(&[DETECT]), &trust);
+        Self { authority, listener, connector }
+    }
+
+    async fn meet(&self) -> Met {
+        meet(&self.connector.tls(), &self.listener.tls(), SERVICE).await
+    }
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A handshake of TLS and a byte each way, as the one of multinet would be.
+async fn meet(connector: &Tls, listener: &Tls, service: &str) -> Met {
+    let (socket, address) = listen().await;
+    let connecting = async {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = connector.connect(stream, service).await?;
+        stream.write_all(b"M").await.map_err(explained)?;
+        stream.read_u8().await.map_err(explained)?;
+        Ok(stream)
+    };
+    let accepting = async {
+        let (stream, _) = socket.accept().await.unwrap();
+        let mut stream = listener.accept(stream).await?;
+        stream.read_u8().await.map_err(explained)?;
+        stream.write_all(b"m").await.map_err(explained)?;
+        stream.flush().await.map_err(explained)?;
+        Ok(stream)
+    };
+    let (connected, accepted) = tokio::join!(connecting, accepting);
+    Met { connected, accepted }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn explained(error: io::Error) -> TlsError {
+    explain(&error).unwrap_or_else(|| panic!("not explained: {error:?}"))
+}
+
+/// Asserts that a message is one line that begins and goes on so.
+#[track_caller]
+fn says(message: &str, begins: &str, contains: &str) {
+    assert!(
+        message.starts_with(begins) && message.contains(contains) && !message.contains('\n'),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn peers_meet() {
+    let met = Pair::new().meet().await;
+    let (connected, accepted) = (met.connected.unwrap(), met.accepted.unwrap());
+    let (connected, accepted) = (connected.get_ref().1, accepted.get_ref().1);
+    assert_eq!(connected.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    assert_eq!(connected.alpn_protocol(), Some(&b"multinet/1"[..]));
+    assert_eq!(accepted.server_name(), Some(SERVICE));
+    assert_eq!(peer_names(connected.peer_certificates()), [INFER, SERVICE]);
+    assert_eq!(peer_names(accepted.peer_certificates()), [DETECT]);
+    assert_eq!(peer_names(None), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn every_handshake_verifies_anew() {
+    let pair = Pair::new();
+    let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
+    for _ in 0..2 {
+        let connected = meet(&connector, &listener, SERVICE).await.connected.unwrap();
+        let kind = connected.get_ref().1.handshake_kind();
+        assert_eq!(kind, Some(rustls::HandshakeKind::Full));
+    }
+}
+
+#[tokio::test]
+async fn an_authority_may_stand_between() {
+    let mut pair = Pair::new();
+    let between = pair.authority.below("region").below("node");
+    pair.listener = Folder::of(&between.issue(&[SERVICE]), &pair.authority.pem());
+    pair.connector = Folder::of(&between.issue(&[DETECT]), &pair.authority.pem());
+    let met = pair.meet().await;
+    assert!(met.connected.is_ok() && met.accepted.is_ok());
+}
+
+/// A pair whose connector, or listener, has a certificate of another authority, as both messages say.
+async fn with_other_certificate(connects: bool, certificate: &Issued, trust: &Authority) -> (String, String) {
+    let pair = Pair::new();
+    let folder = if connects { &pair.connector } else { &pair.listener };
+    // What it trusts, it trusts rightly: only the certificate that it shows is not as it should be.
+    let own = std::fs::read_to_string(folder.path().join("ca.crt")).unwrap();
+    folder.put(certificate, &own);
+    let other = if connects { &pair.listener } else { &pair.connector };
+    std::fs::write(other.path().join("ca.crt"), trust.pem()).unwrap();
+    // The other one's certificate stays known to this one.
+    let (connected, accepted) = pair.meet().await.messages();
+    if connects { (accepted, connected) } else { (connected, accepted) }
+}
+
+/// A certificate for the side that connects, or listens.
+fn issue_as(authority: &Authority, connects: bool, change: impl FnOnce(&mut CertificateParams)) -> Issued {
+    let names: &[&str] = if connects { &[DETECT] } else { &[INFER, SERVICE] };
+    authority.issue_as(names, change)
+}
+
+#[tokio::test]
+async fn another_authority() {
+    for connects in [false, true] {
+        let (trusted, other) = (Authority::new(), Authority::new());
+        let certificate = issue_as(&other, connects, |_| {});
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &trusted).await;
+        let name = if connects { DETECT } else { INFER };
+        says(&refusing, &format!("the peer's certificate (for {name}"), "is from no authority in /");
+        says(&refusing, "", "/ca.crt: add its authority there");
+        says(&refused, "the peer refuses: our certificate is from no authority that it trusts", "UnknownCA");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_made_anew() {
+    for connects in [false, true] {
+        let (trusted, other) = (Authority::named("company"), Authority::named("company"));
+        let certificate = issue_as(&other, connects, |_| {});
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &trusted).await;
+        says(&refusing, "the peer's certificate (for ", "names an authority in /");
+        says(&refused, "the peer refuses: our certificate was not signed by the key", "DecryptError");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_certificate() {
+    for connects in [false, true] {
+        let authority = Authority::new();
+        let certificate = issue_as(&authority, connects, |params| {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+        });
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
+        says(&refusing, "the peer's certificate (for ", "expired ");
+        says(&refusing, "", " days ago: renew it");
+        says(
+            &refused,
+            "the peer refuses: our certificate, or one that vouches for it, has expired",
+            "clocks",
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_future() {
+    for connects in [false, true] {
+        let authority = Authority::new();
+        let certificate = issue_as(&authority, connects, |params| {
+            params.not_before = date_time_ymd(2999, 1, 1);
+            params.not_after = date_time_ymd(3000, 1, 1);
+        });
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
+        says(&refusing, "the peer's certificate (for ", "becomes valid only in ");
+        says(&refused, "the peer refuses: our certificate", "not valid yet");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_for_the_other_side_only() {
+    for connects in [false, true] {
+        let authority = Authority::new();
+        let (usage, needed) = match connects {
+            true => (ExtendedKeyUsagePurpose::ServerAuth, "client authentication"),
+            false => (ExtendedKeyUsagePurpose::ClientAuth, "server authentication"),
+        };
+        let certificate = issue_as(&authority, connects, |params| params.extended_key_usages = vec![usage]);
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
+        says(&refusing, "the peer's certificate (for ", &format!("is not for {needed}: have it issued"));
+        says(&refused, "the peer refuses: our certificate may not be used for this", "clientAuth");
+    }
+}
+
+#[tokio::test]
+async fn the_certificate_of_an_authority_as_ones_own() {
+    for connects in [false, true] {
+        let authority = Authority::new();
+        let certificate = issue_as(&authority, connects, |params| {
+            params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        });
+        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
+        says(&refusing, "the peer's certificate (for ", "cannot be used: ");
+        says(&refusing, "", "CaUsedAsEndEntity");
+        says(&refused, "the peer refuses: it does not accept our certificate", "log");
+    }
+}
+
+#[tokio::test]
+async fn replaced_files_are_used_by_the_next_handshake() {
+    let pair = Pair::new();
+    let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
+    assert!(meet(&connector, &listener, SERVICE).await.connected.is_ok());
+
+    // The listener's trust moves on to another authority, and then the connector does.
+    let next = Authority::new();
+    let both = format!("{}{}", pair.authority.pem(), next.pem());
+    pair.listener.put(&pair.authority.issue(&[SERVICE]), &next.pem());
+    let (connected, accepted) = meet(&connector, &listener, SERVICE).await.messages();
+    says(&connected, "the peer refuses: ", "UnknownCA");
+    says(&accepted, "the peer's certificate (for spiffe://", "is from no authority");
+    pair.connector.put(&next.issue(&[DETECT]), &both);
+    let met = meet(&connector, &listener, SERVICE).await;
+    assert!(met.connected.is_ok() && met.accepted.is_ok());
+
+    // What is broken is not taken.
+    for file in ["tls.crt", "tls.key", "ca.crt"] {
+        std::fs::write(pair.listener.path().join(file), "nonsense").unwrap();
+        std::fs::remove_file(pair.connector.path().join(file)).unwrap();
+        let met = meet(&connector, &listener, SERVICE).await;
+        assert!(met.connected.is_ok() && met.accepted.is_ok(), "{file}");
+    }
+    pair.listener.put(&next.issue(&["other.test"]), &next.pem());
+    let (connected, _) = meet(&connector, &listener, SERVICE).await.messages();
+    says(&connected, "the peer's certificate is for other.test, expected infer.", "");
+}
+
+#[tokio::test]
+async fn a_connection_outlives_the_files_that_it_began_with() {
+    let pair = Pair::new();
+    let (connector, listener) = (pair.connector.tls(), pair.listener.tls());
+    let met = meet(&connector, &listener, SERVICE).await;
+    let (mut connected, mut accepted) = (met.connected.unwrap(), met.accepted.unwrap());
+    let other = Authority::new();
+    pair.listener.put(&other.issue(&[SERVICE]), &other.pem());
+    assert!(meet(&connector, &listener, SERVICE).await.accepted.is_err());
+    connected.write_all(b"still").await.unwrap();
+    connected.shutdown().await.unwrap();
+    let mut text = String::new();
+    accepted.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "still");
+}

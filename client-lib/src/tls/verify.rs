@@ -1,0 +1,186 @@
+//! The other side's certificate in a handshake: rustls' own verification of the chain, and then its name.
+//!
+//! Chain, times, and extended key usage are what webpki says of them; the handshake's signatures are what
+//! rustls says. Added is only what a certificate's names have to be. They are kept for the message that says why
+//! a peer was refused.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+};
+use webpki::EndEntityCert;
+
+use super::ALPN;
+use super::files::Material;
+use super::names::{Expected, presented};
+
+/// Verifies the peer of one handshake.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    material: Arc<Material>,
+    /// One of these its name has to be; any will do if there are none.
+    expected: Arc<Vec<Expected>>,
+    /// The names that its certificate claims, once it has shown one.
+    presented: OnceLock<Vec<String>>,
+}
+
+impl Verifier {
+    pub(super) fn new(material: Arc<Material>, expected: Arc<Vec<Expected>>) -> Arc<Self> {
+        Arc::new(Self { material, expected, presented: OnceLock::new() })
+    }
+
+    /// The names that the peer's certificate claims, if it has shown one.
+    pub(super) fn presented(&self) -> Vec<String> {
+        self.presented.get().cloned().unwrap_or_default()
+    }
+
+    /// For the side that connects.
+    pub(super) fn client_config(self: &Arc<Self>) -> ClientConfig {
+        #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.material.provider))
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has suites for TLS 1.3");
+        let mut config = builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(self) as _)
+            .with_client_cert_resolver(Arc::clone(&self.material.identity) as _);
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // Every handshake verifies the peer anew.
+        config.resumption = Resumption::disabled();
+        config
+    }
+
+    /// For the side that accepts.
+    pub(super) fn server_config(self: &Arc<Self>) -> ServerConfig {
+        #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.material.provider))
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has suites for TLS 1.3");
+        let mut config = builder
+            .with_client_cert_verifier(Arc::clone(self) as _)
+            .with_cert_resolver(Arc::clone(&self.material.identity) as _);
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config
+    }
+
+    fn remember(&self, certificate: &CertificateDer<'_>) {
+        // A handshake shows one certificate.
+        let _ = self.presented.set(presented(certificate));
+    }
+
+    fn verify_name(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        let certificate = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+        if self.expected.is_empty() || self.expected.iter().any(|name| name.is_of(&certificate)) {
+            return Ok(());
+        }
+        // The alert for this is access_denied, and for nothing else: the peer can tell what is wrong.
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn algorithms(&self) -> &WebPkiSupportedAlgorithms {
+        &self.material.provider.signature_verification_algorithms
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        // Whoever makes a verifier that expects no particular name puts the service's name there instead.
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.remember(end_entity);
+        verify_server_cert_signed_by_trust_anchor(
+            &ParsedCertificate::try_from(end_entity)?,
+            &self.material.roots,
+            intermediates,
+            now,
+            self.algorithms().all,
+        )?;
+        self.verify_name(end_entity)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, self.algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, self.algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms().supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn offer_client_auth(&self) -> bool {
+        self.material.connecting.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.material.connecting.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.material.connecting.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.remember(end_entity);
+        let verified = self.material.connecting.verify_client_cert(end_entity, intermediates, now)?;
+        self.verify_name(end_entity)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.material.connecting.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.material.connecting.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.material.connecting.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,293 @@
+//! What travels over an established connection, after the [handshake](crate::handshake).
+//!
+//! Every message begins with a fixed header of [`HEADER`] bytes, all numbers in network byte order.
+//!
+//! ```text
+//!            0      1       2         3        4          6          8
+//! data      | kind | flags | key len | 0      | meta len | 0        | payload len | 0     |
+//!           | sequence (u64)    16 | floor (u64)       24 | timestamp (i64)          32 |   then key, metadata, payload
+//! control   | kind | 0     | acked (u16)      | rejected | 0        | 0                   |
+//!           | freed (u64)       16 | taken (u64)       24 | 0                        32 |   then the sequences, u64 each
+//! close     | kind | code  | text len (u16)   | 0                                         |   then the text
+//! ```
+//!
+//! Data goes one way only, from the side that connected; control comes back.
+
+use thiserror::Error;
+
+/// Length of every message's header in bytes.
+pub(crate) const HEADER: usize = 40;
+
+/// The longest key of a frame, in bytes.
+pub(crate) const MAX_KEY: usize = 255;
+
+/// The longest metadata of a frame, in bytes.
+pub(crate) const MAX_METADATA: usize = 4096;
+
+/// The longest text of a close message, in bytes.
+pub(crate) const MAX_TEXT: usize = 512;
+
+/// The most acknowledgements, and the most rejections, in one control message.
+pub(crate) const MAX_IDS: usize = 256;
+
+/// Frames that a sender may have under way: the highest sequence is less than the floor and this.
+pub(crate) const WINDOW: u64 = 1 << 16;
+
+/// A header of any kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    Data(Data),
+    Control(Control),
+    Close { code: CloseCode, text: usize },
+}
+
+/// Header of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Data {
+    /// It has been sent before, to this peer or to another.
+    pub(crate) is_repeat: bool,
+    pub(crate) key: u8,
+    pub(crate) metadata: u16,
+    pub(crate) payload: u32,
+    pub(crate) sequence: u64,
+    /// Nothing below this sequence will be sent again.
+    pub(crate) floor: u64,
+    /// Nanoseconds since 1970; 0: none.
+    pub(crate) timestamp: i64,
+}
+
+/// Header of what a receiver says. The two counters count since the connection was made, so that a message may replace
+/// those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// How many sequences of acknowledged frames follow.
+    pub(crate) acked: u16,
+    /// How many sequences of frames that the receiver's code did not want follow those.
+    pub(crate) rejected: u16,
+    /// How many slots have become free.
+    pub(crate) freed: u64,
+    /// How many frames the receiver's code has taken.
+    pub(crate) taken: u64,
+}
+
+/// Why a side ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseCode {
+    /// It has nothing more to say.
+    Done,
+    /// The other side broke the protocol.
+    Protocol,
+    /// Another connection of the same session has taken its place.
+    Superseded,
+}
+
+/// A message that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum WireError {
+    #[error("a message of kind {0}, which there is not")]
+    Kind(u8),
+    #[error("a {what} of {length} bytes, where {most} are allowed")]
+    TooLong { what: &'static str, length: usize, most: usize },
+    #[error("{count} {what}, where {most} are allowed")]
+    TooMany { what: &'static str, count: usize, most: usize },
+    #[error("sequence {sequence}, which is not within {WINDOW} of {floor}")]
+    Sequence { sequence: u64, floor: u64 },
+    #[error("unknown flags {0:#04x}")]
+    Flags(u8),
+    #[error("close code {0}, which there is not")]
+    CloseCode(u8),
+}
+
+const DATA: u8 = 1;
+const CONTROL: u8 = 2;
+const CLOSE: u8 = 3;
+const REPEAT: u8 = 1;
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        match *self {
+            Self::Data(data) => {
+                bytes[0] = DATA;
+                bytes[1] = if data.is_repeat { REPEAT } else { 0 };
+                bytes[2] = data.key;
+                bytes[4..6].copy_from_slice(&data.metadata.to_be_bytes());
+                bytes[8..12].copy_from_slice(&data.payload.to_be_bytes());
+                bytes[16..24].copy_from_slice(&data.sequence.to_be_bytes());
+                bytes[24..32].copy_from_slice(&data.floor.to_be_bytes());
+                bytes[32..40].copy_from_slice(&data.timestamp.to_be_bytes());
+            }
+            Self::Control(control) => {
+                bytes[0] = CONTROL;
+                bytes[2..4].copy_from_slice(&control.acked.to_be_bytes());
+                bytes[4..6].copy_from_slice(&control.rejected.to_be_bytes());
+                bytes[16..24].copy_from_slice(&control.freed.to_be_bytes());
+                bytes[24..32].copy_from_slice(&control.taken.to_be_bytes());
+            }
+            Self::Close { code, text } => {
+                bytes[0] = CLOSE;
+                bytes[1] = code.to_byte();
+                let text = u16::try_from(text.min(MAX_TEXT)).unwrap_or_default();
+                bytes[2..4].copy_from_slice(&text.to_be_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a header, and checks all that does not depend on what was agreed in the handshake.
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
+        match bytes[0] {
+            DATA => Data::decode(bytes).map(Self::Data),
+            CONTROL => Control::decode(bytes).map(Self::Control),
+            CLOSE => {
+                let text = usize::from(u16_at(bytes, 2));
+                at_most("text", text, MAX_TEXT)?;
+                Ok(Self::Close { code: CloseCode::from_byte(bytes[1])?, text })
+            }
+            kind => Err(WireError::Kind(kind)),
+        }
+    }
+}
+
+impl Data {
+    fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
+        if bytes[1] & !REPEAT != 0 {
+            return Err(WireError::Flags(bytes[1]));
+        }
+        let data = Self {
+            is_repeat: bytes[1] & REPEAT != 0,
+            key: bytes[2],
+            metadata: u16_at(bytes, 4),
+            payload: u32::from_be_bytes(array_at(bytes, 8)),
+            sequence: u64_at(bytes, 16),
+            floor: u64_at(bytes, 24),
+            timestamp: i64::from_be_bytes(array_at(bytes, 32)),
+        };
+        at_most("metadata", usize::from(data.metadata), MAX_METADATA)?;
+        let Self { sequence, floor, .. } = data;
+        if sequence < floor || sequence - floor >= WINDOW {
+            return Err(WireError::Sequence { sequence, floor });
+        }
+        Ok(data)
+    }
+
+    /// How many bytes come before the payload.
+    pub(crate) fn prefix(&self) -> usize {
+        usize::from(self.key) + usize::from(self.metadata)
+    }
+
+    /// How many bytes follow the header.
+    pub(crate) fn body(&self) -> usize {
+        self.prefix() + self.payload as usize
+    }
+}
+
+impl Control {
+    fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
+        let control = Self {
+            acked: u16_at(bytes, 2),
+            rejected: u16_at(bytes, 4),
+            freed: u64_at(bytes, 16),
+            taken: u64_at(bytes, 24),
+        };
+        for (what, count) in [("acknowledgements", control.acked), ("rejections", control.rejected)] {
+            let count = usize::from(count);
+            if count > MAX_IDS {
+                return Err(WireError::TooMany { what, count, most: MAX_IDS });
+            }
+        }
+        Ok(control)
+    }
+
+    /// How many bytes follow the header.
+    pub(crate) fn body(&self) -> usize {
+        (usize::from(self.acked) + usize::from(self.rejected)) * size_of::<u64>()
+    }
+}
+
+/// The sequences behind a control header.
+pub(crate) fn sequences(body: &[u8]) -> impl Iterator<Item = u64> {
+    body.as_chunks().0.iter().map(|&bytes| u64::from_be_bytes(bytes))
+}
+
+impl CloseCode {
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Protocol => 1,
+            Self::Superseded => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Result<Self, WireError> {
+        match byte {
+            0 => Ok(Self::Done),
+            1 => Ok(Self::Protocol),
+            2 => Ok(Self::Superseded),
+            other => Err(WireError::CloseCode(other)),
+        }
+    }
+}
+
+fn at_most(what: &'static str, length: usize, most: usize) -> Result<(), WireError> {
+    if length > most { Err(WireError::TooLong { what, length, most }) } else { Ok(()) }
+}
+
+/// The caller's offsets lie within the header.
+fn array_at<const N: usize>(bytes: &[u8; HEADER], at: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[at + i])
+}
+
+fn u16_at(bytes: &[u8; HEADER], at: usize) -> u16 {
+    u16::from_be_bytes(array_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8; HEADER], at: usize) -> u64 {
+    u64::from_be_bytes(array_at(bytes, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers() -> impl Strategy<Value = Header> {
+        let data = (any::<(bool, u8, u32, u64, i64)>(), 0..=MAX_METADATA as u16, 0..WINDOW).prop_map(
+            |((is_repeat, key, payload, floor, timestamp), metadata, ahead)| {
+                let floor = floor.min(u64::MAX - WINDOW);
+                let sequence = floor + ahead;
+                Header::Data(Data { is_repeat, key, metadata, payload, sequence, floor, timestamp })
+            },
+        );
+        let control = (0..=MAX_IDS as u16, 0..=MAX_IDS as u16, any::<(u64, u64)>()).prop_map(
+            |(acked, rejected, (freed, taken))| Header::Control(Control { acked, rejected, freed, taken }),
+        );
+        let codes = [CloseCode::Done, CloseCode::Protocol, CloseCode::Superseded];
+        let close = (prop::sample::select(codes.to_vec()), 0..=MAX_TEXT)
+            .prop_map(|(code, text)| Header::Close { code, text });
+        prop_oneof![data, control, close]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(header in headers()) {
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn any_bytes_are_a_header_within_limits_or_an_error(bytes in any::<[u8; HEADER]>(), kind in 0..5_u8) {
+            let mut bytes = bytes;
+            bytes[0] = kind;
+            match Header::decode(&bytes) {
+                Ok(Header::Data(data)) => {
+                    prop_assert!(data.prefix() <= MAX_KEY + MAX_METADATA);
+                    prop_assert!(data.sequence - data.floor < WINDOW);
+                }
+                Ok(Header::Control(control)) => prop_assert!(control.body() <= 2 * MAX_IDS * 8),
+                Ok(Header::Close { text, .. }) => prop_assert!(text <= MAX_TEXT),
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Peers that take their time, or stop altogether: nobody waits for them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use multinet_client::{Delivery, Frame, Listener};
+use tokio::net::TcpSocket;
+use tokio::time::sleep;
+
+use super::{Victim, eventually};
+use crate::log::capture;
+use crate::raw::{Raw, Receiver, accept, data_header, greeting, hello};
+use crate::rig::{connector, endpoint, follow, listener, soon};
+
+/// A connection from another address than those of the others.
+async fn connect_from(host: u8, listener: &Listener) -> Raw {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 1, host), 0))).unwrap();
+    Raw(soon(socket.connect(listener.local_addresses()[0])).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_byte_now_and_then_is_not_enough() {
+    let (log, _guard) = capture();
+    let victim = Victim::of(listener().patience(Duration::from_millis(300))).await;
+    let start = Instant::now();
+    let mut raw = Raw::connect(&victim.listener).await;
+    for byte in greeting(1, hello(1, 1).to_string().as_bytes()) {
+        if raw.0.try_write(&[byte]).is_err() {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(raw.rest().await, b"");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    log.says("WARN", "turned away: no handshake within 300ms").await;
+    victim.recovers().await;
+}
+
+#[tokio::test]
+async fn one_address_takes_only_its_share_of_handshakes() {
+    let (log, _guard) = capture();
+    let victim = Victim::of(listener().patience(Duration::from_secs(2))).await;
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        crowd.push(connect_from(1, &victim.listener).await);
+    }
+    log.says("WARN", "turned away: too many are in their handshake").await;
+    // Others get in at once.
+    let start = Instant::now();
+    let mut raw = connect_from(2, &victim.listener).await;
+    assert!(raw.greet(&hello(1, 1)).await["accept"].is_object());
+    victim.serves().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    // And from the same one, when the patience is over.
+    for raw in &mut crowd {
+        raw.rest().await;
+    }
+    let mut late = connect_from(1, &victim.listener).await;
+    assert!(late.greet(&hello(2, 1)).await["accept"].is_object());
+    drop((raw, late));
+    victim.recovers().await;
+    let lines = log.lines("WARN").len();
+    assert!(lines < 30, "{lines} lines:\n{}", log.text());
+}
+
+#[tokio::test]
+async fn a_listener_does_not_wait_for_the_rest_of_a_frame() {
+    let victim = Victim::new().await;
+    let mut stuck = Vec::new();
+    for session in 1..=50 {
+        let mut raw = Raw::admitted(&victim.listener, &hello(session, 1)).await;
+        let header = data_header(1, 1, 1 << 20);
+        // Some stop in the header, some in the payload.
+        let length = if session % 2 == 0 { 20 } else { header.len() };
+        raw.write(&header[..length]).await;
+        stuck.push(raw);
+    }
+    let start = Instant::now();
+    for _ in 0..100 {
+        victim.serves().await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(victim.listener.statistics().connections, 51);
+    stuck.clear();
+    victim.recovers().await;
+}
+
+/// A receiver that reads nothing, with as few bytes in the kernel's hands as can be.
+async fn stuck_receivers(count: usize, slots: u32, delivery: Delivery) {
+    let good = listener().bind().await.unwrap();
+    let (peers, endpoints) = follow(connector().delivery(delivery));
+    let mut all = vec![endpoint(&good, "good", None)];
+    let mut stuck = Vec::new();
+    for number in 0..count {
+        let receiver = Receiver::new().await;
+        all.push(receiver.endpoint(&format!("stuck-{number}")));
+        stuck.push(receiver);
+    }
+    endpoints.unbounded_send(all).unwrap();
+    let mut held = Vec::new();
+    for receiver in &stuck {
+        held.push(receiver.answer(&accept(slots)).await);
+    }
+    soon(peers.connected(count + 1)).await;
+    let receiving = tokio::spawn(async move {
+        for _ in 0..300 {
+            soon(good.recv()).await.unwrap().acknowledge();
+        }
+        good
+    });
+    let start = Instant::now();
+    let buffer = multinet_client::Buffer::host(1 << 20);
+    while !receiving.is_finished() {
+        soon(peers.send(Frame::new(buffer.clone()))).await.unwrap();
+    }
+    let good = receiving.await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    let statistics = peers.statistics();
+    assert!(statistics.held <= 1024, "{statistics:?}");
+    // Nor does the end wait for them.
+    let start = Instant::now();
+    soon(peers.close(Duration::from_millis(200))).await;
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    drop((good, held));
+}
+
+#[tokio::test]
+async fn a_sender_does_not_wait_for_receivers_that_are_stuck() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        stuck_receivers(5, 8, delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_promises_the_moon_does_not_get_all_frames() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        stuck_receivers(1, u32::MAX, delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_stuck_for_long_is_given_up() {
+    let (log, _guard) = capture();
+    let receiver = Receiver::new().await;
+    let (peers, endpoints) = follow(connector().silence(Duration::from_secs(4)));
+    endpoints.unbounded_send(vec![receiver.endpoint("stuck")]).unwrap();
+    let held = receiver.answer(&accept(64)).await;
+    soon(peers.connected(1)).await;
+    let buffer = multinet_client::Buffer::host(1 << 20);
+    for _ in 0..64 {
+        soon(peers.send(Frame::new(buffer.clone()))).await.unwrap();
+    }
+    eventually(|| peers.statistics().disconnects == 1).await;
+    assert!(peers.statistics().lost > 0);
+    log.says("WARN", "the connection has ended").await;
+    drop(held);
+}

@@ -1,0 +1,98 @@
+//! Peers that are none of ours: another pod under the same address, another service.
+
+use multinet_client::{Endpoint, Frame, Identity, PeerSet};
+
+use super::eventually;
+use crate::log::capture;
+use crate::raw::{Raw, Receiver, accept, greeting, hello};
+use crate::rig::{connector, endpoint, follow, listener, soon};
+
+fn last_error(peers: &PeerSet) -> String {
+    peers.status().first().and_then(|peer| peer.last_error.clone()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_listener_that_is_another_pod_refuses_by_its_name() {
+    let (log, _guard) = capture();
+    let old = Identity::new("infer-0-old").uid("uid-1");
+    let receiver = listener().identity(Identity::new("infer-0-new").uid("uid-2")).bind().await.unwrap();
+    let (peers, endpoints) = follow(connector().identity(old));
+    let stale = endpoint(&receiver, "infer-0", Some("uid-9"));
+    endpoints.unbounded_send(vec![stale]).unwrap();
+    eventually(|| !last_error(&peers).is_empty()).await;
+    let expected = "refuses: this is pod infer-0-new with uid uid-2, not uid-9: the address has a new owner";
+    let error = last_error(&peers);
+    assert!(error.contains(expected), "{error}");
+    log.says("WARN", "refused: this is pod infer-0-new").await;
+    // DNS learns of it: the same address under the new uid is another peer.
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", Some("uid-2"))]).unwrap();
+    soon(peers.send(Frame::new("frame"))).await.unwrap();
+    assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), b"frame");
+    assert_eq!(last_error(&peers), "");
+}
+
+#[tokio::test]
+async fn a_listener_that_does_not_look_is_noticed_by_the_sender() {
+    let receiver = Receiver::new().await;
+    let (peers, endpoints) = follow(connector());
+    let mut expected: Endpoint = receiver.endpoint("infer-0");
+    let mut pod = multinet_client::PodRef::default();
+    pod.uid = Some("uid-1".to_owned());
+    expected.pod = Some(pod);
+    endpoints.unbounded_send(vec![expected]).unwrap();
+    let mut raw = receiver.next().await;
+    assert_eq!(raw.heard().await["uid"], "uid-1");
+    let mut other = accept(8);
+    other["accept"]["uid"] = "uid-2".into();
+    other["accept"]["name"] = "infer-0\n-new".into();
+    raw.write(&greeting(1, other.to_string().as_bytes())).await;
+    eventually(|| !last_error(&peers).is_empty()).await;
+    let error = last_error(&peers);
+    assert!(error.contains("is pod infer-0\u{fffd}-new with uid uid-2, not uid-1"), "{error}");
+    assert!(peers.statistics().connected == 0);
+}
+
+#[tokio::test]
+async fn a_pod_without_a_uid_is_taken_at_its_address() {
+    let receiver = listener().identity(Identity::new("infer-0")).bind().await.unwrap();
+    let (peers, endpoints) = follow(connector().identity(Identity::new("decode-0")));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", Some("uid-1"))]).unwrap();
+    soon(peers.send(Frame::new("frame"))).await.unwrap();
+    let frame = soon(receiver.recv()).await.unwrap();
+    assert_eq!((frame.sender().name(), frame.sender().uid()), ("decode-0", None));
+}
+
+#[tokio::test]
+async fn another_service_is_refused_by_name() {
+    let (log, _guard) = capture();
+    let receiver =
+        listener().identity(Identity::new("track-0")).service("track.vision").service("tr").bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
+    eventually(|| !last_error(&peers).is_empty()).await;
+    let expected = "refuses: track-0 is no endpoint of infer.vision.svc.multinet, but of track.vision, tr";
+    let error = last_error(&peers);
+    assert!(error.contains(expected), "{error}");
+    log.says("WARN", "refused: track-0 is no endpoint of infer.vision.svc.multinet").await;
+}
+
+#[tokio::test]
+async fn a_service_is_known_by_whole_labels() {
+    let receiver = listener().service("infer.vision").bind().await.unwrap();
+    for (number, (service, is_let_in)) in [
+        ("infer.vision", true),
+        ("infer.vision.svc.multinet.cluster.local", true),
+        ("infer.visions", false),
+        ("infer", false),
+        ("", false),
+        ("track.infer.vision", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut hello = hello(number as u128, 1);
+        hello["service"] = service.into();
+        let answer = Raw::connect(&receiver).await.greet(&hello).await;
+        assert_eq!(answer.get("accept").is_some(), is_let_in, "{service}: {answer}");
+    }
+}

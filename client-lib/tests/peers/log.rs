@@ -1,0 +1,63 @@
+//! What the library logs, caught for a test on its own thread.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tracing::Level;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::rig::PATIENCE;
+
+/// The lines so far.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+/// Catches what is logged on this thread, which is all of a test's runtime, until the guard is dropped.
+pub(crate) fn capture() -> (Log, DefaultGuard) {
+    let log = Log::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_max_level(Level::DEBUG).with_writer(log.clone());
+    (log, tracing::subscriber::set_default(subscriber.finish()))
+}
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The lines that have a text.
+    pub(crate) fn lines(&self, part: &str) -> Vec<String> {
+        self.text().lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
+    }
+
+    /// Waits for a line of this level with this text.
+    pub(crate) async fn says(&self, level: &str, part: &str) {
+        let heard = tokio::time::timeout(PATIENCE / 2, async {
+            while !self.lines(part).iter().any(|line| line.contains(level)) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(heard.await.is_ok(), "no line of {level} with {part:?} in:\n{}", self.text());
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}

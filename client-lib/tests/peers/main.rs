@@ -1,0 +1,10 @@
+//! Senders and receivers over real sockets on loopback.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
+
+mod delivery;
+mod hostile;
+mod log;
+mod raw;
+mod rig;

@@ -1,0 +1,46 @@
+//! Listeners on loopback, and endpoints that come and go without DNS.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use futures::channel::mpsc::{UnboundedSender, unbounded};
+use multinet_client::{
+    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, PodRef, Resolver,
+};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Within time, or the test has failed.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+}
+
+/// A listener on loopback with small slots.
+pub(crate) fn listener() -> ListenerBuilder {
+    Listener::builder().address(IpAddr::V4(Ipv4Addr::LOCALHOST)).port(0).frame_size(1 << 20).slots(8)
+}
+
+/// A connector that asks no DNS.
+pub(crate) fn connector() -> ConnectorBuilder {
+    let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+    Connector::builder().resolver(Resolver::builder().servers([nobody]).build().unwrap())
+}
+
+/// What a listener is in DNS.
+pub(crate) fn endpoint(listener: &Listener, host: &str, uid: Option<&str>) -> Endpoint {
+    let mut endpoint = Endpoint::at(listener.local_addresses()[0]);
+    endpoint.host = host.to_owned();
+    endpoint.target = format!("{host}.infer.vision.svc.multinet.cluster.local");
+    endpoint.pod = uid.map(|uid| {
+        let mut pod = PodRef::default();
+        pod.uid = Some(uid.to_owned());
+        pod
+    });
+    endpoint
+}
+
+/// A PeerSet whose endpoints the test decides on.
+pub(crate) fn follow(connector: ConnectorBuilder) -> (PeerSet, UnboundedSender<Vec<Endpoint>>) {
+    let (endpoints, changes) = unbounded();
+    (connector.build().unwrap().follow("infer.vision.svc.multinet", changes), endpoints)
+}

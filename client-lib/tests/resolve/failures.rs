@@ -1,0 +1,235 @@
+//! What goes wrong, and whose fault it is said to be.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::proto::op::ResponseCode;
+use multinet_client::ResolveError;
+use tokio::net::UdpSocket;
+
+use crate::support::{FULL_NAME, Fault, IMPATIENT, SEARCH, SERVICE, Server, address, builder};
+
+const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
+const SERVFAIL: Fault = Fault::Code(ResponseCode::ServFail);
+const REFUSED: Fault = Fault::Code(ResponseCode::Refused);
+
+async fn one_endpoint() -> Server {
+    let server = Server::start().await;
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=a"]);
+    server
+}
+
+async fn error(server: &Server, port: &str) -> ResolveError {
+    server.resolver().resolve(SERVICE, port).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_exist_tells_what_was_tried() {
+    let server = Server::start().await;
+    for port in ["rdma", "7"] {
+        let ResolveError::NoSuchName { name, tried } = error(&server, port).await else { panic!("{port}") };
+        assert_eq!(name, SERVICE);
+        let mut expected: Vec<String> = SEARCH.iter().map(|domain| format!("{SERVICE}.{domain}")).collect();
+        expected.push(SERVICE.to_owned());
+        assert_eq!(tried, expected);
+    }
+    let absolute = format!("{FULL_NAME}.");
+    let error = server.resolver().resolve(&absolute, "rdma").await.unwrap_err();
+    assert_eq!(
+        error,
+        ResolveError::NoSuchName { name: FULL_NAME.to_owned(), tried: vec![FULL_NAME.to_owned()] }
+    );
+}
+
+#[tokio::test]
+async fn a_port_that_the_service_does_not_have() {
+    let server = one_endpoint().await;
+    let expected = ResolveError::NoSuchPort { name: FULL_NAME.to_owned(), port: "grpc".to_owned() };
+    assert_eq!(error(&server, "grpc").await, expected);
+}
+
+#[tokio::test]
+async fn names_without_addresses() {
+    let server = one_endpoint().await;
+    let network = format!("rail0._net.{SERVICE}");
+    server.zone().add(&format!("x.rail0._net.{FULL_NAME}"), address("10.0.0.1".parse().unwrap()));
+    let error = server.resolver().resolve(&network, "7").await.unwrap_err();
+    assert_eq!(error, ResolveError::NoAddress { name: format!("rail0._net.{FULL_NAME}") });
+
+    // The SRV record was cached somewhere; its target is gone.
+    server.zone().clear();
+    server.zone().add_endpoint(FULL_NAME, "gone", RDMA, &[]);
+    let error = server.resolver().resolve(SERVICE, "rdma").await.unwrap_err();
+    assert_eq!(error, ResolveError::NoAddress { name: FULL_NAME.to_owned() });
+}
+
+#[tokio::test]
+async fn a_broken_domain_in_the_search_path_does_not_hide_the_service() {
+    for fault in [SERVFAIL, REFUSED] {
+        let server = one_endpoint().await;
+        let broken = format!("{SERVICE}.{}", SEARCH[0]);
+        server.zone().faults.insert(format!("_rdma._tcp.{broken}"), fault);
+        let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+        assert_eq!(found.name, FULL_NAME);
+    }
+}
+
+#[tokio::test]
+async fn servfail_never_becomes_a_name_that_does_not_exist() {
+    let server = Server::start().await;
+    let names = [&SEARCH[..], &[""]].concat();
+    for domain in names {
+        let owner = format!("{SERVICE}.{domain}");
+        let owner = owner.trim_end_matches('.');
+        for (asked, port) in
+            [(format!("_rdma._tcp.{owner}"), "rdma"), (owner.to_owned(), "rdma"), (owner.to_owned(), "7")]
+        {
+            server.zone().faults.insert(asked.clone(), SERVFAIL);
+            let error = error(&server, port).await;
+            assert!(
+                matches!(&error, ResolveError::ServFail { name, server: by, .. } if *name == asked && *by == server.addr),
+                "{asked}: {error}"
+            );
+            server.zone().faults.clear();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_responsible_for_one_of_the_names_only() {
+    let server = Server::start().await;
+    let refused =
+        [format!("{SERVICE}.{}", SEARCH[0]), format!("{SERVICE}.{}", SEARCH[1]), SERVICE.to_owned()];
+    for name in refused {
+        server.zone().faults.insert(format!("_rdma._tcp.{name}"), REFUSED);
+    }
+    assert!(matches!(error(&server, "rdma").await, ResolveError::NoSuchName { .. }));
+    server.zone().faults.insert(String::new(), REFUSED);
+    assert!(matches!(error(&server, "rdma").await, ResolveError::Refused { .. }));
+}
+
+#[tokio::test]
+async fn a_failure_about_one_endpoint_does_not_make_it_disappear() {
+    let server = one_endpoint().await;
+    server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
+    server.zone().faults.insert(format!("h1.{FULL_NAME}"), SERVFAIL);
+    // The name without the search path would do: it must not be what is found instead.
+    server.zone().add_endpoint(SERVICE, "other", RDMA, &["10.0.0.9"]);
+    let error = error(&server, "rdma").await;
+    assert!(matches!(&error, ResolveError::ServFail { name, .. } if name.starts_with("h1.")), "{error}");
+}
+
+#[tokio::test]
+async fn the_next_server_is_asked_after_any_failure() {
+    let good = one_endpoint().await;
+    for fault in [SERVFAIL, REFUSED, Fault::Silence, Fault::Garbage, Fault::WrongQuestion] {
+        let bad = Server::start().await;
+        bad.zone().faults.insert(String::new(), fault);
+        let resolver = builder(&[bad.addr, good.addr]).timeout(IMPATIENT).build().unwrap();
+        let found = resolver.resolve(SERVICE, "rdma").await;
+        assert!(found.is_ok(), "{fault:?}: {found:?}");
+        let asked = bad.zone().asked();
+        let distinct: BTreeSet<_> = asked.iter().map(|asked| &asked.name).collect();
+        assert_eq!(distinct.len(), 1, "{fault:?}: one question is enough to know that it fails: {asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_server_is_passed_over() {
+    let good = one_endpoint().await;
+    let dead = closed_port().await;
+    let resolver = builder(&[dead, good.addr]).timeout(IMPATIENT).build().unwrap();
+    assert!(resolver.resolve(SERVICE, "rdma").await.is_ok());
+}
+
+#[tokio::test]
+async fn nxdomain_is_an_answer_that_no_other_server_is_asked_about() {
+    let (first, second) = (Server::start().await, one_endpoint().await);
+    let resolver = builder(&[first.addr, second.addr]).build().unwrap();
+    assert!(matches!(resolver.resolve(SERVICE, "rdma").await, Err(ResolveError::NoSuchName { .. })));
+    assert!(second.zone().asked().is_empty());
+}
+
+#[tokio::test]
+async fn time_outs_name_all_servers_and_end_in_time() {
+    let (silent, dead) = (Server::start().await, closed_port().await);
+    silent.zone().faults.insert(String::new(), Fault::Silence);
+    let servers = [silent.addr, dead];
+    let resolver = builder(&servers).timeout(Duration::from_millis(300)).build().unwrap();
+    let begin = Instant::now();
+    let error = resolver.resolve(SERVICE, "rdma").await.unwrap_err();
+    let ResolveError::Timeout { servers: named, .. } = &error else { panic!("{error}") };
+    assert_eq!(*named, servers);
+    // One name, two attempts, two servers.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn what_speaks_no_dns_is_named() {
+    let server = Server::start().await;
+    server.zone().faults.insert(String::new(), Fault::Garbage);
+    let error = error(&server, "rdma").await;
+    assert!(matches!(&error, ResolveError::Unreachable { server: by, .. } if *by == server.addr), "{error}");
+}
+
+#[tokio::test]
+async fn answers_to_other_questions_are_not_believed() {
+    let server = Server::start().await;
+    server.zone().faults.insert(String::new(), Fault::WrongQuestion);
+    let error = server.impatient().resolve(SERVICE, "rdma").await.unwrap_err();
+    assert!(matches!(error, ResolveError::Timeout { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn truncated_answers_are_asked_for_over_tcp() {
+    let server = many_endpoints().await;
+    let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+    assert_eq!(found.endpoints.len(), 100);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_for_tcp_says_so() {
+    let server = one_endpoint().await;
+    server.zone().faults.insert(format!("_rdma._tcp.{FULL_NAME}"), Fault::Truncation);
+    let expected = ResolveError::TooLarge { name: format!("_rdma._tcp.{FULL_NAME}"), server: server.addr };
+    assert_eq!(error(&server, "rdma").await, expected);
+}
+
+#[tokio::test]
+async fn a_truncated_answer_without_tcp_is_a_failure_and_not_half_a_set() {
+    let server = many_endpoints().await;
+    server.zone().has_tcp = false;
+    let error = server.impatient().resolve(SERVICE, "rdma").await.unwrap_err();
+    assert!(!error.is_negative(), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_with_an_ipv6_address() {
+    let server = Server::start_on("::1").await;
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1"]);
+    assert!(server.resolver().resolve(SERVICE, "rdma").await.is_ok());
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_is_not() {
+    let server = Server::start().await;
+    let resolver = server.resolver();
+    assert!(matches!(resolver.resolve("a..b", "rdma").await, Err(ResolveError::BadName { .. })));
+    assert!(matches!(resolver.resolve("a", "").await, Err(ResolveError::BadPort { .. })));
+    assert!(server.zone().asked().is_empty());
+}
+
+async fn many_endpoints() -> Server {
+    let server = Server::start().await;
+    for number in 0..100 {
+        let ip = format!("10.0.0.{number}");
+        server.zone().add_endpoint(FULL_NAME, &ip.replace('.', "-"), RDMA, &[&format!("{ip} uid=u{number}")]);
+    }
+    server
+}
+
+/// An address where nobody listens.
+async fn closed_port() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}

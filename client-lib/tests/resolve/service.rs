@@ -1,0 +1,183 @@
+//! What a service's records become, and what is asked for them.
+
+use std::time::Duration;
+
+use hickory_resolver::proto::rr::RecordType;
+use multinet_client::{Endpoint, ResolveError};
+
+use crate::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
+
+const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
+
+fn summary(endpoints: &[Endpoint]) -> Vec<String> {
+    let addresses = |endpoint: &Endpoint| {
+        let texts: Vec<String> = endpoint.addresses.iter().map(|address| address.ip.to_string()).collect();
+        texts.join(" ")
+    };
+    endpoints.iter().map(|endpoint| format!("{endpoint}: {}", addresses(endpoint))).collect()
+}
+
+fn questions(server: &Server) -> Vec<String> {
+    let words = |asked: &Asked| format!("{} {}", asked.kind, asked.name);
+    let mut questions: Vec<String> = server.zone().asked().iter().map(words).collect();
+    questions.sort();
+    questions
+}
+
+/// Two endpoints on two networks, one of them with IPv6 too.
+async fn two_endpoints() -> Server {
+    let server = Server::start().await;
+    {
+        let mut zone = server.zone();
+        let texts =
+            ["10.0.0.1 net=rail0 pod=vision/infer-0 uid=a", "10.1.0.1 net=rail1 pod=vision/infer-0 uid=a"];
+        zone.add_endpoint(FULL_NAME, "h0", RDMA, &texts);
+        let texts = ["10.0.0.2 net=rail0 node=n uid=b", "fd00::2 net=rail0 node=n uid=b"];
+        zone.add_endpoint(FULL_NAME, "h1", RDMA, &texts);
+    }
+    server
+}
+
+#[tokio::test]
+async fn a_short_name_becomes_endpoints_with_as_few_questions_as_possible() {
+    let server = two_endpoints().await;
+    let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+    assert_eq!((found.name.as_str(), found.ttl), (FULL_NAME, Duration::from_secs(60)));
+    assert_eq!(
+        summary(&found.endpoints),
+        ["h0:18515 (pod infer-0): 10.0.0.1 10.1.0.1", "h1:18515: 10.0.0.2 fd00::2"]
+    );
+    assert_eq!(found.endpoints[1].node.as_deref(), Some("n"));
+    assert_eq!(found.endpoints[1].target, format!("h1.{FULL_NAME}"));
+    assert_eq!(
+        questions(&server),
+        [
+            "A infer.vision.svc.multinet.svc.cluster.local",
+            "A infer.vision.svc.multinet.vision.svc.cluster.local",
+            "SRV _rdma._tcp.infer.vision.svc.multinet.cluster.local",
+            "SRV _rdma._tcp.infer.vision.svc.multinet.svc.cluster.local",
+            "SRV _rdma._tcp.infer.vision.svc.multinet.vision.svc.cluster.local",
+            "TXT h0.infer.vision.svc.multinet.cluster.local",
+            "TXT h1.infer.vision.svc.multinet.cluster.local",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_additional_records_lack_is_asked_for() {
+    let server = two_endpoints().await;
+    let whole = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+    // None, then part of the first endpoint's, then all of the first's and part of the second's.
+    for glue in [0, 1, 3] {
+        server.zone().glue = glue;
+        let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+        assert_eq!(found, whole, "{glue} additional records");
+    }
+}
+
+#[tokio::test]
+async fn addresses_without_texts_are_endpoints() {
+    let server = Server::start().await;
+    let ips = ["10.0.0.1", "fd00::1", "::ffff:10.0.0.9"];
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &[]);
+    for ip in ips {
+        server.zone().add(&format!("h0.{FULL_NAME}"), address(ip.parse().unwrap()));
+    }
+    for glue in [0, 9] {
+        server.zone().glue = glue;
+        let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+        assert_eq!(summary(&found.endpoints), ["h0:18515: 10.0.0.1 fd00::1"]);
+        assert_eq!(found.endpoints[0].uid(), None);
+    }
+}
+
+#[tokio::test]
+async fn one_network_by_its_alias() {
+    let server = two_endpoints().await;
+    let network = format!("rail0._net.{FULL_NAME}");
+    server.zone().add_endpoint(&network, "h0", RDMA, &["10.0.0.1 net=rail0 uid=a"]);
+    let found = server.resolver().resolve(&format!("rail0._net.{SERVICE}"), "rdma").await.unwrap();
+    assert_eq!(found.name, network);
+    assert_eq!(summary(&found.endpoints), ["h0:18515: 10.0.0.1"]);
+    assert_eq!(found.endpoints[0].host, "h0");
+}
+
+#[tokio::test]
+async fn a_ports_number_gives_every_address() {
+    let server = two_endpoints().await;
+    let found = server.resolver().resolve(SERVICE, "7").await.unwrap();
+    assert_eq!(
+        summary(&found.endpoints),
+        ["10-0-0-1:7: 10.0.0.1", "10-0-0-2:7: 10.0.0.2", "10-1-0-1:7: 10.1.0.1", "fd00--2:7: fd00::2"]
+    );
+    assert!(questions(&server).iter().all(|question| question.starts_with('A')), "A and AAAA only");
+}
+
+#[tokio::test]
+async fn an_address_is_not_asked_for() {
+    let server = Server::start().await;
+    let found = server.resolver().resolve("fd00::7", "7").await.unwrap();
+    assert_eq!(summary(&found.endpoints), ["fd00--7:7: fd00::7"]);
+    assert_eq!(found.name, "fd00::7");
+    assert!(matches!(server.resolver().resolve("0.0.0.0", "7").await, Err(ResolveError::NoAddress { .. })));
+    assert!(questions(&server).is_empty());
+}
+
+#[tokio::test]
+async fn ports_of_udp_are_found_after_those_of_tcp() {
+    let server = Server::start().await;
+    server.zone().add_endpoint(FULL_NAME, "h0", ("_roce._udp", 4791), &["10.0.0.1"]);
+    let found = server.resolver().resolve(SERVICE, "roce").await.unwrap();
+    assert_eq!(summary(&found.endpoints), ["h0:4791: 10.0.0.1"]);
+    server.zone().add_endpoint(FULL_NAME, "h1", ("_roce._tcp", 1), &["10.0.0.2"]);
+    let found = server.resolver().resolve(SERVICE, "roce").await.unwrap();
+    assert_eq!(summary(&found.endpoints), ["h1:1: 10.0.0.2"]);
+}
+
+#[tokio::test]
+async fn the_smallest_time_to_live_counts() {
+    let server = two_endpoints().await;
+    server.zone().ttl = 3;
+    assert_eq!(server.resolver().resolve(SERVICE, "rdma").await.unwrap().ttl, Duration::from_secs(3));
+    assert_eq!(server.resolver().resolve(SERVICE, "1").await.unwrap().ttl, Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn nothing_is_cached() {
+    let server = two_endpoints().await;
+    let resolver = server.resolver();
+    resolver.resolve(SERVICE, "rdma").await.unwrap();
+    server.zone().clear();
+    assert!(matches!(resolver.resolve(SERVICE, "rdma").await, Err(ResolveError::NoSuchName { .. })));
+    server.zone().add_endpoint(FULL_NAME, "h9", RDMA, &["10.0.0.9"]);
+    let found = resolver.resolve(SERVICE, "rdma").await.unwrap();
+    assert_eq!(summary(&found.endpoints), ["h9:18515: 10.0.0.9"]);
+}
+
+#[tokio::test]
+async fn thousands_of_endpoints_are_asked_for_a_few_at_a_time() {
+    // With names as short as these, so many fit into the 64 KiB of a DNS message.
+    const ENDPOINTS: usize = 1400;
+    let server = Server::start().await;
+    {
+        let mut zone = server.zone();
+        for number in 0..ENDPOINTS {
+            let text = format!("10.0.{}.{} net=rail0 uid=u{number}", number / 256, number % 256);
+            zone.add_endpoint("s.n", &format!("h{number}"), RDMA, &[&text]);
+        }
+        zone.glue = 0;
+        zone.delay = Duration::from_millis(1);
+    }
+    let found = server.resolver().resolve("s.n.", "rdma").await.unwrap();
+    assert_eq!(found.endpoints.len(), ENDPOINTS);
+    assert!(found.endpoints.is_sorted());
+    assert!(found.endpoints.iter().all(|endpoint| endpoint.uid().is_some()));
+    let mut zone = server.zone();
+    assert!((2..=16).contains(&zone.most_in_flight), "{} questions at a time", zone.most_in_flight);
+    let asked = zone.asked();
+    let over_tcp: Vec<_> = asked.iter().filter(|asked| asked.transport == Transport::Tcp).collect();
+    assert!(
+        over_tcp.iter().all(|asked| asked.kind == RecordType::SRV) && over_tcp.len() == 1,
+        "{over_tcp:?}"
+    );
+}

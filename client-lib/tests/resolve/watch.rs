@@ -1,0 +1,132 @@
+//! A service is followed through changes and outages, in real time with the shortest times to live.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use hickory_resolver::proto::op::ResponseCode;
+use multinet_client::{Change, ResolveError, Watch};
+use tokio::time::timeout;
+
+use crate::support::{FULL_NAME, Fault, IMPATIENT, SERVICE, Server, builder};
+
+const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
+const SERVFAIL: Fault = Fault::Code(ResponseCode::ServFail);
+
+async fn one_endpoint() -> Server {
+    let server = Server::start().await;
+    let mut zone = server.zone();
+    zone.ttl = 1;
+    zone.add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=a"]);
+    drop(zone);
+    server
+}
+
+async fn next(watch: &mut Watch) -> Change {
+    timeout(Duration::from_secs(20), watch.next()).await.unwrap().unwrap()
+}
+
+/// The uids of the endpoints that a change brings.
+fn uids(change: &Change) -> Vec<&str> {
+    match change {
+        Change::Endpoints(resolved) => {
+            resolved.endpoints.iter().filter_map(|endpoint| endpoint.uid()).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn changes_are_seen_at_the_time_to_live() {
+    let server = one_endpoint().await;
+    let mut watch = server.resolver().watch(SERVICE, "rdma");
+    assert_eq!(uids(&next(&mut watch).await), ["a"]);
+
+    server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
+    assert_eq!(uids(&next(&mut watch).await), ["a", "b"]);
+
+    // Another pod under the same name and address.
+    server.zone().clear();
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=c"]);
+    assert_eq!(uids(&next(&mut watch).await), ["c"]);
+}
+
+#[tokio::test]
+async fn the_search_path_is_gone_through_only_once() {
+    let server = one_endpoint().await;
+    let mut watch = server.resolver().watch(SERVICE, "rdma");
+    assert_eq!(uids(&next(&mut watch).await), ["a"]);
+    assert!(server.zone().asked().len() > 2);
+    server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
+    next(&mut watch).await;
+    assert!(server.zone().asked().iter().all(|asked| asked.name.ends_with(FULL_NAME)));
+
+    // But when that name is gone, another one may have come.
+    server.zone().clear();
+    server.zone().add_endpoint(SERVICE, "h0", RDMA, &["10.0.0.1 uid=c"]);
+    assert_eq!(uids(&next(&mut watch).await), ["c"]);
+}
+
+#[tokio::test]
+async fn outages_are_survived_and_said_once() {
+    let server = one_endpoint().await;
+    let mut watch = server.resolver().watch(SERVICE, "rdma");
+    let Change::Endpoints(first) = next(&mut watch).await else { panic!() };
+
+    server.zone().faults.insert(String::new(), SERVFAIL);
+    let change = next(&mut watch).await;
+    assert!(matches!(&change, Change::Held { error: ResolveError::ServFail { .. }, .. }), "{change:?}");
+
+    server.zone().faults.clear();
+    server.zone().clear();
+    let change = next(&mut watch).await;
+    assert!(matches!(&change, Change::Held { error: ResolveError::NoSuchName { .. }, .. }), "{change:?}");
+
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=a"]);
+    assert_eq!(next(&mut watch).await, Change::Recovered);
+
+    server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
+    let Change::Endpoints(second) = next(&mut watch).await else { panic!() };
+    assert_eq!(second.endpoints[0], first.endpoints[0]);
+}
+
+#[tokio::test]
+async fn what_lasts_too_long_is_a_loss() {
+    let server = one_endpoint().await;
+    let hold = Duration::from_millis(1500);
+    let resolver = builder(&[server.addr]).timeout(IMPATIENT).hold(hold).build().unwrap();
+    let mut watch = resolver.watch(SERVICE, "rdma");
+    next(&mut watch).await;
+    server.zone().faults.insert(String::new(), Fault::Silence);
+    assert!(matches!(next(&mut watch).await, Change::Held { error: ResolveError::Timeout { .. }, .. }));
+    // While the next question is still waiting for its answer.
+    assert!(matches!(next(&mut watch).await, Change::Lost { error: ResolveError::Timeout { .. } }));
+    server.zone().faults.clear();
+    assert_eq!(uids(&next(&mut watch).await), ["a"]);
+}
+
+#[tokio::test]
+async fn a_service_may_come_later() {
+    let server = Server::start().await;
+    let mut watch = server.resolver().watch(SERVICE, "rdma");
+    assert!(matches!(next(&mut watch).await, Change::Lost { error: ResolveError::NoSuchName { .. } }));
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=a"]);
+    assert_eq!(uids(&next(&mut watch).await), ["a"]);
+}
+
+#[tokio::test]
+async fn who_is_in_a_hurry_need_not_wait_for_the_time_to_live() {
+    let server = one_endpoint().await;
+    server.zone().ttl = 300;
+    let mut watch = server.resolver().watch(SERVICE, "rdma");
+    next(&mut watch).await;
+    server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
+    watch.ask_soon();
+    assert_eq!(uids(&next(&mut watch).await), ["a", "b"]);
+}
+
+#[test]
+fn a_watch_needs_no_runtime_before_it_is_polled() {
+    let server = "127.0.0.1:53".parse().unwrap();
+    let watch = builder(&[server]).build().unwrap().watch(SERVICE, "rdma");
+    assert!(format!("{watch:?}").contains(SERVICE));
+}

@@ -1,0 +1,6 @@
+//! `multinet-client` and its programs at the end of the whole chain.
+
+mod chain;
+mod doctor;
+mod multinet;
+mod resolve;
