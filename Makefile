@@ -4,7 +4,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming crds clean
+.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming bench-client crds clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -18,6 +18,8 @@ fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path dns-server/fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path controller/fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path client-lib/fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path client-lib/examples/numaflow/Cargo.toml --check
 
 lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -42,6 +44,9 @@ bench: ## Compare multinet-dns with CoreDNS, into docs/benchmarks.md
 
 bench-programming: ## Compare the way from pod to answer with that of Kubernetes itself, into docs/benchmarks.md
 	@tests/bench-programming.sh
+
+bench-client: ## Compare the client library with iperf3 and UCX over TCP, into docs/benchmarks.md
+	@tests/bench-client.sh
 
 crds: ## Generate deploy/crds anew
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests

@@ -10,11 +10,11 @@ flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Ccodegen-units=1 --cfg fuzzing)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 # By hand, because RUSTFLAGS without --target would instrument build scripts too.
-for crate in dns-server controller; do
+for crate in dns-server controller client-lib; do
   RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path "$crate/fuzz/Cargo.toml" --bins
 done
 status=0
-for source in dns-server/fuzz/targets/*.rs controller/fuzz/targets/*.rs; do
+for source in dns-server/fuzz/targets/*.rs controller/fuzz/targets/*.rs client-lib/fuzz/targets/*.rs; do
   name=$(basename "$source" .rs)
   corpus=$CARGO_TARGET_DIR/corpus/$name
   mkdir -p "$corpus"

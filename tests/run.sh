@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.." || exit 1
 tests/tools/packages.sh || exit 1
 tests/tools/build.sh >/dev/null || exit 1
 
-# The images of the tests on a node hold what is shipped.
-cargo build --release -p multinet-dns -p multinet-controller || exit 1
+# The images of the tests on a node are optimised, as what is shipped.
+cargo build --profile image -p multinet-dns -p multinet-controller || exit 1
 cargo build --workspace --bins || exit 1
 # Programs of users, which tests run in pods' networks.
 cargo build -p multinet-client --examples || exit 1
@@ -20,6 +20,12 @@ export MULTINET_SKIP_LOG=$work/skipped
 
 cargo test --workspace --no-fail-fast 2>&1 | tee "$work/log"
 cargo_status=${PIPESTATUS[0]}
+
+# The example with somebody else's SDK is a workspace of its own.
+CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/numaflow \
+  cargo test --locked --manifest-path client-lib/examples/numaflow/Cargo.toml 2>&1 | tee -a "$work/log"
+numaflow_status=${PIPESTATUS[0]}
+[ "$cargo_status" -ne 0 ] || cargo_status=$numaflow_status
 
 fuzz_status=0
 tests/fuzz.sh "${FUZZ_SECONDS:-10}" 2>&1 | tee -a "$work/log"

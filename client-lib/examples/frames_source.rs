@@ -32,7 +32,9 @@ usage: frames_source SERVICE [option]...
   --rate N          frames per second (as fast as it goes)
   --size BYTES      of a frame's payload (4096)
   --silence SECONDS after which a silent peer counts as gone (10)
-  --server ADDRESS  DNS server to ask instead of those in /etc/resolv.conf";
+  --server ADDRESS  DNS server to ask instead of those in /etc/resolv.conf
+  --allow-default-network
+                    where there is no second NIC";
 
 struct Options {
     service: String,
@@ -44,6 +46,7 @@ struct Options {
     size: usize,
     silence: u64,
     server: Option<SocketAddr>,
+    allow_default_network: bool,
 }
 
 #[tokio::main]
@@ -53,7 +56,8 @@ async fn main() -> Result<()> {
     let mut connector = Connector::builder()
         .delivery(options.delivery)
         .choice(options.keys.map_or(Choice::RoundRobin, |_| Choice::ByKey))
-        .silence(Duration::from_secs(options.silence));
+        .silence(Duration::from_secs(options.silence))
+        .allow_default_network(options.allow_default_network);
     if let Some(server) = options.server {
         connector = connector.resolver(Resolver::builder().servers([server]).build()?);
     }
@@ -139,6 +143,7 @@ impl Options {
             size: 4096,
             silence: 10,
             server: None,
+            allow_default_network: false,
         };
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -149,6 +154,7 @@ impl Options {
                 "--rate" => options.rate = Some(value(&word, words.next())?),
                 "--size" => options.size = value(&word, words.next())?,
                 "--silence" => options.silence = value(&word, words.next())?,
+                "--allow-default-network" => options.allow_default_network = true,
                 "--server" => options.server = Some(value(&word, words.next())?),
                 _ => bail!("{word}: no such option\n{USAGE}"),
             }

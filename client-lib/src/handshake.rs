@@ -48,6 +48,9 @@ pub(crate) struct Hello {
     pub(crate) session: SessionId,
     /// Counts up with every connection of a lane.
     pub(crate) epoch: u64,
+    /// The sender's number for the peer: it may know one listener by several addresses.
+    #[serde(default)]
+    pub(crate) peer: u64,
     /// Which of several connections this is.
     pub(crate) lane: u16,
     pub(crate) delivery: Delivery,
@@ -223,7 +226,9 @@ impl Preamble {
 impl Hello {
     pub(crate) fn decode(json: &[u8]) -> Result<Self, HandshakeError> {
         let mut hello: Self = serde_json::from_slice(json)?;
-        for text in [&mut hello.service, &mut hello.from].into_iter().chain(&mut hello.uid).chain(&mut hello.from_uid) {
+        for text in
+            [&mut hello.service, &mut hello.from].into_iter().chain(&mut hello.uid).chain(&mut hello.from_uid)
+        {
             *text = cleaned(std::mem::take(text), MAX_NAME);
         }
         if hello.lane >= MAX_LANES {
@@ -246,7 +251,9 @@ impl Answer {
                     *text = cleaned(std::mem::take(text), MAX_NAME);
                 }
             }
-            Self::Refuse(refusal) => refusal.message = cleaned(std::mem::take(&mut refusal.message), MAX_SAID),
+            Self::Refuse(refusal) => {
+                refusal.message = cleaned(std::mem::take(&mut refusal.message), MAX_SAID);
+            }
         }
         Ok(answer)
     }
@@ -275,10 +282,10 @@ impl HandshakeError {
 
 /// What a stranger wrote, for people: one line, not too long.
 fn cleaned(mut text: String, most: usize) -> String {
-    text.truncate(text.floor_char_boundary(most));
     if text.contains(char::is_control) {
         text = text.replace(char::is_control, "\u{fffd}");
     }
+    text.truncate(text.floor_char_boundary(most));
     text
 }
 
@@ -309,6 +316,7 @@ mod tests {
             from_uid: None,
             session: SessionId(7),
             epoch: 3,
+            peer: 0,
             lane: 0,
             delivery: Delivery::AtLeastOnce,
             transports: vec![TransportKind::Tcp],

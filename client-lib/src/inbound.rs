@@ -12,12 +12,15 @@ mod seen;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-pub(crate) use seen::{Arrival, Seen};
+pub(crate) use seen::{Arrival, Seen, Teller};
 
 use crate::handshake::{Refusal, RefusalCode, SessionId};
 
 /// How long a sender that has gone is remembered, so that it can come back and repeat frames.
 const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// The most lanes of a session, whatever number of names the sender has for us.
+const LANES: usize = 256;
 
 /// All senders.
 #[derive(Debug)]
@@ -29,8 +32,8 @@ pub(crate) struct Sessions<T> {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// Latest epoch by lane.
-    epochs: HashMap<u16, u64>,
+    /// Those that have been here, [`LANES`] at most, and the latest epoch of each.
+    lanes: Vec<((u64, u16), u64)>,
     /// How many of its connections are there.
     connections: usize,
     /// When the last one ended.
@@ -38,39 +41,65 @@ struct Session<T> {
     state: T,
 }
 
+impl<T> Session<T> {
+    /// The place of a lane. One that is new has seen epoch 0, which no sender has.
+    fn place(&mut self, lane: (u64, u16)) -> Result<u16, Refusal> {
+        let known = self.lanes.iter().position(|&(known, _)| known == lane);
+        let place = known.unwrap_or(self.lanes.len());
+        if place >= LANES {
+            let message = format!("a sender with more than {LANES} connections to one listener");
+            return Err(Refusal::new(RefusalCode::Full, message));
+        }
+        if known.is_none() {
+            self.lanes.push((lane, 0));
+        }
+        // Less than 256.
+        Ok(place as u16)
+    }
+}
+
 impl<T: Clone + Default> Sessions<T> {
     pub(crate) fn new(limit: usize) -> Self {
         Self { sessions: HashMap::new(), limit }
     }
 
-    /// Lets a connection in, or says why not. What is kept of the session is shared by all its connections; each has to
-    /// [`leave`](Self::leave).
-    pub(crate) fn admit(&mut self, now: Instant, id: SessionId, lane: u16, epoch: u64) -> Result<T, Refusal> {
+    /// Lets a connection in, or says why not: what is kept of the session, which all its connections share, and the lane's place among them. Each
+    /// has to [`leave`](Self::leave).
+    ///
+    /// A sender knows this listener by as many names as DNS has for it, each with lanes of its own: `peer` is its number for the name.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        (peer, lane): (u64, u16),
+        epoch: u64,
+    ) -> Result<(T, u16), Refusal> {
         if !self.sessions.contains_key(&id) {
             self.make_room(now)?;
         }
         let session = self.sessions.entry(id).or_insert_with(|| Session {
-            epochs: HashMap::new(),
+            lanes: Vec::new(),
             connections: 0,
             left: now,
             state: T::default(),
         });
-        if let Some(latest) = session.epochs.get(&lane).filter(|&&latest| epoch <= latest) {
-            return Err(Refusal::new(
-                RefusalCode::Epoch,
-                format!(
-                    "epoch {epoch} of lane {lane} is not later than {latest}, which has been here already"
-                ),
-            ));
+        let place = session.place((peer, lane))?;
+        let latest = &mut session.lanes[usize::from(place)].1;
+        if epoch <= *latest {
+            let message = format!(
+                "epoch {epoch} of lane {lane} is not later than {latest}, which has been here already"
+            );
+            return Err(Refusal::new(RefusalCode::Epoch, message));
         }
-        session.epochs.insert(lane, epoch);
+        *latest = epoch;
         session.connections += 1;
-        Ok(session.state.clone())
+        Ok((session.state.clone(), place))
     }
 
     /// Whether a connection is still the latest of its lane.
-    pub(crate) fn is_latest(&self, id: SessionId, lane: u16, epoch: u64) -> bool {
-        self.sessions.get(&id).and_then(|session| session.epochs.get(&lane)) == Some(&epoch)
+    pub(crate) fn is_latest(&self, id: SessionId, place: u16, epoch: u64) -> bool {
+        let lane = self.sessions.get(&id).and_then(|session| session.lanes.get(usize::from(place)));
+        lane.is_some_and(|&(_, latest)| latest == epoch)
     }
 
     /// A connection that was let in has ended.
@@ -120,12 +149,18 @@ mod tests {
     #[test]
     fn an_epoch_that_has_been_here_is_refused() {
         let (mut sessions, now) = (sessions(), Instant::now());
-        sessions.admit(now, SessionId(1), 0, 5).unwrap();
+        sessions.admit(now, SessionId(1), (0, 0), 5).unwrap();
         for epoch in [5, 4, 0] {
-            assert_eq!(sessions.admit(now, SessionId(1), 0, epoch).unwrap_err().code, RefusalCode::Epoch);
+            assert_eq!(
+                sessions.admit(now, SessionId(1), (0, 0), epoch).unwrap_err().code,
+                RefusalCode::Epoch
+            );
         }
-        sessions.admit(now, SessionId(1), 1, 1).unwrap();
-        sessions.admit(now, SessionId(1), 0, 6).unwrap();
+        let (_, other) = sessions.admit(now, SessionId(1), (0, 1), 1).unwrap();
+        // The same listener under another name.
+        let (_, further) = sessions.admit(now, SessionId(1), (1, 0), 1).unwrap();
+        assert_eq!((other, further), (1, 2));
+        sessions.admit(now, SessionId(1), (0, 0), 6).unwrap();
         assert!(sessions.is_latest(SessionId(1), 0, 6) && !sessions.is_latest(SessionId(1), 0, 5));
     }
 
@@ -134,14 +169,14 @@ mod tests {
         let (mut sessions, start) = (sessions(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for id in 1..=3 {
-            sessions.admit(at(0), SessionId(id), 0, 1).unwrap();
+            sessions.admit(at(0), SessionId(id), (0, 0), 1).unwrap();
         }
-        assert_eq!(sessions.admit(at(1), SessionId(4), 0, 1).unwrap_err().code, RefusalCode::Full);
+        assert_eq!(sessions.admit(at(1), SessionId(4), (0, 0), 1).unwrap_err().code, RefusalCode::Full);
         sessions.leave(at(2), SessionId(2));
         sessions.leave(at(3), SessionId(1));
-        sessions.admit(at(4), SessionId(4), 0, 1).unwrap();
+        sessions.admit(at(4), SessionId(4), (0, 0), 1).unwrap();
         // The second is forgotten, the first is not.
-        assert!(sessions.admit(at(5), SessionId(1), 0, 1).is_err());
+        assert!(sessions.admit(at(5), SessionId(1), (0, 0), 1).is_err());
         assert_eq!(sessions.len(), 3);
     }
 }

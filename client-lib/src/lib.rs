@@ -1,4 +1,38 @@
 //! Ask for a service on a secondary network by name, get connected peers.
+//!
+//! Pods with a second NIC are found by the name of a MultiNetworkService, which multinet-dns answers for. This library turns that name into
+//! connections between those NICs, and moves frames over them.
+//!
+//! ```text
+//!   Connector ── connect(name, port) ──> PeerSet ── send(frame) ──────> a peer, chosen by Choice
+//!       │                                   │ └──── Sent ── acknowledged()
+//!     Resolver (DNS, followed)              └────── Peer ── send(frame), closed()
+//!
+//!   Listener ── recv() ──> Received ── bytes(), acknowledge(), drop: the credit goes back
+//! ```
+//!
+//! # What is promised
+//!
+//! [`Delivery::AtMostOnce`]: a frame arrives once or not at all; what was under way when a connection broke is counted
+//! ([`Statistics::lost`]). [`Delivery::AtLeastOnce`]: a frame is kept until a receiver's code has acknowledged it. If its peer goes, another gets it,
+//! marked as a repeat; no receiver hands one to its code twice.
+//!
+//! Frames of one key go to one peer in order ([`Choice::ByKey`]); when a peer goes, only its keys move.
+//!
+//! # What is bounded
+//!
+//! A receiver promises slots to each sender, and a sender sends no more than that: [`PeerSet::send`] waits instead, so that slow code slows down its
+//! senders and nobody else. Memory on both sides follows from slots, frame sizes and the number of connections, whatever a peer does.
+//!
+//! # Where frames travel
+//!
+//! On the second NIC: the source address is bound to the interface that leads to the peer, and a way by the default network is refused unless it is
+//! allowed. Peers know each other by the uid of their pods, so that an address with a new owner is noticed, and by mutual TLS where
+//! [`Tls`] is given.
+//!
+//! # Features
+//!
+//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +42,10 @@ mod connector;
 mod endpoint;
 mod error;
 mod frame;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+#[path = "../fuzz/doors/peers.rs"]
+pub mod fuzzing;
 mod handshake;
 mod identity;
 mod inbound;
@@ -33,3 +71,8 @@ pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, R
 pub use peers::{Closed, Peer, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};
+
+/// The page for users, whose code has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/client.md")]
+mod page {}

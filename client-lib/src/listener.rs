@@ -25,7 +25,7 @@ use crate::nic;
 use crate::tls::Tls;
 use crate::wire::Data;
 use control::{Flusher, SessionState};
-use notices::{Kind, Leave, Notices};
+use notices::{Kind, Notices};
 use queue::Queue;
 pub use received::{Received, Sender};
 use slots::Memory;
@@ -338,6 +338,12 @@ impl ListenerBuilder {
                 shutdown.run_until_cancelled(flusher.run()).await;
             }
         });
+        tasks.spawn({
+            let shared = Arc::clone(&shared);
+            async move {
+                shared.shutdown.run_until_cancelled(shared.notices.run()).await;
+            }
+        });
         Ok(Listener { shared, addresses, tasks })
     }
 
@@ -402,8 +408,8 @@ impl Shared {
     }
 
     /// Whether a line that a stranger has caused goes to the log.
-    fn may_say(&self, kind: Kind) -> Option<Leave> {
-        self.notices.may(kind, tokio::time::Instant::now().into_std())
+    fn may_say(&self, kind: Kind) -> bool {
+        self.notices.may(kind)
     }
 
     /// No code panics while it holds the lock.

@@ -47,7 +47,7 @@ impl Metrics for PeerSet {
                 now.lost,
             ),
             counter("undeliverable_frames", "Frames whose only peer has gone", now.undeliverable),
-            counter("disconnects", "Connections to peers that broke", now.disconnects),
+            counter("disconnects", "Connections to peers that have ended", now.disconnects),
             gauge("connected_peers", "Peers that are connected", now.connected as u64),
             gauge(
                 "outstanding_frames",

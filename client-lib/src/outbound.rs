@@ -48,6 +48,13 @@ pub(crate) struct Settings {
     pub(crate) lanes: u16,
 }
 
+impl Settings {
+    /// How many frames a connection gets at most, whatever room its receiver claims to have: no peer may hold all that may be held.
+    fn share(&self) -> u64 {
+        (self.replay / 2 / usize::from(self.lanes.max(1))).max(1) as u64
+    }
+}
+
 /// A peer, as long as the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PeerId(pub(crate) u64);
@@ -162,8 +169,9 @@ impl<F: Clone> Outbound<F> {
 
     /// A connection has been made.
     pub(crate) fn up(&mut self, now: Instant, link: LinkId, slots: u32, frame_size: usize) {
+        let slots = u64::from(slots).min(self.settings.share());
         if let Some(at) = self.link_mut(link) {
-            at.up(now, slots.into(), frame_size);
+            at.up(now, slots, frame_size);
             self.recall();
             self.pump();
         }
@@ -216,7 +224,9 @@ impl<F: Clone> Outbound<F> {
 
     /// Lets go of a frame, also of one that waits for another peer by now.
     fn acknowledged(&mut self, link: LinkId, sequence: u64) {
-        let Some(entry) = self.ring.get(sequence).filter(|entry| entry.is_known_to(link)) else { return };
+        let Some(entry) = self.ring.get(sequence).filter(|entry| entry.is_known_to(link.peer)) else {
+            return;
+        };
         let queued = entry.on.filter(|_| !entry.is_handed);
         if let Some(queued) = queued {
             self.withdraw(sequence, queued);
@@ -227,8 +237,9 @@ impl<F: Clone> Outbound<F> {
     }
 
     fn rejected(&mut self, link: LinkId, sequence: u64) {
-        let entry = self.ring.get_mut(sequence).filter(|entry| entry.on == Some(link) && entry.is_handed);
-        let Some(entry) = entry else { return };
+        let Some(entry) = self.ring.get_mut(sequence).filter(|entry| entry.is_with(link.peer)) else {
+            return;
+        };
         entry.release();
         entry.not = Some(link.peer);
         self.again.insert(sequence);

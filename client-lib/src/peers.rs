@@ -81,7 +81,7 @@ pub struct Statistics {
     pub lost: u64,
     /// Frames for one peer only that has gone.
     pub undeliverable: u64,
-    /// Connections that broke.
+    /// Connections that have ended, in whatever way.
     pub disconnects: u64,
     /// Peers that are connected now.
     pub connected: usize,

@@ -13,6 +13,9 @@ mod conf;
 mod dns;
 mod error;
 mod facts;
+#[cfg(fuzzing)]
+#[path = "../fuzz/doors/resolve.rs"]
+pub(crate) mod fuzzing;
 mod lookup;
 mod question;
 mod records;

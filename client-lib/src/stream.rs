@@ -4,6 +4,7 @@
 //! [`Outlet::kick`], and the connection's task goes on only where the socket was full. One payload is written from where
 //! it lies; it is read to where it stays.
 
+mod baton;
 mod inlet;
 mod outlet;
 

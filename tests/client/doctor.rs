@@ -11,7 +11,7 @@ use multinet_tests::sandboxed;
 use multinet_tests::server::{Flags, Manifests, Server, command};
 use serde_json::Value;
 
-use crate::multinet::{CHANGEABLE, Outcome, SERVICE, multinet, quickstart, slice};
+use crate::multinet::{CHANGEABLE, Outcome, SERVICE, multinet, own_sys, quickstart, slice};
 
 fn doctor(server: &Server, arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.args(["doctor", "--server", &server.dns().to_string()]).args(arguments))
@@ -110,6 +110,7 @@ struct Pair {
 
 impl Pair {
     async fn make() -> Result<Self> {
+        own_sys()?;
         ip(&["netns", "add", "peer"])?;
         ip(&["link", "add", "net1", "mtu", "9000", "type", "veth", "peer", "name", "net1", "netns", "peer"])?;
         ip(&["-n", "peer", "link", "set", "net1", "mtu", "9000"])?;
@@ -153,6 +154,8 @@ async fn a_network_that_breaks_bit_by_bit() -> Result<()> {
     let mut pair = Pair::make().await?;
     let found = pair.found()?;
     ensure!(found.is_empty(), "{found:#?}");
+    let alone = doctor(&pair.server, &["--output", "json", "192.168.111.5:18515"])?;
+    ensure!(alone.status == Some(0) && alone.stdout.contains("connected in"), "{alone:?}");
     let peer = "peer a at 192.168.111.5:18515 on rail0: ";
     let alone = |found: &[String], level: &str, what: &str| {
         ensure!(

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use multinet_tests::server::{Flags, Server, program};
 
 /// The repository's root.
@@ -26,6 +26,13 @@ spec:
 /// The program, not yet started.
 pub(crate) fn multinet() -> Result<Command> {
     program("multinet", "MULTINET_BIN")
+}
+
+/// Has `/sys` show the interfaces of the sandbox that this test is in, as a pod's does, and not the machine's.
+pub(crate) fn own_sys() -> Result<()> {
+    let mounted = Command::new("mount").args(["-t", "sysfs", "sysfs", "/sys"]).status()?;
+    ensure!(mounted.success(), "mount: {mounted}");
+    Ok(())
 }
 
 /// A server of the quickstart's service.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_tests::server::{Flags, Manifests, Server, eventually};
 use serde_json::{Value, json};
 
-use crate::multinet::{Outcome, SERVICE, multinet, quickstart, slice};
+use crate::multinet::{CHANGEABLE, Outcome, SERVICE, multinet, quickstart, slice};
 
 fn resolve(server: &Server, arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.arg("resolve").arg("--server").arg(server.dns().to_string()).args(arguments))
@@ -17,7 +17,7 @@ fn resolve(server: &Server, arguments: &[&str]) -> Result<Outcome> {
 /// A server whose one endpoint can be changed.
 fn changeable() -> Result<(Manifests, Server)> {
     let manifests = Manifests::new()?;
-    manifests.write("service.yaml", crate::multinet::CHANGEABLE)?;
+    manifests.write("service.yaml", CHANGEABLE)?;
     manifests.write("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
     let server = Flags::new().start(manifests.path())?;
     Ok((manifests, server))
@@ -194,6 +194,23 @@ fn changes_as_they_happen() -> Result<()> {
     let held = lines.json()?;
     ensure!(held["change"] == "held" && held["error"].is_string(), "{held}");
     ensure!(table.child.try_wait()?.is_none(), "it has ended");
+    Ok(())
+}
+
+#[test]
+fn a_service_may_come_later() -> Result<()> {
+    let manifests = Manifests::new()?;
+    manifests.write("service.yaml", CHANGEABLE)?;
+    let server = Flags::new().start(manifests.path())?;
+    let mut watch = Watch::start(&server, &["rdma", "--output", "json"])?;
+    let lost = watch.json()?;
+    ensure!(
+        lost["change"] == "lost" && lost["error"].as_str().is_some_and(|why| why.contains("no such service")),
+        "{lost}"
+    );
+    manifests.replace("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
+    let added = watch.json()?;
+    ensure!(added["change"] == "added" && added["endpoint"]["host"] == "a", "{added}");
     Ok(())
 }
 

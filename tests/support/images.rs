@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::process::release_binary;
+use crate::process::image_binary;
 use crate::tools::tool;
 
 /// The image of every pod's sandbox.
@@ -29,9 +29,9 @@ const NOBODY: &str = "65532:65532";
 pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     // The tag is the one in deploy/kustomize/base.
     let ours = |name: &str| format!("{name}:{}", env!("CARGO_PKG_VERSION"));
-    // What is shipped is a release build, whatever the tests are.
-    let dns = release_binary("multinet-dns")?;
-    let controller = release_binary("multinet-controller")?;
+    // What is shipped is optimised, whatever the tests are.
+    let dns = image_binary("multinet-dns")?;
+    let controller = image_binary("multinet-controller")?;
     Ok(vec![
         busybox(PAUSE, &["/bin/sleep", "2147483647"])?.save(folder)?,
         busybox(BUSYBOX, &["/bin/sh"])?.save(folder)?,

@@ -250,7 +250,7 @@ pub fn workspace_binary(name: &str, variable: &str) -> Result<PathBuf> {
     let path = build_folder()?.join(name);
     if !path.is_file() {
         bail!(
-            "{} does not exist: run `cargo build -p {name} --bins` first, or set {variable}",
+            "{} does not exist: run `cargo build --workspace --bins` first, or set {variable}",
             path.display()
         );
     }
@@ -266,11 +266,11 @@ pub fn workspace_example(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The release build of the binary of that name, which `make test` has built beforehand.
-pub fn release_binary(name: &str) -> Result<PathBuf> {
-    let path = build_folder()?.with_file_name("release").join(name);
+/// The optimised build (profile `image`) of the binary of that name, which `make test` has built beforehand.
+pub fn image_binary(name: &str) -> Result<PathBuf> {
+    let path = build_folder()?.with_file_name("image").join(name);
     if !path.is_file() {
-        bail!("{} does not exist: run `cargo build --release -p {name}` first", path.display());
+        bail!("{} does not exist: run `cargo build --profile image -p {name}` first", path.display());
     }
     Ok(path)
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages. Where it may not
-# install them, it prints the command that does and fails.
+# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `bench-client`, those
+# that this comparison calls instead. Where it may not install them, it prints the command that does and fails.
 set -euo pipefail
 
 # command, package
@@ -17,6 +17,13 @@ needed=(
   "iptables   iptables"
   "conntrack  conntrack"
 )
+
+if [ "${1:-}" = bench-client ]; then
+  needed=(
+    "iperf3       iperf3"
+    "ucx_perftest ucx-utils"
+  )
+fi
 
 missing=()
 for line in "${needed[@]}"; do

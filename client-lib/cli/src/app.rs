@@ -31,8 +31,8 @@ Examples:
   multinet resolve infer.vision.svc.multinet rdma
   multinet doctor infer.vision.svc.multinet rdma
 
-Exit status: 0 if all went well; 1 if not, with one line on standard error that says why; 2 if the command
-line is wrong. Results go to standard output, all else to standard error.";
+Exit status: 0 if all went well; 1 if not, with one line on standard error that says why; 2 if the command line \
+is wrong. Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -59,10 +59,10 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => exit_code(run(cli)),
-        // Help and version are no errors: clap prints them and ends with 0. Whoever gives nothing at all gets help, too, and 2.
-        Err(error) if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            error.exit()
-        }
+        // Help and version are no errors: clap prints them and ends with 0.
+        Err(error) if !error.use_stderr() => error.exit(),
+        // Whoever gives nothing at all gets help, too, and 2.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => fail(&one_line(&error), 2),
     }
 }
@@ -97,7 +97,9 @@ fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {
         // As `rg PATTERN | head -1`: the reader has what it wants, and that is no failure.
         Err(error) if error.is::<PipeClosed>() => ExitCode::SUCCESS,
         // What was asked for cannot be asked, whatever DNS says.
-        Err(error) if error.downcast_ref().is_some_and(ResolveError::is_permanent) => fail(&format!("{error:#}"), 2),
+        Err(error) if error.downcast_ref().is_some_and(ResolveError::is_permanent) => {
+            fail(&format!("{error:#}"), 2)
+        }
         Err(error) => fail(&format!("{error:#}"), 1),
     }
 }

@@ -134,10 +134,12 @@ enum Extent {
 
 /// Measures.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    match args.side {
-        Side::Server(args) => server::run(args).await,
-        Side::Client(args) => client::run(args).await,
-    }
+    // On a worker thread, where frames are read, too: the main thread would have to be woken for each.
+    let running = match args.side {
+        Side::Server(args) => tokio::spawn(server::run(args)),
+        Side::Client(args) => tokio::spawn(client::run(args)),
+    };
+    running.await?
 }
 
 impl ClientArgs {

@@ -35,7 +35,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "ALIAS", env = "MULTINET_NETWORK", help_heading = "Network")]
     pub(crate) network: Option<String>,
 
-    /// Allow the network of the default route, too, which pods have their second NICs to keep free
+    /// Allow connections by the network of the default route, too
     #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 }

@@ -6,6 +6,7 @@ mod findings;
 mod probe;
 mod report;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -18,7 +19,7 @@ use report::Level;
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DoctorArgs {
-    /// Name of a service to look at, too: its records, and the way to each of its endpoints
+    /// Service to look at, too: its records, and the way to each of its endpoints; or an address, with a port
     name: Option<String>,
 
     /// Name of a port of the service, or a number [default: all named ports]
@@ -36,18 +37,20 @@ pub(crate) struct DoctorArgs {
 }
 
 const HELP: &str = "\
-Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for
-each of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices
-and the limit of locked memory. Peers see a connection that is closed at once, and a few datagrams to UDP port
-33434, where nobody listens.
+Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
+of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices and the limit \
+of locked memory. Peers see a connection that is closed at once, and a few datagrams to UDP ports 33434 and 33435, where \
+nobody listens.
 
 Each finding is ok, a note, a warning or a problem, and has its fix below it. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
    \"findings\": [{\"level\", \"about\", \"message\", \"fix\"}]}
+where \"about\" is dns, network, service, endpoint, peer, rdma or memory, and \"fix\" may be null.
 
 Examples:
   multinet doctor
   multinet doctor infer.vision.svc.multinet rdma
+  multinet doctor 192.168.100.7:18515
 
 Exit status: 0 if there is no problem; 1 if there is one; 2 if the command line is wrong.";
 
@@ -61,7 +64,11 @@ enum Output {
 }
 
 /// Looks, and tells.
-pub(crate) async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    // As `bench` and `send` take it.
+    if let (Some(Ok(address)), None) = (args.name.as_deref().map(str::parse::<SocketAddr>), &args.port) {
+        (args.name, args.port) = (Some(address.ip().to_string()), Some(address.port().to_string()));
+    }
     let facts = collect::facts(&args).await;
     // A name that is none is nothing about this pod.
     if let Some(error) = facts.service.as_ref().and_then(facts::Service::cannot_be_asked) {

@@ -48,22 +48,24 @@ pub(crate) struct ResolveArgs {
 }
 
 const HELP: &str = "\
-One row is one address of an endpoint; what is not known is a dash. --output json prints one object:
+One row is one address of an endpoint; what is not known is a dash. --output json prints one object, in which what \
+is not known is null:
   {\"name\", \"ttlSeconds\", \"endpoints\": [{\"host\", \"target\", \"port\", \"node\", \"zone\",
     \"pod\": {\"namespace\", \"name\", \"uid\"},
     \"addresses\": [{\"ip\", \"network\", \"interface\", \"mac\", \"rdmaDevices\", \"pci\", \"numa\"}]}]}
-and with --watch one object per line and change, what is not known being null:
+and with --watch one object per line and change:
   {\"change\": \"added\" | \"removed\" | \"changed\", \"endpoint\": {…}}
-  {\"change\": \"held\" | \"recovered\" | \"lost\", \"error\"}   DNS fails and the last endpoints are kept;
-                                                       it answers again; there are no endpoints
+  {\"change\": \"held\", \"error\"}       DNS fails, the last endpoints are kept
+  {\"change\": \"recovered\", \"error\"}  DNS answers again
+  {\"change\": \"lost\", \"error\"}       there are no endpoints
 
 Examples:
   multinet resolve infer.vision.svc.multinet
-  multinet resolve infer.vision.svc.multinet rdma --output json | jq -r '.endpoints[].addresses[].ip'
-  multinet resolve --server 127.0.0.1:5353 --watch infer.vision.svc.multinet.cluster.local rdma
+  multinet resolve infer.vision.svc.multinet rdma -o json | jq '.endpoints[].addresses'
+  multinet resolve --server 127.0.0.1:5353 --watch infer.vision.svc.multinet.cluster.local
 
-Exit status: 0 if there are endpoints; 1 if there are none, or DNS fails; 2 if the command line or
-resolv.conf cannot be used.";
+Exit status: 0 if there are endpoints; 1 if there are none, or DNS fails; 2 if the command line or resolv.conf cannot \
+be used.";
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,8 +3,9 @@
 //! The sender says with each frame below which sequence nothing will come again, and keeps within [`WINDOW`] of that. So two
 //! bytes for each sequence between the two are all there is to remember, 128 KiB at most.
 //!
-//! What our code makes of a frame has to be told by the connection that brought it last: that is the one that the sender waits
-//! for, and if it breaks, the frame comes again.
+//! What our code makes of a frame has to be told by the connection that the sender waits for: if that breaks, the frame comes
+//! again; if another breaks, nobody learns of it. It is one of those that brought the frame, not always the last of them, as an old
+//! connection may be slow.
 
 use std::collections::VecDeque;
 
@@ -22,8 +23,10 @@ pub(crate) struct Seen {
 enum Fate {
     /// It has not come, or our code did not want it.
     Unknown,
-    /// Our code has it, or is about to. Which lane brought it last; there are fewer than 256.
+    /// Our code has it, or is about to. Which lane brought it; there are fewer than 256.
     Taken(u8),
+    /// The same; several lanes brought it.
+    TakenOften,
     Acknowledged,
 }
 
@@ -38,10 +41,19 @@ pub(crate) enum Arrival {
     Acknowledge,
 }
 
+/// Who tells the sender what our code has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Teller {
+    /// The latest connection of this lane.
+    Lane(u16),
+    /// The latest connections of all lanes.
+    All,
+}
+
 impl Seen {
     /// A frame has come by a lane, and its sender's floor with it.
     pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
-        let taken = Fate::Taken(lane as u8);
+        let by_lane = Fate::Taken(lane as u8);
         self.raise(floor);
         let Some(fate) = self.fate(sequence) else {
             // Below the floor: a straggler of a connection that has since been given up.
@@ -49,38 +61,27 @@ impl Seen {
         };
         match *fate {
             Fate::Unknown => {
-                *fate = taken;
+                *fate = by_lane;
                 Arrival::Deliver
             }
-            Fate::Taken(_) => {
-                *fate = taken;
+            before @ (Fate::Taken(_) | Fate::TakenOften) => {
+                *fate = if before == by_lane { by_lane } else { Fate::TakenOften };
                 Arrival::Drop
             }
             Fate::Acknowledged => Arrival::Acknowledge,
         }
     }
 
-    /// Our code has acknowledged a frame, or did not want it, so that it may come again. The lane whose latest connection has
-    /// to tell it; `None`: nobody waits for it.
-    pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<u16> {
+    /// Our code has acknowledged a frame, or did not want it, so that it may come again. `None`: nobody waits to be told.
+    pub(crate) fn decided(&mut self, sequence: u64, is_acknowledged: bool) -> Option<Teller> {
         let place = self.fate(sequence)?;
-        let Fate::Taken(lane) = *place else { return None };
+        let teller = match *place {
+            Fate::Taken(lane) => Teller::Lane(lane.into()),
+            Fate::TakenOften => Teller::All,
+            Fate::Unknown | Fate::Acknowledged => return None,
+        };
         *place = if is_acknowledged { Fate::Acknowledged } else { Fate::Unknown };
-        Some(lane.into())
-    }
-
-    // The following three are for senders with one lane only.
-
-    pub(crate) fn arrived(&mut self, sequence: u64, floor: u64) -> Arrival {
-        self.arrived_by(0, sequence, floor)
-    }
-
-    pub(crate) fn acknowledged(&mut self, sequence: u64) {
-        self.decided(sequence, true);
-    }
-
-    pub(crate) fn rejected(&mut self, sequence: u64) {
-        self.decided(sequence, false);
+        Some(teller)
     }
 
     /// The place of a sequence, `None` below the floor and, which [`crate::wire`] lets nobody ask for, beyond the window.
@@ -115,19 +116,19 @@ mod tests {
         let mut seen = Seen::default();
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Drop);
-        assert_eq!(seen.decided(5, false), Some(0));
+        assert_eq!(seen.decided(5, false), Some(Teller::Lane(0)));
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
-        assert_eq!(seen.decided(5, true), Some(0));
+        assert_eq!(seen.decided(5, true), Some(Teller::Lane(0)));
         assert_eq!(seen.arrived_by(0, 5, 2), Arrival::Acknowledge);
         assert_eq!(seen.arrived_by(0, 3, 6), Arrival::Acknowledge);
     }
 
     #[test]
-    fn the_lane_that_brought_it_last_is_told() {
+    fn whoever_brought_it_tells() {
         let mut seen = Seen::default();
         assert_eq!(seen.arrived_by(0, 5, 1), Arrival::Deliver);
         assert_eq!(seen.arrived_by(3, 5, 1), Arrival::Drop);
-        assert_eq!(seen.decided(5, true), Some(3));
+        assert_eq!(seen.decided(5, true), Some(Teller::All));
         // Once is enough, and nobody waits for what is below the floor or has never come.
         assert_eq!((seen.decided(5, true), seen.decided(5, false)), (None, None));
         assert_eq!(seen.arrived_by(1, 6, 1), Arrival::Deliver);
@@ -163,17 +164,22 @@ mod tests {
                     0 => {
                         let expected = match model.get(&sequence) {
                             None | Some(Fate::Unknown) => Arrival::Deliver,
-                            Some(Fate::Taken(_)) => Arrival::Drop,
+                            Some(Fate::Taken(_) | Fate::TakenOften) => Arrival::Drop,
                             Some(Fate::Acknowledged) => Arrival::Acknowledge,
                         };
                         prop_assert_eq!(seen.arrived_by(lane, sequence, floor), expected);
-                        if expected != Arrival::Acknowledge {
-                            model.insert(sequence, Fate::Taken(lane as u8));
+                        let taken = Fate::Taken(lane as u8);
+                        let is_again = model.get(&sequence).is_some_and(|&before| before != taken);
+                        match expected {
+                            Arrival::Deliver => drop(model.insert(sequence, taken)),
+                            Arrival::Drop if is_again => drop(model.insert(sequence, Fate::TakenOften)),
+                            Arrival::Drop | Arrival::Acknowledge => {}
                         }
                     }
                     1 | 2 => {
                         let told = match model.get(&sequence) {
-                            Some(&Fate::Taken(lane)) => Some(u16::from(lane)),
+                            Some(&Fate::Taken(lane)) => Some(Teller::Lane(lane.into())),
+                            Some(Fate::TakenOften) => Some(Teller::All),
                             _ => None,
                         };
                         let (answer, fate) = match step {

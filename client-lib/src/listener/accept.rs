@@ -16,7 +16,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
 use super::control::{Connection, SessionState};
-use super::notices::{Kind, Leave};
+use super::notices::Kind;
 use super::receive::{Ended, receive};
 use super::slots::Slots;
 use crate::handshake::{
@@ -24,7 +24,7 @@ use crate::handshake::{
     TransportKind, VERSION, encode,
 };
 use crate::peers::close;
-use crate::stream::{Inlet, Outlet, Stream, stay_on, tune};
+use crate::stream::{Inlet, Outlet, Source as _, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
 use crate::wire::CloseCode;
 
@@ -108,14 +108,14 @@ pub(super) async fn accept(
                 }
                 None => {
                     shared.counts.refused();
-                    if let Some(Leave { left_out }) = shared.may_say(Kind::Crowd) {
-                        warn!(%address, left_out, "turned away: too many are in their handshake");
+                    if shared.may_say(Kind::Crowd) {
+                        warn!(%address, "turned away: too many are in their handshake");
                     }
                 }
             },
             Err(error) => {
-                if let Some(Leave { left_out }) = shared.may_say(Kind::Exhausted) {
-                    warn!(left_out, "cannot accept connections: {error}; trying again");
+                if shared.may_say(Kind::Exhausted) {
+                    warn!("cannot accept connections: {error}; trying again");
                 }
                 sleep(EXHAUSTED).await;
             }
@@ -185,16 +185,16 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
         Ok(admitted) => admitted,
         Err(turned) => {
             shared.counts.refused();
-            return match turned.kind().map(|kind| shared.may_say(kind)) {
-                Some(Some(Leave { left_out })) => warn!(left_out, "{turned}"),
-                Some(None) => {}
+            return match turned.kind() {
+                Some(kind) if shared.may_say(kind) => warn!("{turned}"),
+                Some(_) => {}
                 None => debug!("{turned}"),
             };
         }
     };
     let (id, lane, epoch) = (hello.session, hello.lane, hello.epoch);
-    if let Some(Leave { left_out }) = shared.may_say(Kind::Connected) {
-        info!(left_out, name = %hello.from, lane, epoch, slots = slots.count(), "connected");
+    if shared.may_say(Kind::Connected) {
+        info!(name = %hello.from, lane, epoch, slots = slots.count(), "connected");
     }
     let (reader, writer) = stream.split();
     let connection = Connection::new(
@@ -218,15 +218,18 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     };
     if let Some(code) = code {
         // The other side learns of the end in any case; this only says why.
-        let _ = timeout(GOODBYE, connection.outlet().finish(close(code, ended.to_string()))).await;
+        // What our code has taken and acknowledged until now is said before, or the sender would count it as lost, or send it again.
+        let rest = std::iter::from_fn(|| connection.next());
+        let last = rest.chain([close(code, ended.to_string())]);
+        let _ = timeout(GOODBYE, connection.outlet().finish(last)).await;
     }
     // Our code may have frames of it, and with them the connection, for long.
     connection.outlet().hang_up().await;
     let kind = if ended.is_violation() { Kind::Protocol } else { Kind::Ended };
     match shared.may_say(kind) {
-        Some(Leave { left_out }) if ended.is_violation() => warn!(left_out, "{ended}"),
-        Some(Leave { left_out }) => info!(left_out, "{ended}"),
-        None => {}
+        true if ended.is_violation() => warn!("{ended}"),
+        true => info!("{ended}"),
+        false => {}
     }
 }
 
@@ -303,7 +306,7 @@ struct Decision {
 }
 
 /// Whether a sender is let in.
-fn decide(shared: &Arc<Shared>, hello: Hello) -> Result<Decision, Refusal> {
+fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<Decision, Refusal> {
     let config = &shared.config;
     let me = &config.identity;
     if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
@@ -327,11 +330,15 @@ fn decide(shared: &Arc<Shared>, hello: Hello) -> Result<Decision, Refusal> {
         let message = "this listener has TCP only: allow the fall-back to it".to_owned();
         return Err(Refusal::new(RefusalCode::Transport, message));
     }
-    let slots = shared.memory.grant(config.limits.slots)?;
     let now = tokio::time::Instant::now().into_std();
-    let state = shared.sessions().admit(now, hello.session, hello.lane, hello.epoch)?;
+    let lane = (hello.peer, hello.lane);
+    let (state, place) = shared.sessions().admit(now, hello.session, lane, hello.epoch)?;
+    // From here on, a lane is what this listener knows it as.
+    hello.lane = place;
     state.admitted.notify_waiters();
     let membership = Membership { shared: Arc::clone(shared), id: hello.session, state };
+    // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
+    let slots = shared.memory.grant(config.limits.slots)?;
     let accept = Accept {
         uid: me.uid.clone(),
         name: me.name.clone(),
@@ -348,11 +355,7 @@ fn is_end_of_label(rest: &str) -> bool {
 }
 
 /// Completes when a later connection of the same lane has been let in: this one is half-open.
-async fn superseded(
-    shared: &Shared,
-    connection: &Connection,
-    (id, lane, epoch): (SessionId, u16, u64),
-) {
+async fn superseded(shared: &Shared, connection: &Connection, (id, lane, epoch): (SessionId, u16, u64)) {
     loop {
         let mut admitted = std::pin::pin!(connection.session_state().admitted.notified());
         admitted.as_mut().enable();

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::Acknowledge;
 use super::slots::Slots;
 use crate::handshake::{Delivery, Hello};
-use crate::inbound::{Arrival, Seen};
+use crate::inbound::{Arrival, Seen, Teller};
 use crate::stream::{Body, Message, Outlet, SHORT, Source};
 use crate::wire::{Control, Data, Header};
 
@@ -133,7 +133,7 @@ impl Connection {
             Delivery::AtMostOnce => Arrival::Deliver,
             Delivery::AtLeastOnce => {
                 lock(&self.session.seen).arrived_by(self.hello.lane, data.sequence, data.floor)
-            },
+            }
         }
     }
 
@@ -160,17 +160,27 @@ impl Connection {
         });
     }
 
-    /// Our code has acknowledged a frame, or did not want it. The connection that brought it last says so, or the one that has taken
-    /// its place.
+    /// Our code has acknowledged a frame, or did not want it. The connections that brought it say so, or those that have taken their
+    /// places.
     pub(super) fn settle(self: &Arc<Self>, sequence: u64, is_acknowledged: bool) {
-        let Some(lane) = lock(&self.session.seen).decided(sequence, is_acknowledged) else { return };
-        let latest = lock(&self.session.latest).get(&lane).and_then(|(_, latest)| latest.upgrade());
-        // If there is none, the sender will ask by sending it again.
-        let Some(latest) = latest else { return };
-        latest.say(|to_say| {
+        let Some(teller) = lock(&self.session.seen).decided(sequence, is_acknowledged) else { return };
+        let tell = |to_say: &mut ToSay| {
             let ids = if is_acknowledged { &mut to_say.acked } else { &mut to_say.rejected };
             ids.push(sequence);
-        });
+        };
+        // If there is none, the sender will ask by sending it again.
+        match teller {
+            Teller::Lane(lane) => {
+                let latest = lock(&self.session.latest).get(&lane).and_then(|(_, latest)| latest.upgrade());
+                latest.iter().for_each(|latest| latest.say(tell));
+            }
+            Teller::All => {
+                let latest = lock(&self.session.latest);
+                let all: Vec<_> = latest.values().filter_map(|(_, latest)| latest.upgrade()).collect();
+                drop(latest);
+                all.iter().for_each(|latest| latest.say(tell));
+            }
+        }
     }
 
     fn say(self: &Arc<Self>, change: impl FnOnce(&mut ToSay)) {

@@ -1,8 +1,13 @@
-//! Log lines that strangers can cause: some of each kind in a second, and how many were left out.
+//! Log lines that strangers can cause: some of each kind in a second, and a count of the others.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use crate::handshake::RefusalCode;
 
@@ -31,7 +36,11 @@ pub(super) enum Kind {
 
 /// What has been written of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Mutex<HashMap<Kind, Lines>>);
+pub(super) struct Notices {
+    kinds: Mutex<HashMap<Kind, Lines>>,
+    /// A line has been left out.
+    wake: Notify,
+}
 
 #[derive(Debug)]
 struct Lines {
@@ -40,29 +49,62 @@ struct Lines {
     left_out: u64,
 }
 
-/// A line may be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leave {
-    /// How many were left out before it, if any.
-    pub(super) left_out: Option<u64>,
-}
-
 impl Notices {
     /// Whether a line of this kind may be written now; else it is counted.
-    pub(super) fn may(&self, kind: Kind, now: Instant) -> Option<Leave> {
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn may(&self, kind: Kind) -> bool {
+        let now = Instant::now();
+        let mut kinds = self.kinds();
         let lines = kinds.entry(kind).or_insert(Lines { since: now, written: 0, left_out: 0 });
-        if now.saturating_duration_since(lines.since) >= WINDOW {
+        if now - lines.since >= WINDOW {
             (lines.since, lines.written) = (now, 0);
         }
         let most = if matches!(kind, Kind::Connected | Kind::Ended) { ORDINARY_LINES } else { LINES };
         if lines.written >= most {
             lines.left_out += 1;
-            return None;
+            self.wake.notify_one();
+            return false;
         }
         lines.written += 1;
-        let left_out = std::mem::take(&mut lines.left_out);
-        Some(Leave { left_out: (left_out > 0).then_some(left_out) })
+        true
+    }
+
+    /// Says how many have been left out, for ever.
+    pub(super) async fn run(&self) {
+        loop {
+            self.wake.notified().await;
+            sleep(WINDOW).await;
+            for (kind, count) in self.left_out() {
+                warn!(left_out = count, "more lines like those on senders that {kind}");
+            }
+        }
+    }
+
+    /// How many lines of each kind have been left out since this was asked last.
+    fn left_out(&self) -> Vec<(Kind, u64)> {
+        let mut kinds = self.kinds();
+        let counts = kinds.iter_mut().map(|(&kind, lines)| (kind, std::mem::take(&mut lines.left_out)));
+        counts.filter(|&(_, count)| count > 0).collect()
+    }
+
+    /// No code panics while it holds the lock.
+    fn kinds(&self) -> MutexGuard<'_, HashMap<Kind, Lines>> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Ended => f.write_str("have gone"),
+            Self::Protocol => f.write_str("broke the protocol"),
+            Self::Refused(code) => write!(f, "were refused ({code:?})"),
+            Self::Unreadable => f.write_str("are no peers of multinet"),
+            Self::Tls => f.write_str("failed at TLS"),
+            Self::Slow => f.write_str("took too long for their handshake"),
+            Self::Crowd => f.write_str("came while too many were in their handshake"),
+            Self::Exhausted => f.write_str("could not be accepted"),
+        }
     }
 }
 
@@ -70,19 +112,18 @@ impl Notices {
 mod tests {
     use super::*;
 
-    #[test]
-    fn some_lines_a_second_and_a_count_of_the_others() {
-        let (notices, start) = (Notices::default(), Instant::now());
-        let at = |kind, milliseconds| notices.may(kind, start + Duration::from_millis(milliseconds));
-        let plain = Some(Leave { left_out: None });
-        for _ in 0..LINES {
-            assert_eq!(at(Kind::Slow, 0), plain);
-        }
-        for _ in 0..1000 {
-            assert_eq!(at(Kind::Slow, 999), None);
-        }
-        assert_eq!(at(Kind::Tls, 999), plain);
-        assert_eq!(at(Kind::Slow, 1000), Some(Leave { left_out: Some(1000) }));
-        assert_eq!(at(Kind::Slow, 1000), plain);
+    #[tokio::test(start_paused = true)]
+    async fn some_lines_a_second_and_a_count_of_the_others() {
+        let notices = Notices::default();
+        let written = |kind, count: u32| (0..count).filter(|_| notices.may(kind)).count();
+        assert_eq!(written(Kind::Slow, 1000), 4);
+        assert_eq!(written(Kind::Connected, 1000), 64);
+        assert_eq!(written(Kind::Tls, 3), 3);
+        let mut left_out = notices.left_out();
+        left_out.sort_by_key(|&(_, count)| count);
+        assert_eq!(left_out, [(Kind::Connected, 936), (Kind::Slow, 996)]);
+        assert!(notices.left_out().is_empty());
+        sleep(WINDOW).await;
+        assert_eq!(written(Kind::Slow, 1000), 4);
     }
 }

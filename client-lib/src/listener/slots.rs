@@ -88,7 +88,8 @@ impl Slots {
         };
         // It only ever grows: what a frame leaves in it is overwritten by the next, not zeroed.
         if slot.len() < length {
-            slot.resize(length, 0);
+            // New memory of the kernel's is zero already; to make the old longer would be to write all of it first.
+            slot = vec![0; length];
         }
         Some(slot)
     }

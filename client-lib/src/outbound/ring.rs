@@ -25,9 +25,14 @@ pub(crate) struct Entry<F> {
 }
 
 impl<F> Entry<F> {
-    /// Whether a connection may speak of it.
-    pub(crate) fn is_known_to(&self, link: LinkId) -> bool {
-        (self.on == Some(link) && self.is_handed) || self.had == Some(link.peer)
+    /// Whether a peer has been handed it by the connection that it is on.
+    pub(crate) fn is_with(&self, peer: PeerId) -> bool {
+        self.is_handed && self.on.is_some_and(|on| on.peer == peer)
+    }
+
+    /// Whether a peer may have acknowledged it.
+    pub(crate) fn is_known_to(&self, peer: PeerId) -> bool {
+        self.is_with(peer) || self.had == Some(peer)
     }
 
     /// Takes it away from its connection.

@@ -148,6 +148,7 @@ impl Dialer {
             from_uid: self.identity.uid.clone(),
             session: self.session,
             epoch: link.epoch,
+            peer: link.peer.0,
             lane: link.lane,
             delivery: self.delivery,
             transports: vec![TransportKind::Tcp],
@@ -194,7 +195,9 @@ async fn exchange(
     };
     // Whoever refuses us by TLS has said why before it closed; that is better to know than that a write failed.
     let preamble = match (written, preamble(stream).await) {
-        (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => return Err(error.into()),
+        (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => {
+            return Err(error.into());
+        }
         (_, read) => read?,
     };
     // Whatever the version, a refusal can be read, and an acceptance names what the listener has chosen.
@@ -204,9 +207,7 @@ async fn exchange(
     Ok(Answer::decode(&body)?)
 }
 
-async fn preamble(
-    stream: &mut (impl tokio::io::AsyncRead + Unpin),
-) -> Result<[u8; PREAMBLE], ExchangeError> {
+async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u8; PREAMBLE], ExchangeError> {
     let mut preamble = [0; PREAMBLE];
     let mut length = 0;
     while length < PREAMBLE {

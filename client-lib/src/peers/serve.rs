@@ -82,9 +82,14 @@ async fn converse(link: &Arc<Link>, stream: Stream, slots: u32, frame_size: u32)
         state.outbound.up(now, link.id, slots, frame_size as usize);
     }
     link.shared.changed();
+    let mut listening = std::pin::pin!(listen(link, Inlet::new(reader)));
     let ended = tokio::select! {
-        ended = listen(link, Inlet::new(reader)) => ended,
-        error = outlet.run(&**link) => error.into(),
+        ended = &mut listening => ended,
+        // What the receiver said before it went is here already: frames that it has taken are not lost.
+        error = outlet.run(&**link) => match timeout(GOODBYE, listening).await {
+            Ok(said @ Ended::Said(_)) => said,
+            _ => error.into(),
+        },
         () = link.end.cancelled() => Ended::NotNeeded,
     };
     let (code, text) = match &ended {
@@ -93,7 +98,7 @@ async fn converse(link: &Arc<Link>, stream: Stream, slots: u32, frame_size: u32)
         Ended::Io(_) | Ended::Closed | Ended::Said(_) => return ended,
     };
     // The other side learns of the end in any case; this only says why.
-    let _ = timeout(GOODBYE, outlet.finish(close(code, text))).await;
+    let _ = timeout(GOODBYE, outlet.finish([close(code, text)])).await;
     ended
 }
 

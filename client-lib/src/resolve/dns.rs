@@ -255,7 +255,7 @@ fn record_type(kind: Kind) -> RecordType {
 
 /// What a message without an error says to a question. Whether its records are the owner's or those of an alias
 /// that the server has followed makes no difference.
-fn answer(message: &Message, kind: Kind) -> Answer {
+pub(super) fn answer(message: &Message, kind: Kind) -> Answer {
     let mut reply = Reply::default();
     let mut ttl = MAX_TTL;
     let mut is_found = false;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use socket2::SockRef;
@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
 
 use super::Writer;
+use super::baton::Baton;
 use crate::buffer::Buffer;
 use crate::frame::Frame;
 use crate::wire::HEADER;
@@ -55,7 +56,7 @@ pub(crate) struct Outlet {
     /// `None` with TLS, where only the task writes.
     plain: Option<tokio::net::tcp::OwnedWriteHalf>,
     tls: tokio::sync::Mutex<Secured>,
-    state: Mutex<State>,
+    state: Baton<State>,
     /// The task has something to do.
     wake: Notify,
 }
@@ -90,7 +91,7 @@ impl Outlet {
             tls @ Writer::Tls(_) => (None, Some(tls)),
         };
         let tls = tokio::sync::Mutex::new(Secured { writer: tls, is_within: false });
-        Self { plain, tls, state: Mutex::default(), wake: Notify::new() }
+        Self { plain, tls, state: Baton::new(State::default()), wake: Notify::new() }
     }
 
     /// Writes what there is, without waiting; the task goes on with the rest.
@@ -98,33 +99,19 @@ impl Outlet {
         let Some(writer) = &self.plain else {
             return self.wake.notify_one();
         };
-        loop {
-            // Whoever has the lock looks once more for work after giving it back.
-            let mut state = match self.state.try_lock() {
-                Ok(state) => state,
-                Err(TryLockError::WouldBlock) => return,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            };
+        let write = |state: &mut State| {
             if state.error.is_some() || state.is_finished {
-                return;
+                return ControlFlow::Break(());
             }
             match state.write(source, |pieces| writer.try_write_vectored(pieces)) {
-                Progress::Drained => {}
-                Progress::Blocked => {
-                    drop(state);
-                    return self.wake.notify_one();
-                }
-                Progress::Failed(error) => {
-                    state.error = Some(error);
-                    drop(state);
-                    return self.wake.notify_one();
-                }
+                Progress::Drained => return ControlFlow::Continue(()),
+                Progress::Blocked => {}
+                Progress::Failed(error) => state.error = Some(error),
             }
-            drop(state);
-            if !source.has_work() {
-                return;
-            }
-        }
+            self.wake.notify_one();
+            ControlFlow::Break(())
+        };
+        self.state.pass(write, || source.has_work());
     }
 
     /// The task's part: writes what could not be written at once. Ends with an error only.
@@ -132,7 +119,7 @@ impl Outlet {
         match &self.plain {
             Some(writer) => loop {
                 self.wake.notified().await;
-                if let Some(error) = self.state().error.take() {
+                if let Some(error) = self.state.tools().error.take() {
                     return error;
                 }
                 if let Err(error) = writer.writable().await {
@@ -147,15 +134,15 @@ impl Outlet {
         }
     }
 
-    /// Writes the rest, and a last message; then nothing more.
-    pub(crate) async fn finish(&self, last: Message) -> io::Result<()> {
+    /// Writes the rest, and the last messages; then nothing more.
+    pub(crate) async fn finish(&self, last: impl IntoIterator<Item = Message>) -> io::Result<()> {
         let rest = {
-            let mut state = self.state();
+            let mut state = self.state.tools();
             // Whoever kicks from now on must not write between what is left.
             state.is_finished = true;
             let offset = std::mem::take(&mut state.offset);
             let mut bytes = Vec::new();
-            state.batch.push_back(last);
+            state.batch.extend(last);
             for message in state.batch.drain(..) {
                 message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
             }
@@ -208,11 +195,6 @@ impl Outlet {
             writer.flush().await?;
             self.wake.notified().await;
         }
-    }
-
-    /// No code panics while it holds the lock.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,4 +7,6 @@ mod delivery;
 mod hostile;
 mod log;
 mod raw;
+mod names;
 mod rig;
+mod secure;

@@ -61,12 +61,7 @@ pub(crate) fn control(freed: u64, taken: u64, acked: &[u64], rejected: &[u64]) -
     let count = |ids: &[u64]| u16::try_from(ids.len()).unwrap().to_be_bytes();
     let header = header(
         CONTROL,
-        &[
-            (2, &count(acked)),
-            (4, &count(rejected)),
-            (16, &freed.to_be_bytes()),
-            (24, &taken.to_be_bytes()),
-        ],
+        &[(2, &count(acked)), (4, &count(rejected)), (16, &freed.to_be_bytes()), (24, &taken.to_be_bytes())],
     );
     let ids = acked.iter().chain(rejected).flat_map(|id| id.to_be_bytes());
     header.into_iter().chain(ids).collect()

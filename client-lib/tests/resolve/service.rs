@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use hickory_resolver::proto::rr::RecordType;
+use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use multinet_client::{Endpoint, ResolveError};
 
 use crate::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
@@ -179,5 +180,28 @@ async fn thousands_of_endpoints_are_asked_for_a_few_at_a_time() {
     assert!(
         over_tcp.iter().all(|asked| asked.kind == RecordType::SRV) && over_tcp.len() == 1,
         "{over_tcp:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_star_is_every_named_port() {
+    let server = two_endpoints().await;
+    let error = server.resolver().resolve(SERVICE, "*").await.unwrap_err();
+    assert!(matches!(error, ResolveError::NoSuchPort { .. }), "{error}");
+    {
+        let mut zone = server.zone();
+        for (host, port) in [("h0", 18515), ("h0", 9000), ("h1", 18515)] {
+            let target = Name::from_ascii(format!("{host}.{FULL_NAME}.")).unwrap();
+            zone.add(FULL_NAME, RData::SRV(SRV::new(0, 1, port, target)));
+        }
+    }
+    let found = server.resolver().resolve(SERVICE, "*").await.unwrap();
+    assert_eq!(
+        summary(&found.endpoints),
+        [
+            "h0:9000 (pod infer-0): 10.0.0.1 10.1.0.1",
+            "h0:18515 (pod infer-0): 10.0.0.1 10.1.0.1",
+            "h1:18515: 10.0.0.2 fd00::2",
+        ]
     );
 }

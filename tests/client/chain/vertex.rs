@@ -93,7 +93,7 @@ impl Sink {
         frames(&self.process)
     }
 
-    /// What it has had so far. `since` is what its interfaces had carried before.
+    /// What it has had so far.
     pub(super) fn record(&self) -> Result<Record> {
         let frames = Frame::all(&self.process.log())?;
         let [default_network, second_network] = carried(&self.pod)?;
@@ -167,6 +167,12 @@ impl Source {
         ensure!(log.lines().any(|line| line.starts_with("done ")), "{} has not said all\n{log}", self.name);
         Status::last(&log)
     }
+}
+
+/// `resolve_watch` in a sender's pod, which asks on its own.
+pub(super) fn watch(stage: &Stage, source: &Source) -> Result<Process> {
+    let mut command = source.pod.command(workspace_example("resolve_watch")?);
+    Process::spawn(command.arg(stage.service()), &source.folder.path().join("resolve_watch"))
 }
 
 async fn run(

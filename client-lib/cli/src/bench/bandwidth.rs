@@ -59,7 +59,13 @@ struct Run<'p> {
 
 impl<'p> Run<'p> {
     fn new(peers: &'p PeerSet, notes_times: bool) -> Self {
-        Self { peers, before: peers.statistics(), start: Instant::now(), notes_times, times: Times::default() }
+        Self {
+            peers,
+            before: peers.statistics(),
+            start: Instant::now(),
+            notes_times,
+            times: Times::default(),
+        }
     }
 
     fn post(&mut self) {

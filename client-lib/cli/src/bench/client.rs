@@ -39,8 +39,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
             let connections = u64::from(args.connections) * peers.statistics().connected as u64;
             let depth = args.tx_depth.saturating_mul(connections);
             for message in messages {
-                let figures =
-                    bandwidth::measure(&peers, message, args.extent(), connections, depth).await?;
+                let figures = bandwidth::measure(&peers, message, args.extent(), connections, depth).await?;
                 report.bandwidth(figures, unit)?;
             }
         }

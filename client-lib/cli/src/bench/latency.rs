@@ -49,16 +49,14 @@ impl Hello {
 
 impl<'p> PingPong<'p> {
     /// Has the first connected server connect back.
-    pub(super) async fn begin(
-        peers: &'p PeerSet,
-        args: &ClientArgs,
-        memory: &Bytes,
-    ) -> anyhow::Result<Self> {
+    pub(super) async fn begin(peers: &'p PeerSet, args: &ClientArgs, memory: &Bytes) -> anyhow::Result<Self> {
         let status = peers.status().into_iter().find(|status| status.is_connected);
         let endpoint = status.context("the server has gone")?.endpoint;
         let peer = peers.peers().into_iter().find(|peer| *peer.endpoint() == *endpoint);
         let peer = peer.context("the server has gone")?;
-        let wanted = |alias: &Option<String>| args.connect.network.network.is_none() || args.connect.network.network == *alias;
+        let wanted = |alias: &Option<String>| {
+            args.connect.network.network.is_none() || args.connect.network.network == *alias
+        };
         let address = endpoint.addresses.iter().find(|address| wanted(&address.network));
         let address = address.context("the server has no address on that network")?;
         let source = nic::route_to(address.ip)?.source;

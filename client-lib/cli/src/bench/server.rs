@@ -9,6 +9,7 @@ use bytes::Bytes;
 use multinet_client::{Connector, Frame, Listener, PeerSet, Received};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::interval;
 use tracing::{info, warn};
 
@@ -86,10 +87,24 @@ impl Server {
 struct Echoes {
     connector: Connector,
     memory: Bytes,
-    to: HashMap<u128, PeerSet>,
+    to: HashMap<u128, Echo>,
     /// Those that are being connected, by way of their tasks.
     connected: mpsc::Sender<(u128, PeerSet)>,
     ready: mpsc::Receiver<(u128, PeerSet)>,
+}
+
+/// The way back to one client.
+struct Echo {
+    peers: PeerSet,
+    late: Option<JoinHandle<()>>,
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        if let Some(late) = &self.late {
+            late.abort();
+        }
+    }
 }
 
 impl Echoes {
@@ -127,18 +142,24 @@ impl Echoes {
     }
 
     fn begin(&mut self, session: u128, peers: PeerSet) {
-        self.to.insert(session, peers);
+        self.to.insert(session, Echo { peers, late: None });
         // The answer to the first message, which had no payload.
         self.echo(session, 0);
     }
 
-    fn echo(&self, session: u128, length: usize) {
-        let Some(peers) = self.to.get(&session) else { return };
-        // A client that has no room left does not wait for its echoes, and need not get them.
-        let _ = peers.try_send(Frame::new(self.memory.slice(..length.min(self.memory.len()))));
+    fn echo(&mut self, session: u128, length: usize) {
+        let Some(echo) = self.to.get_mut(&session) else { return };
+        let frame = Frame::new(self.memory.slice(..length.min(self.memory.len())));
+        let Err((frame, _)) = echo.peers.try_send(frame) else { return };
+        // The client has not told of its free room yet. Nobody waits here for it; and a client that has one message under way
+        // has one echo that is late.
+        if echo.late.as_ref().is_none_or(JoinHandle::is_finished) {
+            let peers = echo.peers.clone();
+            echo.late = Some(tokio::spawn(async move { drop(peers.send(frame).await) }));
+        }
     }
 
     fn sweep(&mut self) {
-        self.to.retain(|_, peers| peers.statistics().connected > 0);
+        self.to.retain(|_, echo| echo.peers.statistics().connected > 0);
     }
 }

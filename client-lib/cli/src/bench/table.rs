@@ -46,9 +46,11 @@ impl Test {
                 let unit = unit.name();
                 format!(" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]\n")
             }
-            Self::Latency => " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+            Self::Latency => {
+                " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
                               t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n"
-                .to_owned(),
+                    .to_owned()
+            }
         }
     }
 }
@@ -119,8 +121,16 @@ mod tests {
         let header = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n";
         assert_eq!(Test::Bandwidth(Unit::Mebibytes).header(), header);
         let cases = [
-            (FIGURES, Unit::Mebibytes, " 65536      5000             3337.86            3099.44\t\t     0.049591\n"),
-            (FIGURES, Unit::Gigabits, " 65536      5000             28.00              26.00  \t\t     0.049591\n"),
+            (
+                FIGURES,
+                Unit::Mebibytes,
+                " 65536      5000             3337.86            3099.44\t\t     0.049591\n",
+            ),
+            (
+                FIGURES,
+                Unit::Gigabits,
+                " 65536      5000             28.00              26.00  \t\t     0.049591\n",
+            ),
             (
                 Bandwidth { bytes: 2, peak: 1.25e6, average: 1e6, rate: 5e5, ..FIGURES },
                 Unit::Gigabits,

@@ -27,7 +27,9 @@ impl Target {
         let (host, inside) = match (name.parse::<SocketAddr>(), name.rsplit_once(':')) {
             (Ok(address), _) => (address.ip().to_string(), Some(address.port().to_string())),
             // An IPv6 address has colons of its own.
-            (Err(_), Some((host, port))) if name.parse::<IpAddr>().is_err() => (host.to_owned(), Some(port.to_owned())),
+            (Err(_), Some((host, port))) if name.parse::<IpAddr>().is_err() => {
+                (host.to_owned(), Some(port.to_owned()))
+            }
             (Err(_), _) => (name.to_owned(), None),
         };
         let port = match (inside, port) {
@@ -45,7 +47,10 @@ impl Target {
     /// If DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
         let mut args = args.clone();
-        if self.name.parse::<IpAddr>().is_ok() && args.dns.servers.is_empty() && args.dns.resolv_conf.is_none() {
+        if self.name.parse::<IpAddr>().is_ok()
+            && args.dns.servers.is_empty()
+            && args.dns.resolv_conf.is_none()
+        {
             args.dns.servers.push(SocketAddr::from(([127, 0, 0, 1], 53)));
         }
         args.connector()
@@ -93,7 +98,10 @@ mod tests {
             assert_eq!((target.name.as_str(), target.port.as_str()), (name, expected), "{text}");
         }
         for two in ["host:7", "10.0.0.1:9", "[fd00::1]:9"] {
-            assert!(Target::parse(two, Some("8")).unwrap_err().to_string().starts_with("two ports for"), "{two}");
+            assert!(
+                Target::parse(two, Some("8")).unwrap_err().to_string().starts_with("two ports for"),
+                "{two}"
+            );
         }
         assert_eq!(Target::parse("fd00::1", None).unwrap().display(), "[fd00::1]:18515");
     }

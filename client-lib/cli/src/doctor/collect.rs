@@ -67,10 +67,11 @@ async fn zone_at(resolver: &Resolver, name: &str) -> Says {
     };
     // A server that is asked directly refuses whatever is not below its zone.
     let may_be_short = error.is_negative() || matches!(error, ResolveError::Refused { .. });
-    if may_be_short && name == SERVICES {
-        if let Ok(zone) = find(resolver, SERVICES_IN_FULL).await {
-            return Says::FullNameOnly(zone);
-        }
+    if may_be_short
+        && name == SERVICES
+        && let Ok(zone) = find(resolver, SERVICES_IN_FULL).await
+    {
+        return Says::FullNameOnly(zone);
     }
     match error {
         error if error.is_negative() => Says::NoZone,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc as channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use multinet_client::{Listener, Received};
@@ -39,7 +39,11 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
         match outcome {
             Outcome::Done { summary, took } => {
                 let line = summary.line("received", took);
-                if is_stdout { tell(line.trim_end()) } else { print(&line)? }
+                if is_stdout {
+                    tell(line.trim_end());
+                } else {
+                    print(&line)?;
+                }
                 if !args.keep {
                     goodbye(&listener).await;
                     return Ok(ExitCode::SUCCESS);
@@ -64,12 +68,18 @@ fn start(
     let mut taker = Taker::new(args.output.clone(), Duration::from_secs(args.wait));
     let keep = args.keep;
     std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
+        let mut looked = Instant::now();
         loop {
-            let outcome = match frames.recv_timeout(LOOK) {
+            let mut outcome = match frames.recv_timeout(LOOK) {
                 Ok(received) => taker.take(received),
-                Err(channel::RecvTimeoutError::Timeout) => taker.look(listener.statistics().connections > 0),
+                Err(channel::RecvTimeoutError::Timeout) => None,
                 Err(channel::RecvTimeoutError::Disconnected) => return,
             };
+            // Frames of others must not keep it from noticing that one is missing.
+            if outcome.is_none() && looked.elapsed() >= LOOK {
+                outcome = taker.look(listener.statistics().connections > 0);
+                looked = Instant::now();
+            }
             if let Some(outcome) = outcome
                 && (say.send(outcome).is_err() || !keep)
             {

@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn parts_are_written_in_order() {
-        let cases: [(u64, &[(u64, u64)], &str); 9] = [
+        type Parts = &'static [(u64, u64)];
+        let cases: [(u64, Parts, &str); 9] = [
             (0, &[(0, 4), (4, 4), (8, 0)], "0+0 4+0 8+0 = 8"),
             (0, &[(4, 4), (0, 4)], "0+0 4+0 = 8"),
             (0, &[(8, 0), (4, 4), (0, 4)], "0+0 4+0 8+0 = 8"),

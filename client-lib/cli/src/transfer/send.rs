@@ -48,7 +48,9 @@ impl SendArgs {
     fn what(&self) -> anyhow::Result<(Target, PathBuf)> {
         let source = self.file.as_ref().unwrap_or(&self.source);
         match (&self.port, Target::parse(&self.name, None)?) {
-            (Some(path), target) if target.name != self.name && self.source.as_os_str() == "-" && self.file.is_none() => {
+            (Some(path), target)
+                if target.name != self.name && self.source.as_os_str() == "-" && self.file.is_none() =>
+            {
                 Ok((target, path.into()))
             }
             (port, _) => Ok((Target::parse(&self.name, port.as_deref())?, source.clone())),
@@ -137,12 +139,14 @@ mod tests {
             (&["infer", "rdma", "--file", "a.bin"], "infer", "rdma", "a.bin"),
         ];
         for (line, name, port, path) in cases {
-            let line = Line::try_parse_from([&["send"], line].concat()).unwrap_or_else(|error| panic!("{error}"));
+            let line =
+                Line::try_parse_from([&["send"], line].concat()).unwrap_or_else(|error| panic!("{error}"));
             let (target, source) = line.send.what().unwrap();
             assert_eq!((target.name.as_str(), target.port.as_str()), (name, port));
             assert_eq!(source, PathBuf::from(path));
         }
-        let line = Line::try_parse_from(["send", "10.0.0.1:9", "8", "a.bin"]).unwrap_or_else(|error| panic!("{error}"));
+        let line = Line::try_parse_from(["send", "10.0.0.1:9", "8", "a.bin"])
+            .unwrap_or_else(|error| panic!("{error}"));
         assert!(line.send.what().is_err());
     }
 }

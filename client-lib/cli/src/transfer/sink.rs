@@ -20,7 +20,11 @@ pub(super) struct Sink {
 enum To {
     /// Standard output, or what is no regular file, such as a named pipe.
     Stream(Box<dyn io::Write + Send>),
-    File { file: File, part: PathBuf, path: PathBuf },
+    File {
+        file: File,
+        part: PathBuf,
+        path: PathBuf,
+    },
 }
 
 impl Sink {
@@ -60,9 +64,11 @@ impl Sink {
         match &mut self.to {
             // The frame is acknowledged after this, so that it must not stay in a buffer of ours.
             To::Stream(stream) => {
-                stream.write_all(bytes).and_then(|()| stream.flush()).map_err(|error| match error.kind() {
-                    io::ErrorKind::BrokenPipe => PipeClosed.into(),
-                    _ => anyhow::Error::new(error).context("cannot write to standard output"),
+                stream.write_all(bytes).and_then(|()| stream.flush()).map_err(|error| {
+                    match error.kind() {
+                        io::ErrorKind::BrokenPipe => PipeClosed.into(),
+                        _ => anyhow::Error::new(error).context("cannot write to standard output"),
+                    }
                 })?;
             }
             To::File { file, part, .. } => {

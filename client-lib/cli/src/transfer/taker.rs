@@ -171,7 +171,10 @@ impl Transfer {
 
     fn missing(&self) -> anyhow::Error {
         match self.parts.next() {
-            0 => anyhow!("the beginning is missing: {} has sent it to another receiver, which has gone", self.sender),
+            0 => anyhow!(
+                "the beginning is missing: {} has sent it to another receiver, which has gone",
+                self.sender
+            ),
             next => anyhow!("what follows {next} bytes of {} is missing", self.sender),
         }
     }

@@ -85,7 +85,10 @@ fn latency_is_half_the_time_there_and_back() {
         assert_eq!(rows.len(), sizes);
         for row in &rows {
             let [_, iterations, min, max, typical, average, _, most, _] = row[..] else { panic!("{row:?}") };
-            assert!(iterations == 20.0 && 0.0 < min && min <= typical && typical <= max && min <= average, "{row:?}");
+            assert!(
+                iterations == 20.0 && 0.0 < min && min <= typical && typical <= max && min <= average,
+                "{row:?}"
+            );
             assert!(most <= max, "{row:?}");
         }
     }
@@ -112,11 +115,17 @@ fn failures_are_one_line() {
     let address = server.address.to_string();
     let too_large = run(&["bench", "client", &address, "-s", "9000000", "-n", "5"], b"");
     let two_ports = run(&["bench", "client", &address, "7"], b"");
-    let cases = [(too_large, "a frame of 9000000 bytes, where the peers take 8388608"), (two_ports, "two ports for 127.0.0.1")];
+    let cases = [
+        (too_large, "a frame of 9000000 bytes, where the peers take 8388608"),
+        (two_ports, "two ports for 127.0.0.1"),
+    ];
     for (output, expected) in cases {
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
-        assert!(said.starts_with("multinet: ") && said.contains(expected) && said.lines().count() == 1, "{said}");
+        assert!(
+            said.starts_with("multinet: ") && said.contains(expected) && said.lines().count() == 1,
+            "{said}"
+        );
     }
     let both = run(&["bench", "client", &address, "-a", "-D", "1"], b"");
     assert_eq!(both.status.code(), Some(2));

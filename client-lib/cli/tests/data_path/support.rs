@@ -12,9 +12,11 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The binary, deaf to the environment of whoever runs the tests.
 pub(crate) fn multinet() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_multinet"));
-    for name in ["RUST_LOG", "MULTINET_ADDRESS", "MULTINET_NETWORK", "MULTINET_ALLOW_DEFAULT_NETWORK"] {
+    let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_"));
+    for (name, _) in ours {
         command.env_remove(name);
     }
+    command.env_remove("RUST_LOG");
     command.stdin(Stdio::null());
     command
 }

@@ -87,7 +87,12 @@ fn a_receiver_that_is_killed_and_started_again_goes_on() {
     // Half of it comes, and more only when the second receiver is there: standard input is a pipe.
     let (half, rest) = content.split_at(2_500_000);
     sender.stdin.as_mut().unwrap().write_all(half).unwrap();
-    let written = || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>();
+    let written = || {
+        fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum::<u64>()
+    };
     while written() < 2_000_000 {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -166,11 +171,13 @@ fn the_wrong_peer_is_no_receiver() {
     let address = stranger.local_addr().unwrap();
     std::thread::spawn(move || {
         for connection in stranger.incoming() {
-            let _ = connection.and_then(|mut connection| connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+            let _ = connection
+                .and_then(|mut connection| connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
         }
     });
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for (address, expected) in [(address, "something else than a handshake"), (nobody, "Connection refused")] {
+    for (address, expected) in [(address, "something else than a handshake"), (nobody, "Connection refused")]
+    {
         let sender = send(address, b"content", &["--wait", "1"]);
         assert_eq!(sender.status.code(), Some(1));
         assert!(text(&sender.stderr).contains(expected), "{}", text(&sender.stderr));

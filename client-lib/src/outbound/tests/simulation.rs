@@ -8,11 +8,13 @@ mod network;
 mod plan;
 mod receiver;
 mod sender;
+mod tally;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use plan::Plan;
+use tally::Tally;
 use world::World;
 
 /// Worlds that are run if nothing else is said.
@@ -53,22 +55,22 @@ fn nothing_that_was_promised_is_lost() {
         None => 1..=WORLDS * number("MULTINET_STEPS").unwrap_or(1),
     };
     let start = std::time::Instant::now();
-    let mut steps = 0;
+    let mut tally = Tally::default();
     for seed in seeds {
         match run(Plan::of(seed, STEPS), false) {
-            Ok(count) => steps += count,
+            Ok(more) => tally.merge(&more),
             Err(failure) => report(failure),
         }
     }
-    println!("{steps} steps, {:.0} each second", steps as f64 / start.elapsed().as_secs_f64());
+    println!("{tally}{:.0} steps each second", tally.get("steps") as f64 / start.elapsed().as_secs_f64());
 }
 
-fn run(plan: Plan, tells: bool) -> Result<usize, Failure> {
+fn run(plan: Plan, tells: bool) -> Result<Tally, Failure> {
     let mut world = World::new(plan, tells);
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     let outcome = outcome.unwrap_or_else(|_| Err("a panic".to_owned()));
-    let (step, events) = world.end();
-    outcome.map(|()| step).map_err(|message| Failure { plan, step, message, events })
+    let (step, tally, events) = world.end();
+    outcome.map(|()| tally).map_err(|message| Failure { plan, step, message, events })
 }
 
 fn report(found: Failure) -> ! {

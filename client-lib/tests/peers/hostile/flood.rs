@@ -1,0 +1,234 @@
+//! Ten thousand strangers at a time: the listener, in a process of its own, stays small, quiet, and there for those who behave.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, stream};
+use multinet_client::{Acknowledge, Delivery, Endpoint, Frame, PeerSet};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::raw::{Raw, greeting, hello};
+use crate::rig::{PATIENCE, connector, follow, listener, soon};
+
+/// Set in the process that listens.
+const LISTENS: &str = "MULTINET_TEST_LISTENS";
+
+const STRANGERS: u64 = 10_000;
+/// Each may take what a connection's task, buffers and session take; a tenth of what all of them together would, if all were let in.
+const MOST_GROWTH: u64 = 100 << 20;
+
+/// A process that only listens.
+struct Process {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+    address: SocketAddr,
+    log: tempfile::NamedTempFile,
+}
+
+impl Process {
+    fn start() -> Self {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hostile::flood::listens", "--nocapture"])
+            .env(LISTENS, "yes")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut process = Self { child, said, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), log };
+        process.address = process.hear("listening ").parse().unwrap();
+        process
+    }
+
+    /// How many connections it has.
+    fn connections(&mut self) -> usize {
+        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+        self.hear("connections ").parse().unwrap()
+    }
+
+    fn hear(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it is gone: {}", self.log());
+            // The test harness may have begun the line.
+            if let Some((_, rest)) = line.split_once(what) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.log.path()).unwrap()
+    }
+
+    /// Bytes of memory that it has.
+    fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::at(self.address)
+    }
+
+    async fn comes_down_to(&mut self, connections: usize) {
+        let start = Instant::now();
+        while self.connections() != connections {
+            assert!(start.elapsed() < Duration::from_secs(20), "{} connections", self.connections());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process runs; in this one it has nothing to do.
+#[tokio::test]
+async fn listens() {
+    if std::env::var_os(LISTENS).is_none() {
+        return;
+    }
+    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
+    let listener = listener()
+        .acknowledge(Acknowledge::OnDrop)
+        // So that connections are scarcer than memory.
+        .frame_size(1000)
+        .patience(Duration::from_secs(2))
+        .bind()
+        .await
+        .unwrap();
+    println!("\nlistening {}", listener.local_addresses()[0]);
+    let (ask, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lines() {
+            let _ = ask.send(());
+        }
+    });
+    loop {
+        tokio::select! {
+            frame = listener.recv() => drop(frame.unwrap()),
+            question = asked.recv() => match question {
+                Some(()) => println!("connections {}", listener.statistics().connections),
+                None => return,
+            }
+        }
+    }
+}
+
+/// A connection from one of many addresses.
+async fn connect(process: SocketAddr, number: u64) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    let [.., low] = (number % 250).to_be_bytes();
+    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 1, 1, low), 0)))?;
+    socket.connect(process).await
+}
+
+/// Frames of somebody who behaves, one after the other; the longest that one took.
+async fn behaves(peers: &PeerSet, until: impl Future) -> Duration {
+    let mut longest = Duration::ZERO;
+    let sending = async {
+        loop {
+            let start = Instant::now();
+            let sent = soon(peers.send(Frame::new("behaved"))).await.unwrap();
+            soon(sent.acknowledged()).await;
+            longest = longest.max(start.elapsed());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        _ = until => {}
+        () = sending => {}
+    }
+    longest
+}
+
+#[tokio::test]
+async fn strangers_that_say_nothing() {
+    flood(|stream, _| async move { Some(stream) }, "turned away: too many are in their handshake").await;
+}
+
+#[tokio::test]
+async fn strangers_that_are_let_in_as_far_as_there_is_room() {
+    let greets = |stream, number: u64| async move {
+        let mut raw = Raw(stream);
+        raw.write(&greeting(1, hello(number.into(), 1).to_string().as_bytes())).await;
+        // Whether it is let in or not.
+        let mut answer = [0; 40];
+        let _ = tokio::io::AsyncReadExt::read(&mut raw.0, &mut answer).await;
+        String::from_utf8_lossy(&answer).contains("accept").then_some(raw.0)
+    };
+    let held = flood(greets, "refused: 1024 connections, as many as may be").await;
+    assert_eq!(held, 1023);
+}
+
+#[tokio::test]
+async fn strangers_that_talk_nonsense() {
+    let talks = |stream, _| async move {
+        let mut raw = Raw(stream);
+        raw.write(b"GET / HTTP/1.1\r\nHost: infer\r\n\r\n").await;
+        raw.rest().await;
+        None
+    };
+    assert_eq!(flood(talks, "turned away: it does not begin with MNET").await, 0);
+}
+
+/// How many were held in the end.
+async fn flood<F: Future<Output = Option<TcpStream>>>(
+    acts: impl Fn(TcpStream, u64) -> F,
+    logged: &str,
+) -> usize {
+    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    let mut process = Process::start();
+    let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
+    endpoints.unbounded_send(vec![process.endpoint()]).unwrap();
+    soon(peers.connected(1)).await;
+    behaves(&peers, tokio::time::sleep(Duration::from_millis(300))).await;
+    let before = process.memory();
+    let address = process.address;
+    let mut held = Vec::new();
+    let strangers = async {
+        let strangers = stream::iter(0..STRANGERS).map(|number| {
+            let acts = &acts;
+            async move {
+                let stream = connect(address, number).await.ok()?;
+                acts(stream, number).await
+            }
+        });
+        held = strangers.buffer_unordered(64).filter_map(std::future::ready).collect().await;
+    };
+    let longest = behaves(&peers, strangers).await;
+    let growth = process.memory().saturating_sub(before);
+    eprintln!("{} held, {} KiB more, longest frame {longest:?}", held.len(), growth >> 10);
+    assert!(growth < MOST_GROWTH, "{} MiB more", growth >> 20);
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    assert_eq!(peers.statistics().disconnects, 0);
+    let count = held.len();
+    held.clear();
+    process.comes_down_to(1).await;
+    // New senders get in.
+    let start = Instant::now();
+    let (others, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![process.endpoint()]).unwrap();
+    soon(others.send(Frame::new("behaved"))).await.unwrap();
+    while !process.log().contains("left_out=") {
+        assert!(start.elapsed() < PATIENCE, "{}", process.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let log = process.log();
+    assert!(log.contains(logged), "{log}");
+    let lines = log.lines().count();
+    assert!(lines < 3000, "{lines} lines");
+    count
+}

@@ -61,7 +61,9 @@ async fn the_ends_of_all_numbers_are_numbers() {
     let victim = Victim::new().await;
     let mut raw = Raw::admitted(&victim.listener, &hello(1, u64::MAX)).await;
     // The window moves up by leaps, and down with stragglers.
-    for (sequence, floor) in [(0, 0), (65_535, 0), (u64::MAX, u64::MAX - 65_535), (7, 7), (u64::MAX, u64::MAX)] {
+    for (sequence, floor) in
+        [(0, 0), (65_535, 0), (u64::MAX, u64::MAX - 65_535), (7, 7), (u64::MAX, u64::MAX)]
+    {
         raw.write(&data(sequence, floor, b"")).await;
     }
     let mut came = Vec::new();
@@ -163,6 +165,28 @@ async fn one_lane_of_two_breaks() {
 }
 
 #[tokio::test]
+async fn a_half_open_connection_is_not_in_its_own_senders_way() {
+    let victim = Victim::of(listener().max_connections(2)).await;
+    let mut half_open = Raw::admitted(&victim.listener, &hello(1, 1)).await;
+    let mut epoch = 2;
+    let later = loop {
+        let mut raw = Raw::connect(&victim.listener).await;
+        let answer = raw.greet(&hello(1, epoch)).await;
+        if answer["accept"].is_object() {
+            break raw;
+        }
+        assert_eq!(answer["refuse"]["code"], "full");
+        assert!(epoch < 20, "it is still there");
+        drop(raw);
+        epoch += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(half_open.goodbye().await.contains("has taken its place"));
+    drop(later);
+    victim.recovers().await;
+}
+
+#[tokio::test]
 async fn a_sender_that_hears_nothing_is_cut_off_in_the_end() {
     let victim = Victim::new().await;
     let socket = TcpSocket::new_v4().unwrap();
@@ -210,7 +234,7 @@ async fn slots_are_bounded_over_all_senders() {
     assert!(answer["refuse"]["message"].as_str().unwrap().contains("raise memory"), "{answer}");
     admitted.clear();
     victim.recovers().await;
-    drop(Raw::admitted(&victim.listener, &hello(9, 1)).await);
+    drop(Raw::admitted(&victim.listener, &hello(9, 2)).await);
 }
 
 #[tokio::test]

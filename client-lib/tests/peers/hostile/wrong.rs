@@ -65,8 +65,13 @@ async fn a_pod_without_a_uid_is_taken_at_its_address() {
 #[tokio::test]
 async fn another_service_is_refused_by_name() {
     let (log, _guard) = capture();
-    let receiver =
-        listener().identity(Identity::new("track-0")).service("track.vision").service("tr").bind().await.unwrap();
+    let receiver = listener()
+        .identity(Identity::new("track-0"))
+        .service("track.vision")
+        .service("tr")
+        .bind()
+        .await
+        .unwrap();
     let (peers, endpoints) = follow(connector());
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
     eventually(|| !last_error(&peers).is_empty()).await;

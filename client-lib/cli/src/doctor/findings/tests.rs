@@ -207,7 +207,7 @@ fn one_thing_is_wrong() {
         ),
         (
             with_machine(|machine| {
-                machine.interfaces = Ok(vec![Nic { is_up: false, ..nic("net1", "192.168.111.4") }])
+                machine.interfaces = Ok(vec![Nic { is_up: false, ..nic("net1", "192.168.111.4") }]);
             }),
             "warning network net1 (192.168.111.4) is down, or has no carrier",
             "`ip link show net1`",

@@ -50,6 +50,8 @@ pub(super) struct Connection {
     pub(super) link: LinkId,
     /// The process at its other end, once that has been reached.
     pub(super) process: usize,
+    /// What its lane is to the receiver.
+    pub(super) lane: u16,
     /// What the receiver remembers of the sender.
     pub(super) memory: Option<Memory>,
     pub(super) at_sender: Side,
@@ -62,6 +64,9 @@ pub(super) struct Connection {
     pub(super) control: VecDeque<Said>,
     pub(super) is_data_cut: bool,
     pub(super) is_control_cut: bool,
+    /// It takes a while for what is on its way to go on.
+    pub(super) is_data_stuck: bool,
+    pub(super) is_control_stuck: bool,
     pub(super) slots: u64,
     /// The sender's books: what it has written, and what it has heard.
     pub(super) handed: u64,
@@ -85,6 +90,7 @@ impl Connection {
             session,
             link,
             process: usize::MAX,
+            lane: 0,
             memory: None,
             at_sender: Side::Pending,
             at_receiver: Side::Pending,
@@ -94,6 +100,8 @@ impl Connection {
             control: VecDeque::new(),
             is_data_cut: false,
             is_control_cut: false,
+            is_data_stuck: false,
+            is_control_stuck: false,
             slots: 0,
             handed: 0,
             heard_freed: 0,
@@ -131,6 +139,31 @@ impl Connection {
     pub(super) fn is_end_news_to_receiver(&self) -> bool {
         let is_read_out = self.at_sender == Side::Gone && self.data.is_empty();
         self.at_receiver == Side::Open && (self.is_cut() || is_read_out)
+    }
+
+    /// Whether the sender has something to write, perhaps.
+    pub(super) fn is_writable(&self) -> bool {
+        self.at_sender == Side::Open && self.is_kicked
+    }
+
+    /// Whether the receiver has something to say.
+    pub(super) fn is_news_there(&self) -> bool {
+        self.at_receiver == Side::Open && self.is_news
+    }
+
+    /// Whether something is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.data.is_empty() || !self.control.is_empty()
+    }
+
+    /// Whether a frame can come.
+    pub(super) fn is_data_there(&self) -> bool {
+        !self.is_data_stuck && !self.data.is_empty()
+    }
+
+    /// Whether the sender can hear something.
+    pub(super) fn is_control_there(&self) -> bool {
+        self.at_sender != Side::Gone && !self.is_control_stuck && !self.control.is_empty()
     }
 
     pub(super) fn is_over(&self) -> bool {

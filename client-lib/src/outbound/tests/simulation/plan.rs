@@ -19,6 +19,8 @@ pub(super) struct Plan {
     pub(super) slots: u32,
     /// How many senders a receiver remembers.
     pub(super) limit: usize,
+    /// Faults in a thousand steps.
+    pub(super) pace: u32,
     pub(super) faults: Faults,
 }
 
@@ -29,6 +31,8 @@ pub(super) struct Faults {
     pub(super) dials: bool,
     /// Connections break.
     pub(super) breaks: bool,
+    /// What is on its way stays there for a while.
+    pub(super) delays: bool,
     /// Receivers start over without memory.
     pub(super) restarts: bool,
     /// Pods are replaced under their name.
@@ -59,7 +63,7 @@ impl Plan {
                 Choice::ByKey,
                 Choice::ByKey,
             ][chance.usize(..5)],
-            replay: [1, 4, 16, 64][chance.usize(..4)],
+            replay: [1, 4, 32, 256][chance.usize(..4)],
             lanes: [1, 1, 2, 3][chance.usize(..4)],
         };
         Self {
@@ -70,8 +74,9 @@ impl Plan {
             targets: chance.usize(1..=5),
             settings,
             keys: chance.u64(1..=6),
-            slots: [1, 2, 8][chance.usize(..3)],
+            slots: [1, 4, 16][chance.usize(..3)],
             limit: if chance.u8(..8) == 0 { 2 } else { 10_000 },
+            pace: [5, 30, 100][chance.usize(..3)],
             faults: Faults::of(chance),
         }
     }
@@ -110,9 +115,10 @@ impl Plan {
 }
 
 impl Faults {
-    const EACH: [fn(&mut Self) -> &mut bool; 10] = [
+    const EACH: [fn(&mut Self) -> &mut bool; 11] = [
         |faults| &mut faults.dials,
         |faults| &mut faults.breaks,
+        |faults| &mut faults.delays,
         |faults| &mut faults.restarts,
         |faults| &mut faults.replacements,
         |faults| &mut faults.dns,
@@ -124,8 +130,8 @@ impl Faults {
     ];
 
     fn of(chance: &mut fastrand::Rng) -> Self {
-        let [dials, breaks, restarts, replacements, dns, rejects, stalls, named, sizes, senders] =
+        let [dials, breaks, delays, restarts, replacements, dns, rejects, stalls, named, sizes, senders] =
             std::array::from_fn(|_| chance.bool());
-        Self { dials, breaks, restarts, replacements, dns, rejects, stalls, named, sizes, senders }
+        Self { dials, breaks, delays, restarts, replacements, dns, rejects, stalls, named, sizes, senders }
     }
 }

@@ -7,7 +7,7 @@ use super::network::{Connection, Message, Side};
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
-use crate::inbound::{Arrival, Seen, Sessions};
+use crate::inbound::{Arrival, Seen, Sessions, Teller};
 use crate::outbound::Settings;
 
 pub(super) type Memory = Arc<Mutex<Seen>>;
@@ -93,7 +93,7 @@ impl Process {
         let arrival = match settings.delivery {
             Delivery::AtMostOnce => Arrival::Deliver,
             Delivery::AtLeastOnce => {
-                memory.lock().unwrap().arrived_by(connection.link.lane, sequence, message.floor)
+                memory.lock().unwrap().arrived_by(connection.lane, sequence, message.floor)
             }
         };
         match arrival {
@@ -159,18 +159,18 @@ impl Process {
         (held, is_first && verdict != Verdict::Reject)
     }
 
-    /// Has the outcome told by the connection that brought the frame last, if that is still there.
+    /// Has the outcome told, if whoever is to tell it is still there.
     fn tell(&mut self, held: &Held, verdict: Verdict, connections: &mut [Connection]) {
         let is_acked = verdict != Verdict::Reject;
-        let lane = held.memory.lock().unwrap().decided(held.sequence, is_acked);
+        let teller = held.memory.lock().unwrap().decided(held.sequence, is_acked);
         self.had.insert((held.session, held.sequence), is_acked);
         let is_it = |it: &&mut Connection| {
             it.at_receiver == Side::Open
                 && it.session == held.session
-                && Some(it.link.lane) == lane
-                && self.sessions.is_latest(it.session, it.link.lane, it.link.epoch)
+                && (teller == Some(Teller::All) || teller == Some(Teller::Lane(it.lane)))
+                && self.sessions.is_latest(it.session, it.lane, it.link.epoch)
         };
-        if let Some(connection) = connections.iter_mut().find(is_it) {
+        for connection in connections.iter_mut().filter(is_it) {
             let to = if is_acked { &mut connection.acked } else { &mut connection.rejected };
             to.push_back(held.sequence);
             connection.is_news = true;

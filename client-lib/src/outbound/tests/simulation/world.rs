@@ -10,6 +10,7 @@ use super::network::{Connection, Side};
 use super::plan::Plan;
 use super::receiver::{Process, Verdict};
 use super::sender::{Address, Sender};
+use super::tally::Tally;
 use super::{Checked, ensure};
 use crate::handshake::{Delivery, RefusalCode, SessionId};
 use crate::outbound::{Action, PeerId};
@@ -19,6 +20,9 @@ const TOLD: usize = 200;
 
 /// The largest payload that is sent. Some receivers take half of it only.
 const LARGEST: usize = 8;
+
+/// How often something that can happen is looked for.
+const TRIES: usize = 10;
 
 /// How often the insides are looked at, in steps.
 const LOOK: usize = 8;
@@ -42,6 +46,7 @@ pub(super) struct World {
     /// What has been done so far, to see whether something goes on.
     moves: usize,
     step: usize,
+    tally: Tally,
     tells: bool,
     events: VecDeque<String>,
 }
@@ -73,6 +78,7 @@ impl World {
             is_peace: false,
             moves: 0,
             step: 0,
+            tally: Tally::default(),
             tells,
             events: VecDeque::new(),
         };
@@ -91,9 +97,10 @@ impl World {
         Sender::new(SessionId(self.next_session), self.plan.settings)
     }
 
-    /// The step that it came to, and what happened last.
-    pub(super) fn end(self) -> (usize, Vec<String>) {
-        (self.step, self.events.into())
+    /// The step that it came to, what happened, and what happened last.
+    pub(super) fn end(mut self) -> (usize, Tally, Vec<String>) {
+        self.tally.add("steps", self.moves as u64);
+        (self.step, self.tally, self.events.into())
     }
 
     fn tell(&mut self, event: String) {
@@ -123,24 +130,45 @@ impl World {
     }
 
     fn step(&mut self) -> Checked {
+        if self.chance.u32(..1000) < self.plan.pace {
+            return self.fault();
+        }
+        let before = self.moves;
+        for _ in 0..TRIES {
+            self.event()?;
+            if self.moves > before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Something that may happen does, if it can.
+    fn event(&mut self) -> Checked {
         match self.chance.u32(..1000) {
-            0..200 => self.submit(),
-            200..400 => self.on(|it| it.at_sender == Side::Open && it.is_kicked, Self::write),
-            400..560 => self.on(|it| !it.data.is_empty(), Self::arrive),
-            560..650 => self.take(),
-            650..740 => self.decide(),
-            740..840 => self.on(|it| it.at_receiver == Side::Open && it.is_news, Self::say),
-            840..910 => self.on(|it| it.at_sender != Side::Gone && !it.control.is_empty(), Self::hear),
-            910..945 => self.on(|it| it.at_sender == Side::Pending, Self::dial),
-            945..970 => self.on(Connection::is_end_news_to_sender, Self::down),
-            970..975 => self.on(Connection::is_end_news_to_receiver, Self::end_at_receiver),
-            975..990 => self.wait(),
-            990..995 => {
+            0..90 => self.some(Self::submit),
+            90..270 => self.some(|world| world.on(Connection::is_writable, Self::write)),
+            270..410 => self.some(|world| world.on(Connection::is_data_there, Self::arrive)),
+            410..500 => self.some(Self::take),
+            500..610 => self.some(Self::decide),
+            610..710 => self.some(|world| world.on(Connection::is_news_there, Self::say)),
+            710..800 => self.some(|world| world.on(Connection::is_control_there, Self::hear)),
+            800..860 => self.on(|it| it.at_sender == Side::Pending, Self::dial),
+            860..890 => self.on(Connection::is_end_news_to_sender, Self::down),
+            890..900 => self.on(Connection::is_end_news_to_receiver, Self::end_at_receiver),
+            900..935 => self.wait(),
+            935..965 => self.on(|it| it.is_data_stuck || it.is_control_stuck, Self::go_on),
+            965..985 => self.recover(),
+            _ => {
                 let sender = self.chance.usize(..self.senders.len());
                 self.act(sender)
             }
-            _ => self.fault(),
         }
+    }
+
+    /// Does something once or a few times.
+    fn some(&mut self, what: impl Fn(&mut Self) -> Checked) -> Checked {
+        (0..self.chance.u8(1..=6)).try_for_each(|_| what(self))
     }
 
     /// Does something to one of the connections for which it can be done.
@@ -164,15 +192,16 @@ impl World {
     fn wait(&mut self) -> Checked {
         let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
         let pause = match self.chance.u32(..100) {
-            0..50 => Duration::from_millis(self.chance.u64(..20)),
-            50..80 => due.map_or(Duration::ZERO, |due| due.saturating_duration_since(self.now)),
-            80..98 => Duration::from_millis(self.chance.u64(..2_000)),
+            0..20 => Duration::from_millis(self.chance.u64(..20)),
+            20..90 => due.map_or(Duration::ZERO, |due| due.saturating_duration_since(self.now)),
+            90..99 => Duration::from_millis(self.chance.u64(..2_000)),
             _ => Duration::from_millis(self.chance.u64(..40_000)),
         };
         self.pass(pause)
     }
 
     fn pass(&mut self, pause: Duration) -> Checked {
+        self.moves += 1;
         self.now += pause;
         tell!(self, "{pause:?} pass");
         for sender in 0..self.senders.len() {
@@ -200,6 +229,7 @@ impl World {
     fn submit_one(&mut self, at: usize, (key, length): (u64, usize), to: Option<PeerId>) -> Checked {
         let outcome = self.senders[at].submit((key, length), to)?;
         tell!(self, "sender {at} submits key {key} to {to:?}: {outcome:?}");
+        self.tally.count(if outcome.is_ok() { "submitted" } else { "refused" });
         if let Ok(link) = outcome {
             self.moves += 1;
             self.kick(at, link);
@@ -218,9 +248,11 @@ impl World {
 
     fn write(&mut self, at: usize) -> Checked {
         self.moves += 1;
+        let is_slow = self.plan.faults.delays && !self.is_peace && self.chance.u8(..8) == 0;
         let Self { senders, connections, .. } = self;
         let connection = &mut connections[at];
         senders[connection.sender].write(connection)?;
+        connection.is_data_stuck |= is_slow;
         tell!(self, "written {:?}", self.connections[at]);
         self.senders[self.connections[at].sender].check()
     }
@@ -231,12 +263,14 @@ impl World {
         let connection = &mut connections[at];
         let process = &mut processes[connection.process];
         if !process.sessions.is_latest(connection.session, connection.link.lane, connection.link.epoch) {
+            self.tally.count("stale data");
             return self.end_at_receiver(at);
         }
         let (Some(message), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
             return Err("nothing has come".into());
         };
         let is_new = process.arrived(&plan.settings, connection, &memory, message)?;
+        self.tally.count(if is_new { "delivered" } else { "passed over" });
         let (sender, session) = (connection.sender, connection.session);
         tell!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
         if is_new && self.senders[sender].session == session {
@@ -337,6 +371,7 @@ impl World {
         connection.slots = processes[connection.process].slots.into();
         connection.at_sender = Side::Open;
         senders[sender].up(*now, connection, processes[connection.process].frame_size);
+        self.tally.count("up");
         tell!(self, "up {:?}", self.connections[at]);
         self.settle(sender)
     }
@@ -355,11 +390,11 @@ impl World {
             return Ok(false);
         }
         let (lane, epoch) = (connection.link.lane, connection.link.epoch);
-        let admitted = process.sessions.admit(*now, connection.session, lane, epoch);
+        let admitted = process.sessions.admit(*now, connection.session, (0, lane), epoch);
         ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
         process.may_forget |= process.sessions.len() == plan.limit;
         match admitted {
-            Ok(memory) => {
+            Ok((memory, _)) => {
                 connection.process = running;
                 connection.at_receiver = Side::Open;
                 connection.memory = Some(memory);
@@ -379,10 +414,15 @@ impl World {
         let Self { senders, connections, now, .. } = self;
         let connection = &mut connections[at];
         let sender = connection.sender;
+        self.tally.count("down");
+        self.tally.add("down with data", u64::from(!connection.data.is_empty()));
         connection.at_sender = Side::Gone;
         connection.control.clear();
         if is_lost {
             connection.cut_data();
+        } else {
+            // It may come when the next connection is there already.
+            connection.is_data_stuck |= self.chance.bool();
         }
         senders[sender].down(*now, connection)?;
         tell!(self, "down {:?}", self.connections[at]);

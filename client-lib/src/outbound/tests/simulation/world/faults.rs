@@ -5,22 +5,29 @@ use super::{Address, Checked, LARGEST, Process, Side, World, tell};
 impl World {
     pub(super) fn fault(&mut self) -> Checked {
         let faults = self.plan.faults;
-        match self.chance.u32(..20) {
-            0..6 if faults.breaks => self.on(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut),
-            6..9 if faults.stalls => self.stall(),
-            9..11 if faults.restarts => self.restart(false),
-            11..13 if faults.replacements => self.restart(true),
-            13..18 => {
+        match self.chance.u32(..25) {
+            0..4 if faults.breaks => self.on(|it| it.at_receiver == Side::Open && !it.is_cut(), Self::cut),
+            // What is on its way is what there is to lose.
+            4..9 if faults.breaks => self.on(|it| it.is_busy() && !it.is_cut(), Self::cut),
+            9..12 if faults.stalls => self.stall(),
+            12..14 if faults.restarts => self.restart(false),
+            14..16 if faults.replacements => self.restart(true),
+            16..20 => {
                 let sender = self.chance.usize(..self.senders.len());
                 self.resolve(sender)
             }
-            18 if faults.senders && self.chance.u8(..4) == 0 => self.restart_sender(),
+            20 if faults.senders && self.chance.u8(..4) == 0 => self.restart_sender(),
+            21..25 if faults.delays => self.on(|it| it.at_receiver == Side::Open, Self::delay),
             _ => Ok(()),
         }
     }
 
+    /// A connection breaks, in one direction or both, or the sender thinks so.
     fn cut(&mut self, at: usize) -> Checked {
-        let which = self.chance.u8(..3);
+        let which = self.chance.u8(..6);
+        if which > 2 && self.connections[at].at_sender == Side::Open {
+            return self.down(at);
+        }
         let connection = &mut self.connections[at];
         if which != 0 {
             connection.cut_data();
@@ -32,11 +39,37 @@ impl World {
         Ok(())
     }
 
+    fn delay(&mut self, at: usize) -> Checked {
+        let connection = &mut self.connections[at];
+        (connection.is_data_stuck, connection.is_control_stuck) = (self.chance.bool(), self.chance.bool());
+        tell!(self, "stuck {:?}", self.connections[at]);
+        Ok(())
+    }
+
+    pub(super) fn go_on(&mut self, at: usize) -> Checked {
+        let connection = &mut self.connections[at];
+        (connection.is_data_stuck, connection.is_control_stuck) = (false, false);
+        tell!(self, "goes on {:?}", self.connections[at]);
+        Ok(())
+    }
+
     fn stall(&mut self) -> Checked {
-        if let Some(process) = self.process(|_| true) {
-            let is_stalled = &mut self.processes[process].is_stalled;
-            *is_stalled = !*is_stalled;
-            tell!(self, "{process} is stalled: {}", self.processes[process].is_stalled);
+        if let Some(process) = self.process(|it| !it.is_stalled) {
+            self.processes[process].is_stalled = true;
+            tell!(self, "{process} is stalled");
+        }
+        Ok(())
+    }
+
+    /// A process that does not run is started, or one that stands still goes on.
+    pub(super) fn recover(&mut self) -> Checked {
+        let target = self.chance.usize(..self.running.len());
+        if self.running[target].is_none() {
+            let uid = self.uid_of(target);
+            self.spawn(target, uid);
+        } else if let Some(process) = self.process(|it| it.is_stalled) {
+            self.processes[process].is_stalled = false;
+            tell!(self, "{process} goes on");
         }
         Ok(())
     }
@@ -44,11 +77,7 @@ impl World {
     /// A process ends, and another one runs in its place, at once or later.
     fn restart(&mut self, is_replaced: bool) -> Checked {
         let target = self.chance.usize(..self.running.len());
-        let Some(process) = self.running[target] else {
-            let uid = self.uid_of(target);
-            self.spawn(target, uid);
-            return Ok(());
-        };
+        let Some(process) = self.running[target] else { return Ok(()) };
         self.kill(process);
         if self.chance.bool() {
             let uid = self.processes[process].uid;

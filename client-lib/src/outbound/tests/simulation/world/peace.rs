@@ -19,6 +19,9 @@ impl World {
             let uid = self.uid_of(target);
             self.spawn(target, uid);
         }
+        for connection in &mut self.connections {
+            (connection.is_data_stuck, connection.is_control_stuck) = (false, false);
+        }
         for sender in 0..self.senders.len() {
             self.resolve(sender)?;
         }
@@ -43,10 +46,21 @@ impl World {
                 return self.check_end();
             }
             let due = self.senders.iter().filter_map(|sender| sender.outbound.due()).min();
-            let Some(due) = due else { return Err(format!("nothing happens any more: {:#?}", self.senders)) };
+            let Some(due) = due else { return Err(format!("nothing happens any more: {}", self.stuck())) };
             self.pass(due.saturating_duration_since(self.now))?;
         }
-        Err(format!("it does not come to an end: {:#?}", self.senders))
+        Err(format!("it does not come to an end: {}", self.stuck()))
+    }
+
+    /// What is left to be done.
+    fn stuck(&self) -> String {
+        let left = self.senders.iter().map(|sender| {
+            let ring = &sender.outbound.ring;
+            let frames: Vec<_> = ring.sequences(|_| true).into_iter().map(|at| (at, ring.get(at))).collect();
+            let links: Vec<_> = sender.outbound.peers.iter().flat_map(|peer| &peer.links).collect();
+            format!("{frames:?} {links:?}")
+        });
+        left.collect::<Vec<_>>().join("; ")
     }
 
     /// Everything that can happen, does.
@@ -54,8 +68,8 @@ impl World {
         self.all(Connection::is_end_news_to_receiver, Self::end_at_receiver)?;
         self.all(Connection::is_end_news_to_sender, Self::down)?;
         self.all(|it| it.at_sender == Side::Pending, Self::dial)?;
-        self.all(|it| it.at_sender == Side::Open && it.is_kicked, Self::write)?;
-        self.all(|it| !it.data.is_empty(), Self::arrive)?;
+        self.all(Connection::is_writable, Self::write)?;
+        self.all(Connection::is_data_there, Self::arrive)?;
         for process in self.running.clone().into_iter().flatten() {
             while !self.processes[process].inbox.is_empty() {
                 self.take_from(process)?;
@@ -64,8 +78,8 @@ impl World {
                 self.decide_on(process, 0, Verdict::Done)?;
             }
         }
-        self.all(|it| it.at_receiver == Side::Open && it.is_news, Self::say)?;
-        self.all(|it| it.at_sender != Side::Gone && !it.control.is_empty(), Self::hear)
+        self.all(Connection::is_news_there, Self::say)?;
+        self.all(Connection::is_control_there, Self::hear)
     }
 
     /// Does something to all connections, as long as it can be done.

@@ -1,0 +1,94 @@
+//! Doors for the fuzz targets: what peers say, and what must hold of what is read from it.
+
+use crate::handshake::{Answer, HandshakeError, Hello, MAX_BODY, MAX_LANES, PREAMBLE, Preamble, encode};
+use crate::inbound::Seen;
+pub use crate::resolve::fuzzing::{answer, facts};
+use crate::wire::{HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW, sequences};
+
+/// A message of the handshake, of either side.
+pub fn handshake(bytes: &[u8]) {
+    let Some((preamble, body)) = bytes.split_first_chunk::<PREAMBLE>() else {
+        return refused(&HandshakeError::stranger(bytes));
+    };
+    match Preamble::decode(*preamble) {
+        Ok(preamble) => assert!(preamble.length <= MAX_BODY),
+        Err(error) => refused(&error),
+    }
+    match Hello::decode(body) {
+        Ok(hello) => {
+            assert!(hello.lane < MAX_LANES);
+            let names = [&hello.service, &hello.from].into_iter().chain(&hello.uid).chain(&hello.from_uid);
+            names.for_each(|name| line(name, 253));
+            // The list of transports may be long; what is said of it is not.
+            if let Ok(again) = encode(&hello) {
+                assert_eq!(Hello::decode(&again[PREAMBLE..]).expect("what was written is read"), hello);
+            }
+        }
+        Err(error) => refused(&error),
+    }
+    match Answer::decode(body) {
+        Ok(answer) => {
+            match &answer {
+                Answer::Accept(accept) => {
+                    assert!(accept.slots > 0);
+                    line(&accept.name, 253);
+                    accept.uid.iter().for_each(|uid| line(uid, 253));
+                }
+                Answer::Refuse(refusal) => line(&refusal.message, 1024),
+            }
+            if let Ok(again) = encode(&answer) {
+                assert_eq!(Answer::decode(&again[PREAMBLE..]).expect("what was written is read"), answer);
+            }
+        }
+        Err(error) => refused(&error),
+    }
+}
+
+/// It can be told in a refusal, and in a line of the log.
+fn refused(error: &HandshakeError) {
+    let refusal = error.refusal();
+    line(&refusal.message, 1024 + 253);
+    encode(&Answer::Refuse(refusal)).expect("a refusal fits");
+}
+
+fn line(text: &str, most: usize) {
+    assert!(text.len() <= most && !text.contains(char::is_control), "{text:?}");
+}
+
+/// Messages one after the other, each with its body.
+pub fn messages(mut bytes: &[u8]) {
+    let mut seen = Seen::default();
+    while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
+        let decoded = match Header::decode(header) {
+            Ok(decoded) => decoded,
+            Err(error) => return line(&error.to_string(), 253),
+        };
+        assert_eq!(Header::decode(&decoded.encode()), Ok(decoded));
+        let length = match decoded {
+            Header::Data(data) => {
+                assert!(data.prefix() <= MAX_KEY + MAX_METADATA && data.sequence - data.floor < WINDOW);
+                let lane = u16::from(data.key) % MAX_LANES;
+                seen.arrived_by(lane, data.sequence, data.floor);
+                if data.is_repeat {
+                    let decided = seen.decided(data.sequence, data.metadata % 2 == 0);
+                    assert!(decided.is_none_or(|lane| lane < MAX_LANES));
+                }
+                data.body()
+            }
+            Header::Control(control) => {
+                assert!(control.body() <= 2 * MAX_IDS * size_of::<u64>());
+                control.body()
+            }
+            Header::Close { text, .. } => {
+                assert!(text <= MAX_TEXT);
+                text
+            }
+        };
+        let (body, rest) = rest.split_at(length.min(rest.len()));
+        if let Header::Control(control) = decoded {
+            let ids = sequences(body).count();
+            assert!(ids <= usize::from(control.acked) + usize::from(control.rejected));
+        }
+        bytes = rest;
+    }
+}

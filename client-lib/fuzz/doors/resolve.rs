@@ -1,0 +1,74 @@
+//! Doors for the fuzz targets: what DNS servers say, and what must hold of what is read from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hickory_resolver::proto::op::Message;
+use hickory_resolver::proto::serialize::binary::BinDecodable as _;
+
+use super::dns::{Answer, Kind, Reply, answer as answer_of};
+use super::facts::Facts;
+use super::records::{Owned, endpoints, endpoints_by_address, is_complete};
+use crate::endpoint::Endpoint;
+
+/// A DNS message, taken for the answer to every kind of question at once.
+pub fn answer(bytes: &[u8]) {
+    let Ok(message) = Message::from_bytes(bytes) else { return };
+    let reply = |kind| match answer_of(&message, kind) {
+        Answer::Found(reply) => reply,
+        Answer::NoName | Answer::NoData => Reply::default(),
+    };
+    let Reply { services, glue, .. } = reply(Kind::Srv);
+    let facts = reply(Kind::Txt).facts;
+    let mut owned: BTreeMap<String, Owned> = BTreeMap::new();
+    for service in &services {
+        owned
+            .entry(service.target.clone())
+            .or_insert_with(|| Owned { addresses: Vec::new(), facts: facts.clone() });
+    }
+    for (owner, ip) in glue {
+        owned.entry(owner).or_default().addresses.push(ip);
+    }
+    assert!(owned.values().all(|owned| !is_complete(owned) || !owned.addresses.is_empty()));
+    let found = endpoints(&services, &owned);
+    found.iter().for_each(usable);
+    // Their order in the message does not matter.
+    let services: Vec<_> = services.into_iter().rev().collect();
+    for owned in owned.values_mut() {
+        owned.addresses.reverse();
+        owned.facts.reverse();
+    }
+    assert_eq!(endpoints(&services, &owned), found);
+    let addresses: Vec<_> =
+        [Kind::A, Kind::Aaaa].into_iter().flat_map(|kind| reply(kind).addresses).collect();
+    endpoints_by_address(&addresses, 18515, "infer.test").iter().for_each(usable);
+}
+
+/// There is something to connect to, each address is there once, and names are names.
+fn usable(endpoint: &Endpoint) {
+    let distinct: BTreeSet<_> = endpoint.addresses.iter().map(|address| address.ip).collect();
+    assert!(!distinct.is_empty() && distinct.len() == endpoint.addresses.len() && endpoint.port != 0);
+    assert!(distinct.iter().all(|ip| !ip.is_unspecified() && !ip.is_multicast()));
+    assert!(endpoint.target.len() <= 253 && endpoint.target.starts_with(&endpoint.host));
+    assert!(!endpoint.to_string().contains(char::is_control));
+}
+
+/// The strings of a TXT record, one a line.
+pub fn facts(bytes: &[u8]) {
+    let strings: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
+    let Some(facts) = Facts::parse(&strings) else { return };
+    assert!(facts.rdma_devices.len() <= 16 && facts.numa.is_none_or(|node| node <= 1023));
+    let texts = [
+        &facts.uid,
+        &facts.namespace,
+        &facts.pod,
+        &facts.network,
+        &facts.interface,
+        &facts.mac,
+        &facts.pci,
+        &facts.node,
+        &facts.zone,
+    ];
+    for text in texts.into_iter().flatten().chain(&facts.rdma_devices) {
+        assert!(!text.is_empty() && text.len() <= 253 && !text.contains(char::is_control), "{text:?}");
+    }
+}

@@ -1,0 +1,369 @@
+//! Mutual TLS between peers: what is refused names its reason on both sides, and what is right works as it does without.
+
+mod authority;
+
+use std::time::{Duration, Instant};
+
+use futures::channel::mpsc::UnboundedSender;
+use multinet_client::{Acknowledge, Delivery, Endpoint, Frame, Listener, PeerSet, Tls};
+use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use self::authority::{Authority, Folder};
+use crate::log::{Log, capture};
+use crate::raw::{DATA, HEADER, Raw, Receiver, accept, greeting, hello};
+use crate::rig::{connector, endpoint, follow, listener, soon};
+
+/// As `follow` asks for it.
+const SERVICE: &str = "infer.vision.svc.multinet";
+const INFER: &str = "spiffe://cluster.local/ns/vision/sa/infer";
+const DETECT: &str = "spiffe://cluster.local/ns/vision/sa/detect";
+
+/// A receiver and a sender of one authority.
+struct Pair {
+    authority: Authority,
+    infer: Folder,
+    detect: Folder,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let authority = Authority::new("authority");
+        let infer = Folder::of(&authority.issue(&[SERVICE, INFER]), &authority);
+        let detect = Folder::of(&authority.issue(&[DETECT]), &authority);
+        Self { authority, infer, detect }
+    }
+
+    async fn meet(&self) -> Met {
+        Met::new(Some(self.infer.tls()), Some(self.detect.tls()), Delivery::AtMostOnce).await
+    }
+}
+
+/// A listener, and somebody who tries to connect.
+struct Met {
+    listener: Listener,
+    peers: PeerSet,
+    endpoints: UnboundedSender<Vec<Endpoint>>,
+}
+
+impl Met {
+    async fn new(infer: Option<Tls>, detect: Option<Tls>, delivery: Delivery) -> Self {
+        let mut listener = listener().acknowledge(Acknowledge::OnDrop);
+        if let Some(tls) = infer {
+            listener = listener.tls(tls);
+        }
+        let listener = listener.bind().await.unwrap();
+        let mut connector = connector().delivery(delivery);
+        if let Some(tls) = detect {
+            connector = connector.tls(tls);
+        }
+        let (peers, endpoints) = follow(connector);
+        endpoints.unbounded_send(vec![endpoint(&listener, "infer-0", None)]).unwrap();
+        Self { listener, peers, endpoints }
+    }
+
+    /// What the connector says, and the listener's log; each has to contain its text.
+    async fn is_refused(&self, log: &Log, connector: &str, listener: &str) {
+        let start = Instant::now();
+        let error = loop {
+            let error = self.peers.status().first().and_then(|peer| peer.last_error.clone());
+            match error {
+                Some(error) if error.contains(connector) => break error,
+                error => assert!(start.elapsed() < Duration::from_secs(10), "{error:?} is not {connector}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let address = self.listener.local_addresses()[0].to_string();
+        assert!(error.starts_with(&address) && !error.contains('\n'), "{error}");
+        log.says("WARN", connector).await;
+        log.says("WARN", listener).await;
+        let statistics = self.listener.statistics();
+        assert_eq!((self.peers.statistics().connected, statistics.connections), (0, 0));
+        assert!(statistics.refused > 0);
+    }
+
+    async fn works(&self) {
+        let sent = soon(self.peers.send(Frame::new("frame"))).await.unwrap();
+        assert_eq!(soon(self.listener.recv()).await.unwrap().bytes(), b"frame");
+        soon(sent.acknowledged()).await;
+    }
+}
+
+#[tokio::test]
+async fn frames_arrive_as_they_were_sent() {
+    let pair = Pair::new();
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let met = Met::new(Some(pair.infer.tls()), Some(pair.detect.tls()), delivery).await;
+        let payload: Vec<u8> = (0..1 << 20).map(|at: u32| at.wrapping_mul(2_654_435_761) as u8).collect();
+        let peers = met.peers.clone();
+        let sending = tokio::spawn({
+            let payload = payload.clone();
+            async move {
+                for number in 0..40_usize {
+                    // From empty to as large as can be.
+                    let length = (payload.len() >> (number % 21)) - number % 2;
+                    let frame =
+                        Frame::new(payload[..length / 2].to_vec()).and(payload[length / 2..length].to_vec());
+                    peers.send(frame.key(format!("{number}")).metadata(vec![7; number * 100])).await.unwrap();
+                }
+                peers.flush().await;
+            }
+        });
+        for number in 0..40_usize {
+            let frame = soon(met.listener.recv()).await.unwrap();
+            let length = (payload.len() >> (number % 21)) - number % 2;
+            assert_eq!(frame.key(), number.to_string().as_bytes());
+            assert_eq!(frame.metadata().len(), number * 100);
+            assert!(frame.bytes() == &payload[..length], "frame {number} is not as it was sent");
+        }
+        soon(sending).await.unwrap();
+        assert_eq!(soon(met.peers.close(Duration::from_secs(5))).await.unfinished, 0);
+        soon(met.listener.close()).await;
+    }
+}
+
+#[tokio::test]
+async fn names_that_are_expected() {
+    let pair = Pair::new();
+    let infer = pair.infer.tls().expect("spiffe://cluster.local/ns/vision/*").unwrap();
+    let detect = pair.detect.tls().expect(INFER).unwrap();
+    Met::new(Some(infer), Some(detect), Delivery::AtLeastOnce).await.works().await;
+}
+
+#[tokio::test]
+async fn another_authority() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let other = Authority::new("another");
+    let stranger = Folder::of(&other.issue(&[DETECT]), &pair.authority);
+    let met = Met::new(Some(pair.infer.tls()), Some(stranger.tls()), Delivery::AtMostOnce).await;
+    met.is_refused(
+        &log,
+        "the peer refuses: our certificate is from no authority that it trusts",
+        "turned away: the peer's certificate (for spiffe://cluster.local/ns/vision/sa/detect) is from no authority in",
+    )
+    .await;
+    let stranger = Folder::of(&other.issue(&[SERVICE]), &pair.authority);
+    let met = Met::new(Some(stranger.tls()), Some(pair.detect.tls()), Delivery::AtMostOnce).await;
+    met.is_refused(
+        &log,
+        "the peer's certificate (for infer.vision.svc.multinet) is from no authority in",
+        "turned away: the peer refuses: our certificate is from no authority",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired() {
+    let (log, _guard) = capture();
+    let mut pair = Pair::new();
+    let expired = |names: &[&str], pair: &Pair| {
+        pair.authority.issue_as(names, |params| {
+            params.not_before = date_time_ymd(2020, 1, 1);
+            params.not_after = date_time_ymd(2021, 1, 1);
+        })
+    };
+    let of_detect = expired(&[DETECT], &pair);
+    let of_infer = expired(&[SERVICE], &pair);
+    pair.detect = Folder::of(&of_detect, &pair.authority);
+    pair.meet()
+        .await
+        .is_refused(
+            &log,
+            "the peer refuses: our certificate, or one that vouches for it, has expired",
+            "or one that vouches for it, expired",
+        )
+        .await;
+    pair.detect = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority);
+    pair.infer = Folder::of(&of_infer, &pair.authority);
+    pair.meet()
+        .await
+        .is_refused(
+            &log,
+            "the peer's certificate (for infer.vision.svc.multinet), or one that vouches for it, expired",
+            "turned away: the peer refuses: our certificate, or one that vouches for it, has expired",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn another_name() {
+    let (log, _guard) = capture();
+    let mut pair = Pair::new();
+    let infer = pair.infer.tls().expect("spiffe://cluster.local/ns/vision/sa/track").unwrap();
+    let met = Met::new(Some(infer), Some(pair.detect.tls()), Delivery::AtMostOnce).await;
+    met.is_refused(
+        &log,
+        "the peer refuses: our certificate is valid, but for another name than the peer expects",
+        "turned away: the peer's certificate is for spiffe://cluster.local/ns/vision/sa/detect, expected spiffe",
+    )
+    .await;
+    pair.infer = Folder::of(&pair.authority.issue(&["track.vision.svc.multinet"]), &pair.authority);
+    pair.meet()
+        .await
+        .is_refused(
+            &log,
+            "is for track.vision.svc.multinet, expected infer.vision.svc.multinet",
+            "turned away: the peer refuses: our certificate is valid, but for another name",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn a_certificate_for_one_side_only() {
+    let (log, _guard) = capture();
+    let mut pair = Pair::new();
+    let issued = pair.authority.issue_as(&[DETECT], |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    pair.detect = Folder::of(&issued, &pair.authority);
+    pair.meet()
+        .await
+        .is_refused(
+            &log,
+            "the peer refuses: our certificate may not be used for this",
+            "is not for client authentication",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn a_plain_sender_and_a_listener_with_tls() {
+    let (log, _guard) = capture();
+    let met = Met::new(Some(Pair::new().infer.tls()), None, Delivery::AtMostOnce).await;
+    met.is_refused(
+        &log,
+        "it speaks TLS: give this side certificates too",
+        "turned away: the peer does not speak TLS: give it certificates, or listen without",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_with_tls_and_a_plain_listener() {
+    let (log, _guard) = capture();
+    let met = Met::new(None, Some(Pair::new().detect.tls()), Delivery::AtMostOnce).await;
+    met.is_refused(
+        &log,
+        "the peer does not speak TLS: give it certificates, or connect without",
+        "refused: it speaks TLS: give this side certificates too",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn something_else_on_either_side() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let met = pair.meet().await;
+    let mut raw = Raw::connect(&met.listener).await;
+    raw.write(b"GET / HTTP/1.1\r\n\r\n").await;
+    raw.rest().await;
+    log.says("WARN", "turned away: what connects speaks neither TLS nor multinet, it begins with \"GET /")
+        .await;
+    // Whoever behaves does not notice.
+    met.works().await;
+    let receiver = Receiver::new().await;
+    let mut other = receiver.endpoint("other");
+    other.host = "other".to_owned();
+    met.endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None), other]).unwrap();
+    let mut raw = receiver.next().await;
+    raw.write(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    log.says("WARN", "the peer does not speak TLS: give it certificates, or connect without").await;
+    drop(raw);
+    met.works().await;
+}
+
+#[tokio::test]
+async fn a_sender_that_shows_no_certificate() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let met = pair.meet().await;
+    let mut stream = pair.authority.anonymous(met.listener.local_addresses()[0]).await;
+    // In TLS 1.3 it learns so from the first answer.
+    let _ = stream.write_all(&[DATA; 40]).await;
+    let error = soon(stream.read_u8()).await.unwrap_err();
+    assert!(error.to_string().contains("CertificateRequired"), "{error}");
+    log.says("WARN", "turned away: the peer showed no certificate: give it one").await;
+    met.works().await;
+}
+
+#[tokio::test]
+async fn silence_within_tls() {
+    let pair = Pair::new();
+    let (log, _guard) = capture();
+    let receiver =
+        listener().tls(pair.infer.tls()).patience(Duration::from_millis(300)).bind().await.unwrap();
+    let mut raw = Raw::connect(&receiver).await;
+    raw.write(&[0x16, 3, 1, 2, 0, 1]).await;
+    assert_eq!(raw.rest().await, b"");
+    log.says("WARN", "turned away: no handshake within 300ms").await;
+    // Plain words behind a proper handshake of another protocol's are no better.
+    let mut raw = Raw::connect(&receiver).await;
+    raw.write(hello(1, 1).to_string().as_bytes()).await;
+    assert!(raw.rest().await.starts_with(&[0x15, 3, 3]));
+}
+
+/// Nothing follows the part of a frame that could be written: a receiver would take it for the rest.
+#[tokio::test]
+async fn a_frame_that_is_cut_off_stays_cut_off() {
+    let pair = Pair::new();
+    let receiver = Receiver::new().await;
+    let (peers, endpoints) = follow(connector().tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![receiver.endpoint("infer-0")]).unwrap();
+    let issued = pair.authority.issue(&[SERVICE]);
+    let mut stream = issued.accept(receiver.next().await.0, &pair.authority).await;
+    let mut preamble = [0; 8];
+    soon(stream.read_exact(&mut preamble)).await.unwrap();
+    let mut hello = vec![0; usize::from(u16::from_be_bytes([preamble[6], preamble[7]]))];
+    soon(stream.read_exact(&mut hello)).await.unwrap();
+    stream.write_all(&greeting(1, accept(8).to_string().as_bytes())).await.unwrap();
+    stream.flush().await.unwrap();
+    // More than the kernel takes without a reader.
+    for _ in 0..8 {
+        soon(peers.send(Frame::new(vec![7; 1 << 20]))).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The goodbye finds room only when the receiver reads again.
+    let closing = tokio::spawn(peers.close(Duration::from_millis(1)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut came = Vec::new();
+    let _ = soon(stream.read_to_end(&mut came)).await;
+    soon(closing).await.unwrap();
+    let mut frames = came.chunks(HEADER + (1 << 20));
+    assert!(frames.len() > 1 && came.len() < 8 << 20, "{} bytes", came.len());
+    assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_on_disk() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let expired = pair.authority.issue_as(&[SERVICE], |params| {
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
+    });
+    pair.infer.put(&expired, &pair.authority);
+    let met = pair.meet().await;
+    met.is_refused(&log, "expired", "has expired").await;
+    // Both sides go on, and the next attempt takes what is there by then.
+    pair.infer.put(&pair.authority.issue(&[SERVICE]), &pair.authority);
+    met.works().await;
+    // A new authority on both sides; the connection that there is stays.
+    let other = Authority::new("another");
+    pair.infer.put(&other.issue(&[SERVICE]), &other);
+    pair.detect.put(&other.issue(&[DETECT]), &other);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    met.works().await;
+    assert_eq!(met.peers.statistics().disconnects, 0);
+    // Who comes with the old one does not find whom it trusts; with the new one it works.
+    let late = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority);
+    let (late, endpoints) = follow(connector().tls(late.tls()));
+    endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
+    log.says("WARN", "cannot connect").await;
+    log.says("WARN", "(for infer.vision.svc.multinet) is from no authority").await;
+    assert_eq!(late.statistics().connected, 0);
+    let (new, endpoints) = follow(connector().tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
+    soon(new.connected(1)).await;
+}

@@ -1,0 +1,103 @@
+//! How often memory is allocated for a frame.
+
+// An allocator cannot be written without it. All of it is handed on to the system's as it comes.
+#![expect(unsafe_code, reason = "GlobalAlloc is an unsafe trait")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use multinet_client::{Buffer, Connector, Delivery, Endpoint, Frame, Listener, PeerSet, Resolver};
+use tokio::time::timeout;
+
+/// Of a frame's payload.
+const SIZE: usize = 4096;
+
+/// Nothing here takes longer.
+const BOUND: Duration = Duration::from_secs(60);
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, and a counter.
+pub(crate) struct Counting;
+
+// SAFETY: every call goes to `System` with the arguments that came; counting touches no memory that is handed out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps to `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps to `alloc_zeroed`'s contract, which is the same.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps to `realloc`'s contract, which is the same; `place` came from `System`.
+        unsafe { System.realloc(place, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps to `dealloc`'s contract, which is the same; `place` came from `System`.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// Allocations per frame, of sender and receiver together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) frames: u64,
+    pub(crate) at_most_once: f64,
+    pub(crate) at_least_once: f64,
+}
+
+/// Sender and receiver in this process, some frames to warm up, then those that count.
+pub(crate) async fn measure(frames: u64) -> Result<Figures> {
+    let at_most_once = one(Delivery::AtMostOnce, frames).await?;
+    let at_least_once = one(Delivery::AtLeastOnce, frames).await?;
+    Ok(Figures { frames, at_most_once, at_least_once })
+}
+
+async fn one(delivery: Delivery, frames: u64) -> Result<f64> {
+    let listener = Listener::builder().address(IpAddr::V4(Ipv4Addr::LOCALHOST)).port(0).bind().await?;
+    let address = *listener.local_addresses().first().context("nothing was bound")?;
+    let receiving = tokio::spawn(async move {
+        while let Ok(received) = listener.recv().await {
+            received.acknowledge();
+        }
+    });
+    let peers =
+        connector(delivery)?.build()?.follow("bench", futures::stream::iter([vec![Endpoint::at(address)]]));
+    timeout(BOUND, peers.connected(1)).await?;
+    let frame = Frame::new(Buffer::from(vec![0xa5; SIZE])).key("key").metadata("metadata");
+    send(&peers, &frame, frames / 5).await?;
+    let before = COUNT.load(Ordering::Relaxed);
+    send(&peers, &frame, frames).await?;
+    let count = COUNT.load(Ordering::Relaxed) - before;
+    peers.close(BOUND).await;
+    receiving.abort();
+    Ok(count as f64 / frames as f64)
+}
+
+async fn send(peers: &PeerSet, frame: &Frame, count: u64) -> Result<()> {
+    let sending = async {
+        for _ in 0..count {
+            peers.send(frame.clone()).await?;
+        }
+        peers.flush().await;
+        anyhow::Ok(())
+    };
+    timeout(BOUND, sending).await?
+}
+
+/// A connector that asks nobody for names.
+pub(crate) fn connector(delivery: Delivery) -> Result<multinet_client::ConnectorBuilder> {
+    let nobody = Resolver::builder().servers([(Ipv4Addr::LOCALHOST, 53).into()]).build()?;
+    Ok(Connector::builder().resolver(nobody).delivery(delivery))
+}
