@@ -118,7 +118,8 @@ impl Shell {
         // What one of them takes, it tells as soon as it has written it.
         if has_listener {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            return outcome.and(self.end_others());
+            let ended = self.end_others();
+            return outcome.and(ended);
         }
         outcome
     }

@@ -6,7 +6,7 @@
 mod delivery;
 mod hostile;
 mod log;
-mod raw;
 mod names;
+mod raw;
 mod rig;
 mod secure;

@@ -65,6 +65,7 @@ fn nothing_that_was_promised_is_lost() {
     println!("{tally}{:.0} steps each second", tally.get("steps") as f64 / start.elapsed().as_secs_f64());
 }
 
+#[expect(clippy::result_large_err, reason = "a failure happens once, and is told in full")]
 fn run(plan: Plan, tells: bool) -> Result<Tally, Failure> {
     let mut world = World::new(plan, tells);
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));

@@ -262,7 +262,7 @@ impl World {
         let Self { processes, connections, plan, .. } = self;
         let connection = &mut connections[at];
         let process = &mut processes[connection.process];
-        if !process.sessions.is_latest(connection.session, connection.link.lane, connection.link.epoch) {
+        if !process.sessions.is_latest(connection.session, connection.lane, connection.link.epoch) {
             self.tally.count("stale data");
             return self.end_at_receiver(at);
         }
@@ -389,12 +389,13 @@ impl World {
         if uid.is_some() && process.uid != uid {
             return Ok(false);
         }
-        let (lane, epoch) = (connection.link.lane, connection.link.epoch);
-        let admitted = process.sessions.admit(*now, connection.session, (0, lane), epoch);
+        let crate::outbound::LinkId { peer, lane, epoch } = connection.link;
+        let admitted = process.sessions.admit(*now, connection.session, (peer.0, lane), epoch);
         ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
         process.may_forget |= process.sessions.len() == plan.limit;
         match admitted {
-            Ok((memory, _)) => {
+            Ok((memory, lane)) => {
+                connection.lane = lane;
                 connection.process = running;
                 connection.at_receiver = Side::Open;
                 connection.memory = Some(memory);
