@@ -75,7 +75,7 @@ pub(crate) enum Action {
     Connect(LinkId),
     /// End it; say that it is [`down`](Outbound::down).
     Close(LinkId),
-    /// Ask DNS again: a peer has been lost.
+    /// Ask DNS again: a peer has been lost, or cannot be reached.
     Resolve,
     /// Frames have been given to this connection that another had; write them.
     Write(LinkId),
@@ -188,10 +188,9 @@ impl<F: Clone> Outbound<F> {
         if !is_kept {
             self.counts.lost += handed - taken;
         }
-        if was_up {
-            self.counts.reconnects += 1;
-            self.actions.push_back(Action::Resolve);
-        }
+        self.counts.reconnects += u64::from(was_up);
+        // The address may have a new owner, or none any more.
+        self.actions.push_back(Action::Resolve);
         let orphans = self.ring.sequences(|entry| entry.on == Some(link));
         for &sequence in &orphans {
             if let Some(entry) = self.ring.get_mut(sequence) {
