@@ -68,7 +68,7 @@ pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
 pub use identity::Identity;
 pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, Received, Sender};
-pub use peers::{Closed, Peer, PeerSet, PeerStatus, Sent, Statistics};
+pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};
 

@@ -93,6 +93,18 @@ pub struct Statistics {
     pub held: usize,
 }
 
+/// Why a [`Peer`] has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerClosed {
+    /// DNS no longer names it: its pod is not ready any more, or gone.
+    Removed,
+    /// DNS names another pod in its place.
+    Replaced,
+    /// The [`PeerSet`] has been closed.
+    PeerSet,
+}
+
 /// What a PeerSet was closed with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -302,10 +314,18 @@ impl Peer {
         self.handle.send(frame.into(), Some(self.id)).await
     }
 
-    /// Completes when the peer has gone for good: DNS no longer names it, or names another pod in its place.
-    pub async fn closed(&self) {
-        let id = self.id;
-        self.handle.shared.until(|state| (state.is_closed || !state.outbound.knows(id)).then_some(())).await;
+    /// Completes when the peer has gone for good, and says why. A connection that breaks is no end: it is made again.
+    pub async fn closed(&self) -> PeerClosed {
+        let target = &self.endpoint.target;
+        let has_gone = |state: &mut State| match state {
+            state if state.is_closed => Some(PeerClosed::PeerSet),
+            state if state.outbound.knows(self.id) => None,
+            state if state.endpoints.values().any(|other| other.target == *target) => {
+                Some(PeerClosed::Replaced)
+            }
+            _ => Some(PeerClosed::Removed),
+        };
+        self.handle.shared.until(has_gone).await
     }
 }
 

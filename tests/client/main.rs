@@ -1,6 +1,7 @@
 //! `multinet-client` and its programs at the end of the whole chain.
 
 mod chain;
+mod dependencies;
 mod docs;
 mod doctor;
 mod multinet;
