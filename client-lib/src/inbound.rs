@@ -34,6 +34,8 @@ pub(crate) struct Sessions<T> {
 struct Session<T> {
     /// Those that have been here, [`LANES`] at most, and the latest epoch of each.
     lanes: Vec<((u64, u16), u64)>,
+    /// The latest epoch of lanes that have been forgotten.
+    forgotten: u64,
     /// How many of its connections are there.
     connections: usize,
     /// When the last one ended.
@@ -42,7 +44,7 @@ struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// The place of a lane. One that is new has seen epoch 0, which no sender has.
+    /// The place of a lane. One that is new, or has been forgotten, has to be later than all that have been.
     fn place(&mut self, lane: (u64, u16)) -> Result<u16, Refusal> {
         let known = self.lanes.iter().position(|&(known, _)| known == lane);
         let place = known.unwrap_or(self.lanes.len());
@@ -51,10 +53,16 @@ impl<T> Session<T> {
             return Err(Refusal::new(RefusalCode::Full, message));
         }
         if known.is_none() {
-            self.lanes.push((lane, 0));
+            self.lanes.push((lane, self.forgotten));
         }
         // Less than 256.
         Ok(place as u16)
+    }
+
+    /// Nobody is there: when the sender comes back, it may know us by another number, again and again.
+    fn forget(&mut self) {
+        let latest = self.lanes.drain(..).map(|(_, latest)| latest).max();
+        self.forgotten = self.forgotten.max(latest.unwrap_or_default());
     }
 }
 
@@ -79,6 +87,7 @@ impl<T: Clone + Default> Sessions<T> {
         }
         let session = self.sessions.entry(id).or_insert_with(|| Session {
             lanes: Vec::new(),
+            forgotten: 0,
             connections: 0,
             left: now,
             state: T::default(),
@@ -107,6 +116,9 @@ impl<T: Clone + Default> Sessions<T> {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.connections = session.connections.saturating_sub(1);
             session.left = now;
+            if session.connections == 0 {
+                session.forget();
+            }
         }
     }
 
@@ -162,6 +174,24 @@ mod tests {
         assert_eq!((other, further), (1, 2));
         sessions.admit(now, SessionId(1), (0, 0), 6).unwrap();
         assert!(sessions.is_latest(SessionId(1), 0, 6) && !sessions.is_latest(SessionId(1), 0, 5));
+    }
+
+    #[test]
+    fn a_sender_that_comes_back_may_know_us_by_another_number() {
+        let (mut sessions, now) = (sessions(), Instant::now());
+        for epoch in 1..=1000 {
+            let (_, place) = sessions.admit(now, SessionId(1), (epoch, 0), epoch).unwrap();
+            assert!(place == 0 && sessions.is_latest(SessionId(1), place, epoch));
+            sessions.leave(now, SessionId(1));
+        }
+        // What has been here is not let in again, whatever it is called.
+        for peer in [1, 1000, 1001] {
+            let again = sessions.admit(now, SessionId(1), (peer, 0), 1000);
+            assert_eq!(again.unwrap_err().code, RefusalCode::Epoch);
+        }
+        // Those that are there at a time are few.
+        let places: Vec<_> = (0..300).map(|peer| sessions.admit(now, SessionId(2), (peer, 0), 1)).collect();
+        assert_eq!(places.iter().filter(|place| place.is_ok()).count(), LANES);
     }
 
     #[test]

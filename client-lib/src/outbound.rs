@@ -212,8 +212,9 @@ impl<F: Clone> Outbound<F> {
         acked: impl Iterator<Item = u64>,
         rejected: impl Iterator<Item = u64>,
     ) -> Result<(), Impossible> {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let Some(at) = self.link_mut(link) else { return Ok(()) };
-        at.books.settle(freed, taken)?;
+        at.books.settle(freed, taken, is_kept)?;
         acked.for_each(|sequence| self.acknowledged(link, sequence));
         rejected.for_each(|sequence| self.rejected(link, sequence));
         self.part(now);
@@ -226,9 +227,11 @@ impl<F: Clone> Outbound<F> {
         let Some(entry) = self.ring.get(sequence).filter(|entry| entry.is_known_to(link.peer)) else {
             return;
         };
-        let queued = entry.on.filter(|_| !entry.is_handed);
-        if let Some(queued) = queued {
-            self.withdraw(sequence, queued);
+        let (on, is_handed) = (entry.on, entry.is_handed);
+        match on {
+            Some(on) if is_handed => self.decided(on),
+            Some(queued) => self.withdraw(sequence, queued),
+            None => {}
         }
         self.ring.remove(sequence);
         self.again.remove(&sequence);
@@ -239,10 +242,19 @@ impl<F: Clone> Outbound<F> {
         let Some(entry) = self.ring.get_mut(sequence).filter(|entry| entry.is_with(link.peer)) else {
             return;
         };
+        let on = entry.on;
         entry.release();
         entry.not = Some(link.peer);
+        on.into_iter().for_each(|on| self.decided(on));
         self.again.insert(sequence);
         self.counts.rejected += 1;
+    }
+
+    /// A receiver has acknowledged or rejected a frame that had been handed to this connection.
+    fn decided(&mut self, link: LinkId) {
+        if let Some(at) = self.link_mut(link) {
+            at.books.decided += 1;
+        }
     }
 
     /// Gives a frame to a peer, or back to the caller. The sequence and the connection that has it.

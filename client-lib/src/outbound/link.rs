@@ -61,6 +61,8 @@ pub(crate) struct Books {
     pub(crate) freed: u64,
     /// How many frames the receiver's code has taken.
     pub(crate) taken: u64,
+    /// How many frames the receiver's code has acknowledged or rejected; where that is not promised, it is what has been freed.
+    pub(crate) decided: u64,
 }
 
 /// What a receiver says that cannot be.
@@ -140,9 +142,9 @@ impl Books {
     fn reset(&mut self, slots: u64, frame_size: usize) {
         self.queue.clear();
         // What follows is all there is: a field more must be thought of here.
-        let Self { queue: _, slots: has, frame_size: size, assigned, handed, freed, taken } = self;
+        let Self { queue: _, slots: has, frame_size: size, assigned, handed, freed, taken, decided } = self;
         (*has, *size) = (slots, frame_size);
-        (*assigned, *handed, *freed, *taken) = (0, 0, 0, 0);
+        (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
     /// Gives it a frame.
@@ -163,13 +165,15 @@ impl Books {
         self.assigned - self.freed
     }
 
-    /// How many more the receiver has room for.
+    /// How many more the receiver has room for. A slot that is free, but whose frame has not been decided on, does not count: a receiver
+    /// that never decides would hold as many frames as all receivers together may.
     pub(crate) fn credits(&self) -> u64 {
-        self.slots.saturating_sub(self.outstanding())
+        let undecided = self.assigned - self.decided;
+        self.slots.saturating_sub(undecided.max(self.outstanding()))
     }
 
     /// The receiver says how many slots it has freed, and how many frames its code has taken.
-    pub(crate) fn settle(&mut self, freed: u64, taken: u64) -> Result<(), Impossible> {
+    pub(crate) fn settle(&mut self, freed: u64, taken: u64, is_kept: bool) -> Result<(), Impossible> {
         let sent = self.handed;
         let check = |what, now, before| {
             if now < before || now > sent { Err(Impossible { what, now, before, sent }) } else { Ok(()) }
@@ -177,6 +181,9 @@ impl Books {
         check("have left their slots", freed, self.freed)?;
         check("have been taken", taken, self.taken)?;
         (self.freed, self.taken) = (freed, taken);
+        if !is_kept {
+            self.decided = freed;
+        }
         Ok(())
     }
 }

@@ -402,7 +402,10 @@ impl World {
                 Ok(true)
             }
             Err(refusal) => {
-                ensure!(refusal.code == RefusalCode::Full && process.may_forget, "{refusal:?}");
+                // An earlier one of another lane has been overtaken, and gone meanwhile.
+                let is_late = refusal.code == RefusalCode::Epoch;
+                let is_full = refusal.code == RefusalCode::Full && process.may_forget;
+                ensure!(is_late || is_full, "{refusal:?}");
                 Ok(false)
             }
         }
