@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 tests/tools/packages.sh || exit 1
 tests/tools/build.sh >/dev/null || exit 1
 
-# The images of the tests on a node are optimised, as what is shipped.
+# What the images of the tests on a node hold.
 cargo build --profile image -p multinet-dns -p multinet-controller || exit 1
 cargo build --workspace --bins || exit 1
 # Programs of users, which tests run in pods' networks.

@@ -269,6 +269,35 @@ mod tests {
         prop_oneof![data, control, close]
     }
 
+    /// What is in the table above, byte by byte: other versions and languages count on it.
+    #[test]
+    fn the_layout_never_changes() {
+        let data = Data {
+            is_repeat: true,
+            key: 2,
+            metadata: 0x0304,
+            payload: 0x0506_0708,
+            sequence: 0x0910,
+            floor: 0x090a,
+            timestamp: -2,
+        };
+        let control = Control { acked: 3, rejected: 4, freed: 0x0506, taken: 0x0708 };
+        let check = |header: Header, parts: &[(usize, &[u8])]| {
+            let mut expected = [0; HEADER];
+            for (at, part) in parts {
+                expected[*at..at + part.len()].copy_from_slice(part);
+            }
+            assert_eq!(header.encode(), expected, "{header:?}");
+        };
+        let timestamp = [255, 255, 255, 255, 255, 255, 255, 254];
+        let start = [1, 1, 2, 0, 3, 4, 0, 0, 5, 6, 7, 8];
+        check(Header::Data(data), &[(0, &start), (22, &[9, 0x10]), (30, &[9, 0x0a]), (32, &timestamp)]);
+        check(Header::Control(control), &[(0, &[2, 0, 0, 3, 0, 4]), (22, &[5, 6]), (30, &[7, 8])]);
+        check(Header::Close { code: CloseCode::Superseded, text: 0x0102 }, &[(0, &[3, 2, 1, 2])]);
+        let body = [[0, 0, 0, 0, 0, 0, 1, 2], [0, 0, 0, 0, 0, 0, 0, 3]].concat();
+        assert_eq!(sequences(&body).collect::<Vec<_>>(), [0x0102, 3]);
+    }
+
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(header in headers()) {

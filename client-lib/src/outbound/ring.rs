@@ -119,3 +119,42 @@ impl<F> Ring<F> {
         usize::try_from(sequence.checked_sub(self.floor)?).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(frame: u64) -> Entry<u64> {
+        Entry { frame, key: 0, length: 0, to: None, not: None, on: None, is_handed: false, had: None }
+    }
+
+    proptest! {
+        /// Next to a set of the sequences that are there.
+        #[test]
+        fn the_oldest_is_where_it_begins(removed in prop::collection::vec(prop::option::of(0..20_u64), 0..200)) {
+            let (mut ring, mut model, mut next) = (Ring::default(), BTreeSet::new(), 1);
+            for removed in removed {
+                match removed {
+                    None => {
+                        prop_assert_eq!(ring.push(entry(next)), next);
+                        model.insert(next);
+                        next += 1;
+                    }
+                    Some(back) => {
+                        let sequence = next.saturating_sub(back);
+                        let entry = ring.remove(sequence);
+                        prop_assert_eq!(entry.map(|entry| entry.frame), model.take(&sequence));
+                    }
+                }
+                prop_assert_eq!(ring.floor(), model.first().copied().unwrap_or(next));
+                prop_assert_eq!((ring.next(), ring.len()), (next, model.len()));
+                prop_assert_eq!(ring.sequences(|_| true), model.iter().copied().collect::<Vec<_>>());
+                prop_assert!((0..=next).all(|at| ring.get(at).is_some() == model.contains(&at)));
+            }
+        }
+    }
+}

@@ -115,7 +115,7 @@ impl<F: Clone> Outbound<F> {
     }
 
     /// The peer that is to have a frame, although it may have to wait for it.
-    fn peer_for(&mut self, wanted: Wanted) -> Option<&Peer> {
+    pub(super) fn peer_for(&mut self, wanted: Wanted) -> Option<&Peer> {
         let choice = if wanted.to.is_some() { Choice::RoundRobin } else { self.settings.choice };
         let lane = self.lane_for(wanted);
         // A frame waits for the peer of its key, as long as that has not been tried.

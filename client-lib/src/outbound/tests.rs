@@ -1,3 +1,155 @@
 //! The state machine by rules and by chance.
 
+mod attempts;
+mod choosing;
+mod delivery;
+mod hostile;
+mod leaving;
 mod simulation;
+
+use std::time::{Duration, Instant};
+
+use super::{Action, Identity, LinkId, Outbound, Outgoing, PeerId, Refused, Settings};
+use crate::choose::Choice;
+use crate::handshake::Delivery;
+
+/// A sender, its shell, and its clock.
+struct Rig {
+    outbound: Outbound<u64>,
+    now: Instant,
+    actions: Vec<Action>,
+}
+
+impl Rig {
+    fn new(delivery: Delivery, choice: Choice) -> Self {
+        Self::with(Settings { delivery, choice, replay: 1000, lanes: 1 })
+    }
+
+    fn kept() -> Self {
+        Self::new(Delivery::AtLeastOnce, Choice::RoundRobin)
+    }
+
+    fn with(settings: Settings) -> Self {
+        Self { outbound: Outbound::new(settings, 1), now: Instant::now(), actions: Vec::new() }
+    }
+
+    /// What DNS says: targets, each with a uid if there is one behind a `#`.
+    fn endpoints(&mut self, names: &[&str]) -> Vec<PeerId> {
+        let identity = |name: &&str| {
+            let (target, uid) =
+                name.split_once('#').map_or((*name, None), |(target, uid)| (target, Some(uid)));
+            Identity { target: target.into(), uid: uid.map(Into::into), distance: 0 }
+        };
+        let ids = self.outbound.endpoints(self.now, names.iter().map(identity).collect());
+        self.act();
+        ids
+    }
+
+    /// Everything that is due; kept in `actions`.
+    fn act(&mut self) {
+        self.outbound.tick(self.now);
+        self.actions.extend(std::iter::from_fn(|| self.outbound.next_action()));
+        let due = self.outbound.due();
+        assert!(due.is_none_or(|due| due > self.now), "due for ever: {:?}", self.outbound);
+    }
+
+    fn pass(&mut self, pause: Duration) {
+        self.now += pause;
+        self.act();
+    }
+
+    /// The actions so far, once.
+    fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The connections that are to be made.
+    fn connects(&mut self) -> Vec<LinkId> {
+        let connect = |action| match action {
+            Action::Connect(link) => Some(link),
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(connect).collect()
+    }
+
+    fn up(&mut self, link: LinkId, slots: u32) {
+        self.outbound.up(self.now, link, slots, 100);
+        self.act();
+    }
+
+    fn down(&mut self, link: LinkId) {
+        self.outbound.down(self.now, link);
+        self.act();
+    }
+
+    /// Peers that are connected, with two slots each.
+    fn connected(&mut self, names: &[&str]) -> Vec<LinkId> {
+        self.endpoints(names);
+        let links = self.connects();
+        links.iter().for_each(|&link| self.up(link, 2));
+        links
+    }
+
+    fn send(&mut self) -> Result<LinkId, Refused> {
+        self.send_as((1, 0), None)
+    }
+
+    fn send_some(&mut self, count: usize) {
+        for _ in 0..count {
+            self.send().unwrap();
+        }
+    }
+
+    fn send_some_to(&mut self, count: usize, to: PeerId) {
+        for _ in 0..count {
+            self.send_as((1, 0), Some(to)).unwrap();
+        }
+    }
+
+    fn send_as(&mut self, header: (usize, u64), to: Option<PeerId>) -> Result<LinkId, Refused> {
+        let next = self.outbound.ring.next();
+        match self.outbound.submit(next, header, to) {
+            Ok((sequence, link)) => {
+                assert_eq!(sequence, next);
+                Ok(link)
+            }
+            Err((back, refused)) => {
+                assert_eq!(back, next, "the frame itself is given back");
+                Err(refused)
+            }
+        }
+    }
+
+    /// Writes all there is: the sequences, and whether each is marked as a repeat.
+    fn write(&mut self, link: LinkId) -> Vec<(u64, bool)> {
+        let frames = std::iter::from_fn(|| self.outbound.take(link));
+        let told = |frame: Outgoing<u64>| {
+            assert_eq!(frame.frame, frame.sequence);
+            (frame.sequence, frame.is_repeat)
+        };
+        frames.map(told).collect()
+    }
+
+    /// A receiver has freed so many slots, and acknowledges frames.
+    fn ack(&mut self, link: LinkId, freed: u64, acked: &[u64]) {
+        self.say(link, freed, acked, &[]);
+    }
+
+    fn say(&mut self, link: LinkId, freed: u64, acked: &[u64], rejected: &[u64]) {
+        let (acked, rejected) = (acked.iter().copied(), rejected.iter().copied());
+        self.outbound.control(self.now, link, (freed, freed), acked, rejected).unwrap();
+        self.act();
+    }
+
+    /// A connection breaks, and is there again.
+    fn reconnect(&mut self, link: LinkId) -> LinkId {
+        self.down(link);
+        self.actions();
+        self.pass(Duration::from_secs(10));
+        let again =
+            self.connects().into_iter().find(|again| again.peer == link.peer && again.lane == link.lane);
+        let again = again.expect("it is to be made again");
+        self.up(again, 2);
+        again
+    }
+}

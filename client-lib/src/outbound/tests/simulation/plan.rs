@@ -39,6 +39,8 @@ pub(super) struct Faults {
     pub(super) replacements: bool,
     /// DNS adds and removes peers.
     pub(super) dns: bool,
+    /// DNS has two names for each receiver.
+    pub(super) names: bool,
     /// Receivers' code does not want frames.
     pub(super) rejects: bool,
     /// Receivers' code stands still for long.
@@ -115,13 +117,14 @@ impl Plan {
 }
 
 impl Faults {
-    const EACH: [fn(&mut Self) -> &mut bool; 11] = [
+    const EACH: [fn(&mut Self) -> &mut bool; 12] = [
         |faults| &mut faults.dials,
         |faults| &mut faults.breaks,
         |faults| &mut faults.delays,
         |faults| &mut faults.restarts,
         |faults| &mut faults.replacements,
         |faults| &mut faults.dns,
+        |faults| &mut faults.names,
         |faults| &mut faults.rejects,
         |faults| &mut faults.stalls,
         |faults| &mut faults.named,
@@ -130,8 +133,23 @@ impl Faults {
     ];
 
     fn of(chance: &mut fastrand::Rng) -> Self {
-        let [dials, breaks, delays, restarts, replacements, dns, rejects, stalls, named, sizes, senders] =
-            std::array::from_fn(|_| chance.bool());
-        Self { dials, breaks, delays, restarts, replacements, dns, rejects, stalls, named, sizes, senders }
+        let mut faults = Self {
+            dials: false,
+            breaks: false,
+            delays: false,
+            restarts: false,
+            replacements: false,
+            dns: false,
+            names: false,
+            rejects: false,
+            stalls: false,
+            named: false,
+            sizes: false,
+            senders: false,
+        };
+        Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = chance.bool());
+        // The order of a key's frames is promised for each name.
+        faults.names &= chance.u8(..4) == 0;
+        faults
     }
 }

@@ -4,11 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use super::network::{Connection, Message, Side};
+use super::plan::Plan;
 use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
 use crate::inbound::{Arrival, Seen, Sessions, Teller};
-use crate::outbound::Settings;
+use crate::outbound::PeerId;
 
 pub(super) type Memory = Arc<Mutex<Seen>>;
 
@@ -30,7 +31,7 @@ pub(super) struct Process {
     /// Of each session, what the code has had: whether it still has it, or has acknowledged it.
     had: HashMap<(SessionId, u64), bool>,
     /// The last frame of each key that was not a repeat.
-    last: HashMap<(SessionId, u64), u64>,
+    last: HashMap<(SessionId, PeerId, u64), u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ impl Process {
     /// A frame has come. Whether the code gets it.
     pub(super) fn arrived(
         &mut self,
-        settings: &Settings,
+        plan: &Plan,
         connection: &mut Connection,
         memory: &Memory,
         message: Message,
@@ -90,14 +91,14 @@ impl Process {
         ensure!(occupied <= u64::from(self.slots), "{occupied} frames for {} slots", self.slots);
         ensure!(message.packet.length <= self.frame_size, "a frame larger than it takes");
         let sequence = message.sequence;
-        let arrival = match settings.delivery {
+        let arrival = match plan.settings.delivery {
             Delivery::AtMostOnce => Arrival::Deliver,
             Delivery::AtLeastOnce => {
                 memory.lock().unwrap().arrived_by(connection.lane, sequence, message.floor)
             }
         };
         match arrival {
-            Arrival::Deliver => self.deliver(settings, connection, Arc::clone(memory), message)?,
+            Arrival::Deliver => self.deliver(plan, connection, Arc::clone(memory), message)?,
             Arrival::Drop => connection.freed += 1,
             Arrival::Acknowledge => {
                 connection.freed += 1;
@@ -108,19 +109,15 @@ impl Process {
         Ok(arrival == Arrival::Deliver)
     }
 
-    fn deliver(
-        &mut self,
-        settings: &Settings,
-        connection: &Connection,
-        memory: Memory,
-        message: Message,
-    ) -> Checked {
-        let Connection { id, sender, session, .. } = *connection;
+    fn deliver(&mut self, plan: &Plan, connection: &Connection, memory: Memory, message: Message) -> Checked {
+        let Connection { id, sender, session, link, .. } = *connection;
         let Message { sequence, is_repeat, packet, .. } = message;
         let before = self.had.insert((session, sequence), true);
         ensure!(before != Some(true) || self.may_forget, "frame {sequence} is delivered twice");
-        if settings.choice == Choice::ByKey && !packet.is_named && !is_repeat {
-            let last = self.last.insert((session, packet.key), sequence);
+        if plan.settings.choice == Choice::ByKey && !packet.is_named && !is_repeat {
+            // By the name that the sender knows us by, if it knows several.
+            let name = if plan.faults.names { link.peer } else { PeerId(0) };
+            let last = self.last.insert((session, name, packet.key), sequence);
             ensure!(last < Some(sequence), "{sequence} after {last:?} of key {}", packet.key);
         }
         self.inbox.push_back(Held { connection: id, sender, session, sequence, memory, is_acked: false });

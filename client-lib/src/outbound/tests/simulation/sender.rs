@@ -30,6 +30,8 @@ pub(super) struct Sender {
     /// How many of its frames receivers' code has taken.
     pub(super) taken: u64,
     next_number: u64,
+    /// How often the state machine has been told something since its actions were done.
+    news: usize,
     /// Nothing below it may be sent any more.
     floor: u64,
     /// Connections that are up.
@@ -67,6 +69,7 @@ impl Sender {
             records: Vec::new(),
             taken: 0,
             next_number: 0,
+            news: 0,
             floor: 0,
             up: HashSet::new(),
             lost: 0,
@@ -93,6 +96,7 @@ impl Sender {
             uid: address.uid.map(|uid| uid.to_string()),
             distance: (address.target % 3) as u8,
         };
+        self.news += 1;
         let ids = self.outbound.endpoints(now, addresses.iter().map(identity).collect());
         ensure!(ids.len() == addresses.len(), "{} peers of {} addresses", ids.len(), addresses.len());
         for (id, &address) in ids.into_iter().zip(addresses) {
@@ -105,10 +109,11 @@ impl Sender {
     /// Does what is due. The connections to be made, to be ended, and to be written to.
     pub(super) fn act(&mut self, now: Instant) -> Result<Vec<Action>, String> {
         self.outbound.tick(now);
+        self.news += 1;
         let actions: Vec<Action> = std::iter::from_fn(|| self.outbound.next_action()).collect();
         let links = self.outbound.peers.len() * usize::from(self.settings.lanes);
-        let most = 100 * (links + self.settings.replay + 1);
-        ensure!(actions.len() <= most, "{} actions at once", actions.len());
+        let most = std::mem::take(&mut self.news) * (2 * links + self.settings.replay + 1);
+        ensure!(actions.len() <= most, "{} actions, where {most} are enough", actions.len());
         self.over()?;
         let due = self.outbound.due();
         ensure!(due.is_none_or(|due| due > now), "due again at once: {:?}", self.outbound);
@@ -152,6 +157,7 @@ impl Sender {
     }
 
     pub(super) fn up(&mut self, now: Instant, connection: &mut Connection, frame_size: usize) {
+        self.news += 1;
         self.outbound.up(now, connection.link, connection.slots as u32, frame_size);
         if !connection.is_closing {
             self.up.insert(connection.link);
@@ -162,6 +168,7 @@ impl Sender {
         // One that is ended on purpose does not break.
         let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
         self.broken += u64::from(self.up.remove(&connection.link) && is_up);
+        self.news += 1;
         self.outbound.down(now, connection.link);
         if !self.is_kept() {
             self.lost += connection.handed - connection.heard_taken;
@@ -204,6 +211,7 @@ impl Sender {
     pub(super) fn hear(&mut self, now: Instant, connection: &mut Connection, said: Said) -> Checked {
         let Said { freed, taken, acked, rejected } = said;
         let had: Vec<u64> = acked.iter().copied().filter(|&sequence| self.outbound.has(sequence)).collect();
+        self.news += 1;
         let control = self.outbound.control(
             now,
             connection.link,
@@ -262,10 +270,12 @@ impl Sender {
     /// What must hold inside. Slower.
     pub(super) fn check_inside(&self) -> Checked {
         let Outbound { peers, ring, again, .. } = &self.outbound;
+        let mut given: HashMap<LinkId, u64> = HashMap::new();
         for link in peers.iter().flat_map(|peer| &peer.links) {
             let books = &link.books;
             ensure!(books.outstanding() <= books.slots, "more than there are slots: {books:?}");
             ensure!(books.assigned == books.handed + books.queue.len() as u64, "{books:?}");
+            ensure!(books.assigned - books.decided <= books.slots, "more than may wait: {books:?}");
             let is_empty = books.slots == 0 && books.assigned == 0 && books.frame_size == 0;
             let is_there = matches!(link.state, State::Up { .. } | State::Closing { .. });
             ensure!(is_there || is_empty, "{link:?} has something");
@@ -274,8 +284,15 @@ impl Sender {
             let Some(entry) = ring.get(sequence) else { return Err("a hole in the ring".into()) };
             ensure!(entry.on.is_none() == again.contains(&sequence), "{sequence} waits, or not: {entry:?}");
             if let Some(on) = entry.on {
-                ensure!(self.outbound.link(on).is_some(), "{sequence} is on {on:?}, which is gone");
+                *given.entry(on).or_default() += 1;
             }
+        }
+        for (on, count) in given {
+            let Some(link) = self.outbound.link(on) else { return Err(format!("{on:?} is gone")) };
+            let books = &link.books;
+            let expected =
+                if self.is_kept() { books.assigned - books.decided } else { books.queue.len() as u64 };
+            ensure!(count == expected, "{count} frames are on {on:?}: {books:?}");
         }
         ensure!(again.iter().all(|&sequence| ring.get(sequence).is_some()), "what has gone waits");
         ensure!(ring.next() - ring.floor() <= WINDOW, "the ring is long");

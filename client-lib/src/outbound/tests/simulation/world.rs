@@ -1,5 +1,6 @@
 //! All there is, and what happens to it.
 
+mod connections;
 mod faults;
 mod peace;
 
@@ -13,7 +14,7 @@ use super::sender::{Address, Sender};
 use super::tally::Tally;
 use super::{Checked, ensure};
 use crate::handshake::{Delivery, RefusalCode, SessionId};
-use crate::outbound::{Action, PeerId};
+use crate::outbound::{Action, LinkId, PeerId};
 
 /// How many events are told.
 const TOLD: usize = 200;
@@ -100,6 +101,12 @@ impl World {
     /// The step that it came to, what happened, and what happened last.
     pub(super) fn end(mut self) -> (usize, Tally, Vec<String>) {
         self.tally.add("steps", self.moves as u64);
+        for counts in self.senders.iter().map(|sender| sender.outbound.counts()) {
+            self.tally.add("repeats", counts.repeats);
+            self.tally.add("rejected", counts.rejected);
+            self.tally.add("lost", counts.lost);
+            self.tally.add("undeliverable", counts.undeliverable);
+        }
         (self.step, self.tally, self.events.into())
     }
 
@@ -168,7 +175,14 @@ impl World {
 
     /// Does something once or a few times.
     fn some(&mut self, what: impl Fn(&mut Self) -> Checked) -> Checked {
-        (0..self.chance.u8(1..=6)).try_for_each(|_| what(self))
+        for _ in 0..self.chance.u8(1..=6) {
+            let before = self.moves;
+            what(self)?;
+            if self.moves == before {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Does something to one of the connections for which it can be done.
@@ -238,7 +252,7 @@ impl World {
         Ok(())
     }
 
-    fn kick(&mut self, sender: usize, link: crate::outbound::LinkId) {
+    fn kick(&mut self, sender: usize, link: LinkId) {
         let session = self.senders[sender].session;
         let mut all = self.connections.iter_mut();
         if let Some(connection) = all.find(|it| it.session == session && it.link == link) {
@@ -269,7 +283,7 @@ impl World {
         let (Some(message), Some(memory)) = (connection.data.pop_front(), connection.memory.clone()) else {
             return Err("nothing has come".into());
         };
-        let is_new = process.arrived(&plan.settings, connection, &memory, message)?;
+        let is_new = process.arrived(plan, connection, &memory, message)?;
         self.tally.count(if is_new { "delivered" } else { "passed over" });
         let (sender, session) = (connection.sender, connection.session);
         tell!(self, "arrived (delivered: {is_new}) {message:?} at {:?}", self.connections[at]);
@@ -352,109 +366,6 @@ impl World {
         }
         tell!(self, "heard {:?}", self.connections[at]);
         self.settle(sender)
-    }
-
-    /// The handshake goes on.
-    fn dial(&mut self, at: usize) -> Checked {
-        self.moves += 1;
-        let is_bad = self.plan.faults.dials && !self.is_peace;
-        let connection = &self.connections[at];
-        if connection.at_receiver == Side::Gone || (is_bad && self.chance.u8(..4) == 0) {
-            return self.down(at);
-        }
-        if connection.at_receiver == Side::Pending {
-            return if self.admit(at)? { Ok(()) } else { self.down(at) };
-        }
-        let Self { senders, connections, processes, now, .. } = self;
-        let connection = &mut connections[at];
-        let sender = connection.sender;
-        connection.slots = processes[connection.process].slots.into();
-        connection.at_sender = Side::Open;
-        senders[sender].up(*now, connection, processes[connection.process].frame_size);
-        self.tally.count("up");
-        tell!(self, "up {:?}", self.connections[at]);
-        self.settle(sender)
-    }
-
-    /// Whether the process at the other end lets it in.
-    fn admit(&mut self, at: usize) -> Result<bool, String> {
-        let Self { senders, connections, processes, running, now, plan, .. } = self;
-        let connection = &mut connections[at];
-        let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
-            return Err(format!("nobody knows {:?}", connection.link));
-        };
-        let Address { target, uid } = address;
-        let Some(running) = running[target] else { return Ok(false) };
-        let process = &mut processes[running];
-        if uid.is_some() && process.uid != uid {
-            return Ok(false);
-        }
-        let crate::outbound::LinkId { peer, lane, epoch } = connection.link;
-        let admitted = process.sessions.admit(*now, connection.session, (peer.0, lane), epoch);
-        ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
-        process.may_forget |= process.sessions.len() == plan.limit;
-        match admitted {
-            Ok((memory, lane)) => {
-                connection.lane = lane;
-                connection.process = running;
-                connection.at_receiver = Side::Open;
-                connection.memory = Some(memory);
-                Ok(true)
-            }
-            Err(refusal) => {
-                // An earlier one of another lane has been overtaken, and gone meanwhile.
-                let is_late = refusal.code == RefusalCode::Epoch;
-                let is_full = refusal.code == RefusalCode::Full && process.may_forget;
-                ensure!(is_late || is_full, "{refusal:?}");
-                Ok(false)
-            }
-        }
-    }
-
-    /// The sender learns that a connection has ended.
-    fn down(&mut self, at: usize) -> Checked {
-        self.moves += 1;
-        let is_lost = self.chance.bool();
-        let Self { senders, connections, now, .. } = self;
-        let connection = &mut connections[at];
-        let sender = connection.sender;
-        self.tally.count("down");
-        self.tally.add("down with data", u64::from(!connection.data.is_empty()));
-        connection.at_sender = Side::Gone;
-        connection.control.clear();
-        if is_lost {
-            connection.cut_data();
-        } else {
-            // It may come when the next connection is there already.
-            connection.is_data_stuck |= self.chance.bool();
-        }
-        senders[sender].down(*now, connection)?;
-        tell!(self, "down {:?}", self.connections[at]);
-        self.sweep(at);
-        self.settle(sender)
-    }
-
-    /// The receiver learns that a connection has ended.
-    fn end_at_receiver(&mut self, at: usize) -> Checked {
-        self.moves += 1;
-        let connection = &mut self.connections[at];
-        connection.at_receiver = Side::Gone;
-        connection.data.clear();
-        if self.chance.bool() {
-            connection.cut_control();
-        }
-        let (process, session) = (connection.process, connection.session);
-        self.processes[process].sessions.leave(self.now, session);
-        tell!(self, "receiver knows the end of {:?}", self.connections[at]);
-        self.sweep(at);
-        Ok(())
-    }
-
-    /// Forgets a connection that both sides know the end of.
-    fn sweep(&mut self, at: usize) {
-        if self.connections[at].is_over() {
-            self.connections.swap_remove(at);
-        }
     }
 
     /// What a sender's shell does after it has told the state machine something, now or soon.

@@ -124,9 +124,11 @@ impl World {
     pub(super) fn resolve(&mut self, sender: usize) -> Checked {
         let is_true = self.is_peace || !self.plan.faults.dns || self.chance.bool();
         let mut addresses = Vec::new();
-        for target in 0..self.running.len() {
-            let uid = self.uid_of(target);
-            let is_there = if is_true { self.running[target].is_some() } else { self.chance.u8(..4) > 0 };
+        let names = if self.plan.faults.names { 2 } else { 1 };
+        for target in 0..self.running.len() * names {
+            let pod = target % self.running.len();
+            let uid = self.uid_of(pod);
+            let is_there = if is_true { self.running[pod].is_some() } else { self.chance.u8(..4) > 0 };
             if is_there {
                 addresses.push(Address { target, uid });
             }

@@ -104,7 +104,7 @@ impl World {
             let peers = &sender.outbound.peers;
             let is_whole = |link: &crate::outbound::link::Link| link.is_up();
             sender.outbound.is_idle()
-                && peers.len() == self.plan.targets
+                && peers.len() == self.plan.targets * if self.plan.faults.names { 2 } else { 1 }
                 && peers.iter().all(|peer| peer.links.len() == lanes && peer.links.iter().all(is_whole))
         })
     }

@@ -1,0 +1,220 @@
+//! Who gets a frame, and who never does.
+
+use std::collections::HashMap;
+
+use super::*;
+
+fn by_key(lanes: u16) -> Rig {
+    let (delivery, choice) = (Delivery::AtLeastOnce, Choice::ByKey);
+    Rig::with(Settings { delivery, choice, replay: 1000, lanes })
+}
+
+/// A key of a peer.
+fn key_of(rig: &mut Rig, peer: PeerId) -> u64 {
+    let mut all = 0..1000;
+    all.find(|&key| keeper(rig, key) == peer).expect("every peer has keys")
+}
+
+/// The peer of a key.
+fn keeper(rig: &mut Rig, key: u64) -> PeerId {
+    let wanted = crate::outbound::route::Wanted { length: 1, key, to: None, not: None };
+    rig.outbound.peer_for(wanted).expect("somebody is there").id
+}
+
+#[test]
+fn refusals_say_why() {
+    let mut rig = Rig::kept();
+    assert_eq!(rig.send(), Err(Refused::NoPeer));
+    let a = rig.endpoints(&["a"])[0];
+    assert_eq!(rig.send(), Err(Refused::NoPeer));
+    assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::NoPeer));
+    assert_eq!(rig.send_as((1, 0), Some(PeerId(7))), Err(Refused::Gone));
+    let links = rig.connects();
+    rig.up(links[0], 1);
+    assert_eq!(rig.send_as((101, 0), None), Err(Refused::TooLarge { most: 100 }));
+    assert_eq!(rig.send_as((101, 0), Some(a)), Err(Refused::TooLarge { most: 100 }));
+    rig.send().unwrap();
+    assert_eq!(rig.send(), Err(Refused::Full));
+    rig.down(links[0]);
+    assert_eq!(rig.send(), Err(Refused::NoPeer));
+}
+
+#[test]
+fn a_frame_that_is_too_large_for_one_goes_to_another() {
+    let mut rig = Rig::kept();
+    rig.endpoints(&["a", "b"]);
+    let links = rig.connects();
+    rig.outbound.up(rig.now, links[0], 2, 10);
+    rig.outbound.up(rig.now, links[1], 2, 20);
+    assert_eq!(rig.send_as((20, 0), None), Ok(links[1]));
+    assert_eq!(rig.send_as((20, 0), None), Ok(links[1]));
+    assert_eq!(rig.send_as((20, 0), None), Err(Refused::Full));
+    assert_eq!(rig.send_as((21, 0), None), Err(Refused::TooLarge { most: 20 }));
+}
+
+#[test]
+fn a_key_has_one_peer_only_however_large_its_frames() {
+    let mut rig = by_key(1);
+    rig.endpoints(&["a", "b"]);
+    let links = rig.connects();
+    rig.outbound.up(rig.now, links[0], 2, 10);
+    rig.outbound.up(rig.now, links[1], 2, 20);
+    let (a, b) = (key_of(&mut rig, links[0].peer), key_of(&mut rig, links[1].peer));
+    assert_eq!(rig.send_as((20, b), None), Ok(links[1]));
+    assert_eq!(rig.send_as((20, a), None), Err(Refused::TooLarge { most: 10 }));
+    // A peer of one's own choice may be any.
+    assert_eq!(rig.send_as((20, a), Some(links[1].peer)), Ok(links[1]));
+}
+
+#[test]
+fn a_key_waits_for_its_peer_until_that_has_been_tried() {
+    let mut rig = by_key(1);
+    let ids = rig.endpoints(&["a", "b"]);
+    let links = rig.connects();
+    rig.up(links[1], 2);
+    let key = key_of(&mut rig, ids[0]);
+    assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
+    rig.down(links[0]);
+    assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
+    rig.actions();
+    // Being tried again is no reason to wait.
+    rig.pass(Duration::from_millis(50));
+    let again = rig.connects()[0];
+    assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
+    rig.write(links[1]);
+    rig.up(again, 2);
+    assert_eq!(rig.send_as((1, key), None), Ok(again));
+}
+
+#[test]
+fn only_the_keys_of_a_lost_peer_move() {
+    let mut rig = by_key(1);
+    let links = rig.connected(&["a", "b", "c", "d"]);
+    let before: HashMap<u64, PeerId> = (0..200).map(|key| (key, keeper(&mut rig, key))).collect();
+    rig.down(links[2]);
+    for (&key, &peer) in &before {
+        let is_same = keeper(&mut rig, key) == peer;
+        assert_eq!(is_same, peer != links[2].peer);
+    }
+    // They come back with it, also as another pod of the same name.
+    rig.endpoints(&["a", "b", "c#2", "d"]);
+    let again = rig.connects()[0];
+    rig.up(again, 2);
+    for (key, peer) in before {
+        let expected = if peer == links[2].peer { again.peer } else { peer };
+        assert_eq!(keeper(&mut rig, key), expected);
+    }
+}
+
+#[test]
+fn frames_of_a_key_stay_in_order() {
+    let mut rig = by_key(1);
+    let links = rig.connected(&["a", "b"]);
+    let (a, b) = (key_of(&mut rig, links[0].peer), key_of(&mut rig, links[1].peer));
+    rig.send_as((1, b), None).unwrap();
+    for _ in 0..2 {
+        rig.send_as((1, a), None).unwrap();
+    }
+    rig.down(links[0]);
+    // The other has room for one of the two; what is new may not go before the other.
+    assert_eq!(rig.send_as((1, a), None), Err(Refused::Full));
+    assert_eq!(rig.write(links[1]), [(1, false), (2, false)]);
+    rig.ack(links[1], 1, &[1]);
+    assert_eq!(rig.send_as((1, a), None), Err(Refused::Full));
+    rig.ack(links[1], 2, &[2]);
+    assert_eq!(rig.send_as((1, a), None), Ok(links[1]));
+    assert_eq!(rig.write(links[1]), [(3, false), (4, false)]);
+}
+
+#[test]
+fn what_has_not_been_handed_over_moves_with_its_key() {
+    let mut rig = by_key(1);
+    let links = rig.connected(&["a", "b"]);
+    let key = key_of(&mut rig, links[0].peer);
+    rig.send_as((1, key), None).unwrap();
+    rig.write(links[0]);
+    rig.send_as((1, key), None).unwrap();
+    // What follows goes to b from now on: so does what a has not been handed.
+    rig.endpoints(&["b"]);
+    assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
+    assert_eq!(rig.write(links[1]), [(2, false), (3, false)]);
+    assert!(rig.write(links[0]).is_empty());
+    // And back.
+    rig.ack(links[1], 2, &[2, 3]);
+    rig.send_as((1, key), None).unwrap();
+    rig.endpoints(&["a", "b"]);
+    assert_eq!(rig.write(links[0]), [(4, false)]);
+}
+
+#[test]
+fn a_frame_that_is_too_large_lets_none_of_its_key_pass() {
+    let mut rig = by_key(1);
+    let link = rig.connected(&["a"])[0];
+    rig.send_as((100, 1), None).unwrap();
+    rig.send_as((1, 1), None).unwrap();
+    rig.down(link);
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects()[0];
+    rig.outbound.up(rig.now, again, 3, 10);
+    assert_eq!(rig.write(again), []);
+    assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+    assert_eq!(rig.send_as((1, 2), None), Ok(again));
+}
+
+#[test]
+fn a_key_has_one_lane() {
+    let mut rig = by_key(3);
+    let links = rig.connected(&["a"]);
+    for key in 0..6 {
+        assert_eq!(rig.send_as((1, key), None), Ok(links[key as usize % 3]));
+    }
+    // It waits for that lane, or it would overtake what is on it.
+    rig.down(links[1]);
+    assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects()[0];
+    rig.up(again, 3);
+    assert_eq!(rig.send_as((1, 1), None), Ok(again));
+    assert_eq!(rig.write(again), [(2, false), (5, false), (7, false)]);
+}
+
+#[test]
+fn without_keys_the_freest_lane_is_taken() {
+    let mut rig = Rig::with(Settings {
+        delivery: Delivery::AtLeastOnce,
+        choice: Choice::RoundRobin,
+        replay: 1000,
+        lanes: 3,
+    });
+    let links = rig.connected(&["a"]);
+    let mut counts: HashMap<LinkId, usize> = HashMap::new();
+    (0..6).for_each(|_| *counts.entry(rig.send().unwrap()).or_default() += 1);
+    assert!(links.iter().all(|link| counts.get(link) == Some(&2)), "{counts:?}");
+    assert_eq!(rig.outbound.connected().collect::<Vec<_>>(), [(links[0].peer, 6)]);
+}
+
+#[test]
+fn a_named_peer_gets_its_frames_and_no_other() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    let a = links[0].peer;
+    for _ in 0..2 {
+        assert_eq!(rig.send_as((1, 0), Some(a)), Ok(links[0]));
+    }
+    assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Full));
+    rig.write(links[0]);
+    // Not even when it does not want them, or is away.
+    rig.say(links[0], 1, &[], &[1]);
+    assert_eq!(rig.write(links[0]), [(1, true)]);
+    rig.down(links[0]);
+    assert!(!rig.outbound.has_work(links[1]));
+    assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::NoPeer));
+    assert_eq!(rig.send(), Ok(links[1]), "the others go on");
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects()[0];
+    rig.up(again, 2);
+    assert_eq!(rig.write(again), [(1, true), (2, true)]);
+}

@@ -1,0 +1,217 @@
+//! What is kept, until when, and who gets it next.
+
+use super::*;
+use crate::wire::WINDOW;
+
+#[test]
+fn a_connection_gets_as_many_frames_as_it_has_slots() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        let links = rig.connected(&["a", "b"]);
+        let to: Vec<_> = (0..4).map(|_| rig.send().unwrap()).collect();
+        assert_eq!(to, [links[0], links[1], links[0], links[1]]);
+        assert_eq!(rig.send(), Err(Refused::Full));
+        assert_eq!(rig.write(links[0]), [(1, false), (3, false)]);
+        // A slot that is free, and whose frame is decided on.
+        rig.ack(links[0], 1, &[1]);
+        assert_eq!(rig.send(), Ok(links[0]));
+        assert_eq!(rig.send(), Err(Refused::Full));
+    }
+}
+
+#[test]
+fn at_most_once_ends_with_the_handing_over() {
+    let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
+    let links = rig.connected(&["a", "b"]);
+    rig.send_some(2);
+    assert!(rig.outbound.has(1) && rig.outbound.has_work(links[0]));
+    assert_eq!(rig.write(links[0]), [(1, false)]);
+    assert!(!rig.outbound.has(1) && !rig.outbound.has_work(links[0]));
+    assert_eq!(rig.outbound.held(), 1);
+    rig.down(links[0]);
+    // What had been handed over is lost; what had not goes to another, and nobody can have it twice.
+    assert_eq!(rig.outbound.counts().lost, 1);
+    assert_eq!(rig.send(), Ok(links[1]));
+    rig.down(links[1]);
+    assert_eq!((rig.outbound.counts().lost, rig.outbound.held()), (1, 2));
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects();
+    rig.up(again[0], 2);
+    assert_eq!(rig.actions(), [Action::Write(again[0]); 2]);
+    assert_eq!(rig.write(again[0]), [(2, false), (3, false)]);
+    assert!(rig.outbound.is_idle());
+}
+
+#[test]
+fn what_was_taken_is_not_lost() {
+    let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
+    let link = rig.connected(&["a"])[0];
+    let again = {
+        rig.send_some(2);
+        rig.write(link);
+        let nothing = std::iter::empty;
+        rig.outbound.control(rig.now, link, (0, 1), nothing(), nothing()).unwrap();
+        rig.reconnect(link)
+    };
+    assert_eq!(rig.outbound.counts().lost, 1);
+    // Late news of the old connection changes nothing.
+    rig.ack(link, 2, &[1, 2]);
+    rig.down(link);
+    assert_eq!(rig.outbound.counts().lost, 1);
+    assert!(rig.outbound.link(again).is_some());
+}
+
+#[test]
+fn at_least_once_keeps_a_frame_until_it_is_acknowledged() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    rig.send_some(3);
+    assert_eq!(rig.write(links[0]), [(1, false), (3, false)]);
+    // A free slot is not an acknowledgement.
+    rig.ack(links[0], 2, &[3]);
+    assert!(rig.outbound.has(1) && !rig.outbound.has(3));
+    rig.down(links[0]);
+    // The second was never handed over, so it is no repeat; the first may have come.
+    assert!(rig.actions().contains(&Action::Write(links[1])));
+    assert_eq!(rig.write(links[1]), [(2, false), (1, true)]);
+    rig.ack(links[1], 2, &[1, 2]);
+    assert!(rig.outbound.is_idle());
+    let counts = rig.outbound.counts();
+    assert_eq!((counts.submitted, counts.acknowledged, counts.repeats, counts.lost), (3, 3, 1, 0));
+}
+
+#[test]
+fn the_floor_is_the_oldest_that_is_kept() {
+    let mut rig = Rig::kept();
+    let link = rig.connected(&["a"])[0];
+    rig.send_some(2);
+    assert_eq!(rig.outbound.take(link).unwrap().floor, 1);
+    assert_eq!(rig.outbound.take(link).unwrap().floor, 1);
+    rig.ack(link, 2, &[1]);
+    rig.send().unwrap();
+    assert_eq!(rig.outbound.take(link).unwrap().floor, 2);
+}
+
+#[test]
+fn a_late_acknowledgement_spares_the_repeat() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    assert_eq!(rig.send(), Ok(links[0]));
+    rig.write(links[0]);
+    let again = rig.reconnect(links[0]);
+    assert_eq!(rig.outbound.counts().repeats, 0);
+    // It waits to be written to b; a says that it has had it, by its new connection.
+    assert_eq!(rig.outbound.ring.get(1).unwrap().on, Some(links[1]));
+    rig.ack(again, 0, &[1]);
+    assert!(rig.outbound.is_idle() && rig.write(links[1]).is_empty());
+    // The slot at b is free again.
+    for _ in 0..4 {
+        rig.send().unwrap();
+    }
+    assert_eq!(rig.send(), Err(Refused::Full));
+}
+
+#[test]
+fn what_waits_for_a_peer_may_be_acknowledged_too() {
+    let mut rig = Rig::kept();
+    let link = rig.connected(&["a"])[0];
+    rig.send_some(2);
+    rig.write(link);
+    rig.down(link);
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects()[0];
+    // One slot only: the second has to wait.
+    rig.up(again, 1);
+    rig.ack(again, 0, &[2]);
+    assert_eq!(rig.write(again), [(1, true)]);
+    rig.ack(again, 1, &[1]);
+    assert!(rig.outbound.is_idle() && rig.outbound.again.is_empty());
+}
+
+#[test]
+fn a_rejected_frame_goes_to_another_if_there_is_one() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    rig.send_some(4);
+    rig.write(links[0]);
+    rig.write(links[1]);
+    // b is there, but has no room: the frame waits for it, although a has.
+    rig.say(links[0], 1, &[], &[1]);
+    assert!(!rig.outbound.has_work(links[0]) && !rig.outbound.has_work(links[1]));
+    rig.ack(links[1], 1, &[2]);
+    assert_eq!(rig.write(links[1]), [(1, true)]);
+    // Nobody else is there: it goes back.
+    rig.down(links[1]);
+    rig.say(links[0], 2, &[3], &[]);
+    assert_eq!(rig.write(links[0]), [(1, true), (4, true)]);
+    assert_eq!(rig.outbound.counts().rejected, 1);
+}
+
+#[test]
+fn a_rejected_frame_goes_back_if_nobody_else_is_there() {
+    let mut rig = Rig::kept();
+    let link = rig.connected(&["a"])[0];
+    rig.send().unwrap();
+    rig.write(link);
+    rig.say(link, 1, &[], &[1]);
+    assert_eq!(rig.write(link), [(1, true)]);
+    // Once is once: it cannot be rejected before it has been handed over again.
+    rig.say(link, 2, &[1], &[1]);
+    assert!(rig.outbound.is_idle());
+}
+
+#[test]
+fn no_more_wait_than_may() {
+    for (delivery, most) in [(Delivery::AtLeastOnce, 3), (Delivery::AtMostOnce, 3)] {
+        let mut rig = Rig::with(Settings { delivery, choice: Choice::RoundRobin, replay: 3, lanes: 1 });
+        rig.endpoints(&["a", "b", "c", "d"]);
+        for link in rig.connects() {
+            rig.up(link, 100);
+        }
+        let sent = (0..10).filter(|_| rig.send().is_ok()).count();
+        assert_eq!(sent, most, "{delivery:?}");
+        assert_eq!(rig.send(), Err(Refused::Full));
+    }
+}
+
+#[test]
+fn frames_keep_within_the_window() {
+    for (delivery, is_held_up) in [(Delivery::AtLeastOnce, true), (Delivery::AtMostOnce, false)] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        let links = rig.connected(&["slow", "a"]);
+        assert_eq!(rig.send(), Ok(links[0]));
+        let to_a = |rig: &mut Rig| rig.send_as((1, 0), Some(links[1].peer));
+        for sequence in 2..=WINDOW {
+            assert_eq!(to_a(&mut rig), Ok(links[1]));
+            rig.outbound.take(links[1]).unwrap();
+            let acked = std::iter::once(sequence);
+            let heard = (sequence - 1, sequence - 1);
+            rig.outbound.control(rig.now, links[1], heard, acked, std::iter::empty()).unwrap();
+        }
+        // The first has not been written: a receiver may have to tell it from all that follow.
+        assert_eq!(to_a(&mut rig).is_err(), is_held_up, "{delivery:?}");
+        assert_eq!(rig.write(links[0]), [(1, false)]);
+        rig.ack(links[0], 1, &[1]);
+        assert_eq!(to_a(&mut rig), Ok(links[1]), "{delivery:?}");
+    }
+}
+
+#[test]
+fn a_frame_that_nobody_can_take_holds_up_no_other() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    assert_eq!(rig.send_as((100, 0), None), Ok(links[0]));
+    rig.down(links[1]);
+    rig.down(links[0]);
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects();
+    rig.outbound.up(rig.now, again[1], 2, 10);
+    assert!(rig.outbound.has(1) && !rig.outbound.has_work(again[1]));
+    assert_eq!(rig.send_as((10, 0), None), Ok(again[1]));
+    assert_eq!(rig.send_as((11, 0), None), Err(Refused::TooLarge { most: 10 }));
+    rig.up(again[0], 2);
+    assert_eq!(rig.write(again[0]), [(1, false)]);
+}

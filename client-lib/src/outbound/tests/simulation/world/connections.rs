@@ -1,0 +1,109 @@
+//! How connections begin and end.
+
+use super::{Address, Checked, LinkId, RefusalCode, Side, World, ensure, tell};
+
+impl World {
+    /// The handshake goes on.
+    pub(super) fn dial(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let is_bad = self.plan.faults.dials && !self.is_peace;
+        let connection = &self.connections[at];
+        if connection.at_receiver == Side::Gone || (is_bad && self.chance.u8(..4) == 0) {
+            return self.down(at);
+        }
+        if connection.at_receiver == Side::Pending {
+            return if self.admit(at)? { Ok(()) } else { self.down(at) };
+        }
+        let Self { senders, connections, processes, now, .. } = self;
+        let connection = &mut connections[at];
+        let sender = connection.sender;
+        connection.slots = processes[connection.process].slots.into();
+        connection.at_sender = Side::Open;
+        senders[sender].up(*now, connection, processes[connection.process].frame_size);
+        self.tally.count("up");
+        tell!(self, "up {:?}", self.connections[at]);
+        self.settle(sender)
+    }
+
+    /// Whether the process at the other end lets it in.
+    fn admit(&mut self, at: usize) -> Result<bool, String> {
+        let Self { senders, connections, processes, running, now, plan, .. } = self;
+        let connection = &mut connections[at];
+        let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
+            return Err(format!("nobody knows {:?}", connection.link));
+        };
+        let Address { target, uid } = address;
+        let Some(running) = running[target % plan.targets] else { return Ok(false) };
+        let process = &mut processes[running];
+        if uid.is_some() && process.uid != uid {
+            return Ok(false);
+        }
+        let LinkId { lane, epoch, .. } = connection.link;
+        // A peer that has been forgotten and comes back has the same name: its connections take the places of those before.
+        let admitted = process.sessions.admit(*now, connection.session, (target as u64, lane), epoch);
+        ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
+        process.may_forget |= process.sessions.len() == plan.limit;
+        match admitted {
+            Ok((memory, lane)) => {
+                connection.lane = lane;
+                connection.process = running;
+                connection.at_receiver = Side::Open;
+                connection.memory = Some(memory);
+                Ok(true)
+            }
+            Err(refusal) => {
+                // An earlier one of another lane has been overtaken, and gone meanwhile.
+                let is_late = refusal.code == RefusalCode::Epoch;
+                let is_full = refusal.code == RefusalCode::Full && process.may_forget;
+                ensure!(is_late || is_full, "{refusal:?}");
+                Ok(false)
+            }
+        }
+    }
+
+    /// The sender learns that a connection has ended.
+    pub(super) fn down(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let is_lost = self.chance.bool();
+        let Self { senders, connections, now, .. } = self;
+        let connection = &mut connections[at];
+        let sender = connection.sender;
+        self.tally.count("down");
+        self.tally.add("down with data", u64::from(!connection.data.is_empty()));
+        connection.at_sender = Side::Gone;
+        connection.control.clear();
+        if is_lost {
+            connection.cut_data();
+        } else {
+            // It may come when the next connection is there already.
+            connection.is_data_stuck |= self.chance.bool();
+        }
+        senders[sender].down(*now, connection)?;
+        tell!(self, "down {:?}", self.connections[at]);
+        self.sweep(at);
+        self.settle(sender)
+    }
+
+    /// The receiver learns that a connection has ended.
+    pub(super) fn end_at_receiver(&mut self, at: usize) -> Checked {
+        self.moves += 1;
+        let connection = &mut self.connections[at];
+        connection.at_receiver = Side::Gone;
+        connection.data.clear();
+        if self.chance.bool() {
+            connection.cut_control();
+        }
+        let (process, session) = (connection.process, connection.session);
+        self.processes[process].sessions.leave(self.now, session);
+        tell!(self, "receiver knows the end of {:?}", self.connections[at]);
+        self.sweep(at);
+        Ok(())
+    }
+
+    /// Forgets a connection that both sides know the end of.
+    fn sweep(&mut self, at: usize) {
+        if self.connections[at].is_over() {
+            self.connections.swap_remove(at);
+        }
+    }
+}
