@@ -48,7 +48,7 @@ pub(crate) struct Hello {
     pub(crate) session: SessionId,
     /// Counts up with every connection of a lane.
     pub(crate) epoch: u64,
-    /// The sender's number for the peer: it may know one listener by several addresses.
+    /// The sender's number for the name that it knows the listener by, the same for ever: it may know one by several names.
     #[serde(default)]
     pub(crate) peer: u64,
     /// Which of several connections this is.

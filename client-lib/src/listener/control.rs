@@ -127,6 +127,14 @@ impl Connection {
         u64::from(self.slots.count()) + lock(&self.to_say).said_freed
     }
 
+    /// Does something with a frame that has come, unless a later connection of the lane is there: what that brings must not come before
+    /// what this has brought. So neither can get in between.
+    pub(super) fn while_latest<T>(&self, deliver: impl FnOnce() -> T) -> Option<T> {
+        let latest = lock(&self.session.latest);
+        let &(epoch, _) = latest.get(&self.hello.lane)?;
+        (epoch == self.hello.epoch).then(deliver)
+    }
+
     /// What to do with a frame that has come.
     pub(super) fn arrived(&self, data: &Data) -> Arrival {
         match self.hello.delivery {

@@ -91,18 +91,30 @@ async fn receive_one(
         Header::Data(data) => {
             allowance.use_one(connection)?;
             let slot = read(shared, connection, inlet, &data).await?;
-            match connection.arrived(&data) {
-                Arrival::Deliver => {
-                    shared.counts.arrived(&data);
-                    shared.queue.push(Received::new(data, slot, Arc::clone(connection)));
-                }
-                arrival => {
-                    shared.counts.passed_over();
-                    connection.pass_over(data.sequence, arrival, slot);
-                }
+            let passed_over = connection.while_latest(|| deliver(shared, connection, data, slot));
+            if let Some((arrival, slot)) = passed_over.ok_or(Ended::Superseded)? {
+                shared.counts.passed_over();
+                connection.pass_over(data.sequence, arrival, slot);
             }
             Ok(())
         }
+    }
+}
+
+/// Hands a frame to our code, or gives it back if that has had it.
+fn deliver(
+    shared: &Shared,
+    connection: &Arc<Connection>,
+    data: Data,
+    slot: Vec<u8>,
+) -> Option<(Arrival, Vec<u8>)> {
+    match connection.arrived(&data) {
+        Arrival::Deliver => {
+            shared.counts.arrived(&data);
+            shared.queue.push(Received::new(data, slot, Arc::clone(connection)));
+            None
+        }
+        arrival => Some((arrival, slot)),
     }
 }
 

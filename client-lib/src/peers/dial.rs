@@ -10,6 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
+use crate::choose::hash;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
@@ -148,7 +149,7 @@ impl Dialer {
             from_uid: self.identity.uid.clone(),
             session: self.session,
             epoch: link.epoch,
-            peer: link.peer.0,
+            peer: hash(format!("{}:{}", endpoint.target, endpoint.port).as_bytes()),
             lane: link.lane,
             delivery: self.delivery,
             transports: vec![TransportKind::Tcp],
