@@ -40,7 +40,7 @@ pub struct Args {
     ///
     /// What a change costs the API server grows with the slice that has to be written, by some 0.3 ms of CPU per endpoint;
     /// what it costs to create a whole service shrinks with the number of slices (docs/benchmarks.md).
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "10",
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "100",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,
 
