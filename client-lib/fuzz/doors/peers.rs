@@ -71,7 +71,10 @@ pub fn messages(mut bytes: &[u8]) {
                 seen.arrived_by(lane, data.sequence, data.floor);
                 if data.is_repeat {
                     let decided = seen.decided(data.sequence, data.metadata % 2 == 0);
-                    assert!(decided.is_none_or(|teller| matches!(teller, Teller::All | Teller::Lane(..MAX_LANES))));
+                    assert!(
+                        decided
+                            .is_none_or(|teller| matches!(teller, Teller::All | Teller::Lane(..MAX_LANES)))
+                    );
                 }
                 data.body()
             }
