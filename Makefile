@@ -16,9 +16,7 @@ check: fmt lint deny shellcheck ## Run every lint
 
 fmt:
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --manifest-path dns-server/fuzz/Cargo.toml --check
-	$(CARGO) fmt --manifest-path controller/fuzz/Cargo.toml --check
-	$(CARGO) fmt --manifest-path client-lib/fuzz/Cargo.toml --check
+	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path client-lib/examples/numaflow/Cargo.toml --check
 
 lint:
@@ -30,10 +28,11 @@ deny:
 	$(CARGO) deny --log-level error check licenses bans sources
 
 advisories: ## Check the dependencies against the RustSec database (downloads it)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
 	$(CARGO) deny check advisories
 
 shellcheck:
-	@tests/tools/packages.sh
+	@tests/tools/packages.sh shellcheck
 	shellcheck tests/*.sh tests/tools/*.sh .ci/run
 
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each

@@ -10,11 +10,9 @@ flags=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Ccodegen-units=1 --cfg fuzzing)
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 # By hand, because RUSTFLAGS without --target would instrument build scripts too.
-for crate in dns-server controller client-lib; do
-  RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path "$crate/fuzz/Cargo.toml" --bins
-done
+RUSTFLAGS="${flags[*]}" cargo build --quiet --release --target "$target" --locked --manifest-path fuzz/Cargo.toml --workspace --bins
 status=0
-for source in dns-server/fuzz/targets/*.rs controller/fuzz/targets/*.rs client-lib/fuzz/targets/*.rs; do
+for source in */fuzz/targets/*.rs; do
   name=$(basename "$source" .rs)
   corpus=$CARGO_TARGET_DIR/corpus/$name
   mkdir -p "$corpus"
@@ -28,7 +26,8 @@ for source in dns-server/fuzz/targets/*.rs controller/fuzz/targets/*.rs client-l
     echo "fuzz target $name failed; the input is $CARGO_TARGET_DIR/$name-*" >&2
     status=1
   fi
-  grep -E '^(Done|#[0-9]+.*DONE)' "$log" | tail -1 >&2
+  # A target that crashed says neither.
+  { grep -E '^(Done|#[0-9]+.*DONE)' "$log" || true; } | tail -1 >&2
   rm -f "$log"
 done
 exit "$status"

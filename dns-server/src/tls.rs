@@ -6,16 +6,14 @@
 //! its predecessor, nor half of a file. A pair that cannot be used is logged once, and the one before it
 //! stays. Handshakes read the certificate of the moment without a lock; connections keep theirs.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use multinet_pem::{Problem, Unusable};
 use rustls::ServerConfig;
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::crypto::ring;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
@@ -164,35 +162,16 @@ impl Files {
     }
 
     fn parse(&self, contents: &Contents) -> Result<Arc<CertifiedKey>, CertificateError> {
-        let bad_cert = |problem| CertificateError::new(CERT, &self.cert, problem);
-        let bad_key = |problem| CertificateError::new(KEY, &self.key, problem);
-        let chain = CertificateDer::pem_slice_iter(&contents.cert).collect::<Result<Vec<_>, _>>();
-        let chain = chain.map_err(|error| bad_cert(Problem::BadPem(error)))?;
-        if chain.is_empty() {
-            return Err(bad_cert(Problem::NoCertificate));
-        }
-        let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| match error {
-            pem::Error::NoItemsFound if is_encrypted(&contents.key) => bad_key(Problem::EncryptedKey),
-            pem::Error::NoItemsFound => bad_key(Problem::NoKey),
-            error => bad_key(Problem::BadPem(error)),
-        })?;
-        let provider: CryptoProvider = ring::default_provider();
-        let key = provider.key_provider.load_private_key(key).map_err(|_| bad_key(Problem::UnknownKey))?;
-        let certified = CertifiedKey::new(chain, key);
-        match certified.keys_match() {
-            // Not every kind of key tells its public half; those that ring loads do.
-            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-                Ok(Arc::new(certified))
-            }
-            Err(rustls::Error::InconsistentKeys(_)) => Err(bad_key(Problem::OtherKey(self.cert.clone()))),
-            Err(error) => Err(bad_cert(Problem::BadCertificate(error))),
-        }
+        let certified = multinet_pem::certified_key(
+            &ring::default_provider(),
+            (&self.cert, &contents.cert),
+            &contents.key,
+        );
+        certified.map(Arc::new).map_err(|unusable| match unusable {
+            Unusable::Certificate(problem) => CertificateError::new(CERT, &self.cert, problem),
+            Unusable::Key(problem) => CertificateError::new(KEY, &self.key, problem),
+        })
     }
-}
-
-fn is_encrypted(key: &[u8]) -> bool {
-    let mark = b"ENCRYPTED";
-    key.windows(mark.len()).any(|window| window == mark)
 }
 
 const CERT: &str = "--tls-cert";
@@ -213,32 +192,12 @@ impl CertificateError {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("cannot be read: {0}; give a file that exists and that this user may read")]
-    Unreadable(io::Error),
-    #[error("is not sound PEM: {0}; write the file anew")]
-    BadPem(pem::Error),
-    #[error("has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the server's own first")]
-    NoCertificate,
-    #[error("is not a sound X.509 certificate: {0}; have it issued anew")]
-    BadCertificate(rustls::Error),
-    #[error("has no private key in PEM; give the file that has BEGIN PRIVATE KEY")]
-    NoKey,
-    #[error("is encrypted; decrypt it first, as by openssl pkey -in FILE -out PLAIN")]
-    EncryptedKey,
-    #[error(
-        "is a private key of no known kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
-    )]
-    UnknownKey,
-    #[error("is not the key of the certificate in {}; give the two that were issued together", .0.display())]
-    OtherKey(PathBuf),
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
     use tempfile::TempDir;
 
     use super::*;

@@ -283,3 +283,18 @@ fn images_are_built_with_the_toolchain_of_the_tests() -> Result<()> {
     ensure!(dockerfile.contains(&format!("FROM rust:{version}-")), "deploy/Dockerfile is not for {version}");
     Ok(())
 }
+
+/// Cargo wants to see all members of the workspace, also those that an image does not hold.
+#[test]
+fn images_are_built_from_the_whole_workspace() -> Result<()> {
+    let manifest = fs::read_to_string(repository().join("Cargo.toml"))?;
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).context("no members")?;
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+    ensure!(members.contains(&"dns-server"), "{members:?}");
+    let sent = fs::read_to_string(repository().join("deploy/Dockerfile.dockerignore"))?;
+    for member in members {
+        let folder = member.split('/').next().unwrap_or_default();
+        ensure!(sent.lines().any(|line| line == format!("!{folder}")), "{folder} is left out");
+    }
+    Ok(())
+}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `bench-client`, those
-# that this comparison calls instead. Where it may not install them, it prints the command that does and fails.
+# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `bench-client` or
+# `shellcheck`, those that these call instead. Where it may not install them, it prints the command that does and fails.
 set -euo pipefail
 
 # command, package
@@ -18,12 +18,10 @@ needed=(
   "conntrack  conntrack"
 )
 
-if [ "${1:-}" = bench-client ]; then
-  needed=(
-    "iperf3       iperf3"
-    "ucx_perftest ucx-utils"
-  )
-fi
+case "${1:-}" in
+  bench-client) needed=("iperf3 iperf3" "ucx_perftest ucx-utils") ;;
+  shellcheck) needed=("shellcheck shellcheck") ;;
+esac
 
 missing=()
 for line in "${needed[@]}"; do

@@ -7,19 +7,17 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use multinet_pem::{Problem, Unusable};
+use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{InconsistentKeys, RootCertStore};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tracing::{info, warn};
 
@@ -187,91 +185,52 @@ impl Files {
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .clear_root_hint_subjects()
                 .build()
-                .map_err(|_| bad(&self.trust, &Problem::NoAnchor))?;
+                .map_err(|_| bad(&self.trust, &BadTrust::NoAnchor))?;
         Ok(Material { identity: Arc::new(identity.into()), roots, connecting, provider })
     }
 
     fn identity(&self, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
-        let bad_key = |problem| bad(&self.key, &problem);
-        let chain = certificates(&self.certificate)?;
-        if chain.is_empty() {
-            return Err(bad(&self.certificate, &Problem::NoCertificate));
-        }
-        let text = read(&self.key)?;
-        let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-            pem::Error::NoItemsFound if is_encrypted(&text) => bad_key(Problem::EncryptedKey),
-            pem::Error::NoItemsFound => bad_key(Problem::NoKey),
-            error => bad_key(Problem::BadPem(error)),
-        })?;
-        let key = provider.key_provider.load_private_key(key).map_err(|_| bad_key(Problem::UnknownKey))?;
-        let identity = CertifiedKey::new(chain, key);
-        match identity.keys_match() {
-            // Not every kind of key tells its public half; those that ring loads do.
-            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(identity),
-            Err(rustls::Error::InconsistentKeys(_)) => {
-                Err(bad_key(Problem::OtherKey(self.certificate.clone())))
+        let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
+        multinet_pem::certified_key(provider, (&self.certificate, &certificate), &key).map_err(|unusable| {
+            match unusable {
+                Unusable::Certificate(problem) => bad(&self.certificate, &problem),
+                Unusable::Key(problem) => bad(&self.key, &problem),
             }
-            Err(error) => Err(bad(&self.certificate, &Problem::BadCertificate(error))),
-        }
+        })
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let certificates = multinet_pem::certificates(&read(&self.trust)?);
         let mut roots = RootCertStore::empty();
-        for (index, certificate) in certificates(&self.trust)?.into_iter().enumerate() {
+        for (index, certificate) in
+            certificates.map_err(|problem| bad(&self.trust, &problem))?.into_iter().enumerate()
+        {
             roots
                 .add(certificate)
-                .map_err(|error| bad(&self.trust, &Problem::BadAnchor { number: index + 1, error }))?;
+                .map_err(|error| bad(&self.trust, &BadTrust::Anchor { number: index + 1, error }))?;
         }
         if roots.is_empty() {
-            return Err(bad(&self.trust, &Problem::NoAnchor));
+            return Err(bad(&self.trust, &BadTrust::NoAnchor));
         }
         Ok(roots)
     }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(file)?;
-    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>();
-    certificates.map_err(|error| bad(file, &Problem::BadPem(error)))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(file).map_err(|error| bad(file, &Problem::Unreadable(error)))
 }
 
-fn is_encrypted(key: &[u8]) -> bool {
-    let mark = b"ENCRYPTED";
-    key.windows(mark.len()).any(|window| window == mark)
-}
-
-fn bad(file: &Path, problem: &Problem) -> TlsError {
+fn bad(file: &Path, problem: &dyn fmt::Display) -> TlsError {
     TlsError::File { file: file.to_owned(), problem: problem.to_string() }
 }
 
+/// What can be wrong with the file of trust anchors beyond its PEM.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("cannot be read: {0}; give a file that exists and that this user may read")]
-    Unreadable(io::Error),
-    #[error("is not sound PEM: {0}; write the file anew")]
-    BadPem(pem::Error),
-    #[error("has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the own one first")]
-    NoCertificate,
-    #[error("is not a sound X.509 certificate: {0}; have it issued anew")]
-    BadCertificate(rustls::Error),
-    #[error("has no private key in PEM; give the file that has BEGIN PRIVATE KEY")]
-    NoKey,
-    #[error("is encrypted; decrypt it first, as by openssl pkey -in FILE -out PLAIN")]
-    EncryptedKey,
-    #[error(
-        "is a private key of no known kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
-    )]
-    UnknownKey,
-    #[error("is not the key of the certificate in {}; give the two that were issued together", .0.display())]
-    OtherKey(PathBuf),
+enum BadTrust {
     #[error("has no certificate in PEM; give the file with the certificates of the authorities to trust")]
     NoAnchor,
     #[error("certificate {number} in it is not sound: {error}; remove or replace it")]
-    BadAnchor { number: usize, error: rustls::Error },
+    Anchor { number: usize, error: rustls::Error },
 }
 
 #[cfg(test)]

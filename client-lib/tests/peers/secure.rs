@@ -28,9 +28,9 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let authority = Authority::new("authority");
-        let infer = Folder::of(&authority.issue(&[SERVICE, INFER]), &authority);
-        let detect = Folder::of(&authority.issue(&[DETECT]), &authority);
+        let authority = Authority::named("authority");
+        let infer = Folder::of(&authority.issue(&[SERVICE, INFER]), &authority.pem());
+        let detect = Folder::of(&authority.issue(&[DETECT]), &authority.pem());
         Self { authority, infer, detect }
     }
 
@@ -134,8 +134,8 @@ async fn names_that_are_expected() {
 async fn another_authority() {
     let (log, _guard) = capture();
     let pair = Pair::new();
-    let other = Authority::new("another");
-    let stranger = Folder::of(&other.issue(&[DETECT]), &pair.authority);
+    let other = Authority::named("another");
+    let stranger = Folder::of(&other.issue(&[DETECT]), &pair.authority.pem());
     let met = Met::new(Some(pair.infer.tls()), Some(stranger.tls()), Delivery::AtMostOnce).await;
     met.is_refused(
         &log,
@@ -143,7 +143,7 @@ async fn another_authority() {
         "turned away: the peer's certificate (for spiffe://cluster.local/ns/vision/sa/detect) is from no authority in",
     )
     .await;
-    let stranger = Folder::of(&other.issue(&[SERVICE]), &pair.authority);
+    let stranger = Folder::of(&other.issue(&[SERVICE]), &pair.authority.pem());
     let met = Met::new(Some(stranger.tls()), Some(pair.detect.tls()), Delivery::AtMostOnce).await;
     met.is_refused(
         &log,
@@ -165,7 +165,7 @@ async fn a_certificate_that_has_expired() {
     };
     let of_detect = expired(&[DETECT], &pair);
     let of_infer = expired(&[SERVICE], &pair);
-    pair.detect = Folder::of(&of_detect, &pair.authority);
+    pair.detect = Folder::of(&of_detect, &pair.authority.pem());
     pair.meet()
         .await
         .is_refused(
@@ -174,8 +174,8 @@ async fn a_certificate_that_has_expired() {
             "or one that vouches for it, expired",
         )
         .await;
-    pair.detect = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority);
-    pair.infer = Folder::of(&of_infer, &pair.authority);
+    pair.detect = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority.pem());
+    pair.infer = Folder::of(&of_infer, &pair.authority.pem());
     pair.meet()
         .await
         .is_refused(
@@ -198,7 +198,7 @@ async fn another_name() {
         "turned away: the peer's certificate is for spiffe://cluster.local/ns/vision/sa/detect, expected spiffe",
     )
     .await;
-    pair.infer = Folder::of(&pair.authority.issue(&["track.vision.svc.multinet"]), &pair.authority);
+    pair.infer = Folder::of(&pair.authority.issue(&["track.vision.svc.multinet"]), &pair.authority.pem());
     pair.meet()
         .await
         .is_refused(
@@ -216,7 +216,7 @@ async fn a_certificate_for_one_side_only() {
     let issued = pair.authority.issue_as(&[DETECT], |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
-    pair.detect = Folder::of(&issued, &pair.authority);
+    pair.detect = Folder::of(&issued, &pair.authority.pem());
     pair.meet()
         .await
         .is_refused(
@@ -307,6 +307,7 @@ async fn silence_within_tls() {
 /// Nothing follows the part of a frame that could be written: a receiver would take it for the rest.
 #[tokio::test]
 async fn a_frame_that_is_cut_off_stays_cut_off() {
+    const SIZE: usize = 100 << 10;
     let pair = Pair::new();
     let receiver = Receiver::new().await;
     let (peers, endpoints) = follow(connector().tls(pair.detect.tls()));
@@ -321,7 +322,7 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     stream.flush().await.unwrap();
     // More than the kernel takes without a reader.
     for _ in 0..8 {
-        soon(peers.send(Frame::new(vec![7; 1 << 20]))).await.unwrap();
+        soon(peers.send(Frame::new(vec![7; SIZE]))).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     // The goodbye finds room only when the receiver reads again.
@@ -330,8 +331,8 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     let mut came = Vec::new();
     let _ = soon(stream.read_to_end(&mut came)).await;
     soon(closing).await.unwrap();
-    let mut frames = came.chunks(HEADER + (1 << 20));
-    assert!(frames.len() > 1 && came.len() < 8 << 20, "{} bytes", came.len());
+    let mut frames = came.chunks(HEADER + SIZE);
+    assert!(frames.len() > 1 && came.len() < 8 * SIZE, "{} bytes", came.len());
     assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
 }
 
@@ -343,21 +344,21 @@ async fn certificates_are_renewed_on_disk() {
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(2021, 1, 1);
     });
-    pair.infer.put(&expired, &pair.authority);
+    pair.infer.put(&expired, &pair.authority.pem());
     let met = pair.meet().await;
     met.is_refused(&log, "expired", "has expired").await;
     // Both sides go on, and the next attempt takes what is there by then.
-    pair.infer.put(&pair.authority.issue(&[SERVICE]), &pair.authority);
+    pair.infer.put(&pair.authority.issue(&[SERVICE]), &pair.authority.pem());
     met.works().await;
     // A new authority on both sides; the connection that there is stays.
-    let other = Authority::new("another");
-    pair.infer.put(&other.issue(&[SERVICE]), &other);
-    pair.detect.put(&other.issue(&[DETECT]), &other);
+    let other = Authority::named("another");
+    pair.infer.put(&other.issue(&[SERVICE]), &other.pem());
+    pair.detect.put(&other.issue(&[DETECT]), &other.pem());
     tokio::time::sleep(Duration::from_millis(1100)).await;
     met.works().await;
     assert_eq!(met.peers.statistics().disconnects, 0);
     // Who comes with the old one does not find whom it trusts; with the new one it works.
-    let late = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority);
+    let late = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority.pem());
     let (late, endpoints) = follow(connector().tls(late.tls()));
     endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
     log.says("WARN", "cannot connect").await;

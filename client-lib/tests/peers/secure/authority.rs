@@ -1,62 +1,25 @@
-//! Authorities, certificates, and the files that they are mounted as.
+//! Sides of TLS by hand, and by the library, with certificates of tests.
 
-use std::fs;
+#[path = "../../support/pki.rs"]
+mod pki;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use multinet_client::Tls;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType,
-};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key, in PEM.
-pub(crate) struct Issued {
-    certificate: String,
-    key: String,
-}
+pub(crate) use self::pki::{Authority, Folder, Issued};
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A certificate for these SPIFFE IDs and DNS names, valid and for both sides.
-    pub(crate) fn issue(&self, names: &[&str]) -> Issued {
-        self.issue_as(names, |_| {})
-    }
-
-    /// One that is special.
-    pub(crate) fn issue_as(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Issued {
-        let mut params = CertificateParams::default();
-        let name = |&name: &&str| match name.contains("://") {
-            true => SanType::URI(name.try_into().unwrap()),
-            false => SanType::DnsName(name.try_into().unwrap()),
-        };
-        params.subject_alt_names = names.iter().map(name).collect();
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap().pem();
-        Issued { certificate, key: key.serialize_pem() }
-    }
-
     fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.0.pem().as_bytes()).unwrap()).unwrap();
+        roots.add(CertificateDer::from_pem_slice(self.pem().as_bytes()).unwrap()).unwrap();
         roots
     }
 
@@ -86,7 +49,7 @@ impl Issued {
             .unwrap()
             .with_client_cert_verifier(verifier.build().unwrap())
             .with_single_cert(
-                vec![CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()],
+                vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()],
                 PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap(),
             )
             .unwrap();
@@ -95,26 +58,9 @@ impl Issued {
     }
 }
 
-/// A mounted secret.
-pub(crate) struct Folder(TempDir);
-
 impl Folder {
-    /// A certificate with its key, and the authority to trust.
-    pub(crate) fn of(issued: &Issued, trust: &Authority) -> Self {
-        let folder = Self(TempDir::new().unwrap());
-        folder.put(issued, trust);
-        folder
-    }
-
-    pub(crate) fn put(&self, issued: &Issued, trust: &Authority) {
-        let trust = trust.0.pem();
-        for (name, text) in [("tls.crt", &issued.certificate), ("tls.key", &issued.key), ("ca.crt", &trust)] {
-            fs::write(self.0.path().join(name), text).unwrap();
-        }
-    }
-
     pub(crate) fn tls(&self) -> Tls {
-        let [certificate, key, trust] = ["tls.crt", "tls.key", "ca.crt"].map(|name| self.0.path().join(name));
+        let [certificate, key, trust] = self.paths();
         Tls::from_files(certificate, key, trust).unwrap()
     }
 }
