@@ -32,7 +32,7 @@ usage: frames_source SERVICE [option]...
   --rate N          frames per second (as fast as it goes)
   --size BYTES      of a frame's payload (4096)
   --silence SECONDS after which a silent peer counts as gone (10)
-  --server ADDRESS  DNS server to ask instead of those in /etc/resolv.conf
+  --server ADDRESS:PORT  DNS server to ask instead of those in /etc/resolv.conf
   --allow-default-network
                     where there is no second NIC";
 

@@ -36,29 +36,30 @@ pub(crate) struct Candidate {
     pub(crate) distance: u8,
 }
 
-/// Picks one of the peers, `None` if the frame has to wait. A place without a candidate is never picked; under
+/// Picks one of `count` peers, `None` if the frame has to wait. A place without a candidate is never picked; under
 /// [`ByKey`](Choice::ByKey) the one that is picked may have no credit, and the frame has to wait for that. `turn` is where round robin
-/// goes on, also among equals, and is remembered.
+/// goes on, also among equals, and is remembered. Round robin looks at no more peers than it passes over.
 pub(crate) fn choose(
     choice: Choice,
     key: u64,
     turn: &mut usize,
-    candidates: impl Iterator<Item = Option<Candidate>> + Clone,
+    count: usize,
+    candidate: impl Fn(usize) -> Option<Candidate>,
 ) -> Option<usize> {
-    let all = candidates.enumerate().filter_map(|(index, peer)| Some((index, peer?)));
-    let ready = all.clone().filter(|(_, peer)| peer.credits > 0);
+    let any = |index: usize| Some((index, candidate(index)?));
+    let ready = |index: usize| any(index).filter(|(_, peer)| peer.credits > 0);
     // Equals take turns.
-    let is_past = |index: usize| index < *turn;
+    let next = (*turn).min(count);
+    let is_past = |index: usize| index < next;
     let (index, _) = match choice {
-        Choice::RoundRobin => {
-            let mut behind = ready.clone().skip_while(|&(index, _)| is_past(index));
-            behind.next().or_else(|| ready.clone().next())
+        Choice::RoundRobin => (next..count).chain(0..next).find_map(ready),
+        Choice::LeastOutstanding => {
+            (0..count).filter_map(ready).min_by_key(|&(index, peer)| (peer.outstanding, is_past(index)))
         }
-        Choice::LeastOutstanding => ready.min_by_key(|&(index, peer)| (peer.outstanding, is_past(index))),
-        Choice::Nearest => {
-            ready.min_by_key(|&(index, peer)| (peer.distance, peer.outstanding, is_past(index)))
-        }
-        Choice::ByKey => all.max_by_key(|(_, peer)| weight(key, peer.name)),
+        Choice::Nearest => (0..count)
+            .filter_map(ready)
+            .min_by_key(|&(index, peer)| (peer.distance, peer.outstanding, is_past(index))),
+        Choice::ByKey => (0..count).filter_map(any).max_by_key(|(_, peer)| weight(key, peer.name)),
     }?;
     *turn = index + 1;
     Some(index)
@@ -91,7 +92,7 @@ mod tests {
     }
 
     fn pick(choice: Choice, key: u64, turn: &mut usize, peers: &[Candidate]) -> Option<usize> {
-        choose(choice, key, turn, peers.iter().copied().map(Some))
+        choose(choice, key, turn, peers.len(), |index| peers.get(index).copied())
     }
 
     #[test]

@@ -24,11 +24,21 @@ use crate::wire::WINDOW;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
-    /// The best that both sides have; says once, per peer, why it is not RDMA.
+    /// The best that both sides have; the log says with each connection why it is not RDMA.
     #[default]
     Auto,
     /// TCP only.
     Tcp,
+}
+
+impl Transport {
+    /// Why frames do not go by RDMA.
+    pub(crate) fn instead_of_rdma(self) -> &'static str {
+        match self {
+            Self::Auto => "not in this build",
+            Self::Tcp => "not asked for",
+        }
+    }
 }
 
 /// Connects to services. A clone is another handle.
@@ -133,7 +143,7 @@ impl Connector {
         name: &str,
         endpoints: impl Stream<Item = Vec<Endpoint>> + Send + 'static,
     ) -> PeerSet {
-        self.open(name, Source::Given(endpoints.boxed()))
+        self.open(name, Source::Given(endpoints.fuse().boxed()))
     }
 
     fn open(&self, name: &str, source: Source) -> PeerSet {
@@ -152,6 +162,8 @@ impl Connector {
             own_port: config.own_port,
             session,
             delivery: config.delivery,
+            transport: config.transport,
+            window: u32::try_from(settings.share()).unwrap_or(u32::MAX),
             network: config.network.clone(),
             allow_default_network: config.allow_default_network,
             tls: config.tls.clone(),

@@ -54,6 +54,9 @@ pub(crate) struct Hello {
     /// Which of several connections this is.
     pub(crate) lane: u16,
     pub(crate) delivery: Delivery,
+    /// How many slots the sender uses at most, however many it gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) window: Option<u32>,
     /// What the sender can use, what it likes best first.
     pub(crate) transports: Vec<TransportKind>,
 }
@@ -319,6 +322,7 @@ mod tests {
             peer: 0,
             lane: 0,
             delivery: Delivery::AtLeastOnce,
+            window: Some(512),
             transports: vec![TransportKind::Tcp],
         }
     }

@@ -46,6 +46,7 @@ mod frame;
 #[doc(hidden)]
 #[path = "../fuzz/doors/peers.rs"]
 pub mod fuzzing;
+pub mod gid;
 mod handshake;
 mod identity;
 mod inbound;

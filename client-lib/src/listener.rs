@@ -118,7 +118,7 @@ pub struct ListenerStatistics {
     pub duplicates: u64,
     /// Connections that were not let in.
     pub refused: u64,
-    /// Connections that there are now.
+    /// Connections that there are now, and those that have ended, but whose frames our code still has.
     pub connections: usize,
 }
 
@@ -155,24 +155,19 @@ impl Listener {
     ///
     /// [`ListenerClosed`] after [`close`](Self::close).
     pub async fn recv(&self) -> Result<Received, ListenerClosed> {
-        loop {
-            let mut arrival = std::pin::pin!(self.shared.queue.arrival());
-            arrival.as_mut().enable();
-            if let Some(received) = self.try_recv() {
-                return Ok(received);
-            }
-            // Nothing is left to do but to tell the senders what has been done.
-            self.shared.flusher.flush_urgent();
-            tokio::select! {
-                () = arrival => {}
-                () = self.shared.shutdown.cancelled() => return Err(ListenerClosed),
-            }
+        if let Some(received) = self.try_recv() {
+            return Ok(received);
         }
+        // Nothing is left to do but to tell the senders what has been done.
+        self.shared.flusher.flush_urgent();
+        let received = self.shared.queue.pop().await.ok_or(ListenerClosed)?;
+        received.taken();
+        Ok(received)
     }
 
     /// The next frame, if one is there.
     pub fn try_recv(&self) -> Option<Received> {
-        let received = self.shared.queue.pop()?;
+        let received = self.shared.queue.try_pop()?;
         received.taken();
         Some(received)
     }
@@ -198,8 +193,10 @@ impl Listener {
     }
 
     /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
-    pub async fn close(self) {
-        self.shared.shutdown.cancel();
+    ///
+    /// Whoever waits for a frame hears that there is none any more.
+    pub async fn close(&self) {
+        self.shared.end();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -207,7 +204,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.shared.shutdown.cancel();
+        self.shared.end();
     }
 }
 
@@ -397,7 +394,7 @@ impl Shared {
         let memory = Arc::new(Memory::new(memory, slot_size(frame_size), connections));
         Self {
             config,
-            queue: Queue::default(),
+            queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,
             flusher: Arc::default(),
@@ -405,6 +402,12 @@ impl Shared {
             counts: Counts::default(),
             shutdown: CancellationToken::new(),
         }
+    }
+
+    /// All tasks end, and nobody gets a frame any more.
+    fn end(&self) {
+        self.queue.close();
+        self.shutdown.cancel();
     }
 
     /// Whether a line that a stranger has caused goes to the log.

@@ -10,8 +10,9 @@
 //!      └──> Ring of frames that are kept <────┴──── lost: given to another, as a repeat
 //! ```
 //!
-//! - At most once: a frame is let go of when it is handed over to be written. If its connection breaks before that, another gets
-//!   it; after that it is never sent again, and counts as lost unless the receiver has said that its code took it.
+//! - At most once: a frame is let go of when it is handed over to be written, and only its sequence is remembered until it is. If its
+//!   connection breaks before it is handed over, another gets it; after that it is never sent again, and counts as lost unless the
+//!   receiver has said that its code took it.
 //! - At least once: a frame is kept until a receiver has acknowledged it.
 
 mod link;
@@ -37,6 +38,12 @@ use crate::handshake::Delivery;
 /// How long a peer that DNS no longer names may take to finish what it has.
 const FAREWELL: Duration = Duration::from_secs(30);
 
+/// So many frames under way are a stream.
+const MANY: u64 = 8;
+
+/// So many frames that are to be written are worth a system call.
+const WORTH_WRITING: usize = 16;
+
 /// What the caller has chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -50,7 +57,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// How many frames a connection gets at most, whatever room its receiver claims to have: no peer may hold all that may be held.
-    fn share(&self) -> u64 {
+    pub(crate) fn share(&self) -> u64 {
         (self.replay / 2 / usize::from(self.lanes.max(1))).max(1) as u64
     }
 }
@@ -282,6 +289,12 @@ impl<F: Clone> Outbound<F> {
         self.link(link).is_some_and(|at| at.is_up() && !at.books.queue.is_empty())
     }
 
+    /// Whether a connection has many frames under way, and few that are to be written: who sends the next one is likely to send more.
+    pub(crate) fn is_streaming(&self, link: LinkId) -> bool {
+        self.link(link)
+            .is_some_and(|at| at.books.outstanding() >= MANY && at.books.queue.len() < WORTH_WRITING)
+    }
+
     /// The next frame to be written on a connection.
     pub(crate) fn take(&mut self, link: LinkId) -> Option<Outgoing<F>> {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
@@ -293,11 +306,30 @@ impl<F: Clone> Outbound<F> {
             entry.is_handed = true;
             (entry.frame.clone(), entry.had.is_some())
         } else {
-            (self.ring.remove(sequence)?.frame, false)
+            let frame = self.ring.remove(sequence)?.frame;
+            if let Some(at) = self.link_mut(link) {
+                at.books.unwritten.push_back(sequence);
+            }
+            (frame, false)
         };
         self.counts.repeats += u64::from(is_repeat);
         let floor = if is_kept { self.ring.floor() } else { sequence };
         Some(Outgoing { sequence, floor, is_repeat, frame })
+    }
+
+    /// So many of the frames that a connection has been handed have been written, the first ones.
+    pub(crate) fn written(&mut self, link: LinkId, count: usize) {
+        if let Some(at) = self.link_mut(link) {
+            let unwritten = &mut at.books.unwritten;
+            unwritten.drain(..count.min(unwritten.len()));
+        }
+    }
+
+    /// Frames that have been handed over, and that only this still tells of: where frames are kept, there are none to look for.
+    fn unwritten(&self) -> impl Iterator<Item = &u64> {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        let peers = if is_kept { &[][..] } else { &self.peers };
+        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| &link.books.unwritten)
     }
 
     /// Does what it is time for.
@@ -335,17 +367,17 @@ impl<F: Clone> Outbound<F> {
 
     /// How many frames it still has.
     pub(crate) fn held(&self) -> usize {
-        self.ring.len()
+        self.ring.len() + self.unwritten().count()
     }
 
     /// Whether it still has a frame.
     pub(crate) fn has(&self, sequence: u64) -> bool {
-        self.ring.get(sequence).is_some()
+        self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
     }
 
-    /// Whether everything has been handed over to be written, or acknowledged.
+    /// Whether everything has been written, or acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ring.len() == 0
+        self.ring.len() == 0 && self.unwritten().next().is_none()
     }
 
     /// The peers that are connected and stay, with the frames under way to each.

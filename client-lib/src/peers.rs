@@ -18,6 +18,9 @@ use crate::outbound::{PeerId, Refused};
 pub(crate) use serve::close;
 use shared::{Link, Shared, State};
 
+/// Payloads up to this, in bytes, may wait a moment for others if many are under way: a system call costs more than they do.
+const SMALL: usize = 16 << 10;
+
 /// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, all
 /// connections are closed.
 ///
@@ -132,6 +135,10 @@ impl PeerSet {
     ///
     /// Completes when a peer has room for the frame; waits while none has, or none is there. The frame then belongs to the library:
     /// see [`Sent`] for what has become of it. A cancelled send has either not happened or happened wholly.
+    ///
+    /// A frame is written to the socket at once, but for a small one behind many others: that may be written when this task waits for
+    /// something, together with those that follow. So a task that computes for long after it has sent should yield first
+    /// (`tokio::task::yield_now`), as any task should.
     ///
     /// # Errors
     ///
@@ -277,14 +284,19 @@ impl PeerSet {
         self.handle.shared.until(is_enough).await;
     }
 
-    /// Waits until at least so many peers are connected.
+    /// Waits until at least so many peers are connected, or the PeerSet is closed.
     pub async fn connected(&self, count: usize) {
-        let is_enough = |state: &mut State| (state.outbound.connected().count() >= count).then_some(());
+        let is_enough = |state: &mut State| {
+            (state.is_closed || state.outbound.connected().count() >= count).then_some(())
+        };
         self.handle.shared.until(is_enough).await;
     }
 
     /// Takes no more frames, finishes those that there are within `patience`, and closes all connections.
     pub async fn close(self, patience: Duration) -> Closed {
+        self.handle.shared.state().is_closing = true;
+        // Whoever waits for room hears it.
+        self.handle.shared.progress.notify_waiters();
         // Those that have been written are on their way; what the receivers have not taken yet is given time, too.
         let finished = self.handle.shared.until(|state| {
             let outstanding = state.outbound.connected().any(|(_, frames)| frames > 0);
@@ -320,7 +332,8 @@ impl Peer {
         let has_gone = |state: &mut State| match state {
             state if state.is_closed => Some(PeerClosed::PeerSet),
             state if state.outbound.knows(self.id) => None,
-            state if state.endpoints.values().any(|other| other.target == *target) => {
+            // The entry of this one itself may still be there.
+            state if state.endpoints.iter().any(|(id, other)| *id != self.id && other.target == *target) => {
                 Some(PeerClosed::Replaced)
             }
             _ => Some(PeerClosed::Removed),
@@ -345,16 +358,30 @@ impl Sent {
 }
 
 impl Handle {
-    async fn send(self: &Arc<Self>, mut frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
+    async fn send(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
+        // As a rule there is room.
+        let mut frame = match self.attempt(frame, to) {
+            Ok(outcome) => return outcome,
+            Err(back) => back,
+        };
         loop {
             let mut progress = std::pin::pin!(self.shared.progress.notified());
             progress.as_mut().enable();
-            match self.try_send(frame, to) {
-                Ok(sent) => return Ok(sent),
-                Err((_, TrySendError::Never(error))) => return Err(error),
-                Err((back, TrySendError::NoPeer | TrySendError::Full)) => frame = back,
+            match self.attempt(frame, to) {
+                Ok(outcome) => return outcome,
+                Err(back) => frame = back,
             }
             progress.await;
+        }
+    }
+
+    /// Gives the frame back if it may be sent later.
+    #[expect(clippy::result_large_err, reason = "the frame itself is what is given back")]
+    fn attempt(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Result<Sent, SendError>, Frame> {
+        match self.try_send(frame, to) {
+            Ok(sent) => Ok(Ok(sent)),
+            Err((_, TrySendError::Never(error))) => Ok(Err(error)),
+            Err((back, TrySendError::NoPeer | TrySendError::Full)) => Err(back),
         }
     }
 
@@ -364,7 +391,7 @@ impl Handle {
             return Err((frame, SendError::HeaderTooLong { what, length, most }.into()));
         }
         let (length, key) = (frame.len(), hash(&frame.key));
-        let (sequence, link) = {
+        let (sequence, link, may_linger) = {
             let mut state = self.shared.state();
             if let Err(error) = state.open() {
                 return Err((frame, error.into()));
@@ -372,10 +399,13 @@ impl Handle {
             let submitted = state.outbound.submit(frame, (length, key), to);
             let (sequence, link) =
                 submitted.map_err(|(frame, refused)| (frame, refused.into_error(length)))?;
-            (sequence, state.links.get(&link).cloned())
+            let may_linger = length <= SMALL && state.outbound.is_streaming(link);
+            (sequence, state.links.get(&link).cloned(), may_linger)
         };
-        if let Some(link) = link {
-            link.kick();
+        match link {
+            Some(link) if may_linger => link.kick_or_linger(),
+            Some(link) => link.kick(),
+            None => {}
         }
         Ok(Sent { handle: Arc::clone(self), sequence })
     }

@@ -1,18 +1,21 @@
 //! A connection as messages: TCP, with or without TLS.
 //!
-//! Writing needs no task switch as long as the socket takes what there is: whoever has something to say calls
-//! [`Outlet::kick`], and the connection's task goes on only where the socket was full. One payload is written from where
+//! Reading is a task of its own, which nothing but the socket wakes. Writing needs no task switch as long as the socket takes what there is: whoever has something to say calls
+//! [`Outlet::kick`], and the connection's task goes on where the socket was full, or where small messages come one after the other
+//! and are better written together ([`Outlet::kick_or_linger`]). One payload is written from where
 //! it lies; it is read to where it stays.
 
 mod baton;
 mod inlet;
 mod outlet;
+mod reading;
 
 use std::io;
 use std::time::Duration;
 
 pub(crate) use inlet::Inlet;
 pub(crate) use outlet::{Body, Message, Outlet, SHORT, Source};
+pub(crate) use reading::Reading;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -52,11 +55,17 @@ impl Stream {
     }
 }
 
+/// So many bytes wait in the kernel to be sent, at most: what has been copied to it should still be in the caches when it goes out,
+/// and a slow peer should cost no more memory than that. What is under way is not limited by it.
+const UNSENT: u32 = 128 << 10;
+
 /// Sends at once what is written, and notices within `patience` that the other side is gone: by keep-alives when nothing is under
 /// way, by the lack of acknowledgements when something is (TCP_USER_TIMEOUT, RFC 5482).
 pub(crate) fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
+    // Only speed is lost without.
+    let _ = socket.set_tcp_notsent_lowat(UNSENT);
     let step = (patience / 4).max(Duration::from_secs(1));
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(step).with_interval(step).with_retries(3))?;
     socket.set_tcp_user_timeout(Some(patience))

@@ -6,3 +6,4 @@ mod docs;
 mod doctor;
 mod multinet;
 mod resolve;
+mod transfer;

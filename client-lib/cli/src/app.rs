@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use multinet_client::ResolveError;
+use multinet_client::{ResolveError, TlsError};
 
 use crate::common::LogArgs;
-use crate::output::{PipeClosed, note};
+use crate::output::{PipeClosed, Usage, message, note};
 use crate::{bench, completions, doctor, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
@@ -31,8 +31,8 @@ Examples:
   multinet resolve infer.vision.svc.multinet rdma
   multinet doctor infer.vision.svc.multinet rdma
 
-Exit status: 0 if all went well; 1 if not, with one line on standard error that says why; 2 if the command line \
-is wrong. Results go to standard output, all else to standard error.";
+Exit status: 0 if all went well; 1 if not, with one line on standard error that says why (doctor's findings say it \
+themselves); 2 if the command line is wrong. Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -96,12 +96,17 @@ fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         // As `rg PATTERN | head -1`: the reader has what it wants, and that is no failure.
         Err(error) if error.is::<PipeClosed>() => ExitCode::SUCCESS,
-        // What was asked for cannot be asked, whatever DNS says.
-        Err(error) if error.downcast_ref().is_some_and(ResolveError::is_permanent) => {
-            fail(&format!("{error:#}"), 2)
-        }
-        Err(error) => fail(&format!("{error:#}"), 1),
+        Err(error) => fail(&message(&error), if is_usage(&error) { 2 } else { 1 }),
     }
+}
+
+/// Whether what was asked for cannot be asked, whatever DNS and peers say.
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<Usage>()
+            || cause.downcast_ref().is_some_and(ResolveError::is_permanent)
+            || matches!(cause.downcast_ref(), Some(TlsError::Name { .. }))
+    })
 }
 
 /// Says why, in one line that says what, where, and what to do.

@@ -1,11 +1,12 @@
 //! Flags that several subcommands have, and what they make of the library's builders.
 
 use std::io::{self, IsTerminal as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use multinet_client::{
     Connector, ConnectorBuilder, Listener, ListenerBuilder, ResolveError, Resolver, ResolverBuilder, Tls,
 };
@@ -13,6 +14,15 @@ use tracing_subscriber::EnvFilter;
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
+
+/// A resolver for where an address is given, so that nobody is asked: it needs no resolv.conf.
+///
+/// # Errors
+///
+/// None that is known, as nothing is read.
+pub(crate) fn nobody() -> Result<Resolver, ResolveError> {
+    Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT))]).build()
+}
 
 /// Whom to ask for names.
 #[derive(Args, Clone, Debug, Default)]
@@ -36,7 +46,8 @@ pub(crate) struct NetworkArgs {
     pub(crate) network: Option<String>,
 
     /// Allow connections by the network of the default route, too
-    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", help_heading = "Network")]
+    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", value_parser = FalseyValueParser::new(),
+          help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 }
 
@@ -94,7 +105,8 @@ pub(crate) struct ListenArgs {
     address: Vec<IpAddr>,
 
     /// Where there is no second NIC, listen on all addresses
-    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", help_heading = "Network")]
+    #[arg(long, env = "MULTINET_ALLOW_DEFAULT_NETWORK", value_parser = FalseyValueParser::new(),
+          help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
     #[command(flatten)]
@@ -162,11 +174,11 @@ impl ConnectArgs {
     ///
     /// # Errors
     ///
-    /// If DNS or TLS cannot be set up.
-    pub(crate) fn connector(&self) -> anyhow::Result<ConnectorBuilder> {
+    /// If TLS cannot be set up.
+    pub(crate) fn connector(&self, resolver: Resolver) -> anyhow::Result<ConnectorBuilder> {
         let NetworkArgs { network, allow_default_network } = &self.network;
         let mut builder =
-            Connector::builder().resolver(self.dns.resolver()?).allow_default_network(*allow_default_network);
+            Connector::builder().resolver(resolver).allow_default_network(*allow_default_network);
         if let Some(alias) = network {
             builder = builder.network(alias);
         }

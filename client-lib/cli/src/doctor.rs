@@ -6,11 +6,11 @@ mod findings;
 mod probe;
 mod report;
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::bench::target::Target;
 use crate::common::{DnsArgs, NetworkArgs};
 use crate::output::print;
 use report::Level;
@@ -19,7 +19,7 @@ use report::Level;
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DoctorArgs {
-    /// Service to look at, too: its records, and the way to each of its endpoints; or an address, with a port
+    /// Service to look at, too: its records, and the way to each of its endpoints; or an address, with or without a port
     name: Option<String>,
 
     /// Name of a port of the service, or a number [default: all named ports]
@@ -42,7 +42,7 @@ of its addresses at the route, a TCP connection and the size of packets that pas
 of locked memory. Peers see a connection that is closed at once, and a few datagrams to UDP ports 33434 and 33435, where \
 nobody listens.
 
-Each finding is ok, a note, a warning or a problem, and has its fix below it. --output json prints one object:
+Each finding is ok, a note, a warning or a problem; warnings and problems have their fix below them. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
    \"findings\": [{\"level\", \"about\", \"message\", \"fix\"}]}
 where \"about\" is dns, network, service, endpoint, peer, rdma or memory, and \"fix\" may be null.
@@ -65,9 +65,9 @@ enum Output {
 
 /// Looks, and tells.
 pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
-    // As `bench` and `send` take it.
-    if let (Some(Ok(address)), None) = (args.name.as_deref().map(str::parse::<SocketAddr>), &args.port) {
-        (args.name, args.port) = (Some(address.ip().to_string()), Some(address.port().to_string()));
+    if let Some(name) = args.name.take() {
+        let (name, port) = Target::parse_all_ports(&name, args.port.as_deref())?;
+        (args.name, args.port) = (Some(name), port);
     }
     let facts = collect::facts(&args).await;
     // A name that is none is nothing about this pod.

@@ -25,10 +25,15 @@ impl std::error::Error for PipeClosed {}
 /// [`PipeClosed`], or what went wrong.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(to_stdout)
+}
+
+/// What it means that standard output could not be written.
+pub(crate) fn to_stdout(error: io::Error) -> anyhow::Error {
+    match error.kind() {
         io::ErrorKind::BrokenPipe => PipeClosed.into(),
         _ => anyhow::Error::new(error).context("cannot write to standard output"),
-    })
+    }
 }
 
 /// Completes when nobody reads standard output any more; never, if it is a file.
@@ -49,6 +54,27 @@ pub(crate) async fn closed() -> PipeClosed {
         Err(_) => std::future::pending().await,
     }
 }
+
+/// An error with its causes in one line, each told once: many of the library's name their cause themselves.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|said, cause| if said.contains(&cause) { said } else { said + ": " + &cause })
+        .unwrap_or_default()
+}
+
+/// A command line that asks for what cannot be, whatever the network says. Ends the program with 2.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {

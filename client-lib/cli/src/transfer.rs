@@ -35,7 +35,8 @@ use crate::common::{ConnectArgs, ListenArgs};
 #[derive(Args, Debug)]
 #[command(after_help = SEND_EXAMPLES)]
 pub(crate) struct SendArgs {
-    /// Service whose endpoint receives, or the address of one, with or without a port. Of several endpoints one gets everything
+    /// Service whose endpoint receives, or the address of one, with or without a port. Of several endpoints the first that is
+    /// connected gets everything
     name: String,
 
     /// Port: the name of a service port, or a number [default: 18515]. Where it is left out, a file is named by --file
@@ -129,8 +130,9 @@ impl Summary {
     }
 
     /// The same line on both sides but for the first word, so that people can compare.
-    fn line(&self, did: &str, took: Duration) -> String {
-        let mebibytes = self.bytes as f64 / f64::from(1 << 20) / took.as_secs_f64().max(1e-9);
+    /// `moved` is what this process has seen of it: what an earlier receiver wrote took none of this one's time.
+    fn line(&self, did: &str, moved: u64, took: Duration) -> String {
+        let mebibytes = moved as f64 / f64::from(1 << 20) / took.as_secs_f64().max(1e-9);
         let Self { bytes, sha256 } = self;
         format!("{did} {bytes} bytes, SHA-256 {sha256}, {mebibytes:.1} MiB/s\n")
     }

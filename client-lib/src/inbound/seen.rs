@@ -51,6 +51,11 @@ pub(crate) enum Teller {
 }
 
 impl Seen {
+    /// The oldest sequence that the sender still has.
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor
+    }
+
     /// A frame has come by a lane, and its sender's floor with it.
     pub(crate) fn arrived_by(&mut self, lane: u16, sequence: u64, floor: u64) -> Arrival {
         let by_lane = Fate::Taken(lane as u8);

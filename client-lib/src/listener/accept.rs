@@ -24,7 +24,7 @@ use crate::handshake::{
     TransportKind, VERSION, encode,
 };
 use crate::peers::close;
-use crate::stream::{Inlet, Outlet, Source as _, Stream, stay_on, tune};
+use crate::stream::{Inlet, Outlet, Reading, Source as _, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
 use crate::wire::CloseCode;
 
@@ -36,6 +36,9 @@ const HANDSHAKES_EACH: usize = 32;
 
 /// How long is waited when the system has no more file descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// How much is read ahead: many small frames at a time.
+const AHEAD: usize = 16 << 10;
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -204,12 +207,19 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
         Arc::clone(&membership.state),
         Arc::clone(&shared.flusher),
     );
+    let mut reading =
+        Reading::start(receive(Arc::clone(&shared), Arc::clone(&connection), Inlet::new(reader, AHEAD)));
     let ended = tokio::select! {
-        ended = receive(&shared, &connection, Inlet::new(reader)) => ended,
-        error = connection.outlet().run(&*connection) => error.into(),
+        ended = reading.ended() => ended,
+        // What the sender said before it went is here already.
+        error = connection.outlet().run(&*connection) => match timeout(GOODBYE, reading.ended()).await {
+            Ok(ended) if ended.is_goodbye() => ended,
+            _ => error.into(),
+        },
         () = shared.shutdown.cancelled() => Ended::Shutdown,
         () = superseded(&shared, &connection, (id, lane, epoch)) => Ended::Superseded,
     };
+    reading.stop().await;
     let code = match &ended {
         Ended::Shutdown => Some(CloseCode::Done),
         Ended::Superseded => Some(CloseCode::Superseded),

@@ -1,35 +1,42 @@
 //! What a receiver tells its senders: slots that are free again, frames that our code has taken, acknowledged, or not wanted.
 //!
 //! Frames are dropped one at a time, but a message for each would cost as much as a small frame. So it is said when half of the slots
-//! are free, when an acknowledgement is due and our code has nothing else to do, and after a millisecond in any case.
+//! are free, when an acknowledgement is due and our code has nothing else to do, when nothing has happened for a millisecond, and after
+//! some milliseconds in any case.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::Acknowledge;
 use super::slots::Slots;
 use crate::handshake::{Delivery, Hello};
 use crate::inbound::{Arrival, Seen, Teller};
 use crate::stream::{Body, Message, Outlet, SHORT, Source};
-use crate::wire::{Control, Data, Header};
+use crate::wire::{Control, Data, Header, WINDOW};
 
-/// How long what is to be said may wait.
+/// How long what is to be said waits for more.
 const PATIENCE: Duration = Duration::from_millis(1);
+
+/// How many times it waits, each time twice as long, if there is more each time.
+const DELAYS: u32 = 3;
 
 /// How many sequences go into one message.
 const IDS: usize = SHORT / size_of::<u64>();
+
+/// The most sequences that wait to be said: a window of them, and those that have left it meanwhile are not waited for.
+const MOST_IDS: usize = 2 * WINDOW as usize;
 
 /// What a session's connections share.
 #[derive(Default)]
 pub(super) struct SessionState {
     seen: Mutex<Seen>,
     /// The latest connection of each lane, with its epoch: it says what is said of frames that came over earlier ones.
-    latest: Mutex<HashMap<u16, (u64, Weak<Connection>)>>,
+    latest: Mutex<BTreeMap<u16, (u64, Weak<Connection>)>>,
     /// Another connection has been let in.
     pub(super) admitted: Notify,
 }
@@ -40,6 +47,8 @@ pub(super) struct Connection {
     address: SocketAddr,
     acknowledge: Acknowledge,
     slots: Slots,
+    /// So many slots that are free again are worth a message.
+    enough: u64,
     outlet: Outlet,
     to_say: Mutex<ToSay>,
     session: Arc<SessionState>,
@@ -56,12 +65,20 @@ struct ToSay {
     said_taken: u64,
     /// The flusher knows.
     is_noted: bool,
+    /// It knows that the sender waits.
+    is_urgent: bool,
+    /// What `freed` was when the flusher looked last, and how many times it has found more since then.
+    looked_at: u64,
+    delays: u32,
 }
 
 /// Has everything said in time.
 #[derive(Default)]
 pub(super) struct Flusher {
-    noted: Mutex<Vec<Arc<Connection>>>,
+    /// Connections do not live by being noted: whoever has something of them does.
+    noted: Mutex<Vec<Weak<Connection>>>,
+    /// Those that have something to say that their senders wait for.
+    urgent: Mutex<Vec<Weak<Connection>>>,
     wake: Notify,
 }
 
@@ -73,8 +90,11 @@ impl Connection {
         session: Arc<SessionState>,
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
+        let used = hello.window.unwrap_or(u32::MAX).min(slots.count());
+        let enough = u64::from(used.div_ceil(2)).max(1);
         let to_say = Mutex::default();
-        let connection = Self { hello, address, acknowledge, slots, outlet, to_say, session, flusher };
+        let connection =
+            Self { hello, address, acknowledge, slots, enough, outlet, to_say, session, flusher };
         let connection = Arc::new(connection);
         let Hello { lane, epoch, .. } = connection.hello;
         let mut latest = lock(&connection.session.latest);
@@ -150,10 +170,50 @@ impl Connection {
         self.say(|to_say| to_say.taken += 1);
     }
 
-    /// A slot is free again.
+    /// Our code has let go of a frame: its slot is free again.
     pub(super) fn give_back(self: &Arc<Self>, slot: Vec<u8>) {
         self.slots.give_back(slot);
         self.say(|to_say| to_say.freed += 1);
+    }
+
+    /// Our code has let go of a frame, which it has acknowledged or did not want. The connections that brought it say so, or those
+    /// that have taken their places.
+    pub(super) fn settle(self: &Arc<Self>, slot: Vec<u8>, sequence: u64, is_acknowledged: bool) {
+        let (teller, floor) = {
+            let mut seen = lock(&self.session.seen);
+            (seen.decided(sequence, is_acknowledged), seen.floor())
+        };
+        // If there is none, the sender will ask by sending it again.
+        let (is_ours, others) = match teller {
+            None => (false, Vec::new()),
+            Some(Teller::Lane(lane)) => {
+                let latest = lock(&self.session.latest).get(&lane).and_then(|(_, latest)| latest.upgrade());
+                match latest {
+                    Some(latest) if Arc::ptr_eq(&latest, self) => (true, Vec::new()),
+                    latest => (false, latest.into_iter().collect()),
+                }
+            }
+            Some(Teller::All) => {
+                let latest = lock(&self.session.latest);
+                (false, latest.values().filter_map(|(_, latest)| latest.upgrade()).collect())
+            }
+        };
+        let tell = |to_say: &mut ToSay| {
+            let ids = if is_acknowledged { &mut to_say.acked } else { &mut to_say.rejected };
+            ids.push(sequence);
+            // A lane that does not read hears of what other lanes brought; nobody waits for what is below the floor.
+            if ids.len() > MOST_IDS {
+                ids.retain(|&id| id >= floor);
+            }
+        };
+        self.slots.give_back(slot);
+        self.say(|to_say| {
+            to_say.freed += 1;
+            if is_ours {
+                tell(to_say);
+            }
+        });
+        others.iter().for_each(|other| other.say(tell));
     }
 
     /// A frame that our code has had before is passed over; its slot is free again.
@@ -168,65 +228,78 @@ impl Connection {
         });
     }
 
-    /// Our code has acknowledged a frame, or did not want it. The connections that brought it say so, or those that have taken their
-    /// places.
-    pub(super) fn settle(self: &Arc<Self>, sequence: u64, is_acknowledged: bool) {
-        let Some(teller) = lock(&self.session.seen).decided(sequence, is_acknowledged) else { return };
-        let tell = |to_say: &mut ToSay| {
-            let ids = if is_acknowledged { &mut to_say.acked } else { &mut to_say.rejected };
-            ids.push(sequence);
-        };
-        // If there is none, the sender will ask by sending it again.
-        match teller {
-            Teller::Lane(lane) => {
-                let latest = lock(&self.session.latest).get(&lane).and_then(|(_, latest)| latest.upgrade());
-                latest.iter().for_each(|latest| latest.say(tell));
-            }
-            Teller::All => {
-                let latest = lock(&self.session.latest);
-                let all: Vec<_> = latest.values().filter_map(|(_, latest)| latest.upgrade()).collect();
-                drop(latest);
-                all.iter().for_each(|latest| latest.say(tell));
-            }
-        }
-    }
-
     fn say(self: &Arc<Self>, change: impl FnOnce(&mut ToSay)) {
-        let (is_due, is_news) = {
+        let (is_due, is_news, is_urgent) = {
             let mut to_say = lock(&self.to_say);
             change(&mut to_say);
-            let is_due = to_say.is_due(self.slots.count());
-            (is_due, !is_due && !std::mem::replace(&mut to_say.is_noted, true))
+            let is_due = to_say.is_due(self.enough);
+            (is_due, !is_due && to_say.note(), !is_due && to_say.hurry())
         };
         if is_due {
-            self.outlet.kick(&**self);
-        } else if is_news {
-            self.flusher.note(Arc::clone(self));
+            return self.outlet.kick(&**self);
+        }
+        if is_news {
+            self.flusher.note(Arc::downgrade(self));
+        }
+        if is_urgent {
+            lock(&self.flusher.urgent).push(Arc::downgrade(self));
         }
     }
 
-    /// Whether the sender waits for what is to be said.
-    fn is_urgent(&self) -> bool {
-        let to_say = lock(&self.to_say);
-        !to_say.acked.is_empty() || !to_say.rejected.is_empty()
+    /// The time has come to say what there is, unless it is worth waiting for more: then, how many times it has been so already.
+    fn flush(&self) -> Option<u32> {
+        let delays = {
+            let mut to_say = lock(&self.to_say);
+            let delays = to_say.may_wait();
+            to_say.is_noted = delays.is_some();
+            delays
+        };
+        match delays {
+            Some(_) => self.outlet.expect_answers(),
+            None => self.outlet.kick(self),
+        }
+        delays
     }
 
-    fn flush(&self) {
-        lock(&self.to_say).is_noted = false;
+    fn flush_urgent(&self) {
+        lock(&self.to_say).is_urgent = false;
         self.outlet.kick(self);
     }
 }
 
 impl ToSay {
-    /// Whether the sender may soon have no credit left, or a message is full.
-    fn is_due(&self, slots: u32) -> bool {
-        let half = u64::from(slots.div_ceil(2));
-        self.freed - self.said_freed >= half || self.acked.len() + self.rejected.len() >= IDS
+    /// Whether the sender may soon have no credit left, as so many slots are free, or a message is full.
+    fn is_due(&self, enough: u64) -> bool {
+        self.freed - self.said_freed >= enough || self.acked.len() + self.rejected.len() >= IDS
+    }
+
+    /// Whether the flusher has to be told.
+    fn note(&mut self) -> bool {
+        if self.is_noted {
+            return false;
+        }
+        (self.is_noted, self.looked_at, self.delays) = (true, self.freed, 0);
+        true
+    }
+
+    /// Whether the flusher has to be told that the sender waits.
+    fn hurry(&mut self) -> bool {
+        self.has_ids() && !std::mem::replace(&mut self.is_urgent, true)
+    }
+
+    /// A sender that gets an answer to each frame would else be told of each slot. How many times this has waited already.
+    fn may_wait(&mut self) -> Option<u32> {
+        let has_more = std::mem::replace(&mut self.looked_at, self.freed) != self.freed;
+        self.delays += 1;
+        (has_more && self.delays < DELAYS && !self.has_ids()).then_some(self.delays)
+    }
+
+    fn has_ids(&self) -> bool {
+        !self.acked.is_empty() || !self.rejected.is_empty()
     }
 
     fn is_something(&self) -> bool {
-        let has_ids = !self.acked.is_empty() || !self.rejected.is_empty();
-        has_ids || self.freed != self.said_freed || self.taken != self.said_taken
+        self.has_ids() || self.freed != self.said_freed || self.taken != self.said_taken
     }
 
     fn message(&mut self) -> Message {
@@ -266,34 +339,45 @@ impl Source for Connection {
 }
 
 impl Flusher {
-    fn note(&self, connection: Arc<Connection>) {
-        let mut noted = lock(&self.noted);
-        noted.push(connection);
-        if noted.len() == 1 {
-            self.wake.notify_one();
-        }
+    fn note(&self, connection: Weak<Connection>) {
+        lock(&self.noted).push(connection);
+        self.wake.notify_one();
     }
 
-    /// Our code has nothing else to do: says what senders wait for.
+    /// Our code has nothing else to do: says what senders wait for. Nothing is said under the lock, for which others would wait.
     pub(super) fn flush_urgent(&self) {
-        lock(&self.noted).retain(|connection| {
-            let is_urgent = connection.is_urgent();
-            if is_urgent {
-                connection.flush();
+        let next = || lock(&self.urgent).pop();
+        while let Some(connection) = next() {
+            if let Some(connection) = connection.upgrade() {
+                connection.flush_urgent();
             }
-            !is_urgent
-        });
+        }
     }
 
     /// Says everything in time, for ever.
     pub(super) async fn run(&self) {
-        let mut due = Vec::new();
+        let mut looked_at = Vec::new();
         loop {
             self.wake.notified().await;
-            sleep(PATIENCE).await;
-            std::mem::swap(&mut due, &mut *lock(&self.noted));
-            for connection in due.drain(..) {
-                connection.flush();
+            let mut due = Instant::now() + PATIENCE;
+            while !lock(&self.noted).is_empty() {
+                tokio::select! {
+                    () = sleep_until(due) => {}
+                    // Somebody new does not wait for longer because others do.
+                    () = self.wake.notified() => {
+                        due = due.min(Instant::now() + PATIENCE);
+                        continue;
+                    }
+                }
+                std::mem::swap(&mut looked_at, &mut *lock(&self.noted));
+                let mut patience = PATIENCE * (1 << DELAYS);
+                looked_at.retain(|connection: &Weak<Connection>| {
+                    let delays = connection.upgrade().and_then(|connection| connection.flush());
+                    patience = patience.min(delays.map_or(patience, |delays| PATIENCE * (1 << delays)));
+                    delays.is_some()
+                });
+                lock(&self.noted).append(&mut looked_at);
+                due = Instant::now() + patience;
             }
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
+use tokio::task::{consume_budget, yield_now};
 
 use super::Shared;
 use super::control::Connection;
@@ -11,6 +12,9 @@ use super::received::Received;
 use crate::inbound::Arrival;
 use crate::stream::Inlet;
 use crate::wire::{Data, Header, WireError};
+
+/// After a payload of so many bytes our code comes first: it may give the slot back, which is in the caches still.
+const LARGE: u32 = 128 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -36,6 +40,11 @@ pub(super) enum Ended {
 }
 
 impl Ended {
+    /// Whether the sender has ended it as it should.
+    pub(super) fn is_goodbye(&self) -> bool {
+        matches!(self, Self::Closed | Self::Said(_))
+    }
+
     /// Whether the sender is at fault.
     pub(super) fn is_violation(&self) -> bool {
         matches!(self, Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit)
@@ -64,10 +73,10 @@ impl Allowance {
 }
 
 /// Until the sender ends, or breaks the rules.
-pub(super) async fn receive(shared: &Shared, connection: &Arc<Connection>, mut inlet: Inlet) -> Ended {
+pub(super) async fn receive(shared: Arc<Shared>, connection: Arc<Connection>, mut inlet: Inlet) -> Ended {
     let mut allowance = Allowance::default();
     loop {
-        if let Err(ended) = receive_one(shared, connection, &mut inlet, &mut allowance).await {
+        if let Err(ended) = receive_one(&shared, &connection, &mut inlet, &mut allowance).await {
             return ended;
         }
     }
@@ -79,6 +88,8 @@ async fn receive_one(
     inlet: &mut Inlet,
     allowance: &mut Allowance,
 ) -> Result<(), Ended> {
+    // A sender that is faster than we are must not keep the thread from everything else.
+    consume_budget().await;
     let header = inlet.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Control(_) => Err(Ended::Control),
@@ -95,6 +106,8 @@ async fn receive_one(
             if let Some((arrival, slot)) = passed_over.ok_or(Ended::Superseded)? {
                 shared.counts.passed_over();
                 connection.pass_over(data.sequence, arrival, slot);
+            } else if data.payload >= LARGE {
+                yield_now().await;
             }
             Ok(())
         }

@@ -84,11 +84,14 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        self.connection.give_back(std::mem::take(&mut self.slot));
-        if self.connection.delivery() == Delivery::AtLeastOnce {
-            let is_acknowledged =
-                self.is_acknowledged || self.connection.acknowledge_mode() == Acknowledge::OnDrop;
-            self.connection.settle(self.header.sequence, is_acknowledged);
+        let slot = std::mem::take(&mut self.slot);
+        match self.connection.delivery() {
+            Delivery::AtMostOnce => self.connection.give_back(slot),
+            Delivery::AtLeastOnce => {
+                let is_acknowledged =
+                    self.is_acknowledged || self.connection.acknowledge_mode() == Acknowledge::OnDrop;
+                self.connection.settle(slot, self.header.sequence, is_acknowledged);
+            }
         }
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Books {
     pub(crate) assigned: u64,
     /// How many have been handed over to be written.
     pub(crate) handed: u64,
+    /// Those among them that have not been written yet, where the ring does not keep them.
+    pub(crate) unwritten: VecDeque<u64>,
     /// How many slots have become free again.
     pub(crate) freed: u64,
     /// How many frames the receiver's code has taken.
@@ -141,8 +143,19 @@ impl Link {
 impl Books {
     fn reset(&mut self, slots: u64, frame_size: usize) {
         self.queue.clear();
+        self.unwritten.clear();
         // What follows is all there is: a field more must be thought of here.
-        let Self { queue: _, slots: has, frame_size: size, assigned, handed, freed, taken, decided } = self;
+        let Self {
+            queue: _,
+            unwritten: _,
+            slots: has,
+            frame_size: size,
+            assigned,
+            handed,
+            freed,
+            taken,
+            decided,
+        } = self;
         (*has, *size) = (slots, frame_size);
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }

@@ -121,9 +121,11 @@ impl<F: Clone> Outbound<F> {
         // A frame waits for the peer of its key, as long as that has not been tried.
         let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
         let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
-        let candidates =
-            self.peers.iter().map(|peer| is_there(peer).then(|| peer.candidate(lane, wanted.length)));
-        let at = choose(choice, wanted.key, &mut self.turn, candidates)?;
+        let candidate = |index: usize| {
+            let peer = self.peers.get(index).filter(|peer| is_there(peer))?;
+            Some(peer.candidate(lane, wanted.length))
+        };
+        let at = choose(choice, wanted.key, &mut self.turn, self.peers.len(), candidate)?;
         self.peers.get(at)
     }
 

@@ -127,7 +127,9 @@ impl Rig {
             assert_eq!(frame.frame, frame.sequence);
             (frame.sequence, frame.is_repeat)
         };
-        frames.map(told).collect()
+        let told: Vec<_> = frames.map(told).collect();
+        self.outbound.written(link, told.len());
+        told
     }
 
     /// A receiver has freed so many slots, and acknowledges frames.

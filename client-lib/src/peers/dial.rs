@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
 use crate::choose::hash;
+use crate::connector::Transport;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
@@ -31,6 +32,9 @@ pub(crate) struct Dialer {
     pub(crate) own_port: Option<u16>,
     pub(crate) session: SessionId,
     pub(crate) delivery: Delivery,
+    pub(crate) transport: Transport,
+    /// How many frames a connection gets at most.
+    pub(crate) window: u32,
     /// The only network that may be used.
     pub(crate) network: Option<String>,
     pub(crate) allow_default_network: bool,
@@ -152,6 +156,7 @@ impl Dialer {
             peer: hash(format!("{}:{}", endpoint.target, endpoint.port).as_bytes()),
             lane: link.lane,
             delivery: self.delivery,
+            window: Some(self.window),
             transports: vec![TransportKind::Tcp],
         }
     }

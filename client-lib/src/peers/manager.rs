@@ -113,7 +113,9 @@ impl Source {
             },
         };
         if let Some(endpoints) = endpoints {
-            take_in(&mut shared.state(), endpoints, dialer, place);
+            // Before the lock, for which senders would wait.
+            let mine = own_addresses();
+            take_in(&mut shared.state(), endpoints, &mine, dialer, place);
         }
         shared.progress.notify_waiters();
     }
@@ -149,15 +151,24 @@ fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     }
 }
 
-/// All endpoints that there are, this process itself among them or not.
-fn take_in(state: &mut State, endpoints: Vec<Endpoint>, dialer: &Dialer, place: &Place) {
-    let mine: HashSet<IpAddr> = match nic::local_interfaces() {
+fn own_addresses() -> HashSet<IpAddr> {
+    match nic::local_interfaces() {
         Ok(interfaces) => interfaces.into_iter().flat_map(|interface| interface.addresses).collect(),
         Err(error) => {
             warn!("cannot tell this instance from its peers by their addresses: {error}");
             HashSet::new()
         }
-    };
+    }
+}
+
+/// All endpoints that there are, this process itself among them or not.
+fn take_in(
+    state: &mut State,
+    endpoints: Vec<Endpoint>,
+    mine: &HashSet<IpAddr>,
+    dialer: &Dialer,
+    place: &Place,
+) {
     let is_me = |endpoint: &Endpoint| match (&dialer.identity.uid, endpoint.uid()) {
         (Some(mine), Some(uid)) => mine == uid,
         _ => {

@@ -1,4 +1,4 @@
-//! A connection's task: connects, reads what the receiver says, writes what could not be written at once.
+//! A connection's task: connects, reads what the receiver says, writes what was not written at once.
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +12,11 @@ use super::dial::Dialer;
 use super::shared::Link;
 use crate::endpoint::Endpoint;
 use crate::outbound::Impossible;
-use crate::stream::{Body, Inlet, Message, Outlet, Stream};
+use crate::stream::{Body, Inlet, Message, Outlet, Reading, Stream};
 use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, WireError, sequences};
+
+/// What receivers say is short.
+const AHEAD: usize = 1 << 10;
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -47,15 +50,18 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
             Some(Err(error)) => {
                 let text = error.to_string();
                 let mut state = link.shared.state();
-                let is_news = state.failures.insert(link.id.peer, text.clone()).is_none_or(|last| last != text);
+                let is_news =
+                    state.failures.insert(link.id.peer, text.clone()).is_none_or(|last| last != text);
                 drop(state);
                 if is_news {
                     warn!("cannot connect: {text}; trying again");
                 }
             }
             Some(Ok((stream, accept))) => {
-                info!(slots = accept.slots, frame_size = accept.frame_size, transport = %accept.transport, "connected");
-                let ended = converse(&link, stream, accept.slots, accept.frame_size).await;
+                let (slots, frame_size) = (accept.slots, accept.frame_size);
+                let rdma = dialer.transport.instead_of_rdma();
+                info!(slots, frame_size, transport = %accept.transport, rdma, "connected");
+                let ended = converse(&link, stream, slots, frame_size).await;
                 match ended {
                     Ended::NotNeeded => info!("closed"),
                     ended => warn!("the connection has ended: {ended}"),
@@ -82,16 +88,17 @@ async fn converse(link: &Arc<Link>, stream: Stream, slots: u32, frame_size: u32)
         state.outbound.up(now, link.id, slots, frame_size as usize);
     }
     link.shared.changed();
-    let mut listening = std::pin::pin!(listen(link, Inlet::new(reader)));
+    let mut reading = Reading::start(listen(Arc::clone(link), Inlet::new(reader, AHEAD)));
     let ended = tokio::select! {
-        ended = &mut listening => ended,
+        ended = reading.ended() => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
-        error = outlet.run(&**link) => match timeout(GOODBYE, listening).await {
+        error = outlet.run(&**link) => match timeout(GOODBYE, reading.ended()).await {
             Ok(said @ Ended::Said(_)) => said,
             _ => error.into(),
         },
         () = link.end.cancelled() => Ended::NotNeeded,
     };
+    reading.stop().await;
     let (code, text) = match &ended {
         Ended::Wire(_) | Ended::Data | Ended::Impossible(_) => (CloseCode::Protocol, ended.to_string()),
         Ended::NotNeeded => (CloseCode::Done, String::new()),
@@ -109,10 +116,10 @@ pub(crate) fn close(code: CloseCode, mut text: String) -> Message {
 }
 
 /// Tells the state machine what the receiver says.
-async fn listen(link: &Link, mut inlet: Inlet) -> Ended {
+async fn listen(link: Arc<Link>, mut inlet: Inlet) -> Ended {
     let mut body = Vec::new();
     loop {
-        match hear(link, &mut inlet, &mut body).await {
+        match hear(&link, &mut inlet, &mut body).await {
             Ok(()) => {}
             Err(ended) => return ended,
         }

@@ -1,6 +1,6 @@
 //! What a PeerSet's handles and tasks share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,13 +20,16 @@ pub(crate) struct State {
     pub(crate) outbound: Outbound<Frame>,
     pub(crate) endpoints: HashMap<PeerId, Arc<Endpoint>>,
     /// Connections that are there or being made.
-    pub(crate) links: HashMap<LinkId, Arc<Link>>,
+    pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
     /// Why a peer could not be connected, most recently.
     pub(crate) failures: HashMap<PeerId, String>,
     /// What DNS said last, if it was not endpoints.
     pub(crate) unresolved: Option<String>,
     /// DNS will never name anybody.
     pub(crate) wrong: Option<ResolveError>,
+    /// No more frames are taken.
+    pub(crate) is_closing: bool,
+    /// Everything ends.
     pub(crate) is_closed: bool,
 }
 
@@ -55,10 +58,11 @@ impl Shared {
         let state = State {
             outbound,
             endpoints: HashMap::new(),
-            links: HashMap::new(),
+            links: BTreeMap::new(),
             failures: HashMap::new(),
             unresolved: None,
             wrong: None,
+            is_closing: false,
             is_closed: false,
         };
         Self {
@@ -97,12 +101,12 @@ impl Shared {
 impl State {
     /// Takes no more frames. How many there are still.
     pub(crate) fn close(&mut self) -> usize {
-        self.is_closed = true;
+        (self.is_closing, self.is_closed) = (true, true);
         self.outbound.held()
     }
 
     pub(crate) fn open(&self) -> Result<(), SendError> {
-        if self.is_closed { Err(SendError::Closed) } else { Ok(()) }
+        if self.is_closing { Err(SendError::Closed) } else { Ok(()) }
     }
 }
 
@@ -111,6 +115,13 @@ impl Link {
     pub(crate) fn kick(&self) {
         if let Some(outlet) = self.outlet.get() {
             outlet.kick(self);
+        }
+    }
+
+    /// As [`kick`](Self::kick), or leaves it to the task, which writes more at once.
+    pub(crate) fn kick_or_linger(&self) {
+        if let Some(outlet) = self.outlet.get() {
+            outlet.kick_or_linger(self);
         }
     }
 }
@@ -124,7 +135,8 @@ impl Source for Link {
         self.shared.state().outbound.has_work(self.id)
     }
 
-    fn written(&self) {
+    fn written(&self, count: usize) {
+        self.shared.state().outbound.written(self.id, count);
         self.shared.progress.notify_waiters();
     }
 }

@@ -21,17 +21,22 @@ impl<T> Baton<T> {
         Self(Mutex::new(tools))
     }
 
-    /// Does all the work that there is, unless somebody else is at it, and until `work` breaks off.
-    pub(crate) fn pass(&self, mut work: impl FnMut(&mut T) -> ControlFlow<()>, has_more: impl Fn() -> bool) {
+    /// Does all the work that there is, unless somebody else is at it, and until `work` breaks off. Then whoever is to go on must be
+    /// told, and only now: before, the baton was not free.
+    pub(crate) fn pass(
+        &self,
+        mut work: impl FnMut(&mut T) -> ControlFlow<()>,
+        has_more: impl Fn() -> bool,
+    ) -> ControlFlow<()> {
         loop {
-            let outcome = match self.0.try_lock() {
-                Ok(mut tools) => work(&mut tools),
-                Err(TryLockError::WouldBlock) => return,
+            match self.0.try_lock() {
+                Ok(mut tools) => work(&mut tools)?,
+                Err(TryLockError::WouldBlock) => return ControlFlow::Continue(()),
                 // No code panics while it has it.
-                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
-            };
-            if outcome.is_break() || !has_more() {
-                return;
+                Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner())?,
+            }
+            if !has_more() {
+                return ControlFlow::Continue(());
             }
         }
     }
@@ -59,13 +64,14 @@ mod tests {
                 let (queue, baton) = (Arc::clone(&queue), Arc::clone(&baton));
                 move || {
                     queue.lock().unwrap().push(item);
-                    baton.pass(
+                    let passed = baton.pass(
                         |done: &mut Vec<u8>| {
                             done.append(&mut queue.lock().unwrap());
                             ControlFlow::Continue(())
                         },
                         || !queue.lock().unwrap().is_empty(),
                     );
+                    assert!(passed.is_continue());
                 }
             };
             let other = thread::spawn(add(1));

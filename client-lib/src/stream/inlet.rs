@@ -7,9 +7,6 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use super::Reader;
 use crate::wire::HEADER;
 
-/// How much is read ahead: many small messages at a time. What belongs to a large payload is read past it.
-const AHEAD: usize = 16 * 1024;
-
 /// The reading side of a connection.
 pub(crate) struct Inlet {
     reader: Reader,
@@ -20,18 +17,14 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    pub(crate) fn new(reader: Reader) -> Self {
-        Self { reader, ahead: vec![0; AHEAD].into_boxed_slice(), start: 0, end: 0 }
+    /// Reads up to so many bytes ahead: many small messages at a time. What belongs to a large payload is read past them.
+    pub(crate) fn new(reader: Reader, ahead: usize) -> Self {
+        Self { reader, ahead: vec![0; ahead.max(HEADER)].into_boxed_slice(), start: 0, end: 0 }
     }
 
     /// The next header; `None` at the end of the connection, if that is between two messages. Cancelling it loses nothing.
     pub(crate) async fn header(&mut self) -> io::Result<Option<[u8; HEADER]>> {
-        self.array().await
-    }
-
-    /// So many bytes; `None` at the end of the connection. Cancelling it loses nothing.
-    pub(crate) async fn array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
-        while self.end - self.start < N {
+        while self.end - self.start < HEADER {
             let had = self.end - self.start;
             if self.start > 0 {
                 self.ahead.copy_within(self.start..self.end, 0);
@@ -44,7 +37,7 @@ impl Inlet {
             self.end += read;
         }
         let bytes = std::array::from_fn(|i| self.ahead[self.start + i]);
-        self.start += N;
+        self.start += HEADER;
         Ok(Some(bytes))
     }
 

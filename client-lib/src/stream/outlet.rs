@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use socket2::SockRef;
@@ -21,6 +22,15 @@ const BATCH: usize = 16;
 
 /// How many pieces one call writes.
 const PIECES: usize = 64;
+
+/// A small message waits for the task's turn if another has been written so short a time ago: a few system calls' time.
+const LINGER: Duration = Duration::from_micros(20);
+
+/// So many batches one caller writes, before it leaves the rest to the task.
+const BATCHES: usize = 4;
+
+/// So many times one caller looks whether others have added something, before it leaves that to the task.
+const ROUNDS: usize = 4;
 
 /// A message that is being written.
 pub(crate) struct Message {
@@ -47,8 +57,8 @@ pub(crate) trait Source {
     /// Whether there is one.
     fn has_work(&self) -> bool;
 
-    /// Some have been written.
-    fn written(&self) {}
+    /// So many have been written, in the order in which they were taken.
+    fn written(&self, _count: usize) {}
 }
 
 /// The writing side of a connection.
@@ -70,6 +80,8 @@ struct Secured {
 
 #[derive(Default)]
 struct State {
+    /// When something was written last by somebody who would rather have lingered.
+    written: Option<Instant>,
     batch: VecDeque<Message>,
     /// How many bytes of the first one have been written.
     offset: usize,
@@ -96,22 +108,41 @@ impl Outlet {
 
     /// Writes what there is, without waiting; the task goes on with the rest.
     pub(crate) fn kick(&self, source: &impl Source) {
+        self.write(source, Duration::ZERO);
+    }
+
+    /// As [`kick`](Self::kick), but leaves all to the task if something has been written just now. The task has its turn when
+    /// whoever calls this waits for something, and writes by one call what has come together.
+    pub(crate) fn kick_or_linger(&self, source: &impl Source) {
+        self.write(source, LINGER);
+    }
+
+    fn write(&self, source: &impl Source, linger: Duration) {
         let Some(writer) = &self.plain else {
             return self.wake.notify_one();
         };
+        let mut rounds = 0;
         let write = |state: &mut State| {
-            if state.error.is_some() || state.is_finished {
+            rounds += 1;
+            // Whoever sends one frame must not write those of all others for ever.
+            if rounds > ROUNDS
+                || state.error.is_some()
+                || state.is_finished
+                || state.was_written_within(linger)
+            {
                 return ControlFlow::Break(());
             }
+            state.written = (!linger.is_zero()).then(Instant::now);
             match state.write(source, |pieces| writer.try_write_vectored(pieces)) {
                 Progress::Drained => return ControlFlow::Continue(()),
                 Progress::Blocked => {}
                 Progress::Failed(error) => state.error = Some(error),
             }
-            self.wake.notify_one();
             ControlFlow::Break(())
         };
-        self.state.pass(write, || source.has_work());
+        if self.state.pass(write, || source.has_work()).is_break() {
+            self.wake.notify_one();
+        }
     }
 
     /// The task's part: writes what could not be written at once. Ends with an error only.
@@ -169,6 +200,16 @@ impl Outlet {
         }
     }
 
+    /// The other side sends one message after the other, waiting for something each time, and gets its answers on another connection. So
+    /// the kernel does not see that it need not acknowledge each segment by a packet of its own; it forgets what it is told here
+    /// after a while.
+    pub(crate) fn expect_answers(&self) {
+        if let Some(writer) = &self.plain {
+            // Only speed is lost.
+            let _ = SockRef::from(writer.as_ref()).set_tcp_quickack(false);
+        }
+    }
+
     /// Ends the connection, though there may be handles of it for a while.
     pub(crate) async fn hang_up(&self) {
         match &self.plain {
@@ -190,7 +231,7 @@ impl Outlet {
                     writer.write_all(piece).await?;
                 }
                 *is_within = false;
-                source.written();
+                source.written(1);
             }
             writer.flush().await?;
             self.wake.notified().await;
@@ -199,14 +240,28 @@ impl Outlet {
 }
 
 impl State {
+    fn was_written_within(&self, time: Duration) -> bool {
+        self.written.is_some_and(|written| written.elapsed() < time)
+    }
+
     fn write(
         &mut self,
         source: &impl Source,
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>,
     ) -> Progress {
+        let (mut is_last, mut batches) = (false, 0);
         loop {
             if self.batch.is_empty() {
+                if is_last {
+                    return Progress::Drained;
+                }
+                batches += 1;
+                if batches > BATCHES {
+                    return Progress::Blocked;
+                }
                 self.batch.extend(std::iter::from_fn(|| source.next()).take(BATCH));
+                // Whoever adds more from now on sees to it, as [`Baton`] has it.
+                is_last = self.batch.len() < BATCH;
                 if self.batch.is_empty() {
                     return Progress::Drained;
                 }
@@ -216,8 +271,9 @@ impl State {
             match write(&pieces[..count]) {
                 Ok(0) => return Progress::Failed(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
-                    if self.advance(written) {
-                        source.written();
+                    let count = self.advance(written);
+                    if count > 0 {
+                        source.written(count);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Progress::Blocked,
@@ -243,19 +299,19 @@ impl State {
         count
     }
 
-    /// Lets go of what has been written. Whether that was a whole message.
-    fn advance(&mut self, written: usize) -> bool {
+    /// Lets go of what has been written. How many messages were completed by it.
+    fn advance(&mut self, written: usize) -> usize {
         self.offset += written;
-        let mut is_any = false;
+        let mut count = 0;
         while let Some(first) = self.batch.front()
             && let length = first.len()
             && self.offset >= length
         {
             self.offset -= length;
             self.batch.pop_front();
-            is_any = true;
+            count += 1;
         }
-        is_any
+        count
     }
 }
 

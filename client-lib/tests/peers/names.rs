@@ -1,7 +1,9 @@
 //! Who a peer is: by its name, by its uid, or ourselves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use multinet_client::{Delivery, Identity, PeerClosed};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
@@ -21,6 +23,71 @@ async fn one_listener_may_have_several_names() {
         soon(sent.acknowledged()).await;
     }
     assert_eq!((peers.statistics().disconnects, receiver.statistics().connections), (0, 2));
+}
+
+/// Whoever follows endpoints by other means than DNS may end: the last ones stay, and nobody asks the stream again.
+#[tokio::test]
+async fn a_stream_that_ends_is_not_asked_again() {
+    let receiver = listener().bind().await.unwrap();
+    let endpoints = vec![endpoint(&receiver, "a", None)];
+    // As `unfold` does, this panics when it is polled after its end.
+    let once = futures::stream::unfold(Some(endpoints), |endpoints| async move { Some((endpoints?, None)) });
+    let peers = connector().build().unwrap().follow("infer.vision.svc.multinet", once);
+    for number in 0..10_u8 {
+        soon(peers.send(vec![number])).await.unwrap();
+        assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), [number]);
+    }
+    // Connections that come and go give the manager something to do.
+    receiver.close().await;
+    assert!(soon(peers.close(Duration::from_millis(100))).await.unfinished == 0);
+}
+
+/// Who has gone for good is not mistaken for one that has a successor, whoever looks first.
+#[tokio::test]
+async fn a_peer_that_is_gone_is_not_replaced_by_itself() {
+    for _ in 0..20 {
+        let receiver = listener().bind().await.unwrap();
+        let (peers, endpoints) = follow(connector());
+        endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+        soon(peers.connected(1)).await;
+        let peer = peers.peer("a").unwrap();
+        let closed = tokio::spawn(async move { peer.closed().await });
+        tokio::task::yield_now().await;
+        endpoints.unbounded_send(Vec::new()).unwrap();
+        assert_eq!(soon(closed).await.unwrap(), PeerClosed::Removed);
+    }
+}
+
+/// A task that waits for frames hears of the end, and so does a stream of them.
+#[tokio::test]
+async fn whoever_receives_hears_that_the_listener_has_closed() {
+    let receiver = Arc::new(listener().bind().await.unwrap());
+    let (one, all) = (Arc::clone(&receiver), Arc::clone(&receiver));
+    let one = tokio::spawn(async move { one.recv().await.is_err() });
+    let all = tokio::spawn(async move { all.frames().count().await });
+    tokio::task::yield_now().await;
+    soon(receiver.close()).await;
+    assert!(soon(one).await.unwrap());
+    assert_eq!(soon(all).await.unwrap(), 0);
+    assert!(receiver.recv().await.is_err() && receiver.try_recv().is_none());
+}
+
+/// Whoever goes on sending does not hold up the end.
+#[tokio::test]
+async fn closing_takes_no_more_frames() {
+    let receiver = listener().bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    soon(peers.connected(1)).await;
+    let (other, waiting) = (peers.clone(), peers.clone());
+    let sending = tokio::spawn(async move { while other.send(vec![1]).await.is_ok() {} });
+    let company = tokio::spawn(async move { waiting.connected(2).await });
+    let receiving = tokio::spawn(async move { while receiver.recv().await.is_ok() {} });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(soon(peers.close(Duration::from_secs(30))).await.unfinished, 0);
+    soon(sending).await.unwrap();
+    soon(company).await.unwrap();
+    receiving.abort();
 }
 
 /// A peer that goes says why.

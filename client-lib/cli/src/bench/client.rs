@@ -44,7 +44,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
             }
         }
         Test::Latency => {
-            let mut there_and_back = latency::PingPong::begin(&peers, &args, &memory).await?;
+            let there_and_back = latency::PingPong::begin(&peers, &args, &memory).await?;
             for message in messages {
                 report.latency(there_and_back.measure(message, args.extent()).await?)?;
             }
@@ -88,6 +88,7 @@ impl Report {
             Test::Latency => ("Write Latency Test", "usec"),
         };
         let count = if test == Test::Latency { 1 } else { peers.statistics().connected };
+        let depth = if test == Test::Latency { 1 } else { args.tx_depth };
         let info = json!({
             "test": title,
             "target": target.display(),
@@ -95,7 +96,7 @@ impl Report {
             "unit": unit,
             "peers": count,
             "connections_per_peer": args.connections,
-            "tx_depth": args.tx_depth,
+            "tx_depth": depth,
         });
         let report = Self { output: args.output, info, results: Vec::new() };
         report.text(|| {
@@ -105,7 +106,7 @@ impl Report {
                  Connections     : {} each\tTX depth       : {}\n{LINE}{}",
                 target.display(),
                 args.connections,
-                if test == Test::Latency { 1 } else { args.tx_depth },
+                depth,
                 test.header()
             )
         })?;

@@ -5,13 +5,16 @@
 //! that the client came from, to no other, so that nobody can make it call third parties; then it answers each of the session's
 //! messages with one of the same length, the first one included.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use multinet_client::{Frame, Listener, Peer, PeerSet, nic};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::figures::Latency;
 use super::{ClientArgs, Extent};
@@ -57,12 +60,17 @@ impl<'p> PingPong<'p> {
         let wanted = |alias: &Option<String>| {
             args.connect.network.network.is_none() || args.connect.network.network == *alias
         };
-        let address = endpoint.addresses.iter().find(|address| wanted(&address.network));
-        let address = address.context("the server has no address on that network")?;
-        let source = nic::route_to(address.ip)?.source;
+        // The server connects back to where the client comes from, which may be by any of its addresses.
+        let addresses = endpoint.addresses.iter().filter(|address| wanted(&address.network));
+        let sources: BTreeSet<IpAddr> =
+            addresses.filter_map(|address| Some(nic::route_to(address.ip).ok()?.source)).collect();
+        ensure!(!sources.is_empty(), "there is no route to the server on that network");
 
         let largest = u32::try_from(memory.len()).context("the message is too long")?;
-        let mut builder = Listener::builder().address(source).port(0).frame_size(largest.max(1));
+        let mut builder = Listener::builder().port(0).frame_size(largest.max(1));
+        for source in &sources {
+            builder = builder.address(*source);
+        }
         if let Some(tls) = args.connect.tls.tls()? {
             builder = builder.tls(tls);
         }
@@ -70,34 +78,46 @@ impl<'p> PingPong<'p> {
         let port = listener.local_addresses().first().context("nothing was bound")?.port();
 
         let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());
-        let mut this = Self { peers, peer, listener };
-        if this.there_and_back(hello, 0).await.is_err() {
+        let this = Self { peers, peer, listener };
+        if !matches!(timeout(PATIENCE, this.there_and_back(hello, 0)).await, Ok(Ok(()))) {
             bail!(
-                "the server did not connect back to {source} port {port} within {} s: is it multinet bench server, and may it connect here?",
+                "the server did not connect back to {sources:?} port {port} within {} s: is it multinet bench server, and may it connect here?",
                 PATIENCE.as_secs()
             );
         }
         Ok(this)
     }
 
-    pub(super) async fn measure(&mut self, message: Bytes, extent: Extent) -> anyhow::Result<Latency> {
+    pub(super) async fn measure(&self, message: Bytes, extent: Extent) -> anyhow::Result<Latency> {
         let bytes = u32::try_from(message.len()).context("the message is too long")?;
         let length = message.len();
         let frame = Frame::new(message);
-        for _ in 0..WARM_UP {
-            self.there_and_back(frame.clone(), length).await?;
-        }
         let (count, time) = match extent {
             Extent::Count(count) => (count, Duration::MAX),
             Extent::Time(time) => (u64::MAX, time),
         };
-        let mut round_trips = Vec::new();
-        let begin = Instant::now();
-        while (round_trips.len() as u64) < count && begin.elapsed() < time {
-            let start = Instant::now();
-            self.there_and_back(frame.clone(), length).await?;
-            round_trips.push(start.elapsed());
-        }
+        // One watch over all: a timer for each trip would be measured, too.
+        let made = AtomicU64::new(0);
+        let running = async {
+            for _ in 0..WARM_UP {
+                self.there_and_back(frame.clone(), length).await?;
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+            let mut round_trips = Vec::new();
+            let begin = Instant::now();
+            while (round_trips.len() as u64) < count && begin.elapsed() < time {
+                let start = Instant::now();
+                self.there_and_back(frame.clone(), length).await?;
+                round_trips.push(start.elapsed());
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+            anyhow::Ok(round_trips)
+        };
+        let round_trips = tokio::select! {
+            biased;
+            round_trips = running => round_trips?,
+            () = stalled(&made) => bail!("no answer within {} s", PATIENCE.as_secs()),
+        };
         Latency::of(bytes, round_trips).context("no round trip was measured")
     }
 
@@ -109,13 +129,22 @@ impl<'p> PingPong<'p> {
         Ok(())
     }
 
-    async fn there_and_back(&mut self, frame: Frame, length: usize) -> anyhow::Result<()> {
-        let echo = async {
-            self.peers.send_to(&self.peer, frame).await?;
-            let echo = self.listener.recv().await?;
-            ensure!(echo.bytes().len() == length, "{} bytes came back for {length}", echo.bytes().len());
-            anyhow::Ok(())
-        };
-        timeout(PATIENCE, echo).await.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
+    async fn there_and_back(&self, frame: Frame, length: usize) -> anyhow::Result<()> {
+        self.peers.send_to(&self.peer, frame).await?;
+        let echo = self.listener.recv().await?;
+        ensure!(echo.bytes().len() == length, "{} bytes came back for {length}", echo.bytes().len());
+        Ok(())
+    }
+}
+
+/// Completes when a count has not moved for [`PATIENCE`].
+async fn stalled(count: &AtomicU64) {
+    let mut last = None;
+    loop {
+        let now = count.load(Ordering::Relaxed);
+        if last.replace(now) == Some(now) {
+            return;
+        }
+        sleep(PATIENCE).await;
     }
 }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::ServerArgs;
 use super::latency::Hello;
-use super::target::connector_to_address;
+use crate::common::nobody;
 use crate::output::print;
 
 /// Clients that get echoes at a time, at most.
@@ -109,7 +109,8 @@ impl Drop for Echo {
 
 impl Echoes {
     fn new(args: &ServerArgs) -> anyhow::Result<Self> {
-        let mut connector = connector_to_address()?
+        let mut connector = Connector::builder()
+            .resolver(nobody()?)
             .allow_default_network(args.listen.allow_default_network)
             .wait(Duration::from_secs(10));
         if let Some(tls) = args.listen.tls.tls()? {

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::bail;
-use multinet_client::{Connector, ConnectorBuilder};
+use multinet_client::ConnectorBuilder;
 
-use crate::common::ConnectArgs;
+use crate::common::{ConnectArgs, nobody};
+use crate::output::Usage;
 
 /// What perftest and `Listener` listen on if nobody says otherwise.
 const DEFAULT_PORT: &str = "18515";
@@ -22,8 +22,24 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// If there are two ports.
-    pub(crate) fn parse(name: &str, port: Option<&str>) -> anyhow::Result<Self> {
+    /// [`Usage`], if there are two ports.
+    pub(crate) fn parse(name: &str, port: Option<&str>) -> Result<Self, Usage> {
+        let (name, port) = Self::split(name, port)?;
+        Ok(Self { name, port: port.unwrap_or_else(|| DEFAULT_PORT.to_owned()) })
+    }
+
+    /// As [`parse`](Self::parse), for those to whom a service without a port means all of its ports. An address has none of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], if there are two ports.
+    pub(crate) fn parse_all_ports(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
+        let (name, port) = Self::split(name, port)?;
+        let default = name.parse::<IpAddr>().is_ok().then(|| DEFAULT_PORT.to_owned());
+        Ok((name, port.or(default)))
+    }
+
+    fn split(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
         let (host, inside) = match (name.parse::<SocketAddr>(), name.rsplit_once(':')) {
             (Ok(address), _) => (address.ip().to_string(), Some(address.port().to_string())),
             // An IPv6 address has colons of its own.
@@ -32,12 +48,12 @@ impl Target {
             }
             (Err(_), _) => (name.to_owned(), None),
         };
-        let port = match (inside, port) {
-            (Some(inside), Some(port)) => bail!("two ports for {host}: {inside} and {port}; give one"),
-            (Some(port), None) => port,
-            (None, port) => port.unwrap_or(DEFAULT_PORT).to_owned(),
-        };
-        Ok(Self { name: host, port })
+        match (inside, port) {
+            (Some(inside), Some(port)) => {
+                Err(Usage(format!("two ports for {host}: {inside} and {port}; give one")))
+            }
+            (inside, port) => Ok((host, inside.or_else(|| port.map(ToOwned::to_owned)))),
+        }
     }
 
     /// A connector to it. Where it is an address, nobody is asked for it, so that no resolv.conf is needed.
@@ -46,14 +62,10 @@ impl Target {
     ///
     /// If DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
-        let mut args = args.clone();
-        if self.name.parse::<IpAddr>().is_ok()
+        let asks_nobody = self.name.parse::<IpAddr>().is_ok()
             && args.dns.servers.is_empty()
-            && args.dns.resolv_conf.is_none()
-        {
-            args.dns.servers.push(SocketAddr::from(([127, 0, 0, 1], 53)));
-        }
-        args.connector()
+            && args.dns.resolv_conf.is_none();
+        args.connector(if asks_nobody { nobody()? } else { args.dns.resolver()? })
     }
 
     /// As people would write it.
@@ -63,17 +75,6 @@ impl Target {
             _ => format!("{}:{}", self.name, self.port),
         }
     }
-}
-
-/// A connector to one address, which the other side has named.
-///
-/// # Errors
-///
-/// If there is no resolver to be had, though none is asked.
-pub(crate) fn connector_to_address() -> anyhow::Result<ConnectorBuilder> {
-    let nobody = SocketAddr::from(([127, 0, 0, 1], 53));
-    let resolver = multinet_client::Resolver::builder().servers([nobody]).build()?;
-    Ok(Connector::builder().resolver(resolver))
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use futures::StreamExt as _;
 use multinet_client::nic::{self, RouteError};
-use multinet_client::{Endpoint, ResolveError, Resolver};
+use multinet_client::{Endpoint, ResolveError, Resolver, gid};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::facts::{Dns, Facts, Gid, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
 use super::{DoctorArgs, probe};
+use crate::common::nobody;
 
 /// What every zone of multinet has, by the usual search path.
 const SERVICES: &str = "svc.multinet";
@@ -27,7 +28,16 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
     let allows_default_network = args.network.allow_default_network;
     let resolver = match args.dns.resolver() {
         Ok(resolver) => resolver,
-        Err(error) => return Facts { dns: Err(error), service: None, machine, allows_default_network },
+        Err(error) => {
+            // An address needs no DNS.
+            let service = match (&args.name, nobody()) {
+                (Some(name), Ok(nobody)) if name.parse::<IpAddr>().is_ok() => {
+                    Some(service(args, &nobody, name, &machine).await)
+                }
+                _ => None,
+            };
+            return Facts { dns: Err(error), service, machine, allows_default_network };
+        }
     };
     let dns = dns(args, &resolver).await;
     let service = match &args.name {
@@ -174,13 +184,37 @@ fn route(peer: IpAddr, machine: &Machine) -> Result<Route, NoRoute> {
 }
 
 fn machine() -> Machine {
+    let interfaces = nics().map_err(|error| error.to_string());
     Machine {
-        interfaces: nics().map_err(|error| error.to_string()),
+        gids: interfaces.as_deref().map(gids).unwrap_or_default(),
+        interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
         may_lock: fs::read_to_string("/proc/self/status")
             .is_ok_and(|status| has_capability(&status, IPC_LOCK)),
         rdma_devices: names_in("/sys/class/infiniband"),
         rdma_files: names_in("/dev/infiniband"),
+    }
+}
+
+/// What the addresses of second NICs are to RDMA.
+fn gids(interfaces: &[Nic]) -> Vec<Gid> {
+    let ports = gid::local_ports().unwrap_or_default();
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    let second = interfaces.iter().filter(|nic| !nic.is_default_network);
+    second.flat_map(|nic| nic.addresses.iter().map(|&address| gid_of(&ports, &nic.name, address))).collect()
+}
+
+fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr) -> Gid {
+    let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
+    let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
+    let of_this = rejected.iter().filter(|(_, reason)| *reason != gid::Rejection::OtherAddress);
+    Gid {
+        interface: interface.to_owned(),
+        address,
+        row: chosen.map(|place| place.to_string()),
+        rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
     }
 }
 

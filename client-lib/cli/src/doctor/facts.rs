@@ -124,6 +124,19 @@ pub(super) struct Machine {
     pub(super) rdma_devices: Vec<String>,
     /// `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
+    /// Of each address of a second NIC, if there are RDMA devices.
+    pub(super) gids: Vec<Gid>,
+}
+
+/// What an address is to RDMA.
+#[derive(Debug, Clone)]
+pub(super) struct Gid {
+    pub(super) interface: String,
+    pub(super) address: IpAddr,
+    /// The row of a device's GID table that stands for it.
+    pub(super) row: Option<String>,
+    /// Rows of this address that cannot be used, each with the reason.
+    pub(super) rejected: Vec<String>,
 }
 
 /// An interface.

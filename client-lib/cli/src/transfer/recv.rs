@@ -9,15 +9,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use multinet_client::{Listener, Received};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::RecvArgs;
 use super::taker::{Outcome, Taker};
-use crate::output::print;
+use crate::output::{PipeClosed, message, note, print};
 
 /// How long senders have to hear what has become of their frames before the connections are closed.
 const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Numbers of signals, signal(7): who ends by one ends with 128 more than that.
+const SIGINT: u8 = 2;
+const SIGTERM: u8 = 15;
 
 /// How often the writing thread looks whether the sender is still there.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,6 +33,7 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     for address in listener.local_addresses() {
         tell(&format!("listening on {address}"));
     }
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let is_stdout = args.output == Path::new("-");
     let (mut outcomes, inbox) = start(&args, Arc::clone(&listener))?;
     loop {
@@ -35,10 +41,13 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
             // The thread has ended only if it has said so.
             received = listener.recv() => { let _ = inbox.send(received?); continue }
             outcome = outcomes.recv() => outcome.context("the writing thread has ended")?,
+            // As the first process of a container it would not hear them otherwise.
+            _ = interrupt.recv() => return Ok(ExitCode::from(128 + SIGINT)),
+            _ = terminate.recv() => return Ok(ExitCode::from(128 + SIGTERM)),
         };
         match outcome {
-            Outcome::Done { summary, took } => {
-                let line = summary.line("received", took);
+            Outcome::Done { summary, came, took } => {
+                let line = summary.line("received", came, took);
                 if is_stdout {
                     tell(line.trim_end());
                 } else {
@@ -49,7 +58,8 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            Outcome::Failed(error) if args.keep => tell(&format!("multinet: {error:#}")),
+            // Standard output does not come back.
+            Outcome::Failed(error) if args.keep && !error.is::<PipeClosed>() => note(&message(&error)),
             Outcome::Failed(error) => {
                 goodbye(&listener).await;
                 return Err(error);

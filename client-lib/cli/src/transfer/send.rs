@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use multinet_client::{Choice, Delivery, Frame, PeerSet};
+use futures::StreamExt as _;
+use futures::future::ready;
+use multinet_client::{Change, Choice, Connector, Delivery, Frame, PeerSet};
 use tokio::time::{Instant, interval};
 
 use super::header::Header;
@@ -31,7 +33,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let wait = Duration::from_secs(args.wait);
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
     let connector = connector.replay(WINDOW).wait(wait).build()?;
-    let peers = connector.connect(&target.name, &target.port).await?;
+    let peers = receiver(&connector, &target).await?;
     let start = Instant::now();
     let summary = tokio::select! {
         summary = transfer(&peers, source) => summary?,
@@ -39,7 +41,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     };
     let took = start.elapsed();
     peers.close(GOODBYE).await;
-    print(&summary.line("sent", took))?;
+    print(&summary.line("sent", summary.bytes, took))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -56,6 +58,26 @@ impl SendArgs {
             (port, _) => Ok((Target::parse(&self.name, port.as_deref())?, source.clone())),
         }
     }
+}
+
+/// The one endpoint that gets everything: the first that is connected, and whatever pod takes its place under the same name. Others,
+/// which may come up later, have not seen the beginning.
+async fn receiver(connector: &Connector, target: &Target) -> anyhow::Result<PeerSet> {
+    let all = connector.connect(&target.name, &target.port).await?;
+    let connected = all.status().into_iter().find(|status| status.is_connected);
+    let host = connected.context("the receiver has gone")?.endpoint.host.clone();
+    let changes = connector.resolver().watch(&target.name, &target.port);
+    let endpoints = changes.filter_map(move |change| {
+        ready(match change {
+            Change::Endpoints(mut resolved) => {
+                resolved.endpoints.retain(|endpoint| endpoint.host == host);
+                Some(resolved.endpoints)
+            }
+            Change::Lost { .. } => Some(Vec::new()),
+            _ => None,
+        })
+    });
+    Ok(connector.follow(&target.name, endpoints))
 }
 
 /// Completes when the receiver has acknowledged everything.

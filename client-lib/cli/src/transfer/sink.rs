@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use ring::digest::{Context, SHA256};
 
 use super::Summary;
-use crate::output::PipeClosed;
+use crate::output::to_stdout;
 
 /// What is being written, and its checksum so far.
 pub(super) struct Sink {
@@ -18,8 +18,9 @@ pub(super) struct Sink {
 }
 
 enum To {
-    /// Standard output, or what is no regular file, such as a named pipe.
-    Stream(Box<dyn io::Write + Send>),
+    Stdout(io::Stdout),
+    /// What is no regular file, such as a named pipe.
+    Special(File, PathBuf),
     File {
         file: File,
         part: PathBuf,
@@ -36,13 +37,13 @@ impl Sink {
     pub(super) fn open(path: &Path, session: u128) -> anyhow::Result<Self> {
         let hash = Context::new(&SHA256);
         if path == Path::new("-") {
-            return Ok(Self { to: To::Stream(Box::new(io::stdout())), written: 0, hash });
+            return Ok(Self { to: To::Stdout(io::stdout()), written: 0, hash });
         }
         let context = || format!("cannot write {}", path.display());
         // Whatever is no file, say /dev/null, must not be replaced by one.
         if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
             let file = OpenOptions::new().write(true).open(path).with_context(context)?;
-            return Ok(Self { to: To::Stream(Box::new(file)), written: 0, hash });
+            return Ok(Self { to: To::Special(file, path.to_owned()), written: 0, hash });
         }
         let part = part_of(path, session);
         let mut options = OpenOptions::new();
@@ -59,17 +60,15 @@ impl Sink {
 
     /// # Errors
     ///
-    /// [`PipeClosed`], or what went wrong.
+    /// [`PipeClosed`](crate::output::PipeClosed), or what went wrong.
     pub(super) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         match &mut self.to {
             // The frame is acknowledged after this, so that it must not stay in a buffer of ours.
-            To::Stream(stream) => {
-                stream.write_all(bytes).and_then(|()| stream.flush()).map_err(|error| {
-                    match error.kind() {
-                        io::ErrorKind::BrokenPipe => PipeClosed.into(),
-                        _ => anyhow::Error::new(error).context("cannot write to standard output"),
-                    }
-                })?;
+            To::Stdout(stdout) => {
+                stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(to_stdout)?;
+            }
+            To::Special(file, path) => {
+                file.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
             }
             To::File { file, part, .. } => {
                 file.write_all(bytes).with_context(|| format!("cannot write {}", part.display()))?;

@@ -25,7 +25,12 @@ const REFUSED: usize = 64;
 
 /// How a transfer ended.
 pub(super) enum Outcome {
-    Done { summary: Summary, took: Duration },
+    Done {
+        summary: Summary,
+        /// Bytes that this process has written of it.
+        came: u64,
+        took: Duration,
+    },
     Failed(anyhow::Error),
 }
 
@@ -44,6 +49,8 @@ struct Transfer {
     sink: Sink,
     parts: Reorder<(Header, Received)>,
     progress: Progress,
+    /// What was there already.
+    before: u64,
     start: Instant,
     /// Since when a frame is missing.
     gap: Option<Instant>,
@@ -105,7 +112,7 @@ impl Taker {
         if outcome.is_err() {
             self.refuse(session);
         }
-        Some(outcome.map_or_else(Outcome::Failed, |(summary, took)| Outcome::Done { summary, took }))
+        Some(outcome.unwrap_or_else(Outcome::Failed))
     }
 
     fn refuse(&mut self, session: u128) {
@@ -124,6 +131,7 @@ impl Transfer {
             session,
             sender: format!("{:?}", first.sender()),
             parts: Reorder::new(sink.written(), EARLY),
+            before: sink.written(),
             sink,
             progress: Progress::new(header.total),
             start: Instant::now(),
@@ -171,10 +179,7 @@ impl Transfer {
 
     fn missing(&self) -> anyhow::Error {
         match self.parts.next() {
-            0 => anyhow!(
-                "the beginning is missing: {} has sent it to another receiver, which has gone",
-                self.sender
-            ),
+            0 => anyhow!("the beginning is missing: {} has sent it to another receiver", self.sender),
             next => anyhow!("what follows {next} bytes of {} is missing", self.sender),
         }
     }
@@ -195,10 +200,14 @@ impl Transfer {
     }
 
     /// Everything is there and right; the sender learns it when the file is in its place.
-    fn finish(self, last: Received) -> anyhow::Result<(Summary, Duration)> {
+    fn finish(self, last: Received) -> anyhow::Result<Outcome> {
         let summary = self.sink.summary();
         self.sink.finish()?;
         last.acknowledge();
-        Ok((summary, self.start.elapsed()))
+        Ok(Outcome::Done {
+            came: summary.bytes.saturating_sub(self.before),
+            summary,
+            took: self.start.elapsed(),
+        })
     }
 }

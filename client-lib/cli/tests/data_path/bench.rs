@@ -70,8 +70,8 @@ fn json_after_a_time() {
     assert_eq!(result["MsgSize"], 65_536);
     let messages = result["n_iterations"].as_f64().unwrap();
     let rate = result["MsgRate"].as_f64().unwrap() * 1e6;
-    let took = messages / rate;
-    assert!((0.9..5.0).contains(&took), "{document}");
+    // However slow the machine is, it goes on for the second.
+    assert!(messages / rate >= 0.9, "{document}");
     assert_eq!(document["test_info"]["peers"], 1);
 }
 
@@ -116,11 +116,11 @@ fn failures_are_one_line() {
     let too_large = run(&["bench", "client", &address, "-s", "9000000", "-n", "5"], b"");
     let two_ports = run(&["bench", "client", &address, "7"], b"");
     let cases = [
-        (too_large, "a frame of 9000000 bytes, where the peers take 8388608"),
-        (two_ports, "two ports for 127.0.0.1"),
+        (too_large, 1, "a frame of 9000000 bytes, where the peers take 8388608"),
+        (two_ports, 2, "two ports for 127.0.0.1"),
     ];
-    for (output, expected) in cases {
-        assert_eq!(output.status.code(), Some(1));
+    for (output, code, expected) in cases {
+        assert_eq!(output.status.code(), Some(code));
         let said = text(&output.stderr);
         assert!(
             said.starts_with("multinet: ") && said.contains(expected) && said.lines().count() == 1,

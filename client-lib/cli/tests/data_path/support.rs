@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,10 +25,22 @@ pub(crate) fn multinet() -> Command {
 
 /// A process that listens; killed when it is dropped.
 pub(crate) struct Server {
-    child: Child,
+    child: Guard,
     pub(crate) address: SocketAddr,
+    /// How much it has printed so far.
+    printed: Arc<AtomicUsize>,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<Vec<u8>>>,
+}
+
+/// Killed when it is dropped, whatever failed before.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Where it says on which address it listens.
@@ -34,6 +48,8 @@ pub(crate) struct Server {
 pub(crate) enum Says {
     Stdout,
     Stderr,
+    /// And nobody reads its standard output.
+    StderrAlone,
 }
 
 impl Server {
@@ -41,43 +57,50 @@ impl Server {
     pub(crate) fn start(arguments: &[&str], port: u16, says: Says) -> Self {
         let mut command = multinet();
         command.args(arguments).args(["--address", "127.0.0.1", "--port", &port.to_string()]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        match says {
-            Says::Stdout => stdout.read_line(&mut line).unwrap(),
-            Says::Stderr => stderr.read_line(&mut line).unwrap(),
+        let mut child = Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let stdout = BufReader::new(child.0.stdout.take().unwrap());
+        let stderr = BufReader::new(child.0.stderr.take().unwrap());
+        let printed = Arc::new(AtomicUsize::new(0));
+        let (line, stdout, stderr) = match says {
+            Says::Stdout => {
+                let (line, stdout) = first_line(stdout);
+                (line, Some(collect(stdout, Arc::clone(&printed))), stderr_of(stderr))
+            }
+            Says::Stderr => {
+                let (line, stderr) = first_line(stderr);
+                (line, Some(collect(stdout, Arc::clone(&printed))), stderr_of(stderr))
+            }
+            Says::StderrAlone => {
+                let (line, stderr) = first_line(stderr);
+                drop(stdout);
+                (line, None, stderr_of(stderr))
+            }
         };
         let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line}"));
-        let address = address.parse().unwrap();
-        let (stdout, stderr) = (Some(collect_stdout(stdout)), Some(collect_stderr(stderr)));
-        Self { child, address, stdout, stderr }
+        Self { child, address: address.parse().unwrap(), printed, stdout, stderr: Some(stderr) }
+    }
+
+    /// How many bytes it has printed so far.
+    pub(crate) fn printed(&self) -> usize {
+        self.printed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
     }
 
     pub(crate) fn interrupt(&self) {
-        let pid = self.child.id().to_string();
+        let pid = self.child.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     }
 
     /// Waits for its end.
     pub(crate) fn output(mut self) -> Output {
-        let status = wait(&mut self.child);
-        let stdout = self.stdout.take().unwrap().join().unwrap();
+        let status = wait(&mut self.child.0);
+        let stdout = self.stdout.take().map(|stdout| stdout.join().unwrap()).unwrap_or_default();
         let stderr = self.stderr.take().unwrap().join().unwrap();
         Output { status, stdout, stderr }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -93,8 +116,8 @@ pub(crate) fn spawn(arguments: &[&str]) -> Child {
 }
 
 pub(crate) fn finish(mut child: Child, stdin: &[u8]) -> Output {
-    let stdout = collect_stdout(BufReader::new(child.stdout.take().unwrap()));
-    let stderr = collect_stderr(BufReader::new(child.stderr.take().unwrap()));
+    let stdout = collect(BufReader::new(child.stdout.take().unwrap()), Arc::default());
+    let stderr = stderr_of(BufReader::new(child.stderr.take().unwrap()));
     // Whoever does not read ends early, and says why itself.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     let status = wait(&mut child);
@@ -120,16 +143,42 @@ fn wait(child: &mut Child) -> std::process::ExitStatus {
     }
 }
 
-fn collect_stdout(mut from: BufReader<ChildStdout>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || read_all(&mut from))
+/// Waits until something is so.
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < BOUND, "not within {} s", BOUND.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
-fn collect_stderr(mut from: BufReader<ChildStderr>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || read_all(&mut from))
+/// The first line, and what the others are to be read from.
+fn first_line<R: BufRead + Send + 'static>(mut from: R) -> (String, R) {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = from.read_line(&mut line);
+        let _ = tell.send((read.map(|_| line), from));
+    });
+    let (line, from) = told.recv_timeout(BOUND).unwrap();
+    (line.unwrap(), from)
 }
 
-fn read_all(from: &mut impl Read) -> Vec<u8> {
-    let mut all = Vec::new();
-    from.read_to_end(&mut all).unwrap();
-    all
+fn stderr_of(from: BufReader<ChildStderr>) -> JoinHandle<Vec<u8>> {
+    collect(from, Arc::default())
+}
+
+/// Reads all, and counts.
+fn collect(mut from: impl Read + Send + 'static, count: Arc<AtomicUsize>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let (mut all, mut part) = (Vec::new(), [0; 1 << 16]);
+        loop {
+            let read = from.read(&mut part).unwrap();
+            if read == 0 {
+                return all;
+            }
+            all.extend_from_slice(&part[..read]);
+            count.fetch_add(read, Ordering::Relaxed);
+        }
+    })
 }

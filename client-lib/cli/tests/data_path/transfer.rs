@@ -1,15 +1,14 @@
 //! `multinet send` and `multinet recv`.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::process::Output;
 
 use tempfile::TempDir;
 
-use super::support::{Says, Server, finish, multinet, run, spawn, text};
+use super::support::{Says, Server, finish, run, spawn, text, until};
 
 /// Bytes that do not repeat with any frame size.
 fn bytes(length: usize) -> Vec<u8> {
@@ -93,9 +92,7 @@ fn a_receiver_that_is_killed_and_started_again_goes_on() {
             .map(|entry| entry.unwrap().metadata().unwrap().len())
             .sum::<u64>()
     };
-    while written() < 2_000_000 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until(|| written() >= 2_000_000);
     first.kill();
     assert!(!path.exists());
     let second = receiver(&path, address.port(), &[]);
@@ -113,7 +110,8 @@ fn a_receiver_without_the_beginning_says_so() {
     let address = first.address;
     let mut sender = spawn(&["send", &address.to_string(), "--frame-size", "100000"]);
     sender.stdin.as_mut().unwrap().write_all(&content[..1_500_000]).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    // What it has printed it has acknowledged, but for the last of it.
+    until(|| first.printed() >= 200_000);
     first.kill();
     // What went to standard output is not here any more.
     let second = Server::start(&["recv"], address.port(), Says::Stderr);
@@ -145,9 +143,7 @@ fn a_second_sender_is_refused() {
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
     let mut first = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
     first.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
-    while fs::read_dir(folder.path()).unwrap().count() == 0 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
     let second = send(receiver.address, b"other", &[]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("the receiver refused"), "{}", text(&second.stderr));
@@ -190,9 +186,7 @@ fn a_sender_that_goes_leaves_nothing() {
     let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
     let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
     sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
-    while fs::read_dir(folder.path()).unwrap().count() == 0 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
     sender.kill().unwrap();
     sender.wait().unwrap();
     let output = receiver.output();
@@ -203,20 +197,20 @@ fn a_sender_that_goes_leaves_nothing() {
 
 #[test]
 fn a_closed_pipe_ends_quietly() {
-    let mut child = multinet();
-    child.args(["recv", "--address", "127.0.0.1", "--port", "0"]);
-    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
-    let address = line.trim().strip_prefix("listening on ").unwrap().parse().unwrap();
-    drop(child.stdout.take());
-    let sender = send(address, &bytes(1_000_000), &[]);
+    let receiver = Server::start(&["recv"], 0, Says::StderrAlone);
+    let sender = send(receiver.address, &bytes(1_000_000), &[]);
     assert_eq!(sender.status.code(), Some(1));
-    assert!(child.wait().unwrap().success());
-    let mut said = String::new();
-    stderr.read_to_string(&mut said).unwrap();
-    assert_eq!(said, "");
+    let output = receiver.output();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn a_pipe_that_is_closed_is_no_reason_to_refuse_for_ever() {
+    let receiver = Server::start(&["recv", "--keep"], 0, Says::StderrAlone);
+    let sender = send(receiver.address, &bytes(1_000_000), &[]);
+    assert_eq!(sender.status.code(), Some(1));
+    assert!(receiver.output().status.success());
 }
 
 #[test]

@@ -19,6 +19,24 @@ fn a_connection_gets_as_many_frames_as_it_has_slots() {
     }
 }
 
+/// Between the handing over and the system call, nobody may think that a frame is in the kernel, or that its memory is free.
+#[test]
+fn what_has_not_been_written_is_not_done() {
+    let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
+    let links = rig.connected(&["a"]);
+    rig.send_some(2);
+    rig.outbound.take(links[0]).unwrap();
+    rig.outbound.take(links[0]).unwrap();
+    assert!(rig.outbound.has(1) && rig.outbound.has(2) && !rig.outbound.is_idle());
+    rig.outbound.written(links[0], 1);
+    assert!(!rig.outbound.has(1) && rig.outbound.has(2));
+    assert_eq!((rig.outbound.held(), rig.outbound.is_idle()), (1, false));
+    // What breaks with its connection is lost, and counted as that.
+    rig.down(links[0]);
+    assert!(!rig.outbound.has(2) && rig.outbound.is_idle());
+    assert_eq!(rig.outbound.counts().lost, 2);
+}
+
 #[test]
 fn at_most_once_ends_with_the_handing_over() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);

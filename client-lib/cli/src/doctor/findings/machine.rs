@@ -1,6 +1,6 @@
 //! What is found on this machine itself.
 
-use super::super::facts::{Machine, Nic};
+use super::super::facts::{Gid, Machine, Nic};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
@@ -73,7 +73,34 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
             format!("devices {}; /dev/infiniband has {}", devices.join(", "), files.join(", ")),
         )),
     }
+    if has_verbs {
+        findings.extend(machine.gids.iter().map(say));
+    }
     memlock(machine, !devices.is_empty(), findings);
+}
+
+fn say(gid: &Gid) -> Finding {
+    let Gid { interface, address, row, rejected } = gid;
+    if let Some(row) = row {
+        return Finding::new(Good, "rdma", format!("{interface} {address}: {row}"));
+    }
+    match &rejected[..] {
+        [] => Finding::new(
+            Warning,
+            "rdma",
+            format!("{interface} {address}: no RDMA device has a GID of this address, frames go over TCP"),
+        )
+        .fix("attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)"),
+        rows => Finding::new(
+            Warning,
+            "rdma",
+            format!("{interface} {address}: no usable GID, frames go over TCP: {}", rows.join("; ")),
+        )
+        .fix(
+            "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, \
+             the port has no link; not RoCE v2, the device's RoCE mode wants changing",
+        ),
+    }
 }
 
 fn memlock(machine: &Machine, has_device: bool, findings: &mut Vec<Finding>) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
-use super::super::facts::{Dns, Facts, Machine, Mtu, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::super::facts::{Dns, Facts, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Says, Server, Service};
 use super::super::report::{Level, json, text, worst};
 use super::findings;
 
@@ -53,6 +53,14 @@ fn good() -> Facts {
             may_lock: false,
             rdma_devices: vec!["mlx5_2".to_owned()],
             rdma_files: vec!["rdma_cm".to_owned(), "uverbs2".to_owned()],
+            gids: vec![Gid {
+                interface: "net1".to_owned(),
+                address: [192, 168, 111, 4].into(),
+                row: Some("mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned()),
+                rejected: vec![
+                    "mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2".to_owned(),
+                ],
+            }],
         },
         allows_default_network: false,
     }
@@ -147,6 +155,7 @@ ok       network   second NIC net1: 192.168.111.4, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms from 192.168.111.4 on net1, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
 ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
+ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)
 ok       memory    may lock any amount of memory (memlock is unlimited)
 no problems, no warnings
 "
@@ -231,6 +240,20 @@ fn one_thing_is_wrong() {
             with_machine(|machine| machine.rdma_files.clear()),
             "warning rdma mlx5_2: on this node, but /dev/infiniband has no uverbs device",
             "request the device plugin's resource",
+        ),
+        (
+            with_machine(|machine| {
+                machine.gids[0].row = None;
+                machine.gids[0].rejected.clear();
+            }),
+            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP",
+            "attach the pod to a network on the RDMA device",
+        ),
+        (
+            with_machine(|machine| machine.gids[0].row = None),
+            "warning rdma net1 192.168.111.4: no usable GID, frames go over TCP: mlx5_2 port 1 GID 2 \
+             (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2",
+            "`rdma system` and `rdma link`",
         ),
         (
             with_peer(|peer| peer.route = Err(NoRoute::Unreachable("Network is unreachable".to_owned()))),

@@ -203,6 +203,7 @@ impl Sender {
         record.handed += 1;
         let message = Message { sequence, floor, is_repeat: outgoing.is_repeat, packet: outgoing.frame };
         connection.write(message);
+        self.outbound.written(connection.link, 1);
         let under_way = connection.handed - connection.heard_freed;
         ensure!(under_way <= connection.slots, "{under_way} frames for {} slots", connection.slots);
         Ok(())

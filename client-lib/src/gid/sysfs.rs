@@ -1,0 +1,97 @@
+//! Reads the ports of RDMA devices from `/sys/class/infiniband` (Linux, `Documentation/ABI/stable/sysfs-class-infiniband`).
+
+use std::fs;
+use std::io;
+use std::net::Ipv6Addr;
+use std::path::Path;
+
+use super::{LinkLayer, Port, Row};
+
+const DEVICES: &str = "/sys/class/infiniband";
+
+const INTERFACES: &str = "/sys/class/net";
+
+/// The ports of all RDMA devices that this process sees, by device and number. No device at all is no error. What cannot be read of one
+/// device is left out, and the others are not affected: pods see devices of others that they may not look into.
+///
+/// # Errors
+///
+/// If the devices cannot be listed.
+pub fn local_ports() -> io::Result<Vec<Port>> {
+    ports(Path::new(DEVICES))
+}
+
+/// The GID in an interface's hardware address, if it is one of InfiniBand (RFC 4391, section 9.1.1): the last 16 of its 20 bytes.
+pub fn port_gid(interface: &str) -> Option<Ipv6Addr> {
+    hardware_gid(&fs::read_to_string(Path::new(INTERFACES).join(interface).join("address")).ok()?)
+}
+
+pub(super) fn ports(devices: &Path) -> io::Result<Vec<Port>> {
+    let names = match names(devices) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut ports = Vec::new();
+    for device in names {
+        let folder = devices.join(&device).join("ports");
+        let numbers = names_of_numbers(&folder);
+        ports.extend(numbers.into_iter().filter_map(|number| port(&folder, &device, number)));
+    }
+    Ok(ports)
+}
+
+fn port(folder: &Path, device: &str, number: u32) -> Option<Port> {
+    let folder = folder.join(number.to_string());
+    let link = match text(&folder.join("link_layer"))?.as_str() {
+        "InfiniBand" => LinkLayer::InfiniBand,
+        _ => LinkLayer::Ethernet,
+    };
+    // "4: ACTIVE"
+    let state = text(&folder.join("state"))?;
+    let name = state.split_once(": ").map_or(state.as_str(), |(_, name)| name);
+    let rows = names_of_numbers(&folder.join("gids")).into_iter().filter_map(|index| row(&folder, index));
+    Some(Port {
+        device: device.to_owned(),
+        number,
+        link,
+        state: if name == "ACTIVE" { Ok(()) } else { Err(name.to_owned()) },
+        rows: rows.collect(),
+    })
+}
+
+/// A row that is in use. The table has holes, whose type and interface cannot be read (EINVAL).
+fn row(folder: &Path, index: u32) -> Option<Row> {
+    let gid = text(&folder.join(format!("gids/{index}")))?.parse().ok()?;
+    if gid == Ipv6Addr::UNSPECIFIED {
+        return None;
+    }
+    let attribute = |name: &str| text(&folder.join(format!("gid_attrs/{name}/{index}")));
+    Some(Row { index, gid, kind: attribute("types"), interface: attribute("ndevs") })
+}
+
+pub(super) fn hardware_gid(address: &str) -> Option<Ipv6Addr> {
+    let bytes: Result<Vec<u8>, _> =
+        address.trim_end().split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+    let (_, gid) =
+        bytes.ok().filter(|bytes| bytes.len() == 20)?.split_last_chunk::<16>().map(|(a, b)| (a.len(), *b))?;
+    Some(Ipv6Addr::from(gid))
+}
+
+fn text(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn names_of_numbers(folder: &Path) -> Vec<u32> {
+    let names = names(folder).unwrap_or_default();
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
