@@ -11,6 +11,7 @@ mod page;
 mod roles;
 mod run;
 mod tools;
+mod trip;
 
 use std::io::{self, Write as _};
 use std::time::Instant;

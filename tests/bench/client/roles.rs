@@ -10,7 +10,7 @@ use multinet_client::{Delivery, Endpoint, Listener};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::timeout;
 
-use crate::{allocations, echo};
+use crate::{allocations, echo, trip};
 
 /// Frames that a receiver keeps before it acknowledges the first of them, so that there is always something to lose.
 const KEPT: usize = 4;
@@ -36,6 +36,13 @@ pub(crate) enum Role {
         server: SocketAddr,
         trips: usize,
     },
+    /// Acknowledges what it receives.
+    Acknowledger,
+    /// Prints the median of so many frames of 64 bytes until their acknowledgement, in microseconds.
+    Asker {
+        server: SocketAddr,
+        trips: usize,
+    },
 }
 
 impl Role {
@@ -50,6 +57,8 @@ impl Role {
             ["echo-client", server, trips] => {
                 Some(Self::EchoClient { server: server.parse()?, trips: trips.parse()? })
             }
+            ["acknowledger"] => Some(Self::Acknowledger),
+            ["asker", server, trips] => Some(Self::Asker { server: server.parse()?, trips: trips.parse()? }),
             _ => None,
         })
     }
@@ -64,6 +73,10 @@ impl Role {
             Self::EchoClient { server, trips } => {
                 vec!["echo-client".to_owned(), server.to_string(), trips.to_string()]
             }
+            Self::Acknowledger => vec!["acknowledger".to_owned()],
+            Self::Asker { server, trips } => {
+                vec!["asker".to_owned(), server.to_string(), trips.to_string()]
+            }
         }
     }
 
@@ -76,6 +89,11 @@ impl Role {
             Self::EchoClient { server, trips } => {
                 // On a worker thread, as the server's side.
                 say(format_args!("{}", tokio::spawn(echo::median(server, trips)).await??));
+                Ok(())
+            }
+            Self::Acknowledger => trip::serve().await,
+            Self::Asker { server, trips } => {
+                say(format_args!("{}", tokio::spawn(trip::median(server, trips)).await??));
                 Ok(())
             }
         }

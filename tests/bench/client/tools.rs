@@ -39,7 +39,10 @@ pub(crate) struct Bandwidths {
 /// Medians of 64 bytes there and back, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundTrips {
+    /// A frame back.
     pub(crate) multinet: f64,
+    /// An acknowledgement back.
+    pub(crate) acknowledged: f64,
     pub(crate) ucx: f64,
     pub(crate) echo: f64,
 }
@@ -57,15 +60,19 @@ pub(crate) fn bandwidths(size: u32, seconds: u64, rounds: usize) -> Result<Bandw
 }
 
 pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<RoundTrips> {
-    let [mut ours, mut ucxs, mut echoes] = [const { Vec::new() }; 3];
+    let [mut ours, mut acknowledged, mut ucxs, mut echoes] = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         ours.push(multinet_trip(trips)?);
+        let (_server, address) = Process::play(&Role::Acknowledger)?;
+        let client = Role::Asker { server: address.parse()?, trips };
+        acknowledged.push(Process::play(&client)?.1.parse()?);
         ucxs.push(ucx_trip(trips)?);
         let (_server, address) = Process::play(&Role::EchoServer)?;
         let client = Role::EchoClient { server: address.parse()?, trips };
         echoes.push(Process::play(&client)?.1.parse()?);
     }
-    Ok(RoundTrips { multinet: middle(ours)?, ucx: middle(ucxs)?, echo: middle(echoes)? })
+    let acknowledged = middle(acknowledged)?;
+    Ok(RoundTrips { multinet: middle(ours)?, acknowledged, ucx: middle(ucxs)?, echo: middle(echoes)? })
 }
 
 /// What a client and its server, which ends with it or is killed, cost together.
@@ -128,7 +135,10 @@ fn ucx(test: &str, size: u32, seconds: u64) -> Result<Bandwidth> {
     let (bandwidth, _) = ucx_client(test, size, few.max(10))?;
     let many = bandwidth * seconds as f64 / f64::from(size);
     let before = cpu_of_children()?;
-    let (bandwidth, bytes) = ucx_client(test, size, (many as u64).clamp(20, 10_000_000))?;
+    let messages = (many as u64).clamp(20, 10_000_000);
+    let (bandwidth, _) = ucx_client(test, size, messages)?;
+    // What it sends to warm up costs as much.
+    let bytes = (messages + warm_up(messages)) as f64 * f64::from(size);
     Ok(Bandwidth { bandwidth, cpu: (cpu_of_children()? - before) / (bytes / GIB) })
 }
 
@@ -150,7 +160,7 @@ fn ucx_figures(test: &str, size: u32, messages: u64) -> Result<Vec<f64>> {
     let port = free_port()?.to_string();
     let mut server = Process::start(ucx_command().args(["-p", &port]))?;
     std::thread::sleep(Duration::from_millis(300));
-    let warm_up = (messages / 10).clamp(5, 1000).to_string();
+    let warm_up = warm_up(messages).to_string();
     let mut client = ucx_command();
     client.args(["127.0.0.1", "-p", &port, "-t", test, "-s", &size.to_string()]);
     let text = output(client.args(["-n", &messages.to_string(), "-w", &warm_up, "-f", "-v"]))?;
@@ -160,6 +170,10 @@ fn ucx_figures(test: &str, size: u32, messages: u64) -> Result<Vec<f64>> {
         .map(|figure| Ok(figure.trim().parse()?))
         .collect::<Result<_>>()
         .with_context(|| text.clone())
+}
+
+fn warm_up(messages: u64) -> u64 {
+    (messages / 10).clamp(5, 1000)
 }
 
 fn ucx_command() -> Command {
