@@ -45,6 +45,8 @@ echo
 if [ "$failed" -gt 0 ]; then
   echo "Failed:"
   grep -E '^test .* FAILED$|^error: could not compile|^error: test failed|^fuzz target' "$work/log" | sort -u | sed 's/^/  /'
+  echo "What they said, in short (all of it is above):"
+  grep -E -A4 "^Error: |^thread '.*panicked at" "$work/log" | grep -vE '^$|^Stack backtrace' | head -40 | sed 's/^/  /'
 fi
 if [ "$skipped" -gt 0 ]; then
   echo "Skipped:"

@@ -2,6 +2,7 @@
 //! namespaces with a second NIC.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
@@ -18,6 +19,12 @@ use serde_json::json;
 
 /// The network of the second NICs.
 const NETWORK: &str = "rail";
+
+/// Its addresses.
+const SUBNET: &str = "192.168.111.0/24";
+
+/// The bridge of the pods' default network, as `multus` configures it.
+const BRIDGE: &str = "pods";
 
 /// What pods call the service.
 const SERVICE: &str = "infer";
@@ -40,7 +47,7 @@ impl Stage {
         cluster.apply_rbac().await?;
         let multus = Multus::set_up(&cluster).await?;
         let namespace = cluster.temp_namespace("chain").await?;
-        namespace.apply(multus.macvlan(namespace.name(), NETWORK, &["192.168.111.0/24"])?).await?;
+        namespace.apply(multus.macvlan(namespace.name(), NETWORK, &[SUBNET])?).await?;
         namespace.apply(service()?).await?;
         let address = cluster.address();
         let controller = ControllerOptions::new(&cluster.controller_kubeconfig(address).await?);
@@ -48,6 +55,7 @@ impl Stage {
         let dns_options = Options::new(&cluster.dns_server_kubeconfig(address).await?).port(free_port()?);
         let dns = dns_options.start_ready().await?;
         let coredns = coredns(&cluster, dns.dns()).await?;
+        count_strays()?;
         Ok(Self {
             _controller: controller,
             dns,
@@ -116,9 +124,9 @@ fn gateway() -> String {
 /// The cluster's CoreDNS, with the stanza that forwards our zone, where pods reach it: by their default network.
 async fn coredns(cluster: &Cluster, upstream: SocketAddr) -> Result<CoreDns> {
     // As the CNI plugin would make it for the first pod. With an address of its own, or it would take on one of the pods' that come and go.
-    multus::ip(&["link", "add", "pods", "address", "02:00:00:00:00:01", "type", "bridge"])?;
-    multus::ip(&["address", "add", &format!("{}/24", gateway()), "dev", "pods"])?;
-    multus::ip(&["link", "set", "pods", "up"])?;
+    multus::ip(&["link", "add", BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge"])?;
+    multus::ip(&["address", "add", &format!("{}/24", gateway()), "dev", BRIDGE])?;
+    multus::ip(&["link", "set", BRIDGE, "up"])?;
     let ours = format!("forward . {upstream}");
     let own =
         format!("kubernetes cluster.local {{\n    kubeconfig {}\n  }}", cluster.admin_kubeconfig().display());
@@ -126,25 +134,33 @@ async fn coredns(cluster: &Cluster, upstream: SocketAddr) -> Result<CoreDns> {
     CoreDns::start_at(address, &[("multinet.cluster.local", &ours), ("cluster.local", &own)]).await
 }
 
-/// How many packets other than its own this node has been asked to pass on: those that left a pod by its default network, but
-/// were meant for a second one.
-pub(super) fn strays() -> Result<u64> {
-    let mut sum = 0;
-    for (file, section, fields) in [
-        ("/proc/net/snmp", "Ip:", &["ForwDatagrams", "InAddrErrors"][..]),
-        ("/proc/net/netstat", "IpExt:", &["InNoRoutes"]),
+/// Counts what leaves a pod by its default network and is meant for the second one. Two things that the kernel says by itself are not
+/// counted, that nobody is there and that somebody listens: while an interface comes up, it has its address a moment before its route.
+fn count_strays() -> Result<()> {
+    let from_pods = ["-t", "raw", "-A", "PREROUTING", "-i", BRIDGE, "-d", SUBNET];
+    for rule in [
+        &["-p", "tcp", "--tcp-flags", "RST", "RST", "-j", "RETURN"][..],
+        &["-p", "tcp", "--tcp-flags", "SYN,ACK", "SYN,ACK", "-j", "RETURN"],
+        // No more than a counter.
+        &[],
     ] {
-        let text = std::fs::read_to_string(file)?;
-        let mut lines = text.lines().filter(|line| line.starts_with(section));
-        let names = lines.next().context("no names")?.split(' ');
-        let values: Vec<_> = names.zip(lines.next().context("no values")?.split(' ')).collect();
-        for field in fields {
-            let value =
-                values.iter().find(|(name, _)| name == field).with_context(|| format!("no {field}"))?.1;
-            sum += value.parse::<u64>()?;
-        }
+        iptables(&[&from_pods[..], rule].concat())?;
     }
-    Ok(sum)
+    Ok(())
+}
+
+/// How many of them there were.
+pub(super) fn strays() -> Result<u64> {
+    let rules = iptables(&["-t", "raw", "-nvxL", "PREROUTING"])?;
+    let counter = rules.lines().last().and_then(|rule| rule.split_whitespace().next());
+    counter.and_then(|packets| packets.parse().ok()).with_context(|| format!("no counter in\n{rules}"))
+}
+
+fn iptables(args: &[&str]) -> Result<String> {
+    let output =
+        Command::new("iptables").arg("--wait").args(args).output().context("cannot start iptables")?;
+    ensure!(output.status.success(), "iptables {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The only address that a pod has on its second NIC.
