@@ -31,7 +31,9 @@ struct Watch {
 
 impl Watch {
     fn start(server: &Server, arguments: &[&str]) -> Result<Self> {
-        let mut command = multinet()?;
+        // A shell without job control makes what runs in its background deaf to Ctrl-C, these tests and their children included.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(multinet()?.get_program());
         command.args(["resolve", "--watch", "--server", &server.dns().to_string(), SERVICE]).args(arguments);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("no standard output")?);

@@ -91,11 +91,15 @@ async fn is_missed(cluster: &Cluster, account: &str, permission: &Permission) ->
         let missed = body.matches("waiting for a role").count();
         let is_named = body.contains(&hint) && body.contains(&why);
         ensure!(status == 503 && is_named && missed == 1, "{status}: {body}");
+        // The line comes a moment after that.
+        let log = controller.log();
+        ensure!(
+            log.lines().any(|line| line.contains(&hint) && line.contains(&why)),
+            "the log is silent:\n{log}"
+        );
         Ok(())
     })
     .await?;
-    let log = controller.log();
-    ensure!(log.lines().any(|line| line.contains(&hint) && line.contains(&why)), "the log is silent:\n{log}");
 
     roles.apply(&objects).await?;
     controller.ready().await
