@@ -20,6 +20,7 @@ fmt:
 	$(CARGO) fmt --manifest-path client-lib/examples/numaflow/Cargo.toml --check
 
 lint:
+	@tests/tools/packages.sh build
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 

@@ -3,6 +3,7 @@
 # about ten minutes. With --quick, about one, and the result is only shown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tests/tools/packages.sh build
 tests/tools/packages.sh bench-client
 # Who measures shares the cores with what is measured, and so is a release build, too.
 profile=${BENCH_PROFILE:-release}

@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
-# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `bench-client` or
-# `shellcheck`, those that these call instead. Where it may not install them, it prints the command that does and fails.
+# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `build`, `bench-client` or
+# `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
 set -euo pipefail
 
-# command, package
+# Where Debian keeps some of the commands, which is no place that an ordinary user's shell looks into.
+PATH=$PATH:/usr/sbin:/sbin
+
+# command, package; for a package without a command, a file of it instead
+# What cargo needs for rdma-sys.
+build=(
+  "pkg-config                      pkgconf"
+  "/usr/lib/llvm-*/lib/libclang.so libclang-dev"
+  "/usr/include/infiniband/verbs.h libibverbs-dev"
+  "/usr/include/rdma/rdma_cma.h    librdmacm-dev"
+)
 needed=(
+  "${build[@]}"
   "dig        bind9-dnsutils"
   "kdig       knot-dnsutils"
   "dnsperf    dnsperf"
@@ -16,9 +27,19 @@ needed=(
   "ip         iproute2"
   "iptables   iptables"
   "conntrack  conntrack"
+  # The guest with soft-RoCE: what it is built with, booted by, and asked with.
+  "depmod                        kmod"
+  "cpio                          cpio"
+  "xz                            xz-utils"
+  "zstd                          zstd"
+  "qemu-system-x86_64            qemu-system-x86"
+  "/usr/lib/*/libibverbs/librxe-* ibverbs-providers"
+  "ibv_devinfo                   ibverbs-utils"
+  "ib_write_bw                   perftest"
 )
 
 case "${1:-}" in
+  build) needed=("${build[@]}") ;;
   bench-client) needed=("iperf3 iperf3" "ucx_perftest ucx-utils") ;;
   shellcheck) needed=("shellcheck shellcheck") ;;
 esac
@@ -26,7 +47,11 @@ esac
 missing=()
 for line in "${needed[@]}"; do
   read -r command package <<<"$line"
-  command -v "$command" >/dev/null || missing+=("$package")
+  if [[ $command == /* ]]; then
+    compgen -G "$command" >/dev/null
+  else
+    command -v "$command" >/dev/null
+  fi || missing+=("$package")
 done
 ((${#missing[@]})) || exit 0
 

@@ -1,0 +1,172 @@
+//! Devices, and what is asked of them.
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys::{ibv_context, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state};
+
+use crate::error::{Call, Error};
+use crate::library::Library;
+
+/// `IBV_LINK_LAYER_INFINIBAND`, a macro of <infiniband/verbs.h>.
+const INFINIBAND: u8 = 1;
+
+/// An RDMA device.
+#[derive(Clone)]
+pub struct Device {
+    raw: NonNull<ibv_device>,
+    list: Arc<List>,
+    name: String,
+}
+
+/// What `ibv_get_device_list` gave: its devices are there until it is freed, or opened.
+struct List {
+    library: &'static Library,
+    raw: NonNull<*mut ibv_device>,
+}
+
+// SAFETY: nothing but a reference count of the library's changes behind these pointers, under its own lock.
+unsafe impl Send for List {}
+// SAFETY: as above.
+unsafe impl Sync for List {}
+// SAFETY: as above; the list is there as long as the device is.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// A device that is open.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Opened>);
+
+struct Opened {
+    library: &'static Library,
+    raw: NonNull<ibv_context>,
+    name: String,
+}
+
+// SAFETY: verbs may be called from all threads (InfiniBand Architecture, 10.1.2; `ibv_open_device(3)`).
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+/// What a port says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Port {
+    /// Whether it carries packets (InfiniBand Architecture, 7.2.7).
+    pub is_active: bool,
+    /// The largest packet that it carries now, in bytes of payload.
+    pub mtu: u32,
+    /// Its local identifier; 0 under RoCE.
+    pub lid: u16,
+    /// Whether what lies below is InfiniBand, not Ethernet.
+    pub is_infiniband: bool,
+}
+
+impl Device {
+    pub(crate) fn all(library: &'static Library, list: *mut *mut ibv_device, count: usize) -> Vec<Self> {
+        let Some(raw) = NonNull::new(list) else {
+            return Vec::new();
+        };
+        let list = Arc::new(List { library, raw });
+        let device = |index| {
+            // SAFETY: the list has `count` entries.
+            let raw = NonNull::new(unsafe { raw.add(index).read() })?;
+            // SAFETY: an entry of the list, which is not freed yet; its name is in the entry.
+            let name = unsafe { CStr::from_ptr((library.get_device_name)(raw.as_ptr())) };
+            Some(Self { raw, list: Arc::clone(&list), name: name.to_string_lossy().into_owned() })
+        };
+        (0..count).filter_map(device).collect()
+    }
+
+    /// Its name, such as `mlx5_2`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], most of all where the process has no right to, or the device is another network namespace's.
+    pub fn open(&self) -> Result<Context, Error> {
+        let library = self.list.library;
+        // SAFETY: the list, and so the device in it, is still there.
+        let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Open, &self.name))?;
+        Ok(Context(Arc::new(Opened { library, raw, name: self.name.clone() })))
+    }
+}
+
+impl Context {
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What a port, from 1, says of itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device has no such port or is gone.
+    pub fn port(&self, number: u8) -> Result<Port, Error> {
+        // SAFETY: a structure of numbers.
+        let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: both are there during the call, which fills a beginning of the structure.
+        let errno = unsafe { (self.library().query_port)(self.raw(), number, &raw mut attributes) };
+        if errno != 0 {
+            return Err(Error::returned(Call::Query, self.name(), errno));
+        }
+        Ok(Port {
+            is_active: attributes.state == ibv_port_state::IBV_PORT_ACTIVE,
+            mtu: bytes_of(attributes.active_mtu),
+            lid: attributes.lid,
+            is_infiniband: attributes.link_layer == INFINIBAND,
+        })
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_context {
+        self.0.raw.as_ptr()
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn library(&self) -> &'static Library {
+        self.0.library
+    }
+}
+
+/// A path MTU in bytes: 256 to 4096 (InfiniBand Architecture, 9.4.3).
+fn bytes_of(mtu: ibv_mtu::Type) -> u32 {
+    128 << mtu.clamp(ibv_mtu::IBV_MTU_256, ibv_mtu::IBV_MTU_4096)
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: as it was given, once. What is open has been counted by itself.
+        unsafe { (self.library.free_device_list)(self.raw.as_ptr()) };
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: everything of this context holds it, so nothing is left. Nothing can be done about a failure.
+        let _ = unsafe { (self.library.close_device)(self.raw.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Device").field(&self.name).finish()
+    }
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,163 @@
+//! What fails, on which device, why, and what is probably wrong.
+
+use std::fmt;
+use std::io;
+
+use thiserror::Error;
+
+/// Why there is no libibverbs.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// It cannot be loaded.
+    #[error("{file} cannot be loaded ({reason}): install libibverbs1 and ibverbs-providers, or rdma-core")]
+    Missing {
+        /// The file that was looked for.
+        file: String,
+        /// The loader's reason.
+        reason: String,
+    },
+    /// It lacks a function.
+    #[error("{file} is none that can be used ({reason}): rdma-core 17 or newer is needed")]
+    Function {
+        /// The file.
+        file: String,
+        /// The loader's reason.
+        reason: String,
+    },
+}
+
+/// A call that failed.
+#[derive(Debug)]
+pub struct Error {
+    call: Call,
+    device: String,
+    source: io::Error,
+}
+
+/// What was to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// `ibv_get_device_list`
+    List,
+    /// `ibv_open_device`
+    Open,
+    /// `ibv_query_port`
+    Query,
+    /// `ibv_alloc_pd`
+    Domain,
+    /// Memory of our own, before it is registered.
+    Allocate,
+    /// Memory that is registered, at an offset.
+    Reach,
+    /// `ibv_reg_mr`
+    Register,
+    /// `ibv_create_cq`
+    Queue,
+    /// `ibv_create_qp`
+    Pair,
+    /// `ibv_modify_qp` to INIT
+    Init,
+    /// `ibv_modify_qp` to RTR
+    ReadyToReceive,
+    /// `ibv_modify_qp` to RTS
+    ReadyToSend,
+    /// `ibv_post_send`
+    Send,
+    /// `ibv_post_recv`
+    Receive,
+    /// `ibv_poll_cq`
+    Poll,
+}
+
+impl Error {
+    /// Of a call that leaves its reason in `errno`.
+    pub(crate) fn last(call: Call, device: &str) -> Self {
+        Self { call, device: device.to_owned(), source: io::Error::last_os_error() }
+    }
+
+    /// Of a call that returns its reason.
+    pub(crate) fn returned(call: Call, device: &str, errno: i32) -> Self {
+        Self { call, device: device.to_owned(), source: io::Error::from_raw_os_error(errno.abs()) }
+    }
+
+    /// The call that failed.
+    pub fn call(&self) -> Call {
+        self.call
+    }
+
+    /// The kernel's reason, a number of `errno(3)`.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
+    /// What is probably wrong, and what to do.
+    fn hint(&self) -> Option<&'static str> {
+        Some(match (self.call, self.errno()?) {
+            (Call::List, libc::ENOSYS) => {
+                "the kernel has no RDMA: its modules (ib_uverbs and the device's own) are not loaded"
+            }
+            (Call::List | Call::Open, libc::EPERM | libc::EACCES | libc::ENOENT) => {
+                "this container may not use /dev/infiniband: request the device plugin's resource in the pod's spec"
+            }
+            (Call::Open, libc::ENODEV) => "the device belongs to another network namespace, or is gone",
+            (Call::Register, libc::ENOMEM) => {
+                "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
+            }
+            (Call::Allocate, libc::ENOMEM) => "the machine, or this container's limit, has no memory left",
+            (Call::Register, libc::EFAULT) => {
+                "the memory is not this process's own, or is a GPU's without nvidia-peermem"
+            }
+            (Call::Pair, libc::ENOMEM | libc::EINVAL) => "the device does not have queues that deep",
+            (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
+                "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"
+            }
+            (Call::Reach, libc::EINVAL) => "the range is not within it",
+            (Call::Send, libc::ENOMEM) => "the send queue is full",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.call {
+            Call::List => "list RDMA devices",
+            Call::Open => "open the device",
+            Call::Query => "ask for the port's state",
+            Call::Domain => "make a protection domain",
+            Call::Allocate => "get memory to register",
+            Call::Reach => "reach into registered memory",
+            Call::Register => "register memory",
+            Call::Queue => "make a completion queue",
+            Call::Pair => "make a queue pair",
+            Call::Init => "bring the queue pair to INIT",
+            Call::ReadyToReceive => "bring the queue pair to RTR",
+            Call::ReadyToSend => "bring the queue pair to RTS",
+            Call::Send => "post to the send queue",
+            Call::Receive => "post to the receive queue",
+            Call::Poll => "poll the completion queue",
+        };
+        if !self.device.is_empty() {
+            write!(f, "{}: ", self.device)?;
+        }
+        write!(f, "cannot {what}: {}", self.source)?;
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// The reason is in the message.
+impl std::error::Error for Error {}
+
+/// The reason itself, which the loader wraps.
+pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,138 @@
+//! The functions of libibverbs, looked up when the first of them is needed.
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use rdma_sys::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_wc_status,
+};
+
+use crate::context::Device;
+use crate::error::{Call, Error, LoadError};
+
+/// The name under which all distributions have it: rdma-core keeps this ABI since 2018.
+const FILE: &str = "libibverbs.so.1";
+
+/// libibverbs, loaded.
+pub struct Library {
+    pub(crate) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+    pub(crate) free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
+    pub(crate) get_device_name: unsafe extern "C" fn(*mut ibv_device) -> *const c_char,
+    pub(crate) open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
+    pub(crate) close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
+    // As exported, it fills only the fields that the oldest version of the structure had.
+    pub(crate) query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+    pub(crate) alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
+    pub(crate) dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
+    pub(crate) reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    pub(crate) dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
+    pub(crate) create_cq: unsafe extern "C" fn(
+        *mut ibv_context,
+        c_int,
+        *mut c_void,
+        *mut ibv_comp_channel,
+        c_int,
+    ) -> *mut ibv_cq,
+    pub(crate) destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+    pub(crate) create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+    pub(crate) modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+    pub(crate) destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+    wc_status_str: unsafe extern "C" fn(ibv_wc_status::Type) -> *const c_char,
+    // The functions above are in it.
+    _object: libloading::Library,
+}
+
+impl Library {
+    /// The library, loaded once for the whole program. From then on, memory that is registered is not given to forked children, who
+    /// would otherwise take the device's pages away from us by writing to theirs (`ibv_fork_init(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`], if there is no libibverbs on this machine, or one that lacks a function.
+    pub fn load() -> Result<&'static Self, LoadError> {
+        static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
+        LIBRARY.get_or_init(|| Self::open(FILE)).as_ref().map_err(Clone::clone)
+    }
+
+    /// Loads the library of that file name.
+    pub(crate) fn open(file: &str) -> Result<Self, LoadError> {
+        let missing = |error: libloading::Error| LoadError::Missing {
+            file: file.to_owned(),
+            reason: crate::error::innermost(&error),
+        };
+        // SAFETY: libibverbs' constructors only read its environment, and it is not unloaded as long as the functions are there.
+        let object = unsafe { libloading::Library::new(file) }.map_err(missing)?;
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the field's type is that of the function in <infiniband/verbs.h>.
+                *unsafe { object.get($name) }.map_err(|error| LoadError::Function {
+                    file: file.to_owned(),
+                    reason: crate::error::innermost(&error),
+                })?
+            };
+        }
+        // SAFETY: as above; called before anything is registered, as it has to be.
+        let fork_init: unsafe extern "C" fn() -> c_int = function!(b"ibv_fork_init\0");
+        let library = Self {
+            get_device_list: function!(b"ibv_get_device_list\0"),
+            free_device_list: function!(b"ibv_free_device_list\0"),
+            get_device_name: function!(b"ibv_get_device_name\0"),
+            open_device: function!(b"ibv_open_device\0"),
+            close_device: function!(b"ibv_close_device\0"),
+            query_port: function!(b"ibv_query_port\0"),
+            alloc_pd: function!(b"ibv_alloc_pd\0"),
+            dealloc_pd: function!(b"ibv_dealloc_pd\0"),
+            reg_mr: function!(b"ibv_reg_mr\0"),
+            dereg_mr: function!(b"ibv_dereg_mr\0"),
+            create_cq: function!(b"ibv_create_cq\0"),
+            destroy_cq: function!(b"ibv_destroy_cq\0"),
+            create_qp: function!(b"ibv_create_qp\0"),
+            modify_qp: function!(b"ibv_modify_qp\0"),
+            destroy_qp: function!(b"ibv_destroy_qp\0"),
+            wc_status_str: function!(b"ibv_wc_status_str\0"),
+            _object: object,
+        };
+        // SAFETY: takes nothing. Where it fails, children simply share the pages, as they did before Linux 5.12.
+        let _ = unsafe { fork_init() };
+        Ok(library)
+    }
+
+    /// The RDMA devices that this process may see, in the kernel's order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], most of all where the kernel has no RDMA.
+    pub fn devices(&'static self) -> Result<Vec<Device>, Error> {
+        let mut count = 0;
+        // SAFETY: `count` outlives the call.
+        let list = unsafe { (self.get_device_list)(&raw mut count) };
+        if list.is_null() {
+            return Err(Error::last(Call::List, ""));
+        }
+        Ok(Device::all(self, list, usize::try_from(count).unwrap_or(0)))
+    }
+
+    /// What libibverbs calls a status.
+    pub(crate) fn words(&self, status: ibv_wc_status::Type) -> String {
+        // SAFETY: takes any number, and returns a constant.
+        let text = unsafe { (self.wc_status_str)(status) };
+        if text.is_null() {
+            return format!("status {status}");
+        }
+        // SAFETY: a constant of the library, which stays loaded.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Library")
+    }
+}
+
+/// An access flag or a mask, as the calls take it.
+pub(crate) fn bits(flags: c_uint) -> c_int {
+    c_int::try_from(flags).unwrap_or_default()
+}

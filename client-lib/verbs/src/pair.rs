@@ -1,0 +1,278 @@
+//! Reliable queue pairs (RC), which write into the memory of one peer.
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::net::Ipv6Addr;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use rdma_sys::{
+    ibv_access_flags, ibv_gid, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
+};
+
+use crate::error::{Call, Error};
+use crate::library::bits;
+use crate::memory::{Region, Remote};
+use crate::queue::Queue;
+
+/// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
+const TIMEOUT: u8 = 14;
+
+/// So many times, half a second in all. Seven, the most, is for ever to soft-RoCE.
+const RETRIES: u8 = 6;
+
+/// For ever. Who writes only what the peer has said that it is ready for never needs it.
+const RETRIES_IF_NOT_READY: u8 = 7;
+
+/// For so long a sender waits when the peer has no receive request: 0.64 ms (InfiniBand Architecture, table 46).
+const NOT_READY: u8 = 12;
+
+const HOPS: u8 = 64;
+
+/// A packet sequence number has 24 bits.
+const SEQUENCE: u32 = 0x00ff_ffff;
+
+/// A queue pair that is connected to nobody yet.
+#[derive(Debug)]
+pub struct Fresh {
+    owned: Owned,
+    sequence: u32,
+}
+
+/// A queue pair that is connected to a peer's.
+#[derive(Debug)]
+pub struct Pair(Owned);
+
+/// A queue pair with what it needs. The region is what it reads from and writes to.
+struct Owned {
+    raw: NonNull<ibv_qp>,
+    queue: Queue,
+    region: Region,
+}
+
+// SAFETY: verbs may be called from all threads.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+/// What a peer has to know of a queue pair, beside its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its number, 24 bits.
+    pub number: u32,
+    /// The sequence number of its first packet, 24 bits.
+    pub sequence: u32,
+    /// The GID that it sends from.
+    pub gid: Ipv6Addr,
+    /// The local identifier of its port; 0 under RoCE.
+    pub lid: u16,
+}
+
+/// The way of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our port, from 1.
+    pub port: u8,
+    /// The row of the GID that we send from.
+    pub row: u8,
+    /// The largest packet that both ends carry, in bytes of payload: 256 to 4096, a power of two.
+    pub mtu: u32,
+    /// Whether packets carry GIDs: always under RoCE, beyond the own subnet under InfiniBand.
+    pub is_global: bool,
+}
+
+impl Fresh {
+    /// A queue pair for so many requests each way, none of which has more than one part of the region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device has none that deep or none left.
+    pub fn new(region: &Region, queue: &Queue, depth: u16) -> Result<Self, Error> {
+        let context = region.domain().context();
+        if !context.is(queue.context()) {
+            return Err(Error::returned(Call::Pair, context.name(), libc::EINVAL));
+        }
+        // SAFETY: a structure of numbers and pointers, for which zero means none.
+        let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        wanted.send_cq = queue.raw();
+        wanted.recv_cq = queue.raw();
+        wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+        wanted.cap.max_send_wr = depth.into();
+        wanted.cap.max_recv_wr = depth.into();
+        wanted.cap.max_send_sge = 1;
+        wanted.cap.max_recv_sge = 1;
+        // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
+        let raw = unsafe { (context.library().create_qp)(region.domain().raw(), &raw mut wanted) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
+        let owned = Owned { raw, queue: queue.clone(), region: region.clone() };
+        Ok(Self { owned, sequence: fastrand::u32(..) & SEQUENCE })
+    }
+
+    /// What the peer has to know, given the port's identifiers.
+    pub fn endpoint(&self, gid: Ipv6Addr, lid: u16) -> Endpoint {
+        Endpoint { number: self.owned.number(), sequence: self.sequence, gid, lid }
+    }
+
+    /// Connects it to a peer, who has to do the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], most of all where the kernel finds no way to the peer's GID.
+    pub fn connect(self, path: Path, peer: Endpoint) -> Result<Pair, Error> {
+        self.owned.init(path.port)?;
+        self.owned.ready_to_receive(path, peer)?;
+        self.owned.ready_to_send(self.sequence)?;
+        Ok(Pair(self.owned))
+    }
+}
+
+impl Pair {
+    /// Takes note that the peer may send one more immediate. The completion bears this number.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the receive queue is full.
+    pub fn receive(&self, id: u64) -> Result<(), Error> {
+        let mut request =
+            ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the pair is there; the request, which has no parts, is only read during the call.
+        let errno = unsafe { ibv_post_recv(self.0.raw.as_ptr(), &raw mut request, &raw mut bad) };
+        self.0.check(Call::Receive, errno)
+    }
+
+    /// Writes a part of the region to the peer's memory, and tells it this immediate. The completion bears the number; the part must not change
+    /// until then, or the peer gets a mixture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the send queue is full, or the part is not within the region.
+    pub fn write(&self, id: u64, part: &Range<usize>, remote: Remote, immediate: u32) -> Result<(), Error> {
+        let mut part = self.0.region.part(part)?;
+        // SAFETY: a structure of numbers and pointers, for which zero means none.
+        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+        request.wr_id = id;
+        request.sg_list = &raw mut part;
+        request.num_sge = 1;
+        request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+        request.wr.rdma = rdma_sys::rdma_t { remote_addr: remote.address, rkey: remote.key };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the pair is there; the request and its part are only read during the call, and the memory that it names is in
+        // the region, which stays as long as the pair.
+        let errno = unsafe { ibv_post_send(self.0.raw.as_ptr(), &raw mut request, &raw mut bad) };
+        self.0.check(Call::Send, errno)
+    }
+}
+
+impl Owned {
+    fn number(&self) -> u32 {
+        // SAFETY: the pair is there; its number does not change.
+        unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    fn init(&self, port: u8) -> Result<(), Error> {
+        use ibv_qp_attr_mask as mask;
+        let mut wanted = state(ibv_qp_state::IBV_QPS_INIT);
+        wanted.port_num = port;
+        wanted.qp_access_flags = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        self.modify(
+            Call::Init,
+            wanted,
+            &[mask::IBV_QP_PKEY_INDEX, mask::IBV_QP_PORT, mask::IBV_QP_ACCESS_FLAGS],
+        )
+    }
+
+    fn ready_to_receive(&self, path: Path, peer: Endpoint) -> Result<(), Error> {
+        use ibv_qp_attr_mask as mask;
+        let mut wanted = state(ibv_qp_state::IBV_QPS_RTR);
+        wanted.path_mtu = mtu(path.mtu);
+        wanted.dest_qp_num = peer.number;
+        wanted.rq_psn = peer.sequence & SEQUENCE;
+        wanted.min_rnr_timer = NOT_READY;
+        // Nobody reads from us.
+        wanted.max_dest_rd_atomic = 0;
+        wanted.ah_attr.port_num = path.port;
+        wanted.ah_attr.dlid = peer.lid;
+        if path.is_global {
+            wanted.ah_attr.is_global = 1;
+            wanted.ah_attr.grh.dgid = ibv_gid { raw: peer.gid.octets() };
+            wanted.ah_attr.grh.sgid_index = path.row;
+            wanted.ah_attr.grh.hop_limit = HOPS;
+        }
+        let also = [
+            mask::IBV_QP_AV,
+            mask::IBV_QP_PATH_MTU,
+            mask::IBV_QP_DEST_QPN,
+            mask::IBV_QP_RQ_PSN,
+            mask::IBV_QP_MAX_DEST_RD_ATOMIC,
+            mask::IBV_QP_MIN_RNR_TIMER,
+        ];
+        self.modify(Call::ReadyToReceive, wanted, &also)
+    }
+
+    fn ready_to_send(&self, sequence: u32) -> Result<(), Error> {
+        use ibv_qp_attr_mask as mask;
+        let mut wanted = state(ibv_qp_state::IBV_QPS_RTS);
+        wanted.sq_psn = sequence;
+        wanted.timeout = TIMEOUT;
+        wanted.retry_cnt = RETRIES;
+        wanted.rnr_retry = RETRIES_IF_NOT_READY;
+        wanted.max_rd_atomic = 0;
+        let also = [
+            mask::IBV_QP_TIMEOUT,
+            mask::IBV_QP_RETRY_CNT,
+            mask::IBV_QP_RNR_RETRY,
+            mask::IBV_QP_SQ_PSN,
+            mask::IBV_QP_MAX_QP_RD_ATOMIC,
+        ];
+        self.modify(Call::ReadyToSend, wanted, &also)
+    }
+
+    fn modify(&self, call: Call, mut wanted: ibv_qp_attr, also: &[ibv_qp_attr_mask]) -> Result<(), Error> {
+        let mask = also.iter().fold(ibv_qp_attr_mask::IBV_QP_STATE.0, |mask, bit| mask | bit.0);
+        let modify = self.region.domain().context().library().modify_qp;
+        // SAFETY: the pair is there; the attributes that the mask names are set.
+        let errno = unsafe { modify(self.raw.as_ptr(), &raw mut wanted, bits(mask)) };
+        self.check(call, errno)
+    }
+
+    fn check(&self, call: Call, errno: i32) -> Result<(), Error> {
+        match errno {
+            0 => Ok(()),
+            errno => Err(Error::returned(call, self.region.domain().context().name(), errno)),
+        }
+    }
+}
+
+fn state(state: ibv_qp_state::Type) -> ibv_qp_attr {
+    // SAFETY: a structure of numbers.
+    let mut attributes: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attributes.qp_state = state;
+    attributes
+}
+
+/// The largest path MTU of not more than so many bytes.
+fn mtu(bytes: u32) -> ibv_mtu::Type {
+    match bytes {
+        4096.. => ibv_mtu::IBV_MTU_4096,
+        2048.. => ibv_mtu::IBV_MTU_2048,
+        1024.. => ibv_mtu::IBV_MTU_1024,
+        512.. => ibv_mtu::IBV_MTU_512,
+        _ => ibv_mtu::IBV_MTU_256,
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it. From here on the device does not touch the region any more.
+        let _ = unsafe { (self.queue.context().library().destroy_qp)(self.raw.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "queue pair {} of {}", self.number(), self.queue.context().name())
+    }
+}

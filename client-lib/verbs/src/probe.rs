@@ -1,0 +1,134 @@
+//! Whether an address can really be used: a write from memory to memory, from the device to itself and by the GID that connections leave from.
+
+use std::net::Ipv6Addr;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::error::{Error, LoadError};
+use crate::library::Library;
+use crate::memory::Domain;
+use crate::pair::{Fresh, Path};
+use crate::queue::{Queue, Status};
+
+/// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long nothing is done between two looks at the queue.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// What is written: several packets of every path MTU.
+const SIZE: usize = 10_000;
+
+const RECEIVED: u64 = 1;
+const WRITTEN: u64 = 2;
+const IMMEDIATE: u32 = 0x6d6e_6574;
+
+/// The port that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Probed {
+    /// The largest packet that it carries, in bytes of payload.
+    pub mtu: u32,
+}
+
+/// What is in the way.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// There is no libibverbs.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// A call fails.
+    #[error(transparent)]
+    Call(#[from] Error),
+    /// libibverbs does not show the device.
+    #[error(
+        "libibverbs does not show {0}: install the provider of this device (ibverbs-providers), and see that its /dev/infiniband/uverbs* is in this container"
+    )]
+    NoDevice(String),
+    /// The port is not active.
+    #[error("{device} port {port} is not active: bring its link up")]
+    Inactive {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+    },
+    /// The write failed.
+    #[error("{device} cannot write to itself by GID {row}: {status}")]
+    Failed {
+        /// The device.
+        device: String,
+        /// The row of the GID.
+        row: u8,
+        /// How it failed.
+        status: Status,
+    },
+    /// Nothing was heard of the write.
+    #[error(
+        "{device} does not say what became of a write to itself by GID {row} in {PATIENCE:?}: soft-RoCE in a network namespace of its own behaves so"
+    )]
+    Silent {
+        /// The device.
+        device: String,
+        /// The row of the GID.
+        row: u8,
+    },
+    /// Other bytes arrived than were sent.
+    #[error("{device} wrote other bytes than it was given")]
+    Different {
+        /// The device.
+        device: String,
+    },
+}
+
+/// Writes from a device to itself by one of its GIDs, and compares. It waits, for some seconds at most: not for an async task.
+///
+/// # Errors
+///
+/// [`ProbeError`], which says what is in the way.
+pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, ProbeError> {
+    let devices = Library::load()?.devices()?;
+    let found = devices.iter().find(|found| found.name() == device);
+    let context = found.ok_or_else(|| ProbeError::NoDevice(device.to_owned()))?.open()?;
+    let attributes = context.port(port)?;
+    let device = device.to_owned();
+    if !attributes.is_active {
+        return Err(ProbeError::Inactive { device, port });
+    }
+    let region = Domain::new(&context)?.register(const { NonZeroUsize::new(2 * SIZE).expect("not zero") })?;
+    let pattern: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+    // Its first half goes to its second.
+    region.write(0, &pattern)?;
+    let queue = Queue::new(&context, 2)?;
+    let fresh = Fresh::new(&region, &queue, 1)?;
+    let path = Path { port, row, mtu: attributes.mtu, is_global: true };
+    let itself = fresh.endpoint(gid, attributes.lid);
+    let pair = fresh.connect(path, itself)?;
+    pair.receive(RECEIVED)?;
+    pair.write(WRITTEN, &(0..SIZE), region.remote(SIZE)?, IMMEDIATE)?;
+    let (mut has_received, mut has_written) = (false, false);
+    let begun = Instant::now();
+    while !(has_received && has_written) {
+        let Some(completion) = queue.poll()? else {
+            if begun.elapsed() > PATIENCE {
+                return Err(ProbeError::Silent { device, row });
+            }
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        completion.status.map_err(|status| ProbeError::Failed { device: device.clone(), row, status })?;
+        match completion.id {
+            RECEIVED => has_received = completion.immediate == Some(IMMEDIATE),
+            _ => has_written = true,
+        }
+    }
+    let mut arrived = vec![0; SIZE];
+    region.read(SIZE, &mut arrived)?;
+    if arrived != pattern {
+        return Err(ProbeError::Different { device });
+    }
+    Ok(Probed { mtu: attributes.mtu })
+}

@@ -1,0 +1,155 @@
+//! Completion queues: what has become of what was posted.
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+
+use crate::context::Context;
+use crate::error::{Call, Error};
+
+/// A completion queue.
+#[derive(Clone, Debug)]
+pub struct Queue(Arc<Created>);
+
+struct Created {
+    context: Context,
+    raw: NonNull<ibv_cq>,
+}
+
+// SAFETY: verbs may be called from all threads.
+unsafe impl Send for Created {}
+// SAFETY: as above.
+unsafe impl Sync for Created {}
+
+/// What has become of one work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The number that was given to the request.
+    pub id: u64,
+    /// How it ended. Of a pair's failures only the first means anything: all later ones say that they were flushed.
+    pub status: Result<(), Status>,
+    /// What the other side sent along, if it did.
+    pub immediate: Option<u32>,
+}
+
+/// Why a work request failed (InfiniBand Architecture, 11.6.2).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Status {
+    code: ibv_wc_status::Type,
+    vendor: u32,
+    words: String,
+}
+
+impl Queue {
+    /// A completion queue for so many completions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device has none that large.
+    pub fn new(context: &Context, depth: u16) -> Result<Self, Error> {
+        let (none, no_channel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the context is open; no completion channel, and the first vector, which all devices have.
+        let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), none, no_channel, 0) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Queue, context.name()))?;
+        Ok(Self(Arc::new(Created { context: context.clone(), raw })))
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device is gone.
+    pub fn poll(&self) -> Result<Option<Completion>, Error> {
+        // SAFETY: a structure of numbers.
+        let mut found: ibv_wc = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is there, and there is room for the one completion that is asked for.
+        match unsafe { ibv_poll_cq(self.raw(), 1, &raw mut found) } {
+            0 => Ok(None),
+            1 => Ok(Some(self.read(&found))),
+            errno => Err(Error::returned(Call::Poll, self.context().name(), errno)),
+        }
+    }
+
+    fn read(&self, found: &ibv_wc) -> Completion {
+        let status = match found.status {
+            ibv_wc_status::IBV_WC_SUCCESS => Ok(()),
+            code => {
+                Err(Status { code, vendor: found.vendor_err, words: self.context().library().words(code) })
+            }
+        };
+        // Of a failure nothing else is defined; and soft-RoCE sets the flag for the sender of an immediate, too.
+        let is_received = status.is_ok() && found.opcode & ibv_wc_opcode::IBV_WC_RECV != 0;
+        let has_immediate = is_received && found.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both of the union's fields are numbers.
+        let immediate = u32::from_be(unsafe { found.imm_data_invalidated_rkey_union.imm_data });
+        Completion { id: found.wr_id, status, immediate: has_immediate.then_some(immediate) }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_cq {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl Status {
+    /// The number of `enum ibv_wc_status`.
+    pub fn code(&self) -> u32 {
+        self.code
+    }
+
+    /// What is probably wrong.
+    fn hint(&self) -> Option<&'static str> {
+        Some(match self.code {
+            ibv_wc_status::IBV_WC_LOC_PROT_ERR => {
+                "the device may not reach this memory; with a GPU's, look at PCIe ACS and the way between the two"
+            }
+            ibv_wc_status::IBV_WC_REM_ACCESS_ERR => {
+                "the peer does not allow writing there: its memory is gone, its key is an old one, or its device may not reach it"
+            }
+            ibv_wc_status::IBV_WC_RETRY_EXC_ERR => {
+                "the peer's device does not answer: it is gone, or packets are lost (wrong GID row or RoCE version, MTU, flow control)"
+            }
+            ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => "the peer has no receive request posted",
+            ibv_wc_status::IBV_WC_REM_INV_REQ_ERR | ibv_wc_status::IBV_WC_REM_OP_ERR => {
+                "the peer's queue pair refused it"
+            }
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR => "an earlier request of the same queue pair has failed",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (status {}, vendor error {:#x})", self.words, self.code, self.vendor)?;
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold the queue that they use, so nothing refers to it.
+        let _ = unsafe { (self.context.library().destroy_cq)(self.raw.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.context.fmt(f)
+    }
+}
