@@ -32,7 +32,8 @@
 //!
 //! # Features
 //!
-//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client.
+//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: the crate of RDMA verbs as `verbs`, which is
+//! loaded at run time; frames do not go over it yet.
 
 #![forbid(unsafe_code)]
 
@@ -72,6 +73,9 @@ pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, R
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};
+
+#[cfg(feature = "rdma")]
+pub use multinet_verbs as verbs;
 
 /// The page for users, whose code has to compile.
 #[cfg(doctest)]

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use futures::StreamExt as _;
 use multinet_client::nic::{self, RouteError};
-use multinet_client::{Endpoint, ResolveError, Resolver, gid};
+use multinet_client::{Endpoint, ResolveError, Resolver, gid, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Gid, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::facts::{Dns, Facts, Gid, Machine, Nic, NoRoute, Peer, Route, Row, Says, Server, Service};
 use super::{DoctorArgs, probe};
 use crate::common::nobody;
 
@@ -23,8 +23,9 @@ const AT_ONCE: usize = 32;
 const IPC_LOCK: u32 = 14;
 
 /// All facts. Takes as long as the slowest of the servers and peers.
-pub(super) async fn facts(args: &DoctorArgs) -> Facts {
-    let machine = machine();
+pub(super) async fn facts(args: &DoctorArgs) -> anyhow::Result<Facts> {
+    // An RDMA device may take its time.
+    let machine = tokio::task::spawn_blocking(machine).await?;
     let allows_default_network = args.network.allow_default_network;
     let resolver = match args.dns.resolver() {
         Ok(resolver) => resolver,
@@ -36,7 +37,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
                 }
                 _ => None,
             };
-            return Facts { dns: Err(error), service, machine, allows_default_network };
+            return Ok(Facts { dns: Err(error), service, machine, allows_default_network });
         }
     };
     let dns = dns(args, &resolver).await;
@@ -44,7 +45,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
         Some(name) => Some(service(args, &resolver, name, &machine).await),
         None => None,
     };
-    Facts { dns: Ok(dns), service, machine, allows_default_network }
+    Ok(Facts { dns: Ok(dns), service, machine, allows_default_network })
 }
 
 async fn dns(args: &DoctorArgs, resolver: &Resolver) -> Dns {
@@ -213,9 +214,19 @@ fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr) -> Gid {
     Gid {
         interface: interface.to_owned(),
         address,
-        row: chosen.map(|place| place.to_string()),
+        row: chosen.map(|place| Row { place: place.to_string(), writes: writes(&place) }),
         rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
     }
+}
+
+/// Has the device write to itself.
+fn writes(place: &gid::Place) -> Result<u32, String> {
+    // Verbs have a byte for either.
+    let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
+        return Err(format!("verbs cannot name {place}"));
+    };
+    let probed = verbs::probe(&place.device, port, row, place.gid).map_err(|error| error.to_string())?;
+    Ok(probed.mtu)
 }
 
 fn nics() -> std::io::Result<Vec<Nic>> {

@@ -134,9 +134,17 @@ pub(super) struct Gid {
     pub(super) interface: String,
     pub(super) address: IpAddr,
     /// The row of a device's GID table that stands for it.
-    pub(super) row: Option<String>,
+    pub(super) row: Option<Row>,
     /// Rows of this address that cannot be used, each with the reason.
     pub(super) rejected: Vec<String>,
+}
+
+/// A row of a device's GID table, and what came of trying it.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) place: String,
+    /// The path MTU, in bytes of payload, of a device that could write to itself by this GID; or why it could not.
+    pub(super) writes: Result<u32, String>,
 }
 
 /// An interface.

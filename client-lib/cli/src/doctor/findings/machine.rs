@@ -1,6 +1,6 @@
 //! What is found on this machine itself.
 
-use super::super::facts::{Gid, Machine, Nic};
+use super::super::facts::{Gid, Machine, Nic, Row};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
@@ -81,8 +81,18 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
 
 fn say(gid: &Gid) -> Finding {
     let Gid { interface, address, row, rejected } = gid;
-    if let Some(row) = row {
-        return Finding::new(Good, "rdma", format!("{interface} {address}: {row}"));
+    match row {
+        Some(Row { place, writes: Ok(mtu) }) => {
+            let found = format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}");
+            return Finding::new(Good, "rdma", found);
+        }
+        Some(Row { place, writes: Err(reason) }) => {
+            let found =
+                format!("{interface} {address}: {place} cannot be used, frames go over TCP: {reason}");
+            return Finding::new(Warning, "rdma", found)
+                .fix("`ibv_devinfo -v` here and the kernel's log on the node say more");
+        }
+        None => {}
     }
     match &rejected[..] {
         [] => Finding::new(

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
-use super::super::facts::{Dns, Facts, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::super::facts::{
+    Dns, Facts, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
+};
 use super::super::report::{Level, json, text, worst};
 use super::findings;
 
@@ -56,7 +58,10 @@ fn good() -> Facts {
             gids: vec![Gid {
                 interface: "net1".to_owned(),
                 address: [192, 168, 111, 4].into(),
-                row: Some("mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned()),
+                row: Some(Row {
+                    place: "mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned(),
+                    writes: Ok(4096),
+                }),
                 rejected: vec![
                     "mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2".to_owned(),
                 ],
@@ -155,7 +160,7 @@ ok       network   second NIC net1: 192.168.111.4, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms from 192.168.111.4 on net1, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
 ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
-ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)
+ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096
 ok       memory    may lock any amount of memory (memlock is unlimited)
 no problems, no warnings
 "
@@ -248,6 +253,15 @@ fn one_thing_is_wrong() {
             }),
             "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP",
             "attach the pod to a network on the RDMA device",
+        ),
+        (
+            with_machine(|machine| {
+                let row = machine.gids[0].row.as_mut().unwrap();
+                row.writes = Err("mlx5_2: cannot register memory: Cannot allocate memory".to_owned());
+            }),
+            "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: \
+             mlx5_2: cannot register memory: Cannot allocate memory",
+            "`ibv_devinfo -v` here and the kernel's log",
         ),
         (
             with_machine(|machine| machine.gids[0].row = None),
