@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 tests/tools/packages.sh || exit 1
 tests/tools/build.sh >/dev/null || exit 1
+tests/tools/guest.sh >/dev/null || exit 1
 
 # What the images of the tests on a node hold.
 cargo build --profile image -p multinet-dns -p multinet-controller || exit 1

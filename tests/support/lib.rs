@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod controller;
 pub mod coredns;
 pub mod dns;
+pub mod guest;
 pub mod http;
 pub mod images;
 pub mod kubectl;

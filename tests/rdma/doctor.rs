@@ -1,0 +1,82 @@
+//! `multinet doctor` on a machine with an RDMA device: what is well, and what is not, each by its reason.
+
+use anyhow::{Result, ensure};
+use multinet_tests::guest::Guest;
+use multinet_tests::process::workspace_binary;
+
+use super::{BOUND, LINK};
+
+/// What is done to the machine, how doctor is started, and what it says of RDMA then. All in one guest, one after the other.
+const CASES: &[(&str, &str, &[&str])] = &[
+    (
+        "true",
+        "",
+        &[
+            "ok       rdma      devices rxe0; /dev/infiniband has ",
+            "ok       rdma      rdma0 10.9.0.1: rxe0 port 1 GID ",
+            "(::ffff:10.9.0.1), writes to itself, path MTU 4096",
+            "(fd09::2), writes to itself, path MTU 4096",
+        ],
+    ),
+    (
+        // A row that moves.
+        "ip address del 10.9.0.1/24 dev rdma0; ip address add 10.9.0.7/24 dev rdma0; ip address add 10.9.0.1/24 dev rdma0; sleep 1",
+        "",
+        &["(::ffff:10.9.0.1), writes to itself", "(::ffff:10.9.0.7), writes to itself"],
+    ),
+    ("ip link set rdma0 mtu 1500; sleep 1", "", &["(::ffff:10.9.0.1), writes to itself, path MTU 1024"]),
+    (
+        "true",
+        "setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192",
+        &[
+            "warning  rdma      rdma0 10.9.0.1: rxe0 port 1 GID ",
+            "cannot be used, frames go over TCP: rxe0: cannot register memory: Cannot allocate memory",
+            "too little memory may be locked: raise memlock",
+            "may lock 8 KiB only",
+        ],
+    ),
+    (
+        // Its interface is another's.
+        "ip link add rdma1 type dummy; ip link set rdma1 up; ip address add 10.9.5.1/24 dev rdma1",
+        "",
+        &["warning  rdma      rdma1 10.9.5.1: no RDMA device has a GID of this address, frames go over TCP"],
+    ),
+    ("ip link set rdma0 down; sleep 1", "", &["port 1 GID", "is on a port that is DOWN"]),
+    (
+        "ip link set rdma0 up; sleep 1; mv /usr/lib/*/libibverbs /usr/lib/providers",
+        "",
+        &["libibverbs does not show rxe0: install the provider of this device"],
+    ),
+    (
+        "rm /usr/lib/*/libibverbs.so.1",
+        "",
+        &["libibverbs.so.1 cannot be loaded (", "install libibverbs1 and ibverbs-providers"],
+    ),
+    (
+        "rm -r /dev/infiniband",
+        "",
+        &["warning  rdma      rxe0: on this node, but /dev/infiniband has no uverbs device"],
+    ),
+];
+
+#[tokio::test]
+async fn what_is_wrong_has_its_reason() -> Result<()> {
+    let doctor = workspace_binary("multinet", "MULTINET_BIN")?;
+    let mut script = LINK.to_owned();
+    for (number, (change, prefix, _)) in CASES.iter().enumerate() {
+        script.push_str(&format!(
+            "{change}\necho case {number}\n{prefix} {} doctor || true\n",
+            doctor.display()
+        ));
+    }
+    let said = Guest::run(&script, BOUND).await?;
+    ensure!(said.status == 0, "{said:?}");
+    let parts: Vec<&str> = said.output.split("case ").skip(1).collect();
+    ensure!(parts.len() == CASES.len(), "{said:?}");
+    for ((change, prefix, expected), found) in CASES.iter().zip(parts) {
+        for text in *expected {
+            ensure!(found.contains(text), "{change}; {prefix} doctor: no {text:?} in\n{found}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! RDMA with the kernel's verbs, over soft-RoCE in a guest.
+
+mod doctor;
+mod guest;
+mod link;
+mod linking;
+mod verbs;
+
+use std::time::Duration;
+
+use multinet_tests::guest::LINK;
+
+/// How long a guest may take with its script. On a machine that does nothing else it takes about ten seconds.
+const BOUND: Duration = Duration::from_secs(240);

@@ -1,0 +1,199 @@
+//! Verbs on a real device: what arrives, and what is said when something is wrong.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use multinet_client::gid::{self, Local, Place};
+use multinet_client::verbs::{
+    Call, Completion, Context, Domain, Endpoint, Fresh, Library, Pair, Path, Queue, Region, Remote,
+};
+use multinet_tests::in_guest;
+
+const HALF: usize = 1 << 20;
+const HERE: &str = "10.9.0.1";
+const THERE: &str = "10.9.0.2";
+
+/// One end: what its pair writes from and to.
+struct End {
+    context: Context,
+    place: Place,
+    region: Region,
+    queue: Queue,
+    lid: u16,
+    mtu: u32,
+}
+
+impl End {
+    fn at(address: &str) -> Result<Self> {
+        let place = place(address)?;
+        let devices = Library::load()?.devices()?;
+        let device = devices.iter().find(|device| device.name() == place.device).context("no such device")?;
+        let context = device.open()?;
+        let port = context.port(u8::try_from(place.port)?)?;
+        let region = Domain::new(&context)?.register(NonZeroUsize::new(2 * HALF).context("zero")?)?;
+        let queue = Queue::new(&context, 64)?;
+        Ok(Self { context, place, region, queue, lid: port.lid, mtu: port.mtu })
+    }
+
+    fn fresh(&self) -> Result<(Fresh, Endpoint)> {
+        let fresh = Fresh::new(&self.region, &self.queue, 16)?;
+        let endpoint = fresh.endpoint(self.place.gid, self.lid);
+        Ok((fresh, endpoint))
+    }
+
+    fn path(&self) -> Result<Path> {
+        let (port, row) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
+        Ok(Path { port, row, mtu: self.mtu, is_global: true })
+    }
+
+    /// The next completion.
+    fn completes(&self) -> Result<Completion> {
+        let begun = Instant::now();
+        loop {
+            if let Some(completion) = self.queue.poll()? {
+                return Ok(completion);
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has completed");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// The next completion is a failure, of which this is said.
+    fn fails(&self) -> Result<String> {
+        match self.completes()?.status {
+            Ok(()) => bail!("it has succeeded"),
+            Err(status) => Ok(status.to_string()),
+        }
+    }
+}
+
+/// The row of an address, as connections find it.
+fn place(address: &str) -> Result<Place> {
+    let address: IpAddr = address.parse()?;
+    let choice = gid::choose(&gid::local_ports()?, Local { address, interface: "rdma0", port_gid: None });
+    choice.chosen.with_context(|| format!("no row for {address}: {:?}", choice.rejected))
+}
+
+fn connected(one: &End, other: &End) -> Result<(Pair, Pair)> {
+    let ((first, its), (second, others)) = (one.fresh()?, other.fresh()?);
+    Ok((first.connect(one.path()?, others)?, second.connect(other.path()?, its)?))
+}
+
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(|| random.u8(..)).take(HALF).collect()
+}
+
+/// All in one guest.
+#[tokio::test]
+async fn verbs_keep_their_word() -> Result<()> {
+    in_guest!();
+    what_is_written_arrives().context("writing")?;
+    failures_have_their_reason().context("failing")?;
+    what_is_in_use_stays().context("letting go")
+}
+
+fn what_is_written_arrives() -> Result<()> {
+    for (one, other) in [(HERE, THERE), ("fd09::1", "fd09::2"), (HERE, HERE)] {
+        let (here, there) = (End::at(one)?, End::at(other)?);
+        let (ours, theirs) = connected(&here, &there)?;
+        let sent = [bytes(1), bytes(2)];
+        here.region.write(0, &sent[0])?;
+        here.region.write(HALF, &sent[1])?;
+        theirs.receive(7)?;
+        theirs.receive(8)?;
+        // Crosswise, so that an offset that is not heeded shows.
+        ours.write(1, &(0..HALF), there.region.remote(HALF)?, 0xdead_beef)?;
+        ours.write(2, &(HALF..2 * HALF), there.region.remote(0)?, 1)?;
+        for (id, immediate) in [(7, 0xdead_beef), (8, 1)] {
+            let completion = there.completes()?;
+            ensure!(
+                completion == Completion { id, status: Ok(()), immediate: Some(immediate) },
+                "{completion:?}"
+            );
+        }
+        for id in [1, 2] {
+            let completion = here.completes()?;
+            ensure!(completion == Completion { id, status: Ok(()), immediate: None }, "{completion:?}");
+        }
+        let mut arrived = [vec![0; HALF], vec![0; HALF]];
+        there.region.read(HALF, &mut arrived[0])?;
+        there.region.read(0, &mut arrived[1])?;
+        ensure!(arrived == sent, "other bytes have arrived from {one} at {other}");
+    }
+    Ok(())
+}
+
+fn failures_have_their_reason() -> Result<()> {
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+
+    let (ours, theirs) = connected(&here, &there)?;
+    theirs.receive(1)?;
+    let Remote { address, key } = there.region.remote(0)?;
+    ours.write(1, &(0..100), Remote { address, key: key ^ 0xff00 }, 0)?;
+    ours.write(2, &(0..100), Remote { address, key }, 0)?;
+    let said = here.fails().context("a wrong key")?;
+    ensure!(said.contains("remote access error") && said.contains("its key is an old one"), "{said}");
+    let said = here.fails().context("after a failure")?;
+    ensure!(said.contains("an earlier request of the same queue pair has failed"), "{said}");
+
+    // Nobody is there any more.
+    let (ours, theirs) = connected(&here, &there)?;
+    drop(theirs);
+    ours.write(3, &(0..100), Remote { address, key }, 0)?;
+    let said = here.fails().context("a peer that is gone")?;
+    ensure!(said.contains("the peer's device does not answer"), "{said}");
+
+    // The peer is not ready: that is waited for.
+    let (ours, _theirs) = connected(&here, &there)?;
+    ours.write(4, &(0..100), Remote { address, key }, 0)?;
+    std::thread::sleep(Duration::from_millis(100));
+    ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
+
+    let (fresh, endpoint) = here.fresh()?;
+    let nowhere: Ipv6Addr = "2001:db8::1".parse()?;
+    let error = fresh
+        .connect(here.path()?, Endpoint { gid: nowhere, ..endpoint })
+        .err()
+        .context("it is connected")?;
+    ensure!(error.call() == Call::ReadyToReceive, "{error}");
+    ensure!(error.to_string().contains("the kernel finds no way to the peer's GID"), "{error}");
+
+    let (ours, _theirs) = connected(&here, &there)?;
+    let error =
+        ours.write(5, &(HALF..2 * HALF + 1), Remote { address, key }, 0).err().context("it is written")?;
+    ensure!(
+        error.to_string().starts_with("rxe0: cannot reach into registered memory: Invalid argument"),
+        "{error}"
+    );
+    let full =
+        (0..100).find_map(|_| ours.receive(6).err()).context("there is no end to the receive queue")?;
+    ensure!(full.call() == Call::Receive, "{full}");
+
+    let error = here.context.port(9).err().context("there is a ninth port")?;
+    ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");
+    Ok(())
+}
+
+/// Each thing keeps alive what it needs, in whatever order the program lets go of them.
+fn what_is_in_use_stays() -> Result<()> {
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let (ours, theirs) = connected(&here, &there)?;
+    theirs.receive(1)?;
+    let remote = there.region.remote(0)?;
+    here.region.write(0, b"kept")?;
+    let End { queue, .. } = here;
+    let End { region, queue: their_queue, .. } = there;
+    drop(queue);
+    ours.write(1, &(0..4), remote, 0)?;
+    let begun = Instant::now();
+    while their_queue.poll()?.is_none() {
+        ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has arrived");
+    }
+    let mut arrived = [0; 4];
+    region.read(0, &mut arrived)?;
+    ensure!(arrived == *b"kept", "{arrived:?}");
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! A guest of QEMU with soft-RoCE, for what takes an RDMA device: the machine that tests run on need not have one, nor let
+//! them load kernel modules. It needs no root and no network.
+//!
+//! The guest has the files of this machine, so everything that is installed or built here just runs there, at the same path,
+//! the test binary included. What it writes is gone with it. It computes in software (KVM inside a virtual machine cannot
+//! be relied on), so it is slow: no test should say how fast something is in there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::process::{Process, remove_at_exit};
+use crate::tools::repository;
+
+/// `tests/tools/packages.sh` sees to it that it is installed.
+const QEMU: &str = "qemu-system-x86_64";
+
+/// How long a test may take in its guest.
+const BOUND: Duration = Duration::from_secs(600);
+
+/// Says to a test that it is in its guest.
+const VARIABLE: &str = "MULTINET_TEST_GUEST";
+
+/// How much memory a guest has. Half of it is for the files that it writes.
+const MEMORY: &str = "1500M";
+
+/// To the kernel: whatever goes wrong in it ends the guest at once, rather than leaving the test to wait for its bound.
+const KERNEL: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off";
+
+/// The beginning of a script that needs an RDMA device: makes `rxe0`, on a network device of its own, with 10.9.0.1, 10.9.0.2,
+/// fd09::1 and fd09::2. Processes that use different ones of these are peers as if they were on different machines.
+///
+/// `gid_row ADDRESS` says which row of the device's GID table an address is in: the rows' order is the kernel's. An IPv6 address
+/// is to be written in full, as the kernel does.
+pub const LINK: &str = r#"
+    gids=/sys/class/infiniband/rxe0/ports/1/gids
+    gid_row() {
+      gid=$1
+      case $gid in
+        *.*) gid=$(printf 0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x $(echo "$gid" | tr . ' ')) ;;
+      esac
+      row=$(cd $gids && grep -slx "$gid" -- *) && echo "$row"
+    }
+    has_link() {
+      grep -qs ACTIVE $gids/../state || return
+      for address in 10.9.0.1 10.9.0.2 fd09:0000:0000:0000:0000:0000:0000:0001 fd09:0000:0000:0000:0000:0000:0000:0002; do
+        gid_row $address >/dev/null || return
+      done
+    }
+
+    ip link add rdma0 type dummy
+    # Room for the largest MTU of RDMA, 4096, and the headers of RoCE.
+    ip link set rdma0 mtu 4200
+    ip address add 10.9.0.1/24 dev rdma0
+    ip address add 10.9.0.2/24 dev rdma0
+    ip address add fd09::1/64 dev rdma0 nodad
+    ip address add fd09::2/64 dev rdma0 nodad
+    ip link set rdma0 up
+    rdma link add rxe0 type rxe netdev rdma0
+    attempts=0
+    until has_link; do
+      attempts=$((attempts + 1))
+      [ $attempts -lt 100 ] || { echo "rxe0 does not come up: $(rdma link show)" >&2; exit 1; }
+      sleep 0.1
+    done
+"#;
+
+/// Has the rest of the test run in a guest with the [link](LINK): put it first in the body. The test has to return a `Result`.
+#[macro_export]
+macro_rules! in_guest {
+    () => {
+        if !$crate::guest::is_inside() {
+            return $crate::guest::run_again($crate::sandbox::test_name(&|| ())).await;
+        }
+    };
+}
+
+/// Whether this process is in a guest that [`in_guest!`](crate::in_guest) has booted.
+pub fn is_inside() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
+/// Runs the test of that name in a guest, and fails if it fails.
+pub async fn run_again(test: &str) -> Result<()> {
+    let binary = std::env::current_exe()?;
+    let binary = binary.to_str().context("the path of the test binary is not UTF-8")?.replace('\'', r"'\''");
+    let script = format!("{LINK}\n{VARIABLE}=1 '{binary}' --exact {test} --nocapture");
+    let Said { status, output } = Guest::run(&script, BOUND).await?;
+    eprintln!("{output}");
+    ensure!(status == 0, "{test} failed in its guest: exit status {status}");
+    ensure!(output.contains("test result: ok. 1 passed"), "there is no test {test} in the guest");
+    Ok(())
+}
+
+/// What came of a script.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit status, as a shell has it in `$?`.
+    pub status: i32,
+    /// What it wrote to standard output and to standard error, as they came.
+    pub output: String,
+}
+
+/// A machine that lives as long as a script.
+#[derive(Debug)]
+pub struct Guest;
+
+impl Guest {
+    /// Boots a guest that runs `script` as root by `/bin/sh -e`, then ends. If that takes longer than `bound`, or the script
+    /// does not come to its end, it is an error that shows the end of the guest's console.
+    ///
+    /// Within a test binary there is one guest at a time, and the waiting for it is not part of `bound`.
+    pub async fn run(script: &str, bound: Duration) -> Result<Said> {
+        static ONE: Mutex<()> = Mutex::const_new(());
+        let _one = ONE.lock().await;
+
+        let folder = TempDir::with_prefix("multinet-guest-")?;
+        remove_at_exit(folder.path())?;
+        // The guest's only door to the outside.
+        let shared = folder.path().join("shared");
+        fs::create_dir(&shared)?;
+        fs::write(shared.join("script"), script)?;
+
+        let qemu = Process::spawn(&mut boot(&shared)?, &folder.path().join("console"));
+        let mut qemu = qemu.context("no guest: tests/tools/packages.sh installs QEMU")?;
+        let ended = qemu.exited(bound).await;
+        if ended.is_err() {
+            qemu.kill()?;
+        }
+        let output = fs::read(shared.join("output")).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output).into_owned();
+        let status = ended.and_then(|_| {
+            let status =
+                fs::read_to_string(shared.join("status")).context("it ended before its script did")?;
+            status.trim().parse().with_context(|| format!("{status:?} is no exit status"))
+        });
+        match status {
+            Ok(status) => Ok(Said { status, output }),
+            Err(error) => bail!(
+                "the guest: {error:#}\n--- end of its console:\n{}\n--- its script said:\n{output}",
+                qemu.tail()
+            ),
+        }
+    }
+}
+
+/// QEMU, with the console of its guest on standard output.
+fn boot(shared: &Path) -> Result<Command> {
+    let built = built()?;
+    let mut qemu = Command::new(QEMU);
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY])
+        .args(["-nodefaults", "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot"])
+        .arg("-kernel")
+        .arg(built.join("kernel"))
+        .arg("-initrd")
+        .arg(built.join("initramfs"))
+        .args(["-append", KERNEL]);
+    for (tag, folder, more) in [("machine", Path::new("/"), ",readonly=on"), ("guest", shared, "")] {
+        let folder = folder.to_str().context("the path of a temporary folder is not UTF-8")?;
+        // QEMU splits at commas, save for those that are doubled.
+        let folder = folder.replace(',', ",,");
+        let options = "security_model=none,multidevs=remap";
+        qemu.args(["-fsdev", &format!("local,id={tag},path={folder},{options}{more}")])
+            .args(["-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
+    }
+    Ok(qemu)
+}
+
+/// The folder with what the guest boots from. The first call builds it, if it is not there, in half a minute.
+fn built() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    folder.as_deref().map_err(|error| anyhow!("{error}"))
+}
+
+fn build() -> Result<PathBuf> {
+    let script = repository().join("tests/tools/guest.sh");
+    let output = Command::new(&script).output();
+    let output = output.with_context(|| format!("cannot run {}", script.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{} failed:\n{}", script.display(), said.trim());
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}

@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# Builds what the guest of the RDMA tests boots from (tests/support/guest.rs): the distribution's own kernel, and an initramfs
+# with the modules for soft-RoCE. Everything else the guest has from the machine that it runs on.
+# What is built already is kept. Standard output is one line: the folder that holds `kernel` and `initramfs`.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Where Debian keeps depmod, which is no place that an ordinary user's shell looks into.
+PATH=$PATH:/usr/sbin:/sbin
+
+# Packages that depend on a kernel, the best first. In Debian's 6.1 soft-RoCE knows fewer things than in 6.12, and there is no
+# udmabuf; the image for clouds has no soft-RoCE at all.
+kernels=(linux-image-6.12-amd64 linux-image-amd64 linux-image-generic)
+
+# In the order of loading; what each depends on comes by itself. The checksums of soft-RoCE are asked for by name as it
+# starts, and newer kernels have them without a module.
+modules=(virtio_pci 9p 9pnet_virtio overlay rdma_rxe ib_uverbs rdma_ucm veth macvlan dummy)
+optional=(crc32_generic crc32c_generic crc32_pclmul)
+
+# The guest's first process. The machine's root is there to read, and what the guest writes to it is gone with the guest.
+# /run is empty: it holds the sockets of the machine's daemons. The folder that comes with the guest has the script, and
+# gets what the script says, at once: it is not cached.
+init() {
+  cat <<'INIT'
+#!/bin/busybox sh
+set -e
+busybox mount -t proc proc /proc
+for module in /modules/*; do
+  busybox insmod "$module"
+done
+busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro machine /machine
+busybox mount -t tmpfs tmpfs /memory
+busybox mkdir /memory/upper /memory/work
+busybox mount -t overlay -o lowerdir=/machine,upperdir=/memory/upper,workdir=/memory/work overlay /root
+busybox mount -t proc proc /root/proc
+busybox mount -t sysfs sysfs /root/sys
+busybox mount -t devtmpfs devtmpfs /root/dev
+busybox mkdir -p /root/dev/shm /root/dev/pts
+busybox mount -t tmpfs tmpfs /root/dev/shm
+busybox mount -t devpts devpts /root/dev/pts
+busybox mount -t tmpfs -o mode=755 tmpfs /root/run
+busybox mkdir /root/run/guest /root/run/lock
+busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none guest /root/run/guest
+busybox ip link set lo up
+busybox umount /proc
+exec busybox switch_root /root /bin/sh -c '
+  export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+  cd /
+  guest=/run/guest
+  sh -e $guest/script </dev/null >>$guest/output 2>&1
+  echo $? >$guest/status
+  echo o >/proc/sysrq-trigger
+  while :; do sleep 1; done
+'
+INIT
+}
+
+say() {
+  echo "tests/tools/guest.sh: $*" >&2
+}
+
+fail() {
+  say "$*"
+  exit 1
+}
+
+# The packages with the newest kernel that apt knows: its image, and its modules where these have packages of their own.
+find_packages() {
+  local kernel found
+  for kernel in "${kernels[@]}"; do
+    found=$(parts "$kernel")
+    [[ -n $found ]] || continue
+    # The image may have modules of its own.
+    mapfile -t packages < <({ echo "$found"; parts "$found"; } | sort -u)
+    return
+  done
+  return 1
+}
+
+# The packages with a kernel or its modules on which those depend.
+parts() {
+  local names
+  mapfile -t names <<<"$1"
+  { apt-cache depends -i "${names[@]}" 2>/dev/null || true; } \
+    | sed -nE 's/^ *\|?Depends: (linux-(image|modules|modules-extra)-[0-9].*)$/\1/p' | sort -u
+}
+
+update() {
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo -n)
+  "${as_root[@]}" apt-get update >&2
+}
+
+[[ $(uname -m) == x86_64 ]] || fail "the guest is an x86-64 one, and this machine is not: run it on one that is"
+for command in apt-get apt-cache dpkg-deb depmod modprobe busybox cpio xz zstd; do
+  command -v "$command" >/dev/null || fail "$command is missing: run tests/tools/packages.sh (it needs Debian or Ubuntu)"
+done
+ldd "$(command -v busybox)" >/dev/null 2>&1 && fail "busybox needs libraries, which the guest has not yet: install busybox-static"
+find_packages || { update && find_packages; } || fail "apt knows none of ${kernels[*]}: run 'apt-get update' as root"
+
+# The folder is named after everything that decides what is in it.
+versions=$(apt-cache show --no-all-versions "${packages[@]}" | grep -E '^(Package|Version):')
+hash=$({ cat "$here/guest.sh"; echo "$versions"; } | sha256sum | cut -c 1-16)
+dir=$(realpath -m "${MULTINET_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/multinet/tools}/guest-$hash")
+
+if [[ ! -f $dir/initramfs ]]; then
+  mkdir -p "$dir"
+  # Two test runs may start at once: the second waits here, then finds everything built.
+  exec 9>"$dir/.lock"
+  flock -n 9 || { say "waiting for another build"; flock 9; }
+fi
+
+if [[ ! -f $dir/initramfs ]]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+
+  say "fetching ${packages[*]}"
+  mkdir "$work/packages" "$work/tree"
+  fetch() { (cd "$work/packages" && apt-get download "${packages[@]}" >"$work/log" 2>&1); }
+  # Lists that are old name versions that are gone.
+  fetch || { update && fetch; } || fail "cannot download ${packages[*]}: $(tail -n 1 "$work/log")"
+  for package in "$work"/packages/*.deb; do
+    dpkg-deb -x "$package" "$work/tree"
+  done
+  # In newer packages everything is below /usr, and /lib is a link that another package has.
+  [[ -e $work/tree/lib ]] || ln -s usr/lib "$work/tree/lib"
+
+  say "building the initramfs"
+  release=$(ls "$work/tree/lib/modules")
+  depmod -b "$work/tree" "$release"
+  root=$work/root
+  mkdir -p "$root"/{bin,modules,proc,dev,machine,memory,root}
+  init >"$root/init"
+  chmod 755 "$root/init"
+  cp "$(command -v busybox)" "$root/bin/busybox"
+
+  # Each with those before it that it needs, as lines of `insmod FILE`; /dev/null: not how this machine is set up.
+  plan() { modprobe -C /dev/null -d "$work/tree" -S "$release" --show-depends "$1" 2>"$work/log"; }
+  : >"$work/plan"
+  for module in "${optional[@]}"; do
+    plan "$module" >>"$work/plan" || true
+  done
+  for module in "${modules[@]}"; do
+    plan "$module" >>"$work/plan" || fail "${packages[*]} has no $module: $(tail -n 1 "$work/log")"
+  done
+  count=100
+  while read -r file; do
+    target=$root/modules/$((count++))-$(basename "${file%.ko*}").ko
+    case $file in
+      *.xz) xz -dc "$file" >"$target" ;;
+      *.zst) zstd -qdc "$file" >"$target" ;;
+      *) cp "$file" "$target" ;;
+    esac
+  done < <(awk '$1 == "insmod" && !seen[$2]++ { print $2 }' "$work/plan")
+
+  # Under their own names only once they are whole; the initramfs, which is looked for above, last.
+  cp "$work"/tree/boot/vmlinuz-* "$dir/.kernel"
+  (cd "$root" && find . | cpio -o -H newc --quiet -R 0:0) | gzip -1 >"$dir/.initramfs"
+  chmod 644 "$dir/.kernel" "$dir/.initramfs"
+  mv "$dir/.kernel" "$dir/kernel"
+  mv "$dir/.initramfs" "$dir/initramfs"
+fi
+
+echo "$dir"
