@@ -12,6 +12,9 @@ use multinet_client::verbs::{
 use multinet_tests::in_guest;
 
 const HALF: usize = 1 << 20;
+/// Of a queue pair. A completion queue has room for four.
+const DEPTH: u16 = 16;
+
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
 
@@ -33,12 +36,12 @@ impl End {
         let context = device.open()?;
         let port = context.port(u8::try_from(place.port)?)?;
         let region = Domain::new(&context)?.register(NonZeroUsize::new(2 * HALF).context("zero")?)?;
-        let queue = Queue::new(&context, 64)?;
+        let queue = Queue::new(&context, 8 * DEPTH)?;
         Ok(Self { context, place, region, queue, lid: port.lid, mtu: port.mtu })
     }
 
     fn fresh(&self) -> Result<(Fresh, Endpoint)> {
-        let fresh = Fresh::new(&self.region, &self.queue, 16)?;
+        let fresh = Fresh::new(&self.region, &self.queue, DEPTH)?;
         let endpoint = fresh.endpoint(self.place.gid, self.lid);
         Ok((fresh, endpoint))
     }
@@ -60,11 +63,11 @@ impl End {
         }
     }
 
-    /// The next completion is a failure, of which this is said.
+    /// The next completion is a failure, of which this is said, with its hint.
     fn fails(&self) -> Result<String> {
         match self.completes()?.status {
             Ok(()) => bail!("it has succeeded"),
-            Err(status) => Ok(status.to_string()),
+            Err(status) => Ok(format!("{status}; {}", status.hint().unwrap_or_default())),
         }
     }
 }
@@ -135,7 +138,7 @@ fn failures_have_their_reason() -> Result<()> {
     ours.write(1, &(0..100), Remote { address, key: key ^ 0xff00 }, 0)?;
     ours.write(2, &(0..100), Remote { address, key }, 0)?;
     let said = here.fails().context("a wrong key")?;
-    ensure!(said.contains("remote access error") && said.contains("its key is an old one"), "{said}");
+    ensure!(said.starts_with("remote access error") && said.contains("its key is an old one"), "{said}");
     let said = here.fails().context("after a failure")?;
     ensure!(said.contains("an earlier request of the same queue pair has failed"), "{said}");
 
@@ -147,10 +150,16 @@ fn failures_have_their_reason() -> Result<()> {
     ensure!(said.contains("the peer's device does not answer"), "{said}");
 
     // The peer is not ready: that is waited for.
-    let (ours, _theirs) = connected(&here, &there)?;
-    ours.write(4, &(0..100), Remote { address, key }, 0)?;
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let (ours, theirs) = connected(&here, &there)?;
+    ours.write(4, &(0..100), there.region.remote(0)?, 5)?;
     std::thread::sleep(Duration::from_millis(100));
     ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
+    theirs.receive(9)?;
+    let completion = here.completes()?;
+    ensure!(completion == Completion { id: 4, status: Ok(()), immediate: None }, "{completion:?}");
+    let completion = there.completes()?;
+    ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(5) }, "{completion:?}");
 
     let (fresh, endpoint) = here.fresh()?;
     let nowhere: Ipv6Addr = "2001:db8::1".parse()?;
@@ -159,7 +168,8 @@ fn failures_have_their_reason() -> Result<()> {
         .err()
         .context("it is connected")?;
     ensure!(error.call() == Call::ReadyToReceive, "{error}");
-    ensure!(error.to_string().contains("the kernel finds no way to the peer's GID"), "{error}");
+    let hint = error.hint().context("no hint")?;
+    ensure!(hint.starts_with("the kernel finds no way to the peer's GID"), "{error}; {hint}");
 
     let (ours, _theirs) = connected(&here, &there)?;
     let error =
@@ -184,14 +194,18 @@ fn what_is_in_use_stays() -> Result<()> {
     theirs.receive(1)?;
     let remote = there.region.remote(0)?;
     here.region.write(0, b"kept")?;
-    let End { queue, .. } = here;
-    let End { region, queue: their_queue, .. } = there;
-    drop(queue);
+    drop(here);
+    let (region, queue) = (there.region.clone(), there.queue.clone());
+    drop(there);
     ours.write(1, &(0..4), remote, 0)?;
     let begun = Instant::now();
-    while their_queue.poll()?.is_none() {
-        ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has arrived");
-    }
+    let completion = loop {
+        match queue.poll()? {
+            Some(completion) => break completion,
+            None => ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has arrived"),
+        }
+    };
+    ensure!(completion.status.is_ok(), "{completion:?}");
     let mut arrived = [0; 4];
     region.read(0, &mut arrived)?;
     ensure!(arrived == *b"kept", "{arrived:?}");

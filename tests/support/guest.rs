@@ -37,7 +37,7 @@ const KERNEL: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off";
 /// fd09::1 and fd09::2. Processes that use different ones of these are peers as if they were on different machines.
 ///
 /// `gid_row ADDRESS` says which row of the device's GID table an address is in: the rows' order is the kernel's. An IPv6 address
-/// is to be written in full, as the kernel does.
+/// is to be written in full, as the kernel does. `wait_for COMMAND` waits until a command succeeds.
 pub const LINK: &str = r#"
     gids=/sys/class/infiniband/rxe0/ports/1/gids
     gid_row() {
@@ -54,6 +54,16 @@ pub const LINK: &str = r#"
       done
     }
 
+    # Until the command that follows succeeds.
+    wait_for() {
+      attempts=0
+      until "$@"; do
+        attempts=$((attempts + 1))
+        [ $attempts -lt 100 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
+        sleep 0.1
+      done
+    }
+
     ip link add rdma0 type dummy
     # Room for the largest MTU of RDMA, 4096, and the headers of RoCE.
     ip link set rdma0 mtu 4200
@@ -63,12 +73,7 @@ pub const LINK: &str = r#"
     ip address add fd09::2/64 dev rdma0 nodad
     ip link set rdma0 up
     rdma link add rxe0 type rxe netdev rdma0
-    attempts=0
-    until has_link; do
-      attempts=$((attempts + 1))
-      [ $attempts -lt 100 ] || { echo "rxe0 does not come up: $(rdma link show)" >&2; exit 1; }
-      sleep 0.1
-    done
+    wait_for has_link
 "#;
 
 /// Has the rest of the test run in a guest with the [link](LINK): put it first in the body. The test has to return a `Result`.

@@ -38,9 +38,9 @@ pub(crate) struct DoctorArgs {
 
 const HELP: &str = "\
 Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
-of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices, each of which writes \
-to itself once, and the limit of locked memory. Peers see a connection that is closed at once, and a few datagrams to UDP ports 33434 and 33435, where \
-nobody listens.
+of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices (each writes \
+to itself once, by the GID of each second NIC's address) and the limit of locked memory. Peers see a connection that is \
+closed at once, and a few datagrams to UDP ports 33434 and 33435, where nobody listens.
 
 Each finding is ok, a note, a warning or a problem; warnings and problems have their fix below them. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
@@ -69,7 +69,7 @@ pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
         let (name, port) = Target::parse_all_ports(&name, args.port.as_deref())?;
         (args.name, args.port) = (Some(name), port);
     }
-    let facts = collect::facts(&args).await?;
+    let facts = collect::facts(&args).await;
     // A name that is none is nothing about this pod.
     if let Some(error) = facts.service.as_ref().and_then(facts::Service::cannot_be_asked) {
         return Err(error.clone().into());

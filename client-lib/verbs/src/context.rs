@@ -10,9 +10,6 @@ use rdma_sys::{ibv_context, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state};
 use crate::error::{Call, Error};
 use crate::library::Library;
 
-/// `IBV_LINK_LAYER_INFINIBAND`, a macro of <infiniband/verbs.h>.
-const INFINIBAND: u8 = 1;
-
 /// An RDMA device.
 #[derive(Clone)]
 pub struct Device {
@@ -61,8 +58,6 @@ pub struct Port {
     pub mtu: u32,
     /// Its local identifier; 0 under RoCE.
     pub lid: u16,
-    /// Whether what lies below is InfiniBand, not Ethernet.
-    pub is_infiniband: bool,
 }
 
 impl Device {
@@ -123,7 +118,6 @@ impl Context {
             is_active: attributes.state == ibv_port_state::IBV_PORT_ACTIVE,
             mtu: bytes_of(attributes.active_mtu),
             lid: attributes.lid,
-            is_infiniband: attributes.link_layer == INFINIBAND,
         })
     }
 

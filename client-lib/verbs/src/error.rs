@@ -10,21 +10,27 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum LoadError {
     /// It cannot be loaded.
-    #[error("{file} cannot be loaded ({reason}): install libibverbs1 and ibverbs-providers, or rdma-core")]
+    #[error("libibverbs cannot be loaded ({reason})")]
     Missing {
-        /// The file that was looked for.
-        file: String,
         /// The loader's reason.
         reason: String,
     },
     /// It lacks a function.
-    #[error("{file} is none that can be used ({reason}): rdma-core 17 or newer is needed")]
+    #[error("this libibverbs cannot be used ({reason})")]
     Function {
-        /// The file.
-        file: String,
         /// The loader's reason.
         reason: String,
     },
+}
+
+impl LoadError {
+    /// What to do.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Missing { .. } => "install libibverbs1 and ibverbs-providers, or rdma-core",
+            Self::Function { .. } => "install rdma-core 17 or newer",
+        }
+    }
 }
 
 /// A call that failed.
@@ -74,7 +80,8 @@ pub enum Call {
 impl Error {
     /// Of a call that leaves its reason in `errno`.
     pub(crate) fn last(call: Call, device: &str) -> Self {
-        Self { call, device: device.to_owned(), source: io::Error::last_os_error() }
+        let source = io::Error::last_os_error();
+        Self { call, device: device.to_owned(), source }
     }
 
     /// Of a call that returns its reason.
@@ -92,16 +99,17 @@ impl Error {
         self.source.raw_os_error()
     }
 
-    /// What is probably wrong, and what to do.
-    fn hint(&self) -> Option<&'static str> {
+    /// What is probably wrong, and what to do. It is no part of the message.
+    pub fn hint(&self) -> Option<&'static str> {
         Some(match (self.call, self.errno()?) {
             (Call::List, libc::ENOSYS) => {
                 "the kernel has no RDMA: its modules (ib_uverbs and the device's own) are not loaded"
             }
             (Call::List | Call::Open, libc::EPERM | libc::EACCES | libc::ENOENT) => {
-                "this container may not use /dev/infiniband: request the device plugin's resource in the pod's spec"
+                "request the device plugin's resource in the pod's spec, so that it may use /dev/infiniband; or the device belongs to another \
+                 network namespace, as `rdma system` says"
             }
-            (Call::Open, libc::ENODEV) => "the device belongs to another network namespace, or is gone",
+            (Call::Open, libc::EIO | libc::ENXIO | libc::ENODEV) => "the device is gone",
             (Call::Register, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
@@ -109,10 +117,13 @@ impl Error {
             (Call::Register, libc::EFAULT) => {
                 "the memory is not this process's own, or is a GPU's without nvidia-peermem"
             }
-            (Call::Pair, libc::ENOMEM | libc::EINVAL) => "the device does not have queues that deep",
+            (Call::Pair, libc::ENOMEM | libc::EINVAL) => {
+                "the completion queue, or the device, has not room for queues that deep"
+            }
             (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
                 "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"
             }
+            (Call::Poll, libc::EIO) => "it has overflowed, or the device was reset",
             (Call::Reach, libc::EINVAL) => "the range is not within it",
             (Call::Send, libc::ENOMEM) => "the send queue is full",
             _ => return None,
@@ -142,11 +153,7 @@ impl fmt::Display for Error {
         if !self.device.is_empty() {
             write!(f, "{}: ", self.device)?;
         }
-        write!(f, "cannot {what}: {}", self.source)?;
-        match self.hint() {
-            Some(hint) => write!(f, "; {hint}"),
-            None => Ok(()),
-        }
+        write!(f, "cannot {what}: {}", self.source)
     }
 }
 

@@ -16,7 +16,7 @@
 //! Memory that a device writes to is never lent out as a slice, because no borrow could keep the other side from writing. It is copied in and
 //! out ([`Region::write`], [`Region::read`]).
 //!
-//! Errors name the call, the device, the kernel's reason and what is probably wrong.
+//! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
 
 mod context;
 mod error;

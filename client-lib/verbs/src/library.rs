@@ -45,30 +45,27 @@ pub struct Library {
 }
 
 impl Library {
-    /// The library, loaded once for the whole program. From then on, memory that is registered is not given to forked children, who
-    /// would otherwise take the device's pages away from us by writing to theirs (`ibv_fork_init(3)`).
+    /// The library, loaded once for the whole program. A child that is forked afterwards does not take the device's pages away from us by
+    /// writing to its own: kernels since 5.12 copy them for it, and to older ones they are not given (`ibv_fork_init(3)`).
     ///
     /// # Errors
     ///
     /// [`LoadError`], if there is no libibverbs on this machine, or one that lacks a function.
     pub fn load() -> Result<&'static Self, LoadError> {
         static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
-        LIBRARY.get_or_init(|| Self::open(FILE)).as_ref().map_err(Clone::clone)
+        LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
-    /// Loads the library of that file name.
-    pub(crate) fn open(file: &str) -> Result<Self, LoadError> {
-        let missing = |error: libloading::Error| LoadError::Missing {
-            file: file.to_owned(),
-            reason: crate::error::innermost(&error),
-        };
+    fn open() -> Result<Self, LoadError> {
+        let missing =
+            |error: libloading::Error| LoadError::Missing { reason: crate::error::innermost(&error) };
         // SAFETY: libibverbs' constructors only read its environment, and it is not unloaded as long as the functions are there.
-        let object = unsafe { libloading::Library::new(file) }.map_err(missing)?;
+        let object = unsafe { libloading::Library::new(FILE) }.map_err(missing)?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field's type is that of the function in <infiniband/verbs.h>.
+                // SAFETY: the field's type is that of the function in <infiniband/verbs.h>, where `ibv_query_port` takes a beginning of the
+                // structure.
                 *unsafe { object.get($name) }.map_err(|error| LoadError::Function {
-                    file: file.to_owned(),
                     reason: crate::error::innermost(&error),
                 })?
             };
@@ -94,7 +91,7 @@ impl Library {
             wc_status_str: function!(b"ibv_wc_status_str\0"),
             _object: object,
         };
-        // SAFETY: takes nothing. Where it fails, children simply share the pages, as they did before Linux 5.12.
+        // SAFETY: takes nothing. Where it fails, forking is as unsafe as it is to everybody else who uses verbs there.
         let _ = unsafe { fork_init() };
         Ok(library)
     }
@@ -134,5 +131,5 @@ impl std::fmt::Debug for Library {
 
 /// An access flag or a mask, as the calls take it.
 pub(crate) fn bits(flags: c_uint) -> c_int {
-    c_int::try_from(flags).unwrap_or_default()
+    flags.cast_signed()
 }

@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
@@ -12,6 +12,9 @@ use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 use crate::context::Context;
 use crate::error::{Call, Error};
 use crate::library::bits;
+
+/// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
+const LONGEST: u32 = 1 << 30;
 
 /// A protection domain: queue pairs reach the memory of their own only.
 #[derive(Clone, Debug)]
@@ -27,7 +30,8 @@ unsafe impl Send for Allocated {}
 // SAFETY: as above.
 unsafe impl Sync for Allocated {}
 
-/// Memory that the device, and whoever is told its key, may write to.
+/// Memory that the device, and whoever is told its key, may write to. A peer that still writes when the last handle is dropped gets an
+/// access error.
 #[derive(Clone, Debug)]
 pub struct Region(Arc<Registered>);
 
@@ -35,10 +39,12 @@ struct Registered {
     raw: NonNull<ibv_mr>,
     // Given back after the registration has ended.
     memory: Memory,
+    // Between threads of this process. No lock keeps a device out.
+    access: RwLock<()>,
     domain: Domain,
 }
 
-// SAFETY: verbs may be called from all threads, and the memory is only copied from and to.
+// SAFETY: verbs may be called from all threads, and the memory is only copied from and to, under a lock.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -95,7 +101,7 @@ impl Domain {
         let raw =
             unsafe { (library.reg_mr)(self.raw(), memory.start.as_ptr().cast(), length.get(), bits(access)) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, name))?;
-        Ok(Region(Arc::new(Registered { raw, memory, domain: self.clone() })))
+        Ok(Region(Arc::new(Registered { raw, memory, access: RwLock::default(), domain: self.clone() })))
     }
 }
 
@@ -107,6 +113,7 @@ impl Region {
     /// [`Error`], if they are not all within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let start = self.at(offset, bytes.len())?;
+        let _alone = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: within our pages; `bytes` is no part of them, because they are never lent out.
         unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
@@ -119,6 +126,7 @@ impl Region {
     /// [`Error`], if there are not that many.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let start = self.at(offset, bytes.len())?;
+        let _unchanged = self.0.access.read().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as above. A device that writes meanwhile leaves a mixture, of bytes that are all valid.
         unsafe { start.copy_to_nonoverlapping(NonNull::from(&mut *bytes).cast(), bytes.len()) };
         Ok(())
@@ -142,7 +150,8 @@ impl Region {
         let start = self.at(range.start, length)?;
         // SAFETY: as above.
         let lkey = unsafe { self.0.raw.as_ref() }.lkey;
-        let length = u32::try_from(length).map_err(|_| self.outside())?;
+        let length =
+            u32::try_from(length).ok().filter(|&length| length <= LONGEST).ok_or_else(|| self.outside())?;
         Ok(ibv_sge { addr: start.addr().get() as u64, length, lkey })
     }
 
@@ -182,7 +191,8 @@ impl Drop for Memory {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold the regions that they use, so nothing is under way.
+        // SAFETY: no pair sends from it any more, since pairs hold what they send from. When this returns the device has done with the
+        // pages, and refuses what peers still write.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
     }
 }

@@ -13,7 +13,7 @@ use rdma_sys::{
 use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::memory::{Region, Remote};
-use crate::queue::Queue;
+use crate::queue::{Queue, Room};
 
 /// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
 const TIMEOUT: u8 = 14;
@@ -46,7 +46,8 @@ pub struct Pair(Owned);
 /// A queue pair with what it needs. The region is what it reads from and writes to.
 struct Owned {
     raw: NonNull<ibv_qp>,
-    queue: Queue,
+    // Holds the queue.
+    _room: Room,
     region: Region,
 }
 
@@ -86,12 +87,12 @@ impl Fresh {
     ///
     /// # Errors
     ///
-    /// [`Error`], if the device has none that deep or none left.
+    /// [`Error`], if the queue has no room for the completions of all requests, is another device's, or the device has no pair that deep or
+    /// none left.
     pub fn new(region: &Region, queue: &Queue, depth: u16) -> Result<Self, Error> {
         let context = region.domain().context();
-        if !context.is(queue.context()) {
-            return Err(Error::returned(Call::Pair, context.name(), libc::EINVAL));
-        }
+        let room = queue.room(2 * u32::from(depth)).filter(|_| context.is(queue.context()));
+        let room = room.ok_or_else(|| Error::returned(Call::Pair, context.name(), libc::EINVAL))?;
         // SAFETY: a structure of numbers and pointers, for which zero means none.
         let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         wanted.send_cq = queue.raw();
@@ -104,7 +105,7 @@ impl Fresh {
         // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
         let raw = unsafe { (context.library().create_qp)(region.domain().raw(), &raw mut wanted) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
-        let owned = Owned { raw, queue: queue.clone(), region: region.clone() };
+        let owned = Owned { raw, _room: room, region: region.clone() };
         Ok(Self { owned, sequence: fastrand::u32(..) & SEQUENCE })
     }
 
@@ -146,7 +147,7 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// [`Error`], if the send queue is full, or the part is not within the region.
+    /// [`Error`], if the send queue is full, or the part is not within the region or longer than 1 GiB.
     pub fn write(&self, id: u64, part: &Range<usize>, remote: Remote, immediate: u32) -> Result<(), Error> {
         let mut part = self.0.region.part(part)?;
         // SAFETY: a structure of numbers and pointers, for which zero means none.
@@ -266,13 +267,13 @@ fn mtu(bytes: u32) -> ibv_mtu::Type {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. From here on the device does not touch the region any more.
-        let _ = unsafe { (self.queue.context().library().destroy_qp)(self.raw.as_ptr()) };
+        // SAFETY: nobody else has it. From here on it sends nothing from its region any more.
+        let _ = unsafe { (self.region.domain().context().library().destroy_qp)(self.raw.as_ptr()) };
     }
 }
 
 impl std::fmt::Debug for Owned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "queue pair {} of {}", self.number(), self.queue.context().name())
+        write!(f, "queue pair {} of {}", self.number(), self.region.domain().context().name())
     }
 }

@@ -44,12 +44,10 @@ pub enum ProbeError {
     #[error(transparent)]
     Call(#[from] Error),
     /// libibverbs does not show the device.
-    #[error(
-        "libibverbs does not show {0}: install the provider of this device (ibverbs-providers), and see that its /dev/infiniband/uverbs* is in this container"
-    )]
+    #[error("libibverbs does not show {0}")]
     NoDevice(String),
     /// The port is not active.
-    #[error("{device} port {port} is not active: bring its link up")]
+    #[error("{device} port {port} is not active")]
     Inactive {
         /// The device.
         device: String,
@@ -67,9 +65,7 @@ pub enum ProbeError {
         status: Status,
     },
     /// Nothing was heard of the write.
-    #[error(
-        "{device} does not say what became of a write to itself by GID {row} in {PATIENCE:?}: soft-RoCE in a network namespace of its own behaves so"
-    )]
+    #[error("{device} does not say within {PATIENCE:?} what became of a write to itself by GID {row}")]
     Silent {
         /// The device.
         device: String,
@@ -77,11 +73,28 @@ pub enum ProbeError {
         row: u8,
     },
     /// Other bytes arrived than were sent.
-    #[error("{device} wrote other bytes than it was given")]
+    #[error("{device} wrote other bytes, or another immediate, than it was given")]
     Different {
         /// The device.
         device: String,
     },
+}
+
+impl ProbeError {
+    /// What is probably wrong, and what to do. It is no part of the message.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Library(error) => Some(error.hint()),
+            Self::Call(error) => error.hint(),
+            Self::NoDevice(_) => Some(
+                "install the provider of this device (ibverbs-providers), and see that its /dev/infiniband/uverbs* is in this container",
+            ),
+            Self::Inactive { .. } => Some("bring its link up"),
+            Self::Failed { status, .. } => status.hint(),
+            Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
+            Self::Different { .. } => None,
+        }
+    }
 }
 
 /// Writes from a device to itself by one of its GIDs, and compares. It waits, for some seconds at most: not for an async task.
@@ -102,16 +115,17 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
     let pattern: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
     // Its first half goes to its second.
     region.write(0, &pattern)?;
-    let queue = Queue::new(&context, 2)?;
-    let fresh = Fresh::new(&region, &queue, 1)?;
+    let queue = Queue::new(&context, 4)?;
+    // Two pairs, so that a failure of one does not hide its reason at the other.
+    let (sender, receiver) = (Fresh::new(&region, &queue, 1)?, Fresh::new(&region, &queue, 1)?);
+    let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
     let path = Path { port, row, mtu: attributes.mtu, is_global: true };
-    let itself = fresh.endpoint(gid, attributes.lid);
-    let pair = fresh.connect(path, itself)?;
-    pair.receive(RECEIVED)?;
-    pair.write(WRITTEN, &(0..SIZE), region.remote(SIZE)?, IMMEDIATE)?;
-    let (mut has_received, mut has_written) = (false, false);
+    let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
+    receiver.receive(RECEIVED)?;
+    sender.write(WRITTEN, &(0..SIZE), region.remote(SIZE)?, IMMEDIATE)?;
+    let (mut received, mut is_written) = (None, false);
     let begun = Instant::now();
-    while !(has_received && has_written) {
+    while !(received.is_some() && is_written) {
         let Some(completion) = queue.poll()? else {
             if begun.elapsed() > PATIENCE {
                 return Err(ProbeError::Silent { device, row });
@@ -121,13 +135,13 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
         };
         completion.status.map_err(|status| ProbeError::Failed { device: device.clone(), row, status })?;
         match completion.id {
-            RECEIVED => has_received = completion.immediate == Some(IMMEDIATE),
-            _ => has_written = true,
+            RECEIVED => received = Some(completion.immediate),
+            _ => is_written = true,
         }
     }
     let mut arrived = vec![0; SIZE];
     region.read(SIZE, &mut arrived)?;
-    if arrived != pattern {
+    if arrived != pattern || received != Some(Some(IMMEDIATE)) {
         return Err(ProbeError::Different { device });
     }
     Ok(Probed { mtu: attributes.mtu })

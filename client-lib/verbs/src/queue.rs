@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
@@ -17,6 +18,14 @@ pub struct Queue(Arc<Created>);
 struct Created {
     context: Context,
     raw: NonNull<ibv_cq>,
+    // Completions that no queue pair counts on. A queue that overflows is lost, with all pairs that use it.
+    free: AtomicU32,
+}
+
+/// Room in a queue for the completions of one queue pair.
+pub(crate) struct Room {
+    queue: Queue,
+    entries: u32,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -44,7 +53,8 @@ pub struct Status {
 }
 
 impl Queue {
-    /// A completion queue for so many completions.
+    /// A completion queue for so many completions: of each pair that uses it, twice the pair's depth. It should be empty before pairs that are
+    /// gone are replaced, for their last completions may still be in it.
     ///
     /// # Errors
     ///
@@ -54,7 +64,7 @@ impl Queue {
         // SAFETY: the context is open; no completion channel, and the first vector, which all devices have.
         let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), none, no_channel, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Queue, context.name()))?;
-        Ok(Self(Arc::new(Created { context: context.clone(), raw })))
+        Ok(Self(Arc::new(Created { context: context.clone(), raw, free: AtomicU32::new(depth.into()) })))
     }
 
     /// The next completion, if there is one.
@@ -69,7 +79,8 @@ impl Queue {
         match unsafe { ibv_poll_cq(self.raw(), 1, &raw mut found) } {
             0 => Ok(None),
             1 => Ok(Some(self.read(&found))),
-            errno => Err(Error::returned(Call::Poll, self.context().name(), errno)),
+            // A number that is none of errno(3).
+            _ => Err(Error::returned(Call::Poll, self.context().name(), libc::EIO)),
         }
     }
 
@@ -88,6 +99,13 @@ impl Queue {
         Completion { id: found.wr_id, status, immediate: has_immediate.then_some(immediate) }
     }
 
+    /// Room for so many completions, if there is.
+    pub(crate) fn room(&self, entries: u32) -> Option<Room> {
+        let less = |free: u32| free.checked_sub(entries);
+        self.0.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
+        Some(Room { queue: self.clone(), entries })
+    }
+
     pub(crate) fn context(&self) -> &Context {
         &self.0.context
     }
@@ -103,8 +121,8 @@ impl Status {
         self.code
     }
 
-    /// What is probably wrong.
-    fn hint(&self) -> Option<&'static str> {
+    /// What is probably wrong. It is no part of the message.
+    pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {
             ibv_wc_status::IBV_WC_LOC_PROT_ERR => {
                 "the device may not reach this memory; with a GPU's, look at PCIe ACS and the way between the two"
@@ -127,17 +145,19 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (status {}, vendor error {:#x})", self.words, self.code, self.vendor)?;
-        match self.hint() {
-            Some(hint) => write!(f, "; {hint}"),
-            None => Ok(()),
-        }
+        write!(f, "{} (status {}, vendor error {:#x})", self.words, self.code, self.vendor)
     }
 }
 
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.queue.0.free.fetch_add(self.entries, Ordering::Relaxed);
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use multinet_client::nic::{self, RouteError};
 use multinet_client::{Endpoint, ResolveError, Resolver, gid, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Gid, Machine, Nic, NoRoute, Peer, Route, Row, Says, Server, Service};
+use super::facts::{
+    Dns, Facts, Failure, Gid, Machine, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
+};
 use super::{DoctorArgs, probe};
 use crate::common::nobody;
 
@@ -19,13 +21,14 @@ const SERVICES: &str = "svc.multinet";
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
 /// Peers that are tried at a time.
 const AT_ONCE: usize = 32;
+/// For so long an RDMA device may try to write to itself. It gives up by itself within half of that, unless its driver hangs.
+const RDMA_PATIENCE: Duration = Duration::from_secs(10);
 /// CAP_IPC_LOCK, capabilities(7).
 const IPC_LOCK: u32 = 14;
 
-/// All facts. Takes as long as the slowest of the servers and peers.
-pub(super) async fn facts(args: &DoctorArgs) -> anyhow::Result<Facts> {
-    // An RDMA device may take its time.
-    let machine = tokio::task::spawn_blocking(machine).await?;
+/// All facts. Takes as long as the slowest of the RDMA devices, then of the DNS servers, then of the peers.
+pub(super) async fn facts(args: &DoctorArgs) -> Facts {
+    let machine = machine().await;
     let allows_default_network = args.network.allow_default_network;
     let resolver = match args.dns.resolver() {
         Ok(resolver) => resolver,
@@ -37,7 +40,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> anyhow::Result<Facts> {
                 }
                 _ => None,
             };
-            return Ok(Facts { dns: Err(error), service, machine, allows_default_network });
+            return Facts { dns: Err(error), service, machine, allows_default_network };
         }
     };
     let dns = dns(args, &resolver).await;
@@ -45,7 +48,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> anyhow::Result<Facts> {
         Some(name) => Some(service(args, &resolver, name, &machine).await),
         None => None,
     };
-    Ok(Facts { dns: Ok(dns), service, machine, allows_default_network })
+    Facts { dns: Ok(dns), service, machine, allows_default_network }
 }
 
 async fn dns(args: &DoctorArgs, resolver: &Resolver) -> Dns {
@@ -184,49 +187,69 @@ fn route(peer: IpAddr, machine: &Machine) -> Result<Route, NoRoute> {
     })
 }
 
-fn machine() -> Machine {
+async fn machine() -> Machine {
     let interfaces = nics().map_err(|error| error.to_string());
+    let rdma_files = names_in("/dev/infiniband");
+    let loaded = verbs::Library::load();
+    let verbs =
+        loaded.map(drop).map_err(|error| Failure { what: error.to_string(), fix: Some(error.hint()) });
+    let can_try = verbs.is_ok() && rdma_files.iter().any(|file| file.starts_with("uverbs"));
     Machine {
-        gids: interfaces.as_deref().map(gids).unwrap_or_default(),
+        gids: gids(interfaces.as_deref().unwrap_or_default(), can_try).await,
         interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
         may_lock: fs::read_to_string("/proc/self/status")
             .is_ok_and(|status| has_capability(&status, IPC_LOCK)),
         rdma_devices: names_in("/sys/class/infiniband"),
-        rdma_files: names_in("/dev/infiniband"),
+        rdma_files,
+        verbs,
     }
 }
 
 /// What the addresses of second NICs are to RDMA.
-fn gids(interfaces: &[Nic]) -> Vec<Gid> {
+async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
     let ports = gid::local_ports().unwrap_or_default();
     if ports.is_empty() {
         return Vec::new();
     }
     let second = interfaces.iter().filter(|nic| !nic.is_default_network);
-    second.flat_map(|nic| nic.addresses.iter().map(|&address| gid_of(&ports, &nic.name, address))).collect()
+    let addresses = second.flat_map(|nic| nic.addresses.iter().map(|&address| (nic.name.as_str(), address)));
+    let found = addresses.map(|(interface, address)| gid_of(&ports, interface, address, can_try));
+    futures::future::join_all(found).await
 }
 
-fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr) -> Gid {
+async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: bool) -> Gid {
     let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
     let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
     let of_this = rejected.iter().filter(|(_, reason)| *reason != gid::Rejection::OtherAddress);
     Gid {
         interface: interface.to_owned(),
         address,
-        row: chosen.map(|place| Row { place: place.to_string(), writes: writes(&place) }),
         rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
+        row: match chosen {
+            Some(place) if can_try => {
+                Some(Row { place: place.to_string(), writes: Some(writes(place).await) })
+            }
+            chosen => chosen.map(|place| Row { place: place.to_string(), writes: None }),
+        },
     }
 }
 
 /// Has the device write to itself.
-fn writes(place: &gid::Place) -> Result<u32, String> {
+async fn writes(place: gid::Place) -> Result<u32, Failure> {
     // Verbs have a byte for either.
     let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
-        return Err(format!("verbs cannot name {place}"));
+        return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
     };
-    let probed = verbs::probe(&place.device, port, row, place.gid).map_err(|error| error.to_string())?;
-    Ok(probed.mtu)
+    let probing = tokio::task::spawn_blocking(move || verbs::probe(&place.device, port, row, place.gid));
+    match tokio::time::timeout(RDMA_PATIENCE, probing).await {
+        Ok(Ok(Ok(probed))) => Ok(probed.mtu),
+        Ok(Ok(Err(error))) => Err(Failure { what: error.to_string(), fix: error.hint() }),
+        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
+        Err(_) => {
+            Err(Failure { what: format!("its driver does not return within {RDMA_PATIENCE:?}"), fix: None })
+        }
+    }
 }
 
 fn nics() -> std::io::Result<Vec<Nic>> {

@@ -124,6 +124,8 @@ pub(super) struct Machine {
     pub(super) rdma_devices: Vec<String>,
     /// `/dev/infiniband`.
     pub(super) rdma_files: Vec<String>,
+    /// Whether libibverbs can be loaded.
+    pub(super) verbs: Result<(), Failure>,
     /// Of each address of a second NIC, if there are RDMA devices.
     pub(super) gids: Vec<Gid>,
 }
@@ -143,8 +145,17 @@ pub(super) struct Gid {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) place: String,
-    /// The path MTU, in bytes of payload, of a device that could write to itself by this GID; or why it could not.
-    pub(super) writes: Result<u32, String>,
+    /// The path MTU, in bytes of payload, of a device that could write to itself by this GID; or why it could not. Absent where it
+    /// could not be tried.
+    pub(super) writes: Option<Result<u32, Failure>>,
+}
+
+/// What fails.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) what: String,
+    /// What to do about it, if that is known.
+    pub(super) fix: Option<&'static str>,
 }
 
 /// An interface.

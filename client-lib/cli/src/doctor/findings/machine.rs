@@ -1,11 +1,14 @@
 //! What is found on this machine itself.
 
-use super::super::facts::{Gid, Machine, Nic, Row};
+use super::super::facts::{Failure, Gid, Machine, Nic, Row};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
 /// What a limit of locked memory looks like that is none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
+
+/// Where nothing better is known.
+const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
 
 /// The second NICs.
 pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
@@ -73,7 +76,11 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
             format!("devices {}; /dev/infiniband has {}", devices.join(", "), files.join(", ")),
         )),
     }
-    if has_verbs {
+    if has_verbs && !devices.is_empty() {
+        if let Err(Failure { what, fix }) = &machine.verbs {
+            let found = format!("{what}: frames go over TCP");
+            findings.push(Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE)));
+        }
         findings.extend(machine.gids.iter().map(say));
     }
     memlock(machine, !devices.is_empty(), findings);
@@ -82,15 +89,16 @@ pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
 fn say(gid: &Gid) -> Finding {
     let Gid { interface, address, row, rejected } = gid;
     match row {
-        Some(Row { place, writes: Ok(mtu) }) => {
+        Some(Row { place, writes: None }) => {
+            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}"));
+        }
+        Some(Row { place, writes: Some(Ok(mtu)) }) => {
             let found = format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}");
             return Finding::new(Good, "rdma", found);
         }
-        Some(Row { place, writes: Err(reason) }) => {
-            let found =
-                format!("{interface} {address}: {place} cannot be used, frames go over TCP: {reason}");
-            return Finding::new(Warning, "rdma", found)
-                .fix("`ibv_devinfo -v` here and the kernel's log on the node say more");
+        Some(Row { place, writes: Some(Err(Failure { what, fix })) }) => {
+            let found = format!("{interface} {address}: {place} cannot be used, frames go over TCP: {what}");
+            return Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE));
         }
         None => {}
     }

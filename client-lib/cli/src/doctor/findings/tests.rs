@@ -7,7 +7,7 @@ use std::time::Duration;
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
 use super::super::facts::{
-    Dns, Facts, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
+    Dns, Facts, Failure, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
 };
 use super::super::report::{Level, json, text, worst};
 use super::findings;
@@ -55,12 +55,13 @@ fn good() -> Facts {
             may_lock: false,
             rdma_devices: vec!["mlx5_2".to_owned()],
             rdma_files: vec!["rdma_cm".to_owned(), "uverbs2".to_owned()],
+            verbs: Ok(()),
             gids: vec![Gid {
                 interface: "net1".to_owned(),
                 address: [192, 168, 111, 4].into(),
                 row: Some(Row {
                     place: "mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned(),
-                    writes: Ok(4096),
+                    writes: Some(Ok(4096)),
                 }),
                 rejected: vec![
                     "mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2".to_owned(),
@@ -257,11 +258,29 @@ fn one_thing_is_wrong() {
         (
             with_machine(|machine| {
                 let row = machine.gids[0].row.as_mut().unwrap();
-                row.writes = Err("mlx5_2: cannot register memory: Cannot allocate memory".to_owned());
+                let what = "mlx5_2: cannot register memory: Cannot allocate memory".to_owned();
+                row.writes = Some(Err(Failure { what, fix: Some("raise memlock") }));
             }),
             "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: \
              mlx5_2: cannot register memory: Cannot allocate memory",
+            "raise memlock",
+        ),
+        (
+            with_machine(|machine| {
+                let row = machine.gids[0].row.as_mut().unwrap();
+                row.writes = Some(Err(Failure { what: "it hangs".to_owned(), fix: None }));
+            }),
+            "warning rdma net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4) cannot be used, frames go over TCP: it hangs",
             "`ibv_devinfo -v` here and the kernel's log",
+        ),
+        (
+            with_machine(|machine| {
+                let what = "libibverbs cannot be loaded (no such file)".to_owned();
+                machine.verbs = Err(Failure { what, fix: Some("install libibverbs1") });
+                machine.gids[0].row.as_mut().unwrap().writes = None;
+            }),
+            "warning rdma libibverbs cannot be loaded (no such file): frames go over TCP",
+            "install libibverbs1",
         ),
         (
             with_machine(|machine| machine.gids[0].row = None),
