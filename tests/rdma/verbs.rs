@@ -12,9 +12,8 @@ use multinet_client::verbs::{
 use multinet_tests::in_guest;
 
 const HALF: usize = 1 << 20;
-/// Of a queue pair. A completion queue has room for four.
+/// Of a queue pair.
 const DEPTH: u16 = 16;
-
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
 
@@ -53,14 +52,7 @@ impl End {
 
     /// The next completion.
     fn completes(&self) -> Result<Completion> {
-        let begun = Instant::now();
-        loop {
-            if let Some(completion) = self.queue.poll()? {
-                return Ok(completion);
-            }
-            ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has completed");
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        completes(&self.queue)
     }
 
     /// The next completion is a failure, of which this is said, with its hint.
@@ -69,6 +61,17 @@ impl End {
             Ok(()) => bail!("it has succeeded"),
             Err(status) => Ok(format!("{status}; {}", status.hint().unwrap_or_default())),
         }
+    }
+}
+
+fn completes(queue: &Queue) -> Result<Completion> {
+    let begun = Instant::now();
+    loop {
+        if let Some(completion) = queue.poll()? {
+            return Ok(completion);
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has completed");
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 
@@ -178,9 +181,15 @@ fn failures_have_their_reason() -> Result<()> {
         error.to_string().starts_with("rxe0: cannot reach into registered memory: Invalid argument"),
         "{error}"
     );
-    let full =
-        (0..100).find_map(|_| ours.receive(6).err()).context("there is no end to the receive queue")?;
+    let taken = (0..1000).take_while(|_| ours.receive(6).is_ok()).count();
+    ensure!((DEPTH.into()..1000).contains(&taken), "the receive queue has taken {taken}");
+    let full = ours.receive(6).err().context("there is room again")?;
     ensure!(full.call() == Call::Receive, "{full}");
+
+    let other = Library::load()?.devices()?[0].open()?;
+    let foreign =
+        Fresh::new(&here.region, &Queue::new(&other, 8)?, 1).err().context("a pair of two contexts")?;
+    ensure!(foreign.call() == Call::Pair, "{foreign}");
 
     let error = here.context.port(9).err().context("there is a ninth port")?;
     ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");
@@ -198,14 +207,8 @@ fn what_is_in_use_stays() -> Result<()> {
     let (region, queue) = (there.region.clone(), there.queue.clone());
     drop(there);
     ours.write(1, &(0..4), remote, 0)?;
-    let begun = Instant::now();
-    let completion = loop {
-        match queue.poll()? {
-            Some(completion) => break completion,
-            None => ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has arrived"),
-        }
-    };
-    ensure!(completion.status.is_ok(), "{completion:?}");
+    let completion = completes(&queue)?;
+    ensure!(completion == Completion { id: 1, status: Ok(()), immediate: Some(0) }, "{completion:?}");
     let mut arrived = [0; 4];
     region.read(0, &mut arrived)?;
     ensure!(arrived == *b"kept", "{arrived:?}");

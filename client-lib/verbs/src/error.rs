@@ -118,7 +118,7 @@ impl Error {
                 "the memory is not this process's own, or is a GPU's without nvidia-peermem"
             }
             (Call::Pair, libc::ENOMEM | libc::EINVAL) => {
-                "the completion queue, or the device, has not room for queues that deep"
+                "the device does not have queues that deep, or the completion queue is another device's"
             }
             (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
                 "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"

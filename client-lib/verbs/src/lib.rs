@@ -10,7 +10,7 @@
 //! ```text
 //!   Library <── Device <── Context <──┬── Domain <──┬── Region (its memory, too)
 //!                                     │             │      ▲
-//!                                     └── Queue <───┴── QueuePair
+//!                                     └── Queue <───┴── Pair
 //! ```
 //!
 //! Memory that a device writes to is never lent out as a slice, because no borrow could keep the other side from writing. It is copied in and

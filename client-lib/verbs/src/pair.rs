@@ -13,7 +13,7 @@ use rdma_sys::{
 use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::memory::{Region, Remote};
-use crate::queue::{Queue, Room};
+use crate::queue::Queue;
 
 /// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
 const TIMEOUT: u8 = 14;
@@ -46,8 +46,8 @@ pub struct Pair(Owned);
 /// A queue pair with what it needs. The region is what it reads from and writes to.
 struct Owned {
     raw: NonNull<ibv_qp>,
-    // Holds the queue.
-    _room: Room,
+    // Only held, for the device reports to it.
+    _queue: Queue,
     region: Region,
 }
 
@@ -83,16 +83,16 @@ pub struct Path {
 }
 
 impl Fresh {
-    /// A queue pair for so many requests each way, none of which has more than one part of the region.
+    /// A queue pair for so many requests each way, or what more the device gives, none of which has more than one part of the region.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the queue has no room for the completions of all requests, is another device's, or the device has no pair that deep or
-    /// none left.
+    /// [`Error`], if the queue is of another context than the region, or the device has no pair that deep or none left.
     pub fn new(region: &Region, queue: &Queue, depth: u16) -> Result<Self, Error> {
         let context = region.domain().context();
-        let room = queue.room(2 * u32::from(depth)).filter(|_| context.is(queue.context()));
-        let room = room.ok_or_else(|| Error::returned(Call::Pair, context.name(), libc::EINVAL))?;
+        if !context.is(queue.context()) {
+            return Err(Error::returned(Call::Pair, context.name(), libc::EINVAL));
+        }
         // SAFETY: a structure of numbers and pointers, for which zero means none.
         let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         wanted.send_cq = queue.raw();
@@ -105,7 +105,7 @@ impl Fresh {
         // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
         let raw = unsafe { (context.library().create_qp)(region.domain().raw(), &raw mut wanted) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
-        let owned = Owned { raw, _room: room, region: region.clone() };
+        let owned = Owned { raw, _queue: queue.clone(), region: region.clone() };
         Ok(Self { owned, sequence: fastrand::u32(..) & SEQUENCE })
     }
 

@@ -4,7 +4,6 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
@@ -18,14 +17,6 @@ pub struct Queue(Arc<Created>);
 struct Created {
     context: Context,
     raw: NonNull<ibv_cq>,
-    // Completions that no queue pair counts on. A queue that overflows is lost, with all pairs that use it.
-    free: AtomicU32,
-}
-
-/// Room in a queue for the completions of one queue pair.
-pub(crate) struct Room {
-    queue: Queue,
-    entries: u32,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -53,8 +44,8 @@ pub struct Status {
 }
 
 impl Queue {
-    /// A completion queue for so many completions: of each pair that uses it, twice the pair's depth. It should be empty before pairs that are
-    /// gone are replaced, for their last completions may still be in it.
+    /// A completion queue for so many completions. It has to have room for everything that is posted to the pairs that use it and has not
+    /// been polled: one that overflows is lost, and its pairs with it. Devices may let pairs have more requests than was asked for.
     ///
     /// # Errors
     ///
@@ -64,7 +55,7 @@ impl Queue {
         // SAFETY: the context is open; no completion channel, and the first vector, which all devices have.
         let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), none, no_channel, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Queue, context.name()))?;
-        Ok(Self(Arc::new(Created { context: context.clone(), raw, free: AtomicU32::new(depth.into()) })))
+        Ok(Self(Arc::new(Created { context: context.clone(), raw })))
     }
 
     /// The next completion, if there is one.
@@ -97,13 +88,6 @@ impl Queue {
         // SAFETY: both of the union's fields are numbers.
         let immediate = u32::from_be(unsafe { found.imm_data_invalidated_rkey_union.imm_data });
         Completion { id: found.wr_id, status, immediate: has_immediate.then_some(immediate) }
-    }
-
-    /// Room for so many completions, if there is.
-    pub(crate) fn room(&self, entries: u32) -> Option<Room> {
-        let less = |free: u32| free.checked_sub(entries);
-        self.0.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?;
-        Some(Room { queue: self.clone(), entries })
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -152,12 +136,6 @@ impl fmt::Display for Status {
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.queue.0.free.fetch_add(self.entries, Ordering::Relaxed);
     }
 }
 

@@ -193,7 +193,7 @@ async fn machine() -> Machine {
     let loaded = verbs::Library::load();
     let verbs =
         loaded.map(drop).map_err(|error| Failure { what: error.to_string(), fix: Some(error.hint()) });
-    let can_try = verbs.is_ok() && rdma_files.iter().any(|file| file.starts_with("uverbs"));
+    let can_try = verbs.is_ok() && Machine::has_uverbs(&rdma_files);
     Machine {
         gids: gids(interfaces.as_deref().unwrap_or_default(), can_try).await,
         interfaces,

@@ -130,6 +130,13 @@ pub(super) struct Machine {
     pub(super) gids: Vec<Gid>,
 }
 
+impl Machine {
+    /// Whether `/dev/infiniband`, which has these files, lets this pod use verbs.
+    pub(super) fn has_uverbs(files: &[String]) -> bool {
+        files.iter().any(|file| file.starts_with("uverbs"))
+    }
+}
+
 /// What an address is to RDMA.
 #[derive(Debug, Clone)]
 pub(super) struct Gid {

@@ -52,7 +52,7 @@ fn list(nic: &Nic) -> String {
 /// What RDMA needs. Without devices nothing is missed: frames go over TCP.
 pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
     let Machine { rdma_devices: devices, rdma_files: files, .. } = machine;
-    let has_verbs = files.iter().any(|file| file.starts_with("uverbs"));
+    let has_verbs = Machine::has_uverbs(files);
     match (devices.is_empty(), has_verbs) {
         (true, _) => findings.push(Finding::new(
             Note,
