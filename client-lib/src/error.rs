@@ -106,6 +106,14 @@ pub enum DialError {
         /// Whom we reached.
         peer: SocketAddr,
     },
+    /// Only RDMA may be used, and it cannot be.
+    #[error("{peer} cannot be reached by RDMA: {reason}")]
+    Rdma {
+        /// Whom we wanted to reach.
+        peer: SocketAddr,
+        /// What is in the way, and what to do.
+        reason: String,
+    },
     /// It does not want us.
     #[error("{peer} ({name}) refuses: {message}")]
     Refused {

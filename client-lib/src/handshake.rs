@@ -1,12 +1,16 @@
 //! The first words between two peers, before any frame.
 //!
 //! The side that connects says who it is and whom it means to reach; the other accepts, with what it has to offer, or refuses, with
-//! the reason. Each says one message: 4 bytes `MNET`, the version, the length of what follows (two bytes each, network byte order),
-//! then a JSON object of at most [`MAX_BODY`] bytes. Fields that a side does not know are passed over, so that versions change
-//! only where an old peer could not go on. A refusal has this form in every version.
+//! the reason. Where RDMA is accepted, the side that connects says a third message, which
+//! transport it is after all. A message is 4 bytes `MNET`, the version, the length of what follows (two bytes each, network byte
+//! order), then a JSON object of at most [`MAX_BODY`] bytes. Fields that a side does not know are passed over, so that versions
+//! change only where an old peer could not go on. A refusal has this form in every version.
+
+mod rdma;
 
 use std::fmt;
 
+pub(crate) use rdma::{Chosen, RdmaEnd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -59,6 +63,9 @@ pub(crate) struct Hello {
     pub(crate) window: Option<u32>,
     /// What the sender can use, what it likes best first.
     pub(crate) transports: Vec<TransportKind>,
+    /// The sender's end, if RDMA is among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<RdmaEnd>,
 }
 
 /// What the side that listens says.
@@ -82,6 +89,9 @@ pub(crate) struct Accept {
     /// How many frames may be under way.
     pub(crate) slots: u32,
     pub(crate) transport: TransportKind,
+    /// The listener's end, if that is RDMA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<RdmaEnd>,
     /// Why it is not the transport that the sender likes best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -135,6 +145,8 @@ pub enum Delivery {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TransportKind {
+    /// Queue pairs.
+    Rdma,
     /// The connection of the handshake itself.
     Tcp,
     /// Another one, of a later version.
@@ -145,6 +157,7 @@ pub enum TransportKind {
 impl fmt::Display for TransportKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Rdma => "rdma",
             Self::Tcp => "tcp",
             Self::Other => "unknown",
         })
@@ -234,6 +247,7 @@ impl Hello {
         {
             *text = cleaned(std::mem::take(text), MAX_NAME);
         }
+        hello.rdma.as_mut().map_or(Ok(()), RdmaEnd::check)?;
         if hello.lane >= MAX_LANES {
             return Err(HandshakeError::Value("a lane of 64 or more"));
         }
@@ -250,8 +264,12 @@ impl Answer {
                 return Err(HandshakeError::Value("a transport that was not offered"));
             }
             Self::Accept(accept) => {
+                accept.rdma.as_mut().map_or(Ok(()), RdmaEnd::check)?;
                 for text in [&mut accept.name].into_iter().chain(&mut accept.uid) {
                     *text = cleaned(std::mem::take(text), MAX_NAME);
+                }
+                if let Some(reason) = &mut accept.reason {
+                    *reason = cleaned(std::mem::take(reason), MAX_SAID);
                 }
             }
             Self::Refuse(refusal) => {
@@ -324,6 +342,7 @@ mod tests {
             delivery: Delivery::AtLeastOnce,
             window: Some(512),
             transports: vec![TransportKind::Tcp],
+            rdma: None,
         }
     }
 

@@ -32,10 +32,19 @@
 //!
 //! # Features
 //!
-//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: the crate of RDMA verbs as `verbs`, which is
-//! loaded at run time; frames do not go over it yet.
+//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: frames go by RDMA
+//! ([`Transport`]); libibverbs is loaded at run time. The crate of verbs is there as `verbs`, too.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "rdma"),
+    allow(
+        dead_code,
+        unused_imports,
+        unreachable_code,
+        reason = "without RDMA, what only RDMA uses stays where it is"
+    )
+)]
 
 mod buffer;
 mod choose;
@@ -56,9 +65,15 @@ pub mod metrics;
 pub mod nic;
 mod outbound;
 mod peers;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "rdma/absent.rs"]
+mod rdma;
 pub mod resolve;
 mod stream;
 mod tls;
+mod way;
 mod wire;
 
 pub use buffer::Buffer;

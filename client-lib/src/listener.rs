@@ -1,7 +1,10 @@
 //! Receives frames from whoever connects.
 
 mod accept;
+mod agree;
 mod control;
+#[cfg(feature = "rdma")]
+mod landing;
 mod notices;
 mod queue;
 mod receive;
@@ -18,10 +21,12 @@ use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::connector::Transport;
 use crate::error::{BindError, ListenerClosed};
 use crate::identity::Identity;
 use crate::inbound::Sessions;
 use crate::nic;
+use crate::rdma::Rails;
 use crate::tls::Tls;
 use crate::wire::Data;
 use control::{Flusher, SessionState};
@@ -72,6 +77,8 @@ pub struct ListenerBuilder {
     acknowledge: Acknowledge,
     identity: Identity,
     services: Vec<String>,
+    transport: Transport,
+    busy: Duration,
     tls: Option<Tls>,
 }
 
@@ -93,6 +100,7 @@ struct Shared {
     sessions: Mutex<Sessions<Arc<SessionState>>>,
     memory: Arc<Memory>,
     flusher: Arc<Flusher>,
+    rails: Arc<Rails>,
     counts: Counts,
     notices: Notices,
     shutdown: CancellationToken,
@@ -140,6 +148,8 @@ impl Listener {
             acknowledge: Acknowledge::default(),
             identity: Identity::from_env(),
             services: Vec::new(),
+            transport: Transport::default(),
+            busy: Duration::ZERO,
             tls: None,
         }
     }
@@ -238,7 +248,8 @@ impl ListenerBuilder {
         self
     }
 
-    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets. Default: 16.
+    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets. Default: 16. Under RDMA there are no more of them
+    /// than 256 MiB hold, but one at least.
     #[must_use]
     pub fn slots(mut self, count: u32) -> Self {
         self.limits.slots = count;
@@ -293,6 +304,23 @@ impl ListenerBuilder {
     #[must_use]
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.services.push(name.into());
+        self
+    }
+
+    /// Which ways of moving frames senders may use. Default: [`Transport::Auto`].
+    ///
+    /// What comes by RDMA is written to the slots directly, so that each connection has all memory of its slots from the beginning, and locked.
+    #[must_use]
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// For so long after something has come by RDMA, a thread looks again and again whether there is more, before it waits for the device to report: a shorter
+    /// round trip, for a processor. Default: not at all.
+    #[must_use]
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy = time;
         self
     }
 
@@ -392,8 +420,10 @@ impl Shared {
         // Whoever has been here is remembered a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
         let memory = Arc::new(Memory::new(memory, slot_size(frame_size), connections));
+        let rails = Arc::new(Rails::new(config.busy));
         Self {
             config,
+            rails,
             queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,

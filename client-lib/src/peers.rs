@@ -1,5 +1,7 @@
 //! Connected peers of a service.
 
+#[cfg(feature = "rdma")]
+mod answers;
 pub(crate) mod dial;
 pub(crate) mod manager;
 mod serve;
@@ -14,6 +16,7 @@ use crate::choose::hash;
 use crate::endpoint::Endpoint;
 use crate::error::{SendError, TrySendError};
 use crate::frame::{Frame, FrameId};
+use crate::handshake::TransportKind;
 use crate::outbound::{PeerId, Refused};
 pub(crate) use serve::close;
 use shared::{Link, Shared, State};
@@ -124,6 +127,10 @@ pub struct PeerStatus {
     pub endpoint: Arc<Endpoint>,
     /// Whether it is connected.
     pub is_connected: bool,
+    /// How frames travel to it, if it is connected.
+    pub transport: Option<TransportKind>,
+    /// Why that is not RDMA.
+    pub instead_of_rdma: Option<String>,
     /// Frames under way to it.
     pub outstanding: u64,
     /// Why it could not be connected, most recently.
@@ -234,6 +241,12 @@ impl PeerSet {
             .map(|(id, endpoint)| PeerStatus {
                 endpoint: Arc::clone(endpoint),
                 is_connected: connected.contains_key(id),
+                transport: connected.get(id).map(|_| state.transport(*id)),
+                instead_of_rdma: state
+                    .instead_of_rdma
+                    .get(id)
+                    .filter(|_| connected.contains_key(id))
+                    .cloned(),
                 outstanding: connected.get(id).copied().unwrap_or_default(),
                 last_error: state.failures.get(id).cloned(),
             })

@@ -11,8 +11,10 @@ mod outlet;
 mod reading;
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+pub(crate) use baton::Baton;
 pub(crate) use inlet::Inlet;
 pub(crate) use outlet::{Body, Message, Outlet, SHORT, Source};
 pub(crate) use reading::Reading;
@@ -41,6 +43,13 @@ pub(crate) enum Writer {
 }
 
 impl Stream {
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.local_addr(),
+            Self::Tls(stream) => stream.get_ref().0.local_addr(),
+        }
+    }
+
     pub(crate) fn split(self) -> (Reader, Writer) {
         match self {
             Self::Plain(stream) => {

@@ -6,8 +6,8 @@
 //!            0      1       2         3        4          6          8
 //! data      | kind | flags | key len | 0      | meta len | 0        | payload len | 0     |
 //!           | sequence (u64)    16 | floor (u64)       24 | timestamp (i64)          32 |   then key, metadata, payload
-//! control   | kind | 0     | acked (u16)      | rejected | 0        | 0                   |
-//!           | freed (u64)       16 | taken (u64)       24 | 0                        32 |   then the sequences, u64 each
+//! control   | kind | 0     | acked (u16)      | rejected | slots    | 0                   |
+//!           | freed (u64)       16 | taken (u64)       24 | 0                        32 |   then the sequences, u64 each, then the slots, u16 each
 //! close     | kind | code  | text len (u16)   | 0                                         |   then the text
 //! ```
 //!
@@ -64,6 +64,8 @@ pub(crate) struct Control {
     pub(crate) acked: u16,
     /// How many sequences of frames that the receiver's code did not want follow those.
     pub(crate) rejected: u16,
+    /// How many numbers of slots that have become free follow those: all of them under RDMA, where senders choose the slot; none under TCP.
+    pub(crate) slots: u16,
     /// How many slots have become free.
     pub(crate) freed: u64,
     /// How many frames the receiver's code has taken.
@@ -121,6 +123,7 @@ impl Header {
                 bytes[0] = CONTROL;
                 bytes[2..4].copy_from_slice(&control.acked.to_be_bytes());
                 bytes[4..6].copy_from_slice(&control.rejected.to_be_bytes());
+                bytes[6..8].copy_from_slice(&control.slots.to_be_bytes());
                 bytes[16..24].copy_from_slice(&control.freed.to_be_bytes());
                 bytes[24..32].copy_from_slice(&control.taken.to_be_bytes());
             }
@@ -187,10 +190,13 @@ impl Control {
         let control = Self {
             acked: u16_at(bytes, 2),
             rejected: u16_at(bytes, 4),
+            slots: u16_at(bytes, 6),
             freed: u64_at(bytes, 16),
             taken: u64_at(bytes, 24),
         };
-        for (what, count) in [("acknowledgements", control.acked), ("rejections", control.rejected)] {
+        let counts =
+            [("acknowledgements", control.acked), ("rejections", control.rejected), ("slots", control.slots)];
+        for (what, count) in counts {
             let count = usize::from(count);
             if count > MAX_IDS {
                 return Err(WireError::TooMany { what, count, most: MAX_IDS });
@@ -201,13 +207,47 @@ impl Control {
 
     /// How many bytes follow the header.
     pub(crate) fn body(&self) -> usize {
+        self.sequences() + usize::from(self.slots) * size_of::<u16>()
+    }
+
+    /// How many of them are the sequences.
+    fn sequences(&self) -> usize {
         (usize::from(self.acked) + usize::from(self.rejected)) * size_of::<u64>()
     }
 }
 
-/// The sequences behind a control header.
-pub(crate) fn sequences(body: &[u8]) -> impl Iterator<Item = u64> {
-    body.as_chunks().0.iter().map(|&bytes| u64::from_be_bytes(bytes))
+/// What follows a control header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said<'a> {
+    acked: &'a [[u8; 8]],
+    rejected: &'a [[u8; 8]],
+    slots: &'a [[u8; 2]],
+}
+
+impl<'a> Said<'a> {
+    /// Reads what follows a header, and may be longer than it says; of a body that is too short, nothing.
+    pub(crate) fn new(control: &Control, body: &'a [u8]) -> Self {
+        let body = body.get(..control.body()).unwrap_or_default();
+        let (sequences, slots) = body.split_at_checked(control.sequences()).unwrap_or_default();
+        let sequences = sequences.as_chunks().0;
+        let (acked, rejected) = sequences.split_at_checked(control.acked.into()).unwrap_or_default();
+        Self { acked, rejected, slots: slots.as_chunks().0 }
+    }
+
+    /// Sequences of frames that have been acknowledged.
+    pub(crate) fn acked(self) -> impl Iterator<Item = u64> {
+        self.acked.iter().map(|&bytes| u64::from_be_bytes(bytes))
+    }
+
+    /// Sequences of frames that the receiver's code did not want.
+    pub(crate) fn rejected(self) -> impl Iterator<Item = u64> {
+        self.rejected.iter().map(|&bytes| u64::from_be_bytes(bytes))
+    }
+
+    /// Slots that have become free.
+    pub(crate) fn slots(self) -> impl Iterator<Item = u16> {
+        self.slots.iter().map(|&bytes| u16::from_be_bytes(bytes))
+    }
 }
 
 impl CloseCode {
@@ -260,8 +300,11 @@ mod tests {
                 Header::Data(Data { is_repeat, key, metadata, payload, sequence, floor, timestamp })
             },
         );
-        let control = (0..=MAX_IDS as u16, 0..=MAX_IDS as u16, any::<(u64, u64)>()).prop_map(
-            |(acked, rejected, (freed, taken))| Header::Control(Control { acked, rejected, freed, taken }),
+        let count = || 0..=MAX_IDS as u16;
+        let control = (count(), count(), count(), any::<(u64, u64)>()).prop_map(
+            |(acked, rejected, slots, (freed, taken))| {
+                Header::Control(Control { acked, rejected, slots, freed, taken })
+            },
         );
         let codes = [CloseCode::Done, CloseCode::Protocol, CloseCode::Superseded];
         let close = (prop::sample::select(codes.to_vec()), 0..=MAX_TEXT)
@@ -281,7 +324,7 @@ mod tests {
             floor: 0x090a,
             timestamp: -2,
         };
-        let control = Control { acked: 3, rejected: 4, freed: 0x0506, taken: 0x0708 };
+        let control = Control { acked: 3, rejected: 4, slots: 5, freed: 0x0506, taken: 0x0708 };
         let check = |header: Header, parts: &[(usize, &[u8])]| {
             let mut expected = [0; HEADER];
             for (at, part) in parts {
@@ -292,10 +335,15 @@ mod tests {
         let timestamp = [255, 255, 255, 255, 255, 255, 255, 254];
         let start = [1, 1, 2, 0, 3, 4, 0, 0, 5, 6, 7, 8];
         check(Header::Data(data), &[(0, &start), (22, &[9, 0x10]), (30, &[9, 0x0a]), (32, &timestamp)]);
-        check(Header::Control(control), &[(0, &[2, 0, 0, 3, 0, 4]), (22, &[5, 6]), (30, &[7, 8])]);
+        check(Header::Control(control), &[(0, &[2, 0, 0, 3, 0, 4, 0, 5]), (22, &[5, 6]), (30, &[7, 8])]);
         check(Header::Close { code: CloseCode::Superseded, text: 0x0102 }, &[(0, &[3, 2, 1, 2])]);
-        let body = [[0, 0, 0, 0, 0, 0, 1, 2], [0, 0, 0, 0, 0, 0, 0, 3]].concat();
-        assert_eq!(sequences(&body).collect::<Vec<_>>(), [0x0102, 3]);
+        let control = Control { acked: 1, rejected: 1, slots: 2, freed: 0, taken: 0 };
+        let body = [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..], &[4, 5, 0, 6, 7, 7]].concat();
+        assert_eq!(body.len(), control.body() + 2);
+        let said = Said::new(&control, &body);
+        assert!(said.acked().eq([0x0102]) && said.rejected().eq([3]) && said.slots().eq([0x0405, 6]));
+        let said = Said::new(&control, &body[..19]);
+        assert_eq!(said.acked().chain(said.rejected()).count() + said.slots().count(), 0);
     }
 
     proptest! {
@@ -313,7 +361,7 @@ mod tests {
                     prop_assert!(data.prefix() <= MAX_KEY + MAX_METADATA);
                     prop_assert!(data.sequence - data.floor < WINDOW);
                 }
-                Ok(Header::Control(control)) => prop_assert!(control.body() <= 2 * MAX_IDS * 8),
+                Ok(Header::Control(control)) => prop_assert!(control.body() <= MAX_IDS * (8 + 8 + 2)),
                 Ok(Header::Close { text, .. }) => prop_assert!(text <= MAX_TEXT),
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
             }

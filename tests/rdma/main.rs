@@ -4,6 +4,7 @@ mod doctor;
 mod guest;
 mod link;
 mod linking;
+mod peers;
 mod verbs;
 
 use std::time::Duration;

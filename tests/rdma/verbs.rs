@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Call, Completion, Context, Domain, Endpoint, Fresh, Library, Pair, Path, Queue, Region, Remote,
+    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pair, Path, Queue,
+    Region, Remote, Report, Write,
 };
 use multinet_tests::in_guest;
 
@@ -17,11 +19,15 @@ const DEPTH: u16 = 16;
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
 
-/// One end: what its pair writes from and to.
+const DEPTHS: Depths = Depths { send: DEPTH, receive: DEPTH };
+
+/// One end: what its pair writes from, and what the other one writes to.
 struct End {
     context: Context,
     place: Place,
+    domain: Domain,
     region: Region,
+    landing: Landing,
     queue: Queue,
     lid: u16,
     mtu: u32,
@@ -34,13 +40,15 @@ impl End {
         let device = devices.iter().find(|device| device.name() == place.device).context("no such device")?;
         let context = device.open()?;
         let port = context.port(u8::try_from(place.port)?)?;
-        let region = Domain::new(&context)?.register(NonZeroUsize::new(2 * HALF).context("zero")?)?;
+        let domain = Domain::new(&context)?;
+        let size = NonZeroUsize::new(2 * HALF).context("zero")?;
+        let (region, landing) = (domain.region(size)?, domain.landing(size)?);
         let queue = Queue::new(&context, 8 * DEPTH)?;
-        Ok(Self { context, place, region, queue, lid: port.lid, mtu: port.mtu })
+        Ok(Self { context, place, domain, region, landing, queue, lid: port.lid, mtu: port.mtu })
     }
 
     fn fresh(&self) -> Result<(Fresh, Endpoint)> {
-        let fresh = Fresh::new(&self.region, &self.queue, DEPTH)?;
+        let fresh = Fresh::new(&self.domain, &self.queue, DEPTHS)?;
         let endpoint = fresh.endpoint(self.place.gid, self.lid);
         Ok((fresh, endpoint))
     }
@@ -48,6 +56,12 @@ impl End {
     fn path(&self) -> Result<Path> {
         let (port, row) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
         Ok(Path { port, row, mtu: self.mtu, is_global: true })
+    }
+
+    /// A write of a part of the region, with an immediate.
+    fn write(&self, id: u64, part: Range<usize>, remote: Remote, immediate: u32) -> Write<'_> {
+        let (part, immediate) = (Some((&self.region, part)), Some(immediate));
+        Write { id, part, remote, immediate, is_signalled: true }
     }
 
     /// The next completion.
@@ -98,7 +112,8 @@ async fn verbs_keep_their_word() -> Result<()> {
     in_guest!();
     what_is_written_arrives().context("writing")?;
     failures_have_their_reason().context("failing")?;
-    what_is_in_use_stays().context("letting go")
+    what_is_in_use_stays().context("letting go")?;
+    completions_are_reported().context("reporting")
 }
 
 fn what_is_written_arrives() -> Result<()> {
@@ -111,8 +126,10 @@ fn what_is_written_arrives() -> Result<()> {
         theirs.receive(7)?;
         theirs.receive(8)?;
         // Crosswise, so that an offset that is not heeded shows.
-        ours.write(1, &(0..HALF), there.region.remote(HALF)?, 0xdead_beef)?;
-        ours.write(2, &(HALF..2 * HALF), there.region.remote(0)?, 1)?;
+        ours.write(&[
+            here.write(1, 0..HALF, there.landing.remote(HALF)?, 0xdead_beef),
+            here.write(2, HALF..2 * HALF, there.landing.remote(0)?, 1),
+        ])?;
         for (id, immediate) in [(7, 0xdead_beef), (8, 1)] {
             let completion = there.completes()?;
             ensure!(
@@ -125,9 +142,10 @@ fn what_is_written_arrives() -> Result<()> {
             ensure!(completion == Completion { id, status: Ok(()), immediate: None }, "{completion:?}");
         }
         let mut arrived = [vec![0; HALF], vec![0; HALF]];
-        there.region.read(HALF, &mut arrived[0])?;
-        there.region.read(0, &mut arrived[1])?;
+        there.landing.read(HALF, &mut arrived[0])?;
+        there.landing.read(0, &mut arrived[1])?;
         ensure!(arrived == sent, "other bytes have arrived from {one} at {other}");
+        ensure!(there.landing.landed(HALF..2 * HALF)?[..] == sent[0], "other bytes, where they lie");
     }
     Ok(())
 }
@@ -137,9 +155,9 @@ fn failures_have_their_reason() -> Result<()> {
 
     let (ours, theirs) = connected(&here, &there)?;
     theirs.receive(1)?;
-    let Remote { address, key } = there.region.remote(0)?;
-    ours.write(1, &(0..100), Remote { address, key: key ^ 0xff00 }, 0)?;
-    ours.write(2, &(0..100), Remote { address, key }, 0)?;
+    let Remote { address, key } = there.landing.remote(0)?;
+    let wrong = Remote { address, key: key ^ 0xff00 };
+    ours.write(&[here.write(1, 0..100, wrong, 0), here.write(2, 0..100, Remote { address, key }, 0)])?;
     let said = here.fails().context("a wrong key")?;
     ensure!(said.starts_with("remote access error") && said.contains("its key is an old one"), "{said}");
     let said = here.fails().context("after a failure")?;
@@ -148,14 +166,14 @@ fn failures_have_their_reason() -> Result<()> {
     // Nobody is there any more.
     let (ours, theirs) = connected(&here, &there)?;
     drop(theirs);
-    ours.write(3, &(0..100), Remote { address, key }, 0)?;
+    ours.write(&[here.write(3, 0..100, Remote { address, key }, 0)])?;
     let said = here.fails().context("a peer that is gone")?;
     ensure!(said.contains("the peer's device does not answer"), "{said}");
 
     // The peer is not ready: that is waited for.
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
     let (ours, theirs) = connected(&here, &there)?;
-    ours.write(4, &(0..100), there.region.remote(0)?, 5)?;
+    ours.write(&[here.write(4, 0..100, there.landing.remote(0)?, 5)])?;
     std::thread::sleep(Duration::from_millis(100));
     ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
     theirs.receive(9)?;
@@ -175,8 +193,8 @@ fn failures_have_their_reason() -> Result<()> {
     ensure!(hint.starts_with("the kernel finds no way to the peer's GID"), "{error}; {hint}");
 
     let (ours, _theirs) = connected(&here, &there)?;
-    let error =
-        ours.write(5, &(HALF..2 * HALF + 1), Remote { address, key }, 0).err().context("it is written")?;
+    let beyond = here.write(5, HALF..2 * HALF + 1, Remote { address, key }, 0);
+    let error = ours.write(&[beyond]).err().context("it is written")?;
     ensure!(
         error.to_string().starts_with("rxe0: cannot reach into registered memory: Invalid argument"),
         "{error}"
@@ -188,7 +206,7 @@ fn failures_have_their_reason() -> Result<()> {
 
     let other = Library::load()?.devices()?[0].open()?;
     let foreign =
-        Fresh::new(&here.region, &Queue::new(&other, 8)?, 1).err().context("a pair of two contexts")?;
+        Fresh::new(&here.domain, &Queue::new(&other, 8)?, DEPTHS).err().context("a pair of two contexts")?;
     ensure!(foreign.call() == Call::Pair, "{foreign}");
 
     let error = here.context.port(9).err().context("there is a ninth port")?;
@@ -201,16 +219,46 @@ fn what_is_in_use_stays() -> Result<()> {
     let (here, there) = (End::at(HERE)?, End::at(THERE)?);
     let (ours, theirs) = connected(&here, &there)?;
     theirs.receive(1)?;
-    let remote = there.region.remote(0)?;
+    let remote = there.landing.remote(0)?;
     here.region.write(0, b"kept")?;
-    drop(here);
-    let (region, queue) = (there.region.clone(), there.queue.clone());
+    let (landing, queue) = (there.landing.clone(), there.queue.clone());
     drop(there);
-    ours.write(1, &(0..4), remote, 0)?;
+    ours.write(&[here.write(1, 0..4, remote, 0)])?;
+    drop(here);
     let completion = completes(&queue)?;
     ensure!(completion == Completion { id: 1, status: Ok(()), immediate: Some(0) }, "{completion:?}");
     let mut arrived = [0; 4];
-    region.read(0, &mut arrived)?;
+    landing.read(0, &mut arrived)?;
     ensure!(arrived == *b"kept", "{arrived:?}");
+    Ok(())
+}
+
+/// What is not asked for, and what is.
+fn completions_are_reported() -> Result<()> {
+    let (mut here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let channel = Channel::new(&here.context)?;
+    here.queue = Queue::reporting(&channel, 7, 4 * DEPTH)?;
+    here.queue.arm()?;
+    let (ours, theirs) = connected(&here, &there)?;
+    ensure!(channel.try_wait()? == Report::Nothing, "a report of nothing");
+    let remote = there.landing.remote(0)?;
+    let silent = |id| Write { immediate: None, is_signalled: false, ..here.write(id, 0..8, remote, 0) };
+    theirs.receive(9)?;
+    // An immediate without bytes.
+    let last = Write { part: None, ..here.write(3, 0..0, remote, 4) };
+    ours.write(&[silent(1), silent(2), last])?;
+    ensure!(channel.wait()? == Report::Queue(7), "another queue reports");
+    let completion = here.completes()?;
+    ensure!(completion == Completion { id: 3, status: Ok(()), immediate: None }, "{completion:?}");
+    ensure!(here.queue.poll()?.is_none(), "a completion that nobody asked for");
+    let completion = there.completes()?;
+    ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(4) }, "{completion:?}");
+    let waiting = std::thread::spawn({
+        let channel = channel.clone();
+        move || channel.wait()
+    });
+    channel.close();
+    let report = waiting.join().map_err(|_| anyhow::anyhow!("a panic"))??;
+    ensure!(report == Report::Closed, "{report:?}");
     Ok(())
 }

@@ -3,12 +3,14 @@
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Args;
 use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
 use multinet_client::{
     Connector, ConnectorBuilder, Listener, ListenerBuilder, ResolveError, Resolver, ResolverBuilder, Tls,
+    Transport,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -80,6 +82,27 @@ pub(crate) struct TlsArgs {
     tls_name: Vec<String>,
 }
 
+/// How frames travel.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct TransportArgs {
+    /// RDMA where both sides have it, else TCP (auto); or one of them only
+    #[arg(long, value_enum, env = "MULTINET_TRANSPORT", default_value_t, help_heading = "Network")]
+    transport: Kind,
+
+    /// For so many microseconds after something has come by RDMA, look for more before waiting for an interrupt
+    #[arg(long, value_name = "USEC", env = "MULTINET_BUSY_POLL", default_value_t = 0, help_heading = "Network",
+          value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    busy_poll: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    #[default]
+    Auto,
+    Rdma,
+    Tcp,
+}
+
 /// For subcommands that connect to a service.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ConnectArgs {
@@ -87,6 +110,8 @@ pub(crate) struct ConnectArgs {
     pub(crate) dns: DnsArgs,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) transport: TransportArgs,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }
@@ -109,6 +134,8 @@ pub(crate) struct ListenArgs {
           help_heading = "Network")]
     pub(crate) allow_default_network: bool,
 
+    #[command(flatten)]
+    pub(crate) transport: TransportArgs,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }
@@ -169,6 +196,20 @@ impl TlsArgs {
     }
 }
 
+impl TransportArgs {
+    pub(crate) fn transport(self) -> Transport {
+        match self.transport {
+            Kind::Auto => Transport::Auto,
+            Kind::Rdma => Transport::Rdma,
+            Kind::Tcp => Transport::Tcp,
+        }
+    }
+
+    pub(crate) fn busy_poll(self) -> Duration {
+        Duration::from_micros(self.busy_poll.into())
+    }
+}
+
 impl ConnectArgs {
     /// A connector with these settings, for others to be added.
     ///
@@ -177,8 +218,11 @@ impl ConnectArgs {
     /// If TLS cannot be set up.
     pub(crate) fn connector(&self, resolver: Resolver) -> anyhow::Result<ConnectorBuilder> {
         let NetworkArgs { network, allow_default_network } = &self.network;
-        let mut builder =
-            Connector::builder().resolver(resolver).allow_default_network(*allow_default_network);
+        let mut builder = Connector::builder()
+            .resolver(resolver)
+            .allow_default_network(*allow_default_network)
+            .transport(self.transport.transport())
+            .busy_poll(self.transport.busy_poll());
         if let Some(alias) = network {
             builder = builder.network(alias);
         }
@@ -196,7 +240,10 @@ impl ListenArgs {
     ///
     /// If TLS cannot be set up.
     pub(crate) fn listener(&self) -> anyhow::Result<ListenerBuilder> {
-        let mut builder = Listener::builder().allow_default_network(self.allow_default_network);
+        let mut builder = Listener::builder()
+            .allow_default_network(self.allow_default_network)
+            .transport(self.transport.transport())
+            .busy_poll(self.transport.busy_poll());
         for address in &self.address {
             builder = builder.address(*address);
         }

@@ -1,9 +1,11 @@
 //! Doors for the fuzz targets: what peers say, and what must hold of what is read from it.
 
-use crate::handshake::{Answer, HandshakeError, Hello, MAX_BODY, MAX_LANES, PREAMBLE, Preamble, encode};
+use crate::handshake::{
+    Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_LANES, PREAMBLE, Preamble, encode,
+};
 use crate::inbound::{Seen, Teller};
 pub use crate::resolve::fuzzing::{answer, facts};
-use crate::wire::{HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, WINDOW, sequences};
+use crate::wire::{HEADER, Header, MAX_IDS, MAX_KEY, MAX_METADATA, MAX_TEXT, Said, WINDOW};
 
 /// A message of the handshake, of either side.
 pub fn handshake(bytes: &[u8]) {
@@ -26,12 +28,18 @@ pub fn handshake(bytes: &[u8]) {
         }
         Err(error) => refused(&error),
     }
+    match Chosen::decode(body) {
+        Ok(chosen) => chosen.reason.iter().for_each(|reason| line(reason, 1024)),
+        Err(error) => refused(&error),
+    }
     match Answer::decode(body) {
         Ok(answer) => {
             match &answer {
                 Answer::Accept(accept) => {
                     assert!(accept.slots > 0);
                     line(&accept.name, 253);
+                    accept.reason.iter().for_each(|reason| line(reason, 1024));
+                    accept.rdma.iter().for_each(|end| line(&end.device, 253));
                     accept.uid.iter().for_each(|uid| line(uid, 253));
                 }
                 Answer::Refuse(refusal) => line(&refusal.message, 1024),
@@ -79,7 +87,7 @@ pub fn messages(mut bytes: &[u8]) {
                 data.body()
             }
             Header::Control(control) => {
-                assert!(control.body() <= 2 * MAX_IDS * size_of::<u64>());
+                assert!(control.body() <= MAX_IDS * (2 * size_of::<u64>() + size_of::<u16>()));
                 control.body()
             }
             Header::Close { text, .. } => {
@@ -89,8 +97,10 @@ pub fn messages(mut bytes: &[u8]) {
         };
         let (body, rest) = rest.split_at(length.min(rest.len()));
         if let Header::Control(control) = decoded {
-            let ids = sequences(body).count();
-            assert!(ids <= usize::from(control.acked) + usize::from(control.rejected));
+            let said = Said::new(&control, body);
+            let counts = [said.acked().count(), said.rejected().count(), said.slots().count()];
+            let told = [control.acked, control.rejected, control.slots].map(usize::from);
+            assert!(counts == told || counts == [0; 3], "{counts:?}");
         }
         bytes = rest;
     }

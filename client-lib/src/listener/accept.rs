@@ -15,17 +15,22 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
+use super::agree::agree;
 use super::control::{Connection, SessionState};
+#[cfg(feature = "rdma")]
+use super::landing::Landing;
 use super::notices::Kind;
 use super::receive::{Ended, receive};
 use super::slots::Slots;
 use crate::handshake::{
-    Accept, Answer, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, SessionId,
+    Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, SessionId,
     TransportKind, VERSION, encode,
 };
 use crate::peers::close;
-use crate::stream::{Inlet, Outlet, Reading, Source as _, Stream, stay_on, tune};
+use crate::rdma::QueuePair;
+use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
+use crate::way::Way;
 use crate::wire::CloseCode;
 
 /// How many may be in their handshake at a time.
@@ -132,6 +137,9 @@ struct Admitted {
     hello: Hello,
     slots: Slots,
     membership: Membership,
+    pair: Option<QueuePair<Ended>>,
+    /// Why there is none, if the sender has asked for one.
+    instead_of_rdma: Option<String>,
 }
 
 /// A connection's place in its session, which it leaves when this is dropped.
@@ -184,7 +192,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     };
     drop(guest);
     let admitted = admitted.unwrap_or(Err(Turned::Slow(patience)));
-    let Admitted { stream, hello, slots, membership } = match admitted {
+    let Admitted { stream, hello, slots, membership, pair, instead_of_rdma } = match admitted {
         Ok(admitted) => admitted,
         Err(turned) => {
             shared.counts.refused();
@@ -197,29 +205,39 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     };
     let (id, lane, epoch) = (hello.session, hello.lane, hello.epoch);
     if shared.may_say(Kind::Connected) {
-        info!(name = %hello.from, lane, epoch, slots = slots.count(), "connected");
+        let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
+        info!(name = %hello.from, lane, epoch, slots = slots.count(), %transport, instead_of_rdma, "connected");
     }
     let (reader, writer) = stream.split();
     let connection = Connection::new(
         (hello, address),
         shared.config.acknowledge,
-        (slots, Outlet::new(writer)),
+        (slots, Way::new(pair, Outlet::new(writer))),
         Arc::clone(&membership.state),
         Arc::clone(&shared.flusher),
     );
     let mut reading =
         Reading::start(receive(Arc::clone(&shared), Arc::clone(&connection), Inlet::new(reader, AHEAD)));
+    #[cfg(feature = "rdma")]
+    let landing = Landing::watch(&shared, &connection);
     let ended = tokio::select! {
         ended = reading.ended() => ended,
         // What the sender said before it went is here already.
-        error = connection.outlet().run(&*connection) => match timeout(GOODBYE, reading.ended()).await {
-            Ok(ended) if ended.is_goodbye() => ended,
-            _ => error.into(),
+        error = connection.way().run(&*connection) => match error {
+            Ended::Io(_) => match timeout(GOODBYE, reading.ended()).await {
+                Ok(ended) if ended.is_goodbye() => ended,
+                _ => error,
+            },
+            _ => error,
         },
         () = shared.shutdown.cancelled() => Ended::Shutdown,
         () = superseded(&shared, &connection, (id, lane, epoch)) => Ended::Superseded,
     };
     reading.stop().await;
+    #[cfg(feature = "rdma")]
+    if let Some(landing) = landing.as_ref().filter(|_| ended.is_goodbye()) {
+        landing.hear_out();
+    }
     let code = match &ended {
         Ended::Shutdown => Some(CloseCode::Done),
         Ended::Superseded => Some(CloseCode::Superseded),
@@ -229,12 +247,11 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     if let Some(code) = code {
         // The other side learns of the end in any case; this only says why.
         // What our code has taken and acknowledged until now is said before, or the sender would count it as lost, or send it again.
-        let rest = std::iter::from_fn(|| connection.next());
-        let last = rest.chain([close(code, ended.to_string())]);
-        let _ = timeout(GOODBYE, connection.outlet().finish(last)).await;
+        let goodbye = close(code, ended.to_string());
+        let _ = timeout(GOODBYE, connection.way().finish(&*connection, goodbye)).await;
     }
     // Our code may have frames of it, and with them the connection, for long.
-    connection.outlet().hang_up().await;
+    connection.way().hang_up().await;
     let kind = if ended.is_violation() { Kind::Protocol } else { Kind::Ended };
     match shared.may_say(kind) {
         true if ended.is_violation() => warn!("{ended}"),
@@ -259,8 +276,12 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
         Stream::Plain(stream) => hear(stream).await,
         Stream::Tls(stream) => hear(stream).await,
     };
+    let address = stream.local_address().map_err(Turned::Gone)?;
     let outcome = match heard {
-        Ok(hello) => decide(shared, hello),
+        Ok(hello) => match decide(shared, hello) {
+            Ok(decision) => agree(shared, decision, address.ip().to_canonical()).await,
+            Err(refusal) => Err(refusal),
+        },
         // Whoever speaks TLS reads from an answer that is none that this side does not.
         Err(Turned::Unreadable(error)) if !matches!(error, HandshakeError::Magic) => Err(error.refusal()),
         Err(other) => return Err(other),
@@ -275,9 +296,20 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
         Stream::Tls(stream) => say(stream, &bytes).await,
     };
     match outcome {
-        Ok(Decision { hello, slots, membership, .. }) => {
+        Ok(Decision { hello, slots, membership, pair, accept }) => {
             said.map_err(Turned::Gone)?;
-            Ok(Admitted { stream, hello, slots, membership })
+            let (pair, instead_of_rdma) = match pair {
+                None => (None, accept.reason),
+                Some(pair) => {
+                    let chosen = match &mut stream {
+                        Stream::Plain(stream) => hear_choice(stream).await?,
+                        Stream::Tls(stream) => hear_choice(stream).await?,
+                    };
+                    let is_rdma = chosen.transport == TransportKind::Rdma;
+                    (Some(pair).filter(|_| is_rdma), chosen.reason)
+                }
+            };
+            Ok(Admitted { stream, hello, slots, membership, pair, instead_of_rdma })
         }
         Err(refusal) => {
             match stream {
@@ -290,16 +322,28 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
 }
 
 async fn hear(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello, Turned> {
+    let (version, body) = message(stream).await?;
+    if version < VERSION {
+        return Err(Turned::Unreadable(HandshakeError::Version(version)));
+    }
+    // A later version is told ours; it knows whether it can go on with that.
+    Hello::decode(&body).map_err(Turned::Unreadable)
+}
+
+/// Whether the sender will use RDMA, which it has tried.
+async fn hear_choice(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Chosen, Turned> {
+    let (_, body) = message(stream).await?;
+    Chosen::decode(&body).map_err(Turned::Unreadable)
+}
+
+/// A message's version, and what it says.
+async fn message(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<(u16, Vec<u8>), Turned> {
     let mut preamble = [0; PREAMBLE];
     stream.read_exact(&mut preamble).await.map_err(Turned::Gone)?;
     let preamble = Preamble::decode(preamble).map_err(Turned::Unreadable)?;
     let mut body = vec![0; preamble.length];
     stream.read_exact(&mut body).await.map_err(Turned::Gone)?;
-    if preamble.version < VERSION {
-        return Err(Turned::Unreadable(HandshakeError::Version(preamble.version)));
-    }
-    // A later version is told ours; it knows whether it can go on with that.
-    Hello::decode(&body).map_err(Turned::Unreadable)
+    Ok((preamble.version, body))
 }
 
 async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
@@ -308,11 +352,13 @@ async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) ->
 }
 
 /// What is decided of a sender that is let in.
-struct Decision {
-    hello: Hello,
-    slots: Slots,
+pub(super) struct Decision {
+    pub(super) hello: Hello,
+    pub(super) slots: Slots,
     membership: Membership,
-    accept: Accept,
+    pub(super) accept: Accept,
+    /// Connected already, if that is what is offered.
+    pub(super) pair: Option<QueuePair<Ended>>,
 }
 
 /// Whether a sender is let in.
@@ -336,10 +382,6 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<Decision, Refusal> {
         );
         return Err(Refusal::new(RefusalCode::Service, message));
     }
-    if !hello.transports.contains(&TransportKind::Tcp) {
-        let message = "this listener has TCP only: allow the fall-back to it".to_owned();
-        return Err(Refusal::new(RefusalCode::Transport, message));
-    }
     let now = tokio::time::Instant::now().into_std();
     let lane = (hello.peer, hello.lane);
     let (state, place) = shared.sessions().admit(now, hello.session, lane, hello.epoch)?;
@@ -355,9 +397,10 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<Decision, Refusal> {
         frame_size: config.limits.frame_size,
         slots: slots.count(),
         transport: TransportKind::Tcp,
+        rdma: None,
         reason: None,
     };
-    Ok(Decision { hello, slots, membership, accept })
+    Ok(Decision { hello, slots, membership, accept, pair: None })
 }
 
 fn is_end_of_label(rest: &str) -> bool {

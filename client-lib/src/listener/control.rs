@@ -13,10 +13,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Acknowledge;
-use super::slots::Slots;
+use super::receive::Ended;
+use super::slots::{Slot, Slots};
 use crate::handshake::{Delivery, Hello};
 use crate::inbound::{Arrival, Seen, Teller};
-use crate::stream::{Body, Message, Outlet, SHORT, Source};
+use crate::rdma::OwnSlots;
+use crate::stream::{Body, Message, SHORT, Source};
+use crate::way::Way;
 use crate::wire::{Control, Data, Header, WINDOW};
 
 /// How long what is to be said waits for more.
@@ -27,6 +30,9 @@ const DELAYS: u32 = 3;
 
 /// How many sequences go into one message.
 const IDS: usize = SHORT / size_of::<u64>();
+
+/// Under RDMA, where each slot that has become free is named, too: as many of both.
+const IDS_WITH_SLOTS: usize = SHORT / (size_of::<u64>() + size_of::<u16>());
 
 /// The most sequences that wait to be said: a window of them, and those that have left it meanwhile are not waited for.
 const MOST_IDS: usize = 2 * WINDOW as usize;
@@ -49,7 +55,7 @@ pub(super) struct Connection {
     slots: Slots,
     /// So many slots that are free again are worth a message.
     enough: u64,
-    outlet: Outlet,
+    way: Way<Ended>,
     to_say: Mutex<ToSay>,
     session: Arc<SessionState>,
     flusher: Arc<Flusher>,
@@ -70,6 +76,8 @@ struct ToSay {
     /// What `freed` was when the flusher looked last, and how many times it has found more since then.
     looked_at: u64,
     delays: u32,
+    /// Which slots are free, where the sender has to be told.
+    slots: Option<OwnSlots>,
 }
 
 /// Has everything said in time.
@@ -86,15 +94,18 @@ impl Connection {
     pub(super) fn new(
         (hello, address): (Hello, SocketAddr),
         acknowledge: Acknowledge,
-        (slots, outlet): (Slots, Outlet),
+        (slots, way): (Slots, Way<Ended>),
         session: Arc<SessionState>,
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
         let used = hello.window.unwrap_or(u32::MAX).min(slots.count());
         let enough = u64::from(used.div_ceil(2)).max(1);
-        let to_say = Mutex::default();
-        let connection =
-            Self { hello, address, acknowledge, slots, enough, outlet, to_say, session, flusher };
+        let own_slots = match &way {
+            Way::Rdma(pair, _) => Some(pair.own_slots()),
+            Way::Tcp(_) => None,
+        };
+        let to_say = Mutex::new(ToSay { slots: own_slots, ..ToSay::default() });
+        let connection = Self { hello, address, acknowledge, slots, enough, way, to_say, session, flusher };
         let connection = Arc::new(connection);
         let Hello { lane, epoch, .. } = connection.hello;
         let mut latest = lock(&connection.session.latest);
@@ -134,8 +145,8 @@ impl Connection {
         &self.session
     }
 
-    pub(super) fn outlet(&self) -> &Outlet {
-        &self.outlet
+    pub(super) fn way(&self) -> &Way<Ended> {
+        &self.way
     }
 
     pub(super) fn slots(&self) -> &Slots {
@@ -170,15 +181,32 @@ impl Connection {
         self.say(|to_say| to_say.taken += 1);
     }
 
+    /// A frame has come to a slot of ours.
+    #[cfg(feature = "rdma")]
+    pub(super) fn landed(&self, slot: u16) -> Result<(), crate::rdma::Violation> {
+        lock(&self.to_say).slots.as_mut().map_or(Ok(()), |slots| slots.landed(slot))
+    }
+
     /// Our code has let go of a frame: its slot is free again.
-    pub(super) fn give_back(self: &Arc<Self>, slot: Vec<u8>) {
-        self.slots.give_back(slot);
-        self.say(|to_say| to_say.freed += 1);
+    pub(super) fn give_back(self: &Arc<Self>, slot: Slot) {
+        let slot = self.free(slot);
+        self.say(|to_say| to_say.free(slot));
+    }
+
+    /// Takes memory of our own back. The number of a slot whose sender has to be told.
+    fn free(&self, slot: Slot) -> Option<u16> {
+        match slot {
+            Slot::Own(slot) => {
+                self.slots.give_back(slot);
+                None
+            }
+            Slot::Landed(landed) => Some(landed.slot()),
+        }
     }
 
     /// Our code has let go of a frame, which it has acknowledged or did not want. The connections that brought it say so, or those
     /// that have taken their places.
-    pub(super) fn settle(self: &Arc<Self>, slot: Vec<u8>, sequence: u64, is_acknowledged: bool) {
+    pub(super) fn settle(self: &Arc<Self>, slot: Slot, sequence: u64, is_acknowledged: bool) {
         let (teller, floor) = {
             let mut seen = lock(&self.session.seen);
             (seen.decided(sequence, is_acknowledged), seen.floor())
@@ -206,9 +234,9 @@ impl Connection {
                 ids.retain(|&id| id >= floor);
             }
         };
-        self.slots.give_back(slot);
+        let slot = self.free(slot);
         self.say(|to_say| {
-            to_say.freed += 1;
+            to_say.free(slot);
             if is_ours {
                 tell(to_say);
             }
@@ -217,10 +245,10 @@ impl Connection {
     }
 
     /// A frame that our code has had before is passed over; its slot is free again.
-    pub(super) fn pass_over(self: &Arc<Self>, sequence: u64, arrival: Arrival, slot: Vec<u8>) {
-        self.slots.give_back(slot);
+    pub(super) fn pass_over(self: &Arc<Self>, sequence: u64, arrival: Arrival, slot: Slot) {
+        let slot = self.free(slot);
         self.say(|to_say| {
-            to_say.freed += 1;
+            to_say.free(slot);
             to_say.taken += 1;
             if arrival == Arrival::Acknowledge {
                 to_say.acked.push(sequence);
@@ -236,7 +264,7 @@ impl Connection {
             (is_due, !is_due && to_say.note(), !is_due && to_say.hurry())
         };
         if is_due {
-            return self.outlet.kick(&**self);
+            return self.way.kick(&**self);
         }
         if is_news {
             self.flusher.note(Arc::downgrade(self));
@@ -255,19 +283,27 @@ impl Connection {
             delays
         };
         match delays {
-            Some(_) => self.outlet.expect_answers(),
-            None => self.outlet.kick(self),
+            Some(_) => self.way.expect_answers(),
+            None => self.way.kick(self),
         }
         delays
     }
 
     fn flush_urgent(&self) {
         lock(&self.to_say).is_urgent = false;
-        self.outlet.kick(self);
+        self.way.kick(self);
     }
 }
 
 impl ToSay {
+    /// A slot is free, which has this number if its sender has to be told.
+    fn free(&mut self, slot: Option<u16>) {
+        self.freed += 1;
+        if let (Some(slots), Some(slot)) = (&mut self.slots, slot) {
+            slots.free(slot);
+        }
+    }
+
     /// Whether the sender may soon have no credit left, as so many slots are free, or a message is full.
     fn is_due(&self, enough: u64) -> bool {
         self.freed - self.said_freed >= enough || self.acked.len() + self.rejected.len() >= IDS
@@ -304,21 +340,34 @@ impl ToSay {
 
     fn message(&mut self) -> Message {
         let mut body = [0; SHORT];
-        let acked = self.acked.len().min(IDS);
-        let rejected = self.rejected.len().min(IDS - acked);
+        let most = if self.slots.is_some() { IDS_WITH_SLOTS } else { IDS };
+        let acked = self.acked.len().min(most);
+        let rejected = self.rejected.len().min(most - acked);
         let ids = self.acked.drain(..acked).chain(self.rejected.drain(..rejected));
-        for (place, id) in body.as_chunks_mut().0.iter_mut().zip(ids) {
-            *place = id.to_be_bytes();
-        }
+        let (places, _) = body.as_chunks_mut();
+        places.iter_mut().zip(ids).for_each(|(place, id)| *place = id.to_be_bytes());
         // A slot is said to be free when what became of its frame is said, too: else a sender that hears nothing could make the
         // lists grow without end.
         let unsaid = (self.acked.len() + self.rejected.len()) as u64;
-        self.said_freed = self.freed.saturating_sub(unsaid).max(self.said_freed);
+        let before = self.said_freed;
+        self.said_freed = self.freed.saturating_sub(unsaid).max(before);
+        let mut slots = 0;
+        if let Some(own) = &mut self.slots {
+            let (places, _) = body[(acked + rejected) * size_of::<u64>()..].as_chunks_mut();
+            let now_free = (self.said_freed - before).min(places.len() as u64);
+            self.said_freed = before + now_free;
+            let now_free = std::iter::from_fn(|| own.say()).take(now_free as usize);
+            for (place, slot) in places.iter_mut().zip(now_free) {
+                *place = slot.to_be_bytes();
+                slots += 1;
+            }
+        }
         self.said_taken = self.taken;
         let control = Control {
             // IDS at most.
             acked: acked as u16,
             rejected: rejected as u16,
+            slots,
             freed: self.said_freed,
             taken: self.taken,
         };

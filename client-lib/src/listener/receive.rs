@@ -9,7 +9,9 @@ use tokio::task::{consume_budget, yield_now};
 use super::Shared;
 use super::control::Connection;
 use super::received::Received;
+use super::slots::Slot;
 use crate::inbound::Arrival;
+use crate::rdma::Violation;
 use crate::stream::Inlet;
 use crate::wire::{Data, Header, WireError};
 
@@ -33,6 +35,10 @@ pub(super) enum Ended {
     TooLarge { length: u32, most: u32 },
     #[error("the sender broke the protocol: more frames than it has credit for")]
     Credit,
+    #[error("the sender broke the protocol: a frame by TCP, where RDMA was agreed")]
+    Beside,
+    #[error("the sender broke the protocol: {0}")]
+    Rdma(#[from] Violation),
     #[error("another connection of the same sender has taken its place")]
     Superseded,
     #[error("the listener closes")]
@@ -47,7 +53,11 @@ impl Ended {
 
     /// Whether the sender is at fault.
     pub(super) fn is_violation(&self) -> bool {
-        matches!(self, Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit)
+        match self {
+            Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit => true,
+            Self::Beside | Self::Rdma(_) => true,
+            Self::Io(_) | Self::Closed | Self::Said(_) | Self::Superseded | Self::Shutdown => false,
+        }
     }
 }
 
@@ -93,6 +103,7 @@ async fn receive_one(
     let header = inlet.header().await?.ok_or(Ended::Closed)?;
     match Header::decode(&header)? {
         Header::Control(_) => Err(Ended::Control),
+        Header::Data(_) if connection.way().is_rdma() => Err(Ended::Beside),
         Header::Close { text, .. } => {
             let mut said = vec![0; text];
             inlet.fill(&mut said).await?;
@@ -102,11 +113,8 @@ async fn receive_one(
         Header::Data(data) => {
             allowance.use_one(connection)?;
             let slot = read(shared, connection, inlet, &data).await?;
-            let passed_over = connection.while_latest(|| deliver(shared, connection, data, slot));
-            if let Some((arrival, slot)) = passed_over.ok_or(Ended::Superseded)? {
-                shared.counts.passed_over();
-                connection.pass_over(data.sequence, arrival, slot);
-            } else if data.payload >= LARGE {
+            take_in(shared, connection, data, Slot::Own(slot))?;
+            if data.payload >= LARGE {
                 yield_now().await;
             }
             Ok(())
@@ -114,13 +122,23 @@ async fn receive_one(
     }
 }
 
-/// Hands a frame to our code, or gives it back if that has had it.
-fn deliver(
+/// Hands a frame to our code, or passes it over if that has had it.
+pub(super) fn take_in(
     shared: &Shared,
     connection: &Arc<Connection>,
     data: Data,
-    slot: Vec<u8>,
-) -> Option<(Arrival, Vec<u8>)> {
+    slot: Slot,
+) -> Result<(), Ended> {
+    let passed_over = connection.while_latest(|| deliver(shared, connection, data, slot));
+    if let Some((arrival, slot)) = passed_over.ok_or(Ended::Superseded)? {
+        shared.counts.passed_over();
+        connection.pass_over(data.sequence, arrival, slot);
+    }
+    Ok(())
+}
+
+/// Hands a frame to our code, or gives it back if that has had it.
+fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot) -> Option<(Arrival, Slot)> {
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);

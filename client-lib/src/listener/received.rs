@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Acknowledge;
 use super::control::Connection;
+use super::slots::Slot;
 use crate::frame::FrameId;
 use crate::handshake::Delivery;
 use crate::wire::Data;
@@ -16,8 +17,8 @@ use crate::wire::Data;
 #[must_use = "dropping it without acknowledge() returns it to its sender"]
 pub struct Received {
     header: Data,
-    /// Key, metadata, payload; the rest is of earlier frames. Empty once it has been given back.
-    slot: Vec<u8>,
+    /// Empty once it has been given back.
+    slot: Slot,
     connection: Arc<Connection>,
     is_acknowledged: bool,
 }
@@ -27,23 +28,23 @@ pub struct Received {
 pub struct Sender<'r>(&'r Connection);
 
 impl Received {
-    pub(super) fn new(header: Data, slot: Vec<u8>, connection: Arc<Connection>) -> Self {
+    pub(super) fn new(header: Data, slot: Slot, connection: Arc<Connection>) -> Self {
         Self { header, slot, connection, is_acknowledged: false }
     }
 
     /// The payload.
     pub fn bytes(&self) -> &[u8] {
-        &self.slot[self.header.prefix()..self.header.body()]
+        self.slot.payload(&self.header)
     }
 
     /// The key that it was sent with; empty if there was none.
     pub fn key(&self) -> &[u8] {
-        &self.slot[..usize::from(self.header.key)]
+        self.slot.key(&self.header)
     }
 
     /// The metadata that it was sent with; empty if there was none.
     pub fn metadata(&self) -> &[u8] {
-        &self.slot[usize::from(self.header.key)..self.header.prefix()]
+        self.slot.metadata(&self.header)
     }
 
     /// The time that it was sent with.

@@ -3,6 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::handshake::{Refusal, RefusalCode};
+use crate::rdma::Landed;
+use crate::wire::Data;
+
+/// Where a frame is that has come.
+pub(super) enum Slot {
+    /// Memory of our own, with key, metadata and payload; the rest is of earlier frames.
+    Own(Vec<u8>),
+    /// The memory that its sender has written it to.
+    Landed(Landed),
+}
 
 /// What all connections of a listener may use together.
 pub(super) struct Memory {
@@ -30,6 +40,35 @@ struct Free {
     used_before: Vec<Vec<u8>>,
     /// How many have never been used.
     fresh: u32,
+}
+
+impl Slot {
+    pub(super) fn key(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[..usize::from(data.key)],
+            Self::Landed(landed) => landed.key(data),
+        }
+    }
+
+    pub(super) fn metadata(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[usize::from(data.key)..data.prefix()],
+            Self::Landed(landed) => landed.metadata(data),
+        }
+    }
+
+    pub(super) fn payload(&self, data: &Data) -> &[u8] {
+        match self {
+            Self::Own(slot) => &slot[data.prefix()..data.body()],
+            Self::Landed(landed) => landed.payload(data),
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
 }
 
 impl Memory {

@@ -1,7 +1,8 @@
 //! Makes a connection to a peer: route, TCP, TLS, handshake.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -10,18 +11,32 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
+use super::serve::Ended;
 use crate::choose::hash;
 use crate::connector::Transport;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
-    Accept, Answer, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, SessionId, TransportKind, encode,
+    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RdmaEnd, SessionId,
+    TransportKind, encode,
 };
 use crate::identity::Identity;
 use crate::nic;
 use crate::outbound::LinkId;
+use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::stream::{Stream, stay_on, tune};
 use crate::tls::{self, Tls};
+use crate::way::{NOT_WITH_TLS, blocking};
+
+/// A connection to a peer.
+pub(crate) struct Dialed {
+    pub(crate) stream: Stream,
+    pub(crate) accept: Accept,
+    /// What frames go by, if it is not the connection itself.
+    pub(crate) pair: Option<QueuePair<Ended>>,
+    /// Why there is none.
+    pub(crate) instead_of_rdma: Option<String>,
+}
 
 /// What is the same for all peers.
 #[derive(Debug)]
@@ -33,6 +48,7 @@ pub(crate) struct Dialer {
     pub(crate) session: SessionId,
     pub(crate) delivery: Delivery,
     pub(crate) transport: Transport,
+    pub(crate) rails: Arc<Rails>,
     /// How many frames a connection gets at most.
     pub(crate) window: u32,
     /// The only network that may be used.
@@ -47,11 +63,7 @@ pub(crate) struct Dialer {
 
 impl Dialer {
     /// Tries a peer's addresses one after the other.
-    pub(crate) async fn dial(
-        &self,
-        endpoint: &Endpoint,
-        link: LinkId,
-    ) -> Result<(Stream, Accept), DialError> {
+    pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, DialError> {
         let mut last = None;
         for address in self.addresses(endpoint) {
             match self.dial_address(endpoint, address, link).await {
@@ -78,7 +90,7 @@ impl Dialer {
         endpoint: &Endpoint,
         address: &EndpointAddress,
         link: LinkId,
-    ) -> Result<(Stream, Accept), DialError> {
+    ) -> Result<Dialed, DialError> {
         let peer = SocketAddr::new(address.ip, endpoint.port);
         let route = nic::route_to(address.ip)?;
         let route = if self.allow_default_network { route } else { route.on_second_nic()? };
@@ -98,17 +110,21 @@ impl Dialer {
         };
         let stream = timeout(self.patience, connecting).await.map_err(late("accept a connection"))?;
         let stream = stream.map_err(connect_error)?;
-        let greeting = self.greet(stream, endpoint, link, peer);
+        // Memory may take long to register.
+        let own = self.prepare(route.source).await;
+        if let (Transport::Rdma, Err(reason)) = (self.transport, &own) {
+            return Err(DialError::Rdma { peer, reason: reason.clone().unwrap_or_default() });
+        }
+        let greeting = self.greet(stream, (endpoint, link, peer), own);
         timeout(self.patience, greeting).await.map_err(late("finish the handshake"))?
     }
 
     async fn greet(
         &self,
         stream: TcpStream,
-        endpoint: &Endpoint,
-        link: LinkId,
-        peer: SocketAddr,
-    ) -> Result<(Stream, Accept), DialError> {
+        (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
+        own: Result<Prepared, Option<String>>,
+    ) -> Result<Dialed, DialError> {
         let mut stream = match &self.tls {
             None => Stream::Plain(stream),
             Some(tls) => {
@@ -118,8 +134,8 @@ impl Dialer {
                 Stream::Tls(Box::new(TlsStream::Client(secured)))
             }
         };
-        let hello =
-            encode(&self.hello(endpoint, link)).map_err(|source| DialError::Handshake { peer, source })?;
+        let not_ours = |source| DialError::Handshake { peer, source };
+        let hello = encode(&self.hello(endpoint, link, own.as_ref().ok())).map_err(not_ours)?;
         let answer = match &mut stream {
             Stream::Plain(stream) => exchange(stream, &hello).await,
             Stream::Tls(stream) => exchange(stream, &hello).await,
@@ -137,7 +153,42 @@ impl Dialer {
             let (found, uid) = (accept.name, uid.clone());
             return Err(DialError::WrongPeer { peer, found, uid, expected: expected.to_owned() });
         }
-        Ok((stream, accept))
+        match (accept.transport, &accept.rdma, own) {
+            (TransportKind::Rdma, Some(theirs), Ok(own)) => {
+                let connected = connect(own, theirs.clone(), accept.frame_size).await;
+                let (transport, reason) = match &connected {
+                    Ok(_) => (TransportKind::Rdma, None),
+                    Err(reason) => (TransportKind::Tcp, Some(reason.clone())),
+                };
+                if let (Transport::Rdma, Some(reason)) = (self.transport, reason.clone()) {
+                    return Err(DialError::Rdma { peer, reason });
+                }
+                let chosen = encode(&Chosen { transport, reason: reason.clone() }).map_err(not_ours)?;
+                let said = match &mut stream {
+                    Stream::Plain(stream) => say(stream, &chosen).await,
+                    Stream::Tls(stream) => say(stream, &chosen).await,
+                };
+                said.map_err(|_| DialError::Closed { peer })?;
+                Ok(Dialed { stream, accept, pair: connected.ok(), instead_of_rdma: reason })
+            }
+            (TransportKind::Tcp, _, own) if self.transport != Transport::Rdma => {
+                let of_peer = || accept.reason.as_ref().map(|reason| format!("{}: {reason}", accept.name));
+                let instead_of_rdma = own.map_or_else(|reason| reason, |_| of_peer());
+                Ok(Dialed { stream, accept, pair: None, instead_of_rdma })
+            }
+            _ => Err(not_ours(HandshakeError::Value("a transport that was not offered"))),
+        }
+    }
+
+    /// Our end of a connection by RDMA, or why there is none, unless nobody has asked for one.
+    async fn prepare(&self, source: IpAddr) -> Result<Prepared, Option<String>> {
+        match self.transport {
+            Transport::Tcp => return Err(None),
+            Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned())),
+            Transport::Auto | Transport::Rdma => {}
+        }
+        let rails = Arc::clone(&self.rails);
+        blocking(move || rails.prepare(source, Role::Sender)).await.map_err(Some)
     }
 
     /// The service itself, whichever network was asked for.
@@ -145,7 +196,12 @@ impl Dialer {
         self.service.split_once("._net.").map_or(&self.service, |(_, service)| service)
     }
 
-    fn hello(&self, endpoint: &Endpoint, link: LinkId) -> Hello {
+    fn hello(&self, endpoint: &Endpoint, link: LinkId, own: Option<&Prepared>) -> Hello {
+        let transports = match (self.transport, own) {
+            (Transport::Rdma, _) => vec![TransportKind::Rdma],
+            (_, Some(_)) => vec![TransportKind::Rdma, TransportKind::Tcp],
+            (_, None) => vec![TransportKind::Tcp],
+        };
         Hello {
             service: self.service.clone(),
             uid: endpoint.uid().map(ToOwned::to_owned),
@@ -157,9 +213,14 @@ impl Dialer {
             lane: link.lane,
             delivery: self.delivery,
             window: Some(self.window),
-            transports: vec![TransportKind::Tcp],
+            transports,
+            rdma: own.map(|own| own.end().clone()),
         }
     }
+}
+
+async fn connect(own: Prepared, theirs: RdmaEnd, frame_size: u32) -> Result<QueuePair<Ended>, String> {
+    blocking(move || own.connect(&theirs, frame_size)).await
 }
 
 enum ExchangeError {
@@ -195,10 +256,7 @@ async fn exchange(
     stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin),
     hello: &[u8],
 ) -> Result<Answer, ExchangeError> {
-    let written = match stream.write_all(hello).await {
-        Ok(()) => stream.flush().await,
-        error => error,
-    };
+    let written = say(stream, hello).await;
     // Whoever refuses us by TLS has said why before it closed; that is better to know than that a write failed.
     let preamble = match (written, preamble(stream).await) {
         (Err(error), Err(ExchangeError::Io(reason))) if tls::explain(&reason).is_none() => {
@@ -211,6 +269,11 @@ async fn exchange(
     let mut body = vec![0; preamble.length];
     stream.read_exact(&mut body).await?;
     Ok(Answer::decode(&body)?)
+}
+
+async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
 }
 
 async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u8; PREAMBLE], ExchangeError> {

@@ -93,7 +93,7 @@ impl Manager {
     fn connect(&self, state: &mut State, id: LinkId, tasks: &mut JoinSet<()>) {
         let Some(endpoint) = state.endpoints.get(&id.peer).cloned() else { return };
         let end = self.shared.shutdown.child_token();
-        let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), outlet: OnceLock::new(), end });
+        let link = Arc::new(Link { id, shared: Arc::clone(&self.shared), way: OnceLock::new(), end });
         state.links.insert(id, Arc::clone(&link));
         tasks.spawn(serve(link, Arc::clone(&self.dialer), endpoint));
     }
@@ -203,8 +203,9 @@ impl Place {
 
 /// What is known of peers that have gone.
 fn forget(state: &mut State) {
-    let State { outbound, endpoints, failures, .. } = state;
+    let State { outbound, endpoints, failures, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));
     failures.retain(|peer, _| is_known(peer));
+    instead_of_rdma.retain(|peer, _| is_known(peer));
 }

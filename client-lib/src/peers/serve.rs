@@ -8,12 +8,15 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tracing::{Instrument as _, info, info_span, warn};
 
-use super::dial::Dialer;
+use super::dial::{Dialed, Dialer};
 use super::shared::Link;
 use crate::endpoint::Endpoint;
+use crate::handshake::{Accept, TransportKind};
 use crate::outbound::Impossible;
-use crate::stream::{Body, Inlet, Message, Outlet, Reading, Stream};
-use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, WireError, sequences};
+use crate::rdma::Violation;
+use crate::stream::{Body, Inlet, Message, Outlet, Reading};
+use crate::way::{Silence, Way};
+use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, Said, WireError};
 
 /// What receivers say is short.
 const AHEAD: usize = 1 << 10;
@@ -36,6 +39,8 @@ pub(crate) enum Ended {
     Data,
     #[error("the peer broke the protocol: {0}")]
     Impossible(#[from] Impossible),
+    #[error("the peer broke the protocol: {0}")]
+    Rdma(#[from] Violation),
     #[error("it is no longer needed")]
     NotNeeded,
 }
@@ -57,14 +62,18 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                     warn!("cannot connect: {text}; trying again");
                 }
             }
-            Some(Ok((stream, accept))) => {
-                let (slots, frame_size) = (accept.slots, accept.frame_size);
-                let rdma = dialer.transport.instead_of_rdma();
-                info!(slots, frame_size, transport = %accept.transport, rdma, "connected");
-                let ended = converse(&link, stream, slots, frame_size).await;
-                match ended {
+            Some(Ok(dialed)) => {
+                let Dialed { accept, pair, instead_of_rdma, .. } = &dialed;
+                let Accept { slots, frame_size, .. } = *accept;
+                let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
+                info!(slots, frame_size, %transport, "connected");
+                say_once(&link, instead_of_rdma.as_deref());
+                match converse(&link, dialed).await {
                     Ended::NotNeeded => info!("closed"),
                     ended => warn!("the connection has ended: {ended}"),
+                }
+                if let Some(way) = link.way.get() {
+                    way.hang_up().await;
                 }
             }
         }
@@ -78,9 +87,25 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
     .await;
 }
 
-async fn converse(link: &Arc<Link>, stream: Stream, slots: u32, frame_size: u32) -> Ended {
+/// Says why frames do not go by RDMA, unless it has been said of this peer already.
+fn say_once(link: &Link, reason: Option<&str>) {
+    let mut state = link.shared.state();
+    let said = &mut state.instead_of_rdma;
+    match reason {
+        None => drop(said.remove(&link.id.peer)),
+        Some(reason) if said.get(&link.id.peer).is_some_and(|last| last == reason) => {}
+        Some(reason) => {
+            said.insert(link.id.peer, reason.to_owned());
+            drop(state);
+            info!("frames go over TCP: {reason}");
+        }
+    }
+}
+
+async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
+    let Dialed { stream, accept: Accept { slots, frame_size, .. }, pair, .. } = dialed;
     let (reader, writer) = stream.split();
-    let outlet = link.outlet.get_or_init(|| Outlet::new(writer));
+    let way = link.way.get_or_init(|| Way::new(pair, Outlet::new(writer)));
     {
         let mut state = link.shared.state();
         state.failures.remove(&link.id.peer);
@@ -88,24 +113,32 @@ async fn converse(link: &Arc<Link>, stream: Stream, slots: u32, frame_size: u32)
         state.outbound.up(now, link.id, slots, frame_size as usize);
     }
     link.shared.changed();
+    #[cfg(feature = "rdma")]
+    super::answers::watch(link);
     let mut reading = Reading::start(listen(Arc::clone(link), Inlet::new(reader, AHEAD)));
     let ended = tokio::select! {
         ended = reading.ended() => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
-        error = outlet.run(&**link) => match timeout(GOODBYE, reading.ended()).await {
+        error = way.run(&**link) => match timeout(GOODBYE, reading.ended()).await {
             Ok(said @ Ended::Said(_)) => said,
-            _ => error.into(),
+            _ => error,
         },
         () = link.end.cancelled() => Ended::NotNeeded,
     };
     reading.stop().await;
+    #[cfg(feature = "rdma")]
+    super::answers::hear_out(link);
     let (code, text) = match &ended {
-        Ended::Wire(_) | Ended::Data | Ended::Impossible(_) => (CloseCode::Protocol, ended.to_string()),
+        Ended::Wire(_) | Ended::Data | Ended::Impossible(_) | Ended::Rdma(_) => {
+            (CloseCode::Protocol, ended.to_string())
+        }
         Ended::NotNeeded => (CloseCode::Done, String::new()),
+        // The connection of the handshake is as good as ever.
+        Ended::Io(error) if way.is_rdma() => (CloseCode::Done, format!("RDMA has failed: {error}")),
         Ended::Io(_) | Ended::Closed | Ended::Said(_) => return ended,
     };
     // The other side learns of the end in any case; this only says why.
-    let _ = timeout(GOODBYE, outlet.finish([close(code, text)])).await;
+    let _ = timeout(GOODBYE, way.finish(&Silence, close(code, text))).await;
     ended
 }
 
@@ -139,22 +172,21 @@ async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), 
         Header::Control(control) => {
             body.resize(control.body(), 0);
             inlet.fill(body).await?;
-            settle(link, control, body)?;
+            settle(link, &control, Said::new(&control, body))?;
             Ok(())
         }
     }
 }
 
-fn settle(link: &Link, control: Control, body: &[u8]) -> Result<(), Impossible> {
-    let acked = usize::from(control.acked);
+pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(), Impossible> {
     let has_actions = {
         let outbound = &mut link.shared.state().outbound;
         outbound.control(
             tokio::time::Instant::now().into_std(),
             link.id,
             (control.freed, control.taken),
-            sequences(body).take(acked),
-            sequences(body).skip(acked),
+            said.acked(),
+            said.rejected(),
         )?;
         outbound.has_actions()
     };

@@ -1,18 +1,21 @@
 //! What a PeerSet's handles and tasks share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::serve::Ended;
 use crate::endpoint::Endpoint;
 use crate::error::SendError;
 use crate::frame::Frame;
+use crate::handshake::TransportKind;
 use crate::outbound::{LinkId, Outbound, Outgoing, PeerId};
 use crate::resolve::ResolveError;
-use crate::stream::{Body, Message, Outlet, Source};
+use crate::stream::{Body, Message, Source};
+use crate::way::Way;
 use crate::wire::{Data, Header};
 
 /// The state machine, and what the shell knows beside it.
@@ -23,6 +26,8 @@ pub(crate) struct State {
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
     /// Why a peer could not be connected, most recently.
     pub(crate) failures: HashMap<PeerId, String>,
+    /// Why frames for a peer do not go by RDMA, as it was said last.
+    pub(crate) instead_of_rdma: HashMap<PeerId, String>,
     /// What DNS said last, if it was not endpoints.
     pub(crate) unresolved: Option<String>,
     /// DNS will never name anybody.
@@ -48,7 +53,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) shared: Arc<Shared>,
     /// Set once it is up.
-    pub(crate) outlet: std::sync::OnceLock<Outlet>,
+    pub(crate) way: OnceLock<Way<Ended>>,
     /// It is to end.
     pub(crate) end: CancellationToken,
 }
@@ -60,6 +65,7 @@ impl Shared {
             endpoints: HashMap::new(),
             links: BTreeMap::new(),
             failures: HashMap::new(),
+            instead_of_rdma: HashMap::new(),
             unresolved: None,
             wrong: None,
             is_closing: false,
@@ -105,6 +111,13 @@ impl State {
         self.outbound.held()
     }
 
+    /// How frames travel to a peer that is connected.
+    pub(crate) fn transport(&self, peer: PeerId) -> TransportKind {
+        let mut ways =
+            self.links.iter().filter(|(id, _)| id.peer == peer).filter_map(|(_, link)| link.way.get());
+        if ways.any(Way::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
+    }
+
     pub(crate) fn open(&self) -> Result<(), SendError> {
         if self.is_closing { Err(SendError::Closed) } else { Ok(()) }
     }
@@ -113,15 +126,15 @@ impl State {
 impl Link {
     /// Writes what there is for it.
     pub(crate) fn kick(&self) {
-        if let Some(outlet) = self.outlet.get() {
-            outlet.kick(self);
+        if let Some(way) = self.way.get() {
+            way.kick(self);
         }
     }
 
     /// As [`kick`](Self::kick), or leaves it to the task, which writes more at once.
     pub(crate) fn kick_or_linger(&self) {
-        if let Some(outlet) = self.outlet.get() {
-            outlet.kick_or_linger(self);
+        if let Some(way) = self.way.get() {
+            way.kick_or_linger(self);
         }
     }
 }

@@ -316,20 +316,39 @@ impl State {
 }
 
 impl Message {
+    /// As it travels in a stream: the header first.
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.header[..]).chain(self.prefix()).chain(self.payload())
+    }
+
+    /// As it lies in a slot: key and metadata before the header.
+    pub(crate) fn pieces_in_place(&self) -> impl Iterator<Item = &[u8]> {
+        self.prefix().chain(std::iter::once(&self.header[..])).chain(self.payload())
+    }
+
+    /// How many bytes that is before the header.
+    pub(crate) fn before_header(&self) -> usize {
+        self.prefix().map(<[u8]>::len).sum()
+    }
+
+    fn prefix(&self) -> impl Iterator<Item = &[u8]> {
+        let prefix = match &self.body {
+            Body::Frame(frame) => [&frame.key[..], &frame.metadata[..]],
+            Body::Bytes(_) | Body::Short(..) => [&[][..], &[]],
+        };
+        prefix.into_iter()
+    }
+
+    fn payload(&self) -> impl Iterator<Item = &[u8]> {
         let (frame, bytes) = match &self.body {
             Body::Frame(frame) => (Some(frame), None),
             Body::Bytes(bytes) => (None, Some(&bytes[..])),
             Body::Short(bytes, length) => (None, bytes.get(..*length)),
         };
-        let of_frame = frame.into_iter().flat_map(|frame| {
-            let prefix = [&frame.key[..], &frame.metadata[..]];
-            prefix.into_iter().chain(frame.buffers().map(Buffer::bytes))
-        });
-        std::iter::once(&self.header[..]).chain(of_frame).chain(bytes)
+        frame.into_iter().flat_map(|frame| frame.buffers().map(Buffer::bytes)).chain(bytes)
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pieces().map(<[u8]>::len).sum()
     }
 }

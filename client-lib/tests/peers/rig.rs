@@ -1,11 +1,14 @@
 //! Listeners on loopback, and endpoints that come and go without DNS.
+//!
+//! Where there is an RDMA device, `MULTINET_TEST_RDMA` may be one of its addresses: then listeners are there, and frames go by RDMA. tests/rdma
+//! has it so, in a guest.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedSender, unbounded};
 use multinet_client::{
-    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, PodRef, Resolver,
+    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, PodRef, Resolver, Transport,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -15,15 +18,26 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("in time")
 }
 
+/// The address that stands for RDMA, if frames are to go by it.
+pub(crate) fn rdma() -> Option<IpAddr> {
+    let address = std::env::var("MULTINET_TEST_RDMA").ok()?;
+    Some(address.parse().expect("MULTINET_TEST_RDMA is an address"))
+}
+
 /// A listener on loopback with small slots.
 pub(crate) fn listener() -> ListenerBuilder {
-    Listener::builder().address(IpAddr::V4(Ipv4Addr::LOCALHOST)).port(0).frame_size(1 << 20).slots(8)
+    Listener::builder()
+        .address(rdma().unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()))
+        .port(0)
+        .frame_size(1 << 20)
+        .slots(8)
 }
 
 /// A connector that asks no DNS.
 pub(crate) fn connector() -> ConnectorBuilder {
     let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
-    Connector::builder().resolver(Resolver::builder().servers([nobody]).build().unwrap())
+    let transport = if rdma().is_some() { Transport::Rdma } else { Transport::Auto };
+    Connector::builder().transport(transport).resolver(Resolver::builder().servers([nobody]).build().unwrap())
 }
 
 /// What a listener is in DNS.

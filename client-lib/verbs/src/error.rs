@@ -61,6 +61,12 @@ pub enum Call {
     Register,
     /// `ibv_create_cq`
     Queue,
+    /// `ibv_create_comp_channel`
+    Channel,
+    /// `ibv_get_cq_event`
+    Wait,
+    /// `ibv_req_notify_cq`
+    Arm,
     /// `ibv_create_qp`
     Pair,
     /// `ibv_modify_qp` to INIT
@@ -123,6 +129,7 @@ impl Error {
             (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
                 "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"
             }
+            (Call::Channel, libc::EMFILE) => "this process may open no more files: raise its limit (nofile)",
             (Call::Poll, libc::EIO) => "it has overflowed, or the device was reset",
             (Call::Reach, libc::EINVAL) => "the range is not within it",
             (Call::Send, libc::ENOMEM) => "the send queue is full",
@@ -142,6 +149,9 @@ impl fmt::Display for Error {
             Call::Reach => "reach into registered memory",
             Call::Register => "register memory",
             Call::Queue => "make a completion queue",
+            Call::Channel => "make a completion channel",
+            Call::Wait => "wait for completions",
+            Call::Arm => "arm the completion queue",
             Call::Pair => "make a queue pair",
             Call::Init => "bring the queue pair to INIT",
             Call::ReadyToReceive => "bring the queue pair to RTR",

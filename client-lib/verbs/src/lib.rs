@@ -8,16 +8,17 @@
 //! that it needs, and is destroyed before them.
 //!
 //! ```text
-//!   Library <── Device <── Context <──┬── Domain <──┬── Region (its memory, too)
-//!                                     │             │      ▲
+//!   Library <── Device <── Context <──┬── Domain <──┬── Region, Landing (and their memory)
+//!                                     │             │
 //!                                     └── Queue <───┴── Pair
 //! ```
 //!
-//! Memory that a device writes to is never lent out as a slice, because no borrow could keep the other side from writing. It is copied in and
-//! out ([`Region::write`], [`Region::read`]).
+//! Memory that we send from ([`Region`]) is out of the peers' reach. Memory that a peer writes to ([`Landing`]) is written to by nobody else,
+//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]).
 //!
 //! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
 
+mod channel;
 mod context;
 mod error;
 mod library;
@@ -26,10 +27,11 @@ mod pair;
 mod probe;
 mod queue;
 
+pub use channel::{Channel, Report};
 pub use context::{Context, Device, Port};
 pub use error::{Call, Error, LoadError};
 pub use library::Library;
-pub use memory::{Domain, Region, Remote};
-pub use pair::{Endpoint, Fresh, Pair, Path};
+pub use memory::{Domain, Landed, Landing, Region, Remote};
+pub use pair::{Depths, Endpoint, Fresh, MOST_WRITES, Pair, Path, Write};
 pub use probe::{ProbeError, Probed, probe};
 pub use queue::{Completion, Queue, Status};

@@ -1,8 +1,8 @@
-//! Protection domains and the memory that belongs to them.
+//! Protection domains and the memory that belongs to them: what we send from, and what a peer writes to.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
 use std::num::NonZeroUsize;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -30,21 +30,41 @@ unsafe impl Send for Allocated {}
 // SAFETY: as above.
 unsafe impl Sync for Allocated {}
 
-/// Memory that the device, and whoever is told its key, may write to. A peer that still writes when the last handle is dropped gets an
+/// Memory that we write to and send from. Peers cannot reach it.
+#[derive(Clone, Debug)]
+pub struct Region(Arc<Owned>);
+
+#[derive(Debug)]
+struct Owned {
+    registered: Registered,
+    // Between threads of this process.
+    access: RwLock<()>,
+}
+
+/// Memory that a peer writes to, once it is told the key, and nobody else. A peer that still writes when the last handle is dropped gets an
 /// access error.
 #[derive(Clone, Debug)]
-pub struct Region(Arc<Registered>);
+pub struct Landing(Arc<Registered>);
+
+/// Bytes that a peer has written.
+///
+/// They stay as they are as long as the peer keeps to what was agreed with it, which is not to write there before it is told to. One that
+/// does not can change them under whoever reads, as anybody can with whom memory is shared; every byte is valid, and nothing else of this
+/// process is in its reach. So what decides anything should be copied out ([`Landing::read`]) before it is looked at.
+#[derive(Clone, Debug)]
+pub struct Landed {
+    landing: Landing,
+    range: Range<usize>,
+}
 
 struct Registered {
     raw: NonNull<ibv_mr>,
     // Given back after the registration has ended.
     memory: Memory,
-    // Between threads of this process. No lock keeps a device out.
-    access: RwLock<()>,
     domain: Domain,
 }
 
-// SAFETY: verbs may be called from all threads, and the memory is only copied from and to, under a lock.
+// SAFETY: verbs may be called from all threads. Of the memory, a region's is only copied from and to, under a lock; a landing's is only read.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -86,22 +106,36 @@ impl Domain {
         self.0.raw.as_ptr()
     }
 
-    /// So many bytes of memory, all zero, registered for writing by ourselves and by others.
+    /// So many bytes of memory, all zero, to send from.
     ///
     /// # Errors
     ///
     /// [`Error`], most of all where too little memory may be locked.
-    pub fn register(&self, length: NonZeroUsize) -> Result<Region, Error> {
+    pub fn region(&self, length: NonZeroUsize) -> Result<Region, Error> {
+        let registered = self.register(length, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)?;
+        Ok(Region(Arc::new(Owned { registered, access: RwLock::default() })))
+    }
+
+    /// So many bytes of memory, all zero, for a peer to write to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], most of all where too little memory may be locked.
+    pub fn landing(&self, length: NonZeroUsize) -> Result<Landing, Error> {
+        // The one takes the other (InfiniBand Architecture, 10.6.6.2).
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        Ok(Landing(Arc::new(self.register(length, access)?)))
+    }
+
+    fn register(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
         let name = self.context().name();
         let memory =
             Memory::new(length).map_err(|errno| Error::returned(Call::Allocate, name, errno as i32))?;
-        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
-        let library = self.context().library();
+        let register = self.context().library().reg_mr;
         // SAFETY: the pages are ours, and stay until the registration has ended.
-        let raw =
-            unsafe { (library.reg_mr)(self.raw(), memory.start.as_ptr().cast(), length.get(), bits(access)) };
+        let raw = unsafe { register(self.raw(), memory.start.as_ptr().cast(), length.get(), bits(access.0)) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, name))?;
-        Ok(Region(Arc::new(Registered { raw, memory, access: RwLock::default(), domain: self.clone() })))
+        Ok(Registered { raw, memory, domain: self.clone() })
     }
 }
 
@@ -112,64 +146,90 @@ impl Region {
     ///
     /// [`Error`], if they are not all within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let start = self.at(offset, bytes.len())?;
+        let start = self.0.registered.at(offset, bytes.len())?;
         let _alone = self.0.access.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: within our pages; `bytes` is no part of them, because they are never lent out.
         unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
 
+    /// A part, as a work request names it.
+    pub(crate) fn part(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
+        let registered = &self.0.registered;
+        let length = range.end.checked_sub(range.start).ok_or_else(|| registered.outside())?;
+        let start = registered.at(range.start, length)?;
+        // SAFETY: registered; the key does not change.
+        let lkey = unsafe { registered.raw.as_ref() }.lkey;
+        let length = u32::try_from(length).ok().filter(|&length| length <= LONGEST);
+        let length = length.ok_or_else(|| registered.outside())?;
+        Ok(ibv_sge { addr: start.addr().get() as u64, length, lkey })
+    }
+}
+
+impl Landing {
     /// Copies bytes from an offset.
     ///
     /// # Errors
     ///
     /// [`Error`], if there are not that many.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        let start = self.at(offset, bytes.len())?;
-        let _unchanged = self.0.access.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as above. A device that writes meanwhile leaves a mixture, of bytes that are all valid.
+        let start = self.0.at(offset, bytes.len())?;
+        // SAFETY: within our pages, of which `bytes` is no part, because they are lent out for reading only. A device that writes meanwhile
+        // leaves a mixture, of bytes that are all valid.
         unsafe { start.copy_to_nonoverlapping(NonNull::from(&mut *bytes).cast(), bytes.len()) };
         Ok(())
     }
 
-    /// The place at an offset, for others to write to.
+    /// What a peer has written to a range, where it lies.
     ///
     /// # Errors
     ///
-    /// [`Error`], if it is not within the region.
+    /// [`Error`], if the range is not within the memory.
+    pub fn landed(&self, range: Range<usize>) -> Result<Landed, Error> {
+        let length = range.end.checked_sub(range.start).ok_or_else(|| self.0.outside())?;
+        self.0.at(range.start, length)?;
+        Ok(Landed { landing: self.clone(), range })
+    }
+
+    /// The place at an offset, for a peer to write to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if it is not within the memory.
     pub fn remote(&self, offset: usize) -> Result<Remote, Error> {
-        let start = self.at(offset, 0)?;
+        let start = self.0.at(offset, 0)?;
         // SAFETY: registered; the key does not change.
         let key = unsafe { self.0.raw.as_ref() }.rkey;
         Ok(Remote { address: start.addr().get() as u64, key })
     }
+}
 
-    /// A part, as a work request names it.
-    pub(crate) fn part(&self, range: &Range<usize>) -> Result<ibv_sge, Error> {
-        let length = range.end.checked_sub(range.start).ok_or_else(|| self.outside())?;
-        let start = self.at(range.start, length)?;
-        // SAFETY: as above.
-        let lkey = unsafe { self.0.raw.as_ref() }.lkey;
-        let length =
-            u32::try_from(length).ok().filter(|&length| length <= LONGEST).ok_or_else(|| self.outside())?;
-        Ok(ibv_sge { addr: start.addr().get() as u64, length, lkey })
+impl Deref for Landed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let memory = &self.landing.0.memory;
+        // SAFETY: the range has been found to be within the pages, which are initialized, stay as long as this does, and are written to by
+        // nobody in this process. A peer's device can write to them, if the peer breaks its word; all values of the bytes are valid, and the
+        // documentation says that they may change.
+        unsafe {
+            NonNull::slice_from_raw_parts(memory.start.add(self.range.start), self.range.len()).as_ref()
+        }
     }
+}
 
-    pub(crate) fn domain(&self) -> &Domain {
-        &self.0.domain
-    }
-
+impl Registered {
     fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, Error> {
         let end = offset.checked_add(length);
-        if end.is_none_or(|end| end > self.0.memory.length.get()) {
+        if end.is_none_or(|end| end > self.memory.length.get()) {
             return Err(self.outside());
         }
         // SAFETY: not beyond the end of our pages.
-        Ok(unsafe { self.0.memory.start.add(offset) })
+        Ok(unsafe { self.memory.start.add(offset) })
     }
 
     fn outside(&self) -> Error {
-        Error::returned(Call::Reach, self.domain().context().name(), libc::EINVAL)
+        Error::returned(Call::Reach, self.domain.context().name(), libc::EINVAL)
     }
 }
 
@@ -191,8 +251,7 @@ impl Drop for Memory {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: no pair sends from it any more, since pairs hold what they send from. When this returns the device has done with the
-        // pages, and refuses what peers still write.
+        // SAFETY: when this returns the device has done with the pages: it refuses what peers still write, and fails what we still send.
         let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
     }
 }

@@ -7,12 +7,13 @@ use std::ptr::NonNull;
 
 use rdma_sys::{
     ibv_access_flags, ibv_gid, ibv_mtu, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode,
 };
 
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::memory::{Region, Remote};
+use crate::memory::{Domain, Region, Remote};
 use crate::queue::Queue;
 
 /// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
@@ -32,6 +33,13 @@ const HOPS: u8 = 64;
 /// A packet sequence number has 24 bits.
 const SEQUENCE: u32 = 0x00ff_ffff;
 
+/// Writes of up to so many bytes go to the device with the request itself, which saves it a look at memory. More than that makes all
+/// requests larger.
+const INLINE: u32 = 192;
+
+/// The most writes that one [`Pair::write`] takes.
+pub const MOST_WRITES: usize = 16;
+
 /// A queue pair that is connected to nobody yet.
 #[derive(Debug)]
 pub struct Fresh {
@@ -43,12 +51,14 @@ pub struct Fresh {
 #[derive(Debug)]
 pub struct Pair(Owned);
 
-/// A queue pair with what it needs. The region is what it reads from and writes to.
+/// A queue pair with what it needs.
 struct Owned {
     raw: NonNull<ibv_qp>,
     // Only held, for the device reports to it.
     _queue: Queue,
-    region: Region,
+    domain: Domain,
+    /// How long a write may be to go with its request.
+    inline: u32,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -69,6 +79,31 @@ pub struct Endpoint {
     pub lid: u16,
 }
 
+/// How many requests may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depths {
+    /// Writes.
+    pub send: u16,
+    /// Immediates that the peer may send.
+    pub receive: u16,
+}
+
+/// A write to the peer's memory. What is written must not change until its completion, or that of a later one, has come, or the
+/// peer gets a mixture.
+#[derive(Clone, Debug)]
+pub struct Write<'a> {
+    /// The completion bears this number.
+    pub id: u64,
+    /// What is written, 1 GiB at most; with none, the peer only gets the immediate.
+    pub part: Option<(&'a Region, Range<usize>)>,
+    /// Where it goes.
+    pub remote: Remote,
+    /// What the peer is told when it is there. It needs a receive request for it.
+    pub immediate: Option<u32>,
+    /// Whether there is a completion if it succeeds. There is one in any case if it fails.
+    pub is_signalled: bool,
+}
+
 /// The way of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -83,29 +118,20 @@ pub struct Path {
 }
 
 impl Fresh {
-    /// A queue pair for so many requests each way, or what more the device gives, none of which has more than one part of the region.
+    /// A queue pair for so many requests, or what more the device gives.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the queue is of another context than the region, or the device has no pair that deep or none left.
-    pub fn new(region: &Region, queue: &Queue, depth: u16) -> Result<Self, Error> {
-        let context = region.domain().context();
+    /// [`Error`], if the queue is of another context than the domain, or the device has no pair that deep or none left.
+    pub fn new(domain: &Domain, queue: &Queue, depths: Depths) -> Result<Self, Error> {
+        let context = domain.context();
         if !context.is(queue.context()) {
             return Err(Error::returned(Call::Pair, context.name(), libc::EINVAL));
         }
-        // SAFETY: a structure of numbers and pointers, for which zero means none.
-        let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        wanted.send_cq = queue.raw();
-        wanted.recv_cq = queue.raw();
-        wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-        wanted.cap.max_send_wr = depth.into();
-        wanted.cap.max_recv_wr = depth.into();
-        wanted.cap.max_send_sge = 1;
-        wanted.cap.max_recv_sge = 1;
-        // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
-        let raw = unsafe { (context.library().create_qp)(region.domain().raw(), &raw mut wanted) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
-        let owned = Owned { raw, _queue: queue.clone(), region: region.clone() };
+        // A device that has no room for small writes in its requests reads them from memory.
+        let created = create(domain, queue, depths, INLINE).or_else(|_| create(domain, queue, depths, 0));
+        let (raw, inline) = created?;
+        let owned = Owned { raw, _queue: queue.clone(), domain: domain.clone(), inline };
         Ok(Self { owned, sequence: fastrand::u32(..) & SEQUENCE })
     }
 
@@ -142,29 +168,78 @@ impl Pair {
         self.0.check(Call::Receive, errno)
     }
 
-    /// Writes a part of the region to the peer's memory, and tells it this immediate. The completion bears the number; the part must not change
-    /// until then, or the peer gets a mixture.
+    /// Writes to the peer's memory, in this order.
     ///
     /// # Errors
     ///
-    /// [`Error`], if the send queue is full, or the part is not within the region or longer than 1 GiB.
-    pub fn write(&self, id: u64, part: &Range<usize>, remote: Remote, immediate: u32) -> Result<(), Error> {
-        let mut part = self.0.region.part(part)?;
-        // SAFETY: a structure of numbers and pointers, for which zero means none.
-        let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
-        request.wr_id = id;
-        request.sg_list = &raw mut part;
-        request.num_sge = 1;
-        request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-        request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
-        request.wr.rdma = rdma_sys::rdma_t { remote_addr: remote.address, rkey: remote.key };
+    /// [`Error`], if the send queue is full, a part is not within its region or longer than 1 GiB, or there are more than [`MOST_WRITES`]. Some of the
+    /// writes may have been posted then, and some not: nothing can be done with the pair but to let go of it.
+    pub fn write(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        if writes.len() > MOST_WRITES {
+            return Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG));
+        }
+        // SAFETY: structures of numbers and pointers, for which zero means none.
+        let mut requests: [ibv_send_wr; MOST_WRITES] = unsafe { std::mem::zeroed() };
+        let mut parts = [ibv_sge { addr: 0, length: 0, lkey: 0 }; MOST_WRITES];
+        for (write, (request, place)) in writes.iter().zip(requests.iter_mut().zip(&mut parts)) {
+            request.wr_id = write.id;
+            let mut flags = ibv_send_flags(0);
+            if let Some((region, range)) = &write.part {
+                *place = region.part(range)?;
+                request.sg_list = place;
+                request.num_sge = 1;
+                if place.length <= self.0.inline {
+                    flags |= ibv_send_flags::IBV_SEND_INLINE;
+                }
+            }
+            if write.is_signalled {
+                flags |= ibv_send_flags::IBV_SEND_SIGNALED;
+            }
+            request.send_flags = flags.0;
+            request.opcode = match write.immediate {
+                Some(_) => ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                None => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            };
+            request.imm_data_invalidated_rkey_union.imm_data = write.immediate.unwrap_or_default().to_be();
+            request.wr.rdma = rdma_sys::rdma_t { remote_addr: write.remote.address, rkey: write.remote.key };
+        }
+        let Some(count) = writes.len().checked_sub(1) else { return Ok(()) };
+        let first = requests.as_mut_ptr();
+        for number in 0..count {
+            // SAFETY: both are among the requests, and nothing else refers to them.
+            unsafe { (*first.add(number)).next = first.add(number + 1) };
+        }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the pair is there; the request and its part are only read during the call, and the memory that it names is in
-        // the region, which stays as long as the pair.
-        let errno = unsafe { ibv_post_send(self.0.raw.as_ptr(), &raw mut request, &raw mut bad) };
+        // SAFETY: the pair is there; the requests and their parts are only read during the call. The memory that they name is registered: when
+        // that ends before the device has read it, the request fails. What goes inline is copied during the call, by the provider as by
+        // the device a mixture if it changes meanwhile.
+        let errno = unsafe { ibv_post_send(self.0.raw.as_ptr(), first, &raw mut bad) };
         self.0.check(Call::Send, errno)
     }
+}
+
+/// A queue pair, and how long a write may be to go with its request.
+fn create(
+    domain: &Domain,
+    queue: &Queue,
+    depths: Depths,
+    inline: u32,
+) -> Result<(NonNull<ibv_qp>, u32), Error> {
+    let context = domain.context();
+    // SAFETY: a structure of numbers and pointers, for which zero means none.
+    let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    wanted.send_cq = queue.raw();
+    wanted.recv_cq = queue.raw();
+    wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+    wanted.cap.max_send_wr = depths.send.into();
+    wanted.cap.max_recv_wr = depths.receive.into();
+    wanted.cap.max_send_sge = 1;
+    wanted.cap.max_recv_sge = 1;
+    wanted.cap.max_inline_data = inline;
+    // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.
+    let raw = unsafe { (context.library().create_qp)(domain.raw(), &raw mut wanted) };
+    let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Pair, context.name()))?;
+    Ok((raw, wanted.cap.max_inline_data))
 }
 
 impl Owned {
@@ -233,7 +308,7 @@ impl Owned {
 
     fn modify(&self, call: Call, mut wanted: ibv_qp_attr, also: &[ibv_qp_attr_mask]) -> Result<(), Error> {
         let mask = also.iter().fold(ibv_qp_attr_mask::IBV_QP_STATE.0, |mask, bit| mask | bit.0);
-        let modify = self.region.domain().context().library().modify_qp;
+        let modify = self.domain.context().library().modify_qp;
         // SAFETY: the pair is there; the attributes that the mask names are set.
         let errno = unsafe { modify(self.raw.as_ptr(), &raw mut wanted, bits(mask)) };
         self.check(call, errno)
@@ -242,7 +317,7 @@ impl Owned {
     fn check(&self, call: Call, errno: i32) -> Result<(), Error> {
         match errno {
             0 => Ok(()),
-            errno => Err(Error::returned(call, self.region.domain().context().name(), errno)),
+            errno => Err(Error::returned(call, self.domain.context().name(), errno)),
         }
     }
 }
@@ -268,12 +343,12 @@ fn mtu(bytes: u32) -> ibv_mtu::Type {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: nobody else has it. From here on it sends nothing from its region any more.
-        let _ = unsafe { (self.region.domain().context().library().destroy_qp)(self.raw.as_ptr()) };
+        let _ = unsafe { (self.domain.context().library().destroy_qp)(self.raw.as_ptr()) };
     }
 }
 
 impl std::fmt::Debug for Owned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "queue pair {} of {}", self.number(), self.region.domain().context().name())
+        write!(f, "queue pair {} of {}", self.number(), self.domain.context().name())
     }
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::error::{Error, LoadError};
 use crate::library::Library;
 use crate::memory::Domain;
-use crate::pair::{Fresh, Path};
+use crate::pair::{Depths, Fresh, Path, Write};
 use crate::queue::{Queue, Status};
 
 /// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
@@ -111,18 +111,26 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
     if !attributes.is_active {
         return Err(ProbeError::Inactive { device, port });
     }
-    let region = Domain::new(&context)?.register(const { NonZeroUsize::new(2 * SIZE).expect("not zero") })?;
+    let domain = Domain::new(&context)?;
+    let size = const { NonZeroUsize::new(SIZE).expect("not zero") };
+    let (region, landing) = (domain.region(size)?, domain.landing(size)?);
     let pattern: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
-    // Its first half goes to its second.
     region.write(0, &pattern)?;
     let queue = Queue::new(&context, 4)?;
     // Two pairs, so that a failure of one does not hide its reason at the other.
-    let (sender, receiver) = (Fresh::new(&region, &queue, 1)?, Fresh::new(&region, &queue, 1)?);
+    let depths = Depths { send: 1, receive: 1 };
+    let (sender, receiver) = (Fresh::new(&domain, &queue, depths)?, Fresh::new(&domain, &queue, depths)?);
     let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
     let path = Path { port, row, mtu: attributes.mtu, is_global: true };
     let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
     receiver.receive(RECEIVED)?;
-    sender.write(WRITTEN, &(0..SIZE), region.remote(SIZE)?, IMMEDIATE)?;
+    sender.write(&[Write {
+        id: WRITTEN,
+        part: Some((&region, 0..SIZE)),
+        remote: landing.remote(0)?,
+        immediate: Some(IMMEDIATE),
+        is_signalled: true,
+    }])?;
     let (mut received, mut is_written) = (None, false);
     let begun = Instant::now();
     while !(received.is_some() && is_written) {
@@ -140,7 +148,7 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
         }
     }
     let mut arrived = vec![0; SIZE];
-    region.read(SIZE, &mut arrived)?;
+    landing.read(0, &mut arrived)?;
     if arrived != pattern || received != Some(Some(IMMEDIATE)) {
         return Err(ProbeError::Different { device });
     }

@@ -5,10 +5,14 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
+use crate::channel::Channel;
 use crate::context::Context;
 use crate::error::{Call, Error};
+
+/// So many completions are looked at by one call.
+const HANDFUL: usize = 16;
 
 /// A completion queue.
 #[derive(Clone, Debug)]
@@ -17,6 +21,8 @@ pub struct Queue(Arc<Created>);
 struct Created {
     context: Context,
     raw: NonNull<ibv_cq>,
+    // Only held, for the queue reports to it.
+    _channel: Option<Channel>,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -51,11 +57,39 @@ impl Queue {
     ///
     /// [`Error`], if the device has none that large.
     pub fn new(context: &Context, depth: u16) -> Result<Self, Error> {
-        let (none, no_channel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the context is open; no completion channel, and the first vector, which all devices have.
-        let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), none, no_channel, 0) };
+        Self::create(context, depth, None, 0)
+    }
+
+    /// As [`new`](Self::new), with a number by which it reports to the channel, whenever it is [armed](Self::arm).
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device has none that large.
+    pub fn reporting(channel: &Channel, number: u64, depth: u16) -> Result<Self, Error> {
+        Self::create(channel.context(), depth, Some(channel.clone()), number)
+    }
+
+    fn create(context: &Context, depth: u16, channel: Option<Channel>, number: u64) -> Result<Self, Error> {
+        let to = channel.as_ref().map_or(std::ptr::null_mut(), Channel::raw);
+        // Only ever a number; processors have 64 bits wherever RDMA is.
+        let number = std::ptr::without_provenance_mut(number as usize);
+        // SAFETY: the context is open, and the channel is its own; the first vector is there on all devices.
+        let raw = unsafe { (context.library().create_cq)(context.raw(), depth.into(), number, to, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Queue, context.name()))?;
-        Ok(Self(Arc::new(Created { context: context.clone(), raw })))
+        Ok(Self(Arc::new(Created { context: context.clone(), raw, _channel: channel })))
+    }
+
+    /// Has the next completion reported to the channel. One that has come already is not: look once more after this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device is gone.
+    pub fn arm(&self) -> Result<(), Error> {
+        // SAFETY: the queue is there.
+        match unsafe { ibv_req_notify_cq(self.raw(), 0) } {
+            0 => Ok(()),
+            errno => Err(Error::returned(Call::Arm, self.context().name(), errno)),
+        }
     }
 
     /// The next completion, if there is one.
@@ -65,14 +99,28 @@ impl Queue {
     /// [`Error`], if the device is gone.
     pub fn poll(&self) -> Result<Option<Completion>, Error> {
         // SAFETY: a structure of numbers.
-        let mut found: ibv_wc = unsafe { std::mem::zeroed() };
-        // SAFETY: the queue is there, and there is room for the one completion that is asked for.
-        match unsafe { ibv_poll_cq(self.raw(), 1, &raw mut found) } {
-            0 => Ok(None),
-            1 => Ok(Some(self.read(&found))),
-            // A number that is none of errno(3).
-            _ => Err(Error::returned(Call::Poll, self.context().name(), libc::EIO)),
-        }
+        let mut found: [ibv_wc; 1] = unsafe { std::mem::zeroed() };
+        Ok(self.poll_into(&mut found)?.first().map(|found| self.read(found)))
+    }
+
+    /// Adds the next completions that there are, up to a handful.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if the device is gone.
+    pub fn poll_many(&self, to: &mut Vec<Completion>) -> Result<(), Error> {
+        // SAFETY: structures of numbers.
+        let mut found: [ibv_wc; HANDFUL] = unsafe { std::mem::zeroed() };
+        to.extend(self.poll_into(&mut found)?.iter().map(|found| self.read(found)));
+        Ok(())
+    }
+
+    fn poll_into<'a, const N: usize>(&self, found: &'a mut [ibv_wc; N]) -> Result<&'a [ibv_wc], Error> {
+        // SAFETY: the queue is there, and there is room for as many completions as are asked for.
+        let count = unsafe { ibv_poll_cq(self.raw(), N as i32, found.as_mut_ptr()) };
+        let polled = usize::try_from(count).ok().and_then(|count| found.get(..count));
+        // A negative number is none of errno(3).
+        polled.ok_or_else(|| Error::returned(Call::Poll, self.context().name(), libc::EIO))
     }
 
     fn read(&self, found: &ibv_wc) -> Completion {

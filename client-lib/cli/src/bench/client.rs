@@ -1,5 +1,6 @@
 //! `multinet bench client`: connects, measures size by size, prints.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,6 +75,13 @@ async fn everybody_is_there(peers: &PeerSet) {
     }
 }
 
+/// How messages travel: to all peers alike, or by both ways.
+fn transport(peers: &PeerSet) -> String {
+    let kinds = peers.status().into_iter().filter_map(|status| status.transport);
+    let names: BTreeSet<_> = kinds.map(|kind| kind.to_string().to_uppercase()).collect();
+    Vec::from_iter(names).join(" and ")
+}
+
 /// What has been measured so far: text as it comes, JSON at the end.
 struct Report {
     output: Output,
@@ -89,10 +97,11 @@ impl Report {
         };
         let count = if test == Test::Latency { 1 } else { peers.statistics().connected };
         let depth = if test == Test::Latency { 1 } else { args.tx_depth };
+        let transport = transport(peers);
         let info = json!({
             "test": title,
             "target": target.display(),
-            "Transport_type": "TCP",
+            "Transport_type": transport,
             "unit": unit,
             "peers": count,
             "connections_per_peer": args.connections,
@@ -102,7 +111,7 @@ impl Report {
         report.text(|| {
             format!(
                 "{LINE}                    multinet {title}\n \
-                 Target          : {}\n Number of peers : {count}\t\tTransport type : TCP\n \
+                 Target          : {}\n Number of peers : {count}\t\tTransport type : {transport}\n \
                  Connections     : {} each\tTX depth       : {}\n{LINE}{}",
                 target.display(),
                 args.connections,

@@ -67,7 +67,12 @@ impl<'p> PingPong<'p> {
         ensure!(!sources.is_empty(), "there is no route to the server on that network");
 
         let largest = u32::try_from(memory.len()).context("the message is too long")?;
-        let mut builder = Listener::builder().port(0).frame_size(largest.max(1));
+        let transport = args.connect.transport;
+        let mut builder = Listener::builder()
+            .port(0)
+            .frame_size(largest.max(1))
+            .transport(transport.transport())
+            .busy_poll(transport.busy_poll());
         for source in &sources {
             builder = builder.address(*source);
         }

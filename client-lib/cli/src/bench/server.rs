@@ -112,6 +112,8 @@ impl Echoes {
         let mut connector = Connector::builder()
             .resolver(nobody()?)
             .allow_default_network(args.listen.allow_default_network)
+            .transport(args.listen.transport.transport())
+            .busy_poll(args.listen.transport.busy_poll())
             .wait(Duration::from_secs(10));
         if let Some(tls) = args.listen.tls.tls()? {
             connector = connector.tls(tls);

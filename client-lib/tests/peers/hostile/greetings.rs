@@ -95,7 +95,7 @@ async fn json_that_is_none_of_ours() {
     greets(&greeting(1, b"{\"from\": \"\xff\xff\"}"), r#""code":"malformed""#, "unicode").await;
     for transports in [json!([]), json!(["carrier-pigeon"])] {
         let hello = greeting(1, with("transports", transports).as_bytes());
-        greets(&hello, r#""code":"transport""#, "refused: this listener has TCP only").await;
+        greets(&hello, r#""code":"transport""#, "refused: the sender offers no transport").await;
     }
 }
 

@@ -1,0 +1,120 @@
+//! What the two sides say of RDMA.
+
+use std::net::Ipv6Addr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{HandshakeError, MAX_NAME, MAX_SAID, TransportKind, cleaned};
+
+/// One end of an RDMA connection: what the other side has to know of it, to connect and to write to its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RdmaEnd {
+    /// The device, for people.
+    pub(crate) device: String,
+    /// Number of the queue pair, 24 bits.
+    pub(crate) qpn: u32,
+    /// Sequence number of its first packet, 24 bits.
+    pub(crate) psn: u32,
+    /// What it sends from, and is reached by.
+    pub(crate) gid: Ipv6Addr,
+    /// The port's local identifier; 0 under RoCE.
+    #[serde(default)]
+    pub(crate) lid: u16,
+    /// The largest packet that its port carries, in bytes of payload.
+    pub(crate) mtu: u32,
+    /// Where the memory begins that the other side writes to.
+    pub(crate) address: u64,
+    /// The memory's key.
+    pub(crate) rkey: u32,
+    /// How many places are in it: slots for frames, or entries for answers.
+    pub(crate) places: u16,
+    /// From one place to the next, in bytes.
+    pub(crate) stride: u32,
+    /// From the beginning of a place to what follows the header, in bytes.
+    pub(crate) prefix: u32,
+}
+
+/// What the side that connects says last, if it was offered RDMA: whether it works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chosen {
+    pub(crate) transport: TransportKind,
+    /// Why it is not RDMA after all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+impl RdmaEnd {
+    /// Checks what does not depend on who says it.
+    pub(super) fn check(&mut self) -> Result<(), HandshakeError> {
+        self.device = cleaned(std::mem::take(&mut self.device), MAX_NAME);
+        if !(self.mtu.is_power_of_two() && (256..=4096).contains(&self.mtu)) {
+            return Err(HandshakeError::Value("an MTU of RDMA that there is not"));
+        }
+        let length = u64::from(self.places) * u64::from(self.stride);
+        if length == 0 || self.prefix > self.stride || self.address.checked_add(length).is_none() {
+            return Err(HandshakeError::Value("memory for RDMA that cannot be"));
+        }
+        Ok(())
+    }
+}
+
+impl Chosen {
+    pub(crate) fn decode(json: &[u8]) -> Result<Self, HandshakeError> {
+        let mut chosen: Self = serde_json::from_slice(json)?;
+        if chosen.transport == TransportKind::Other {
+            return Err(HandshakeError::Value("a transport that was not offered"));
+        }
+        if let Some(reason) = &mut chosen.reason {
+            *reason = cleaned(std::mem::take(reason), MAX_SAID);
+        }
+        Ok(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end() -> RdmaEnd {
+        RdmaEnd {
+            device: "mlx5_2".to_owned(),
+            qpn: 17,
+            psn: 1,
+            gid: "::ffff:10.9.0.1".parse().unwrap(),
+            lid: 0,
+            mtu: 4096,
+            address: 0x7fff_0000_0000,
+            rkey: 5,
+            places: 16,
+            stride: 8192,
+            prefix: 4416,
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_refused() {
+        assert!(end().check().is_ok());
+        let cases: [fn(&mut RdmaEnd); 5] = [
+            |end| end.mtu = 1500,
+            |end| end.places = 0,
+            |end| end.stride = 0,
+            |end| end.prefix = 8193,
+            |end| end.address = u64::MAX - 100,
+        ];
+        for change in cases {
+            let mut changed = end();
+            change(&mut changed);
+            assert!(changed.check().is_err(), "{changed:?}");
+        }
+        let mut named = RdmaEnd { device: "a\nb".to_owned(), ..end() };
+        named.check().unwrap();
+        assert_eq!(named.device, "a\u{fffd}b");
+    }
+
+    #[test]
+    fn what_is_chosen_was_offered() {
+        assert!(Chosen::decode(br#"{"transport": "pigeon"}"#).is_err());
+        let chosen = Chosen::decode(br#"{"transport": "tcp", "reason": "a\nb"}"#).unwrap();
+        assert_eq!(chosen.reason.as_deref(), Some("a\u{fffd}b"));
+    }
+}

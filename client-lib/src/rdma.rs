@@ -1,0 +1,56 @@
+//! Frames by RDMA: queue pairs of the reliable kind, set up by the [handshake](crate::handshake).
+//!
+//! ```text
+//!   sender                                                         receiver
+//!   frame ── copied to be sent ── WRITE_WITH_IMM, imm = slot ────> slot ── Received, where it lies
+//!   free slots, acknowledged frames <──── WRITE_WITH_IMM, inline ── ring <── Control
+//!   half of the ring has been read ────── immediate alone ───────>
+//! ```
+//!
+//! The messages are those of the [wire](crate::wire), and who may send what when is decided by the same state machines as over TCP. The connection of the
+//! handshake stays: each side says goodbye by it, and by it the kernel notices that a host is gone.
+//!
+//! - Each connection has a protection domain of its own: what a peer is told a key of, it alone can write to.
+//! - A device has one thread, which looks at what has completed and hears it: [`rail`].
+//! - What is written, to where, and when a completion is asked for is decided without a device: [`accounts`].
+//!
+//! Without the feature `rdma`, `absent.rs` stands in the place of this.
+
+mod accounts;
+mod layout;
+mod queue_pair;
+mod rail;
+mod setup;
+
+pub(crate) use accounts::{OwnSlots, Violation};
+pub(crate) use layout::Immediate;
+pub(crate) use queue_pair::QueuePair;
+pub(crate) use rail::{Completes, Rails};
+pub(crate) use setup::{Prepared, Role, Unusable};
+
+use crate::wire::{Data, HEADER};
+
+/// A frame in one of our slots.
+pub(crate) struct Landed {
+    slot: u16,
+    /// Key, metadata, header, payload.
+    bytes: multinet_verbs::Landed,
+}
+
+impl Landed {
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    pub(crate) fn key(&self, data: &Data) -> &[u8] {
+        &self.bytes[..usize::from(data.key)]
+    }
+
+    pub(crate) fn metadata(&self, data: &Data) -> &[u8] {
+        &self.bytes[usize::from(data.key)..data.prefix()]
+    }
+
+    pub(crate) fn payload(&self, data: &Data) -> &[u8] {
+        &self.bytes[data.prefix() + HEADER..]
+    }
+}

@@ -1,0 +1,112 @@
+//! In a build without the feature `rdma`: types of which there is no value, and the reason.
+
+use std::convert::Infallible;
+use std::io;
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::handshake::RdmaEnd;
+use crate::stream::Source;
+use crate::wire::Data;
+
+#[derive(Debug)]
+pub(crate) struct Rails;
+
+#[derive(Debug, thiserror::Error)]
+#[error("this program was built without it (feature rdma of multinet-client)")]
+pub(crate) struct Unusable;
+
+pub(crate) enum Role {
+    Sender,
+    Receiver { slots: u32, frame_size: u32 },
+}
+
+pub(crate) enum Prepared {}
+
+pub(crate) struct QueuePair<E>(Infallible, PhantomData<E>);
+
+pub(crate) enum Landed {}
+
+pub(crate) enum OwnSlots {}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Violation {}
+
+impl Rails {
+    pub(crate) fn new(_busy: Duration) -> Self {
+        Self
+    }
+
+    pub(crate) fn prepare(&self, _address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
+        match role {
+            Role::Sender | Role::Receiver { slots: _, frame_size: _ } => Err(Unusable),
+        }
+    }
+}
+
+impl Unusable {
+    pub(crate) fn reason(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Prepared {
+    pub(crate) fn end(&self) -> &RdmaEnd {
+        match *self {}
+    }
+
+    pub(crate) fn connect<E>(self, _peer: &RdmaEnd, _frame_size: u32) -> Result<QueuePair<E>, Unusable> {
+        match self {}
+    }
+}
+
+impl<E: From<io::Error>> QueuePair<E> {
+    pub(crate) fn own_slots(&self) -> OwnSlots {
+        match self.0 {}
+    }
+
+    pub(crate) fn kick(&self, _source: &impl Source) {
+        match self.0 {}
+    }
+
+    pub(crate) async fn run(&self, _source: &impl Source) -> E {
+        match self.0 {}
+    }
+
+    pub(crate) async fn settled(&self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn hang_up(&self) {
+        match self.0 {}
+    }
+}
+
+impl Landed {
+    pub(crate) fn slot(&self) -> u16 {
+        match *self {}
+    }
+
+    pub(crate) fn key(&self, _data: &Data) -> &[u8] {
+        match *self {}
+    }
+
+    pub(crate) fn metadata(&self, _data: &Data) -> &[u8] {
+        match *self {}
+    }
+
+    pub(crate) fn payload(&self, _data: &Data) -> &[u8] {
+        match *self {}
+    }
+}
+
+impl OwnSlots {
+    pub(crate) fn free(&mut self, _slot: u16) {
+        match *self {}
+    }
+
+    pub(crate) fn say(&mut self) -> Option<u16> {
+        match *self {}
+    }
+}

@@ -1,0 +1,121 @@
+//! Where things lie in memory that the other side writes to, and what an immediate means.
+//!
+//! ```text
+//!   slot:  | room ... | key | metadata | header (40) | payload ............ |
+//!                                      ^ always at the same offset, and the payload after it on a cache line
+//!
+//!   entry of the ring:                 | header (40) | sequences, slots     |
+//! ```
+//!
+//! So a message is one write, wherever its header begins, and the payload is aligned whatever comes before it.
+
+use super::accounts::Violation;
+use crate::stream::SHORT;
+use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
+
+/// A cache line.
+const LINE: usize = 64;
+
+/// How many entries the ring has in which a receiver answers.
+pub(crate) const RING: u16 = 64;
+
+/// The most slots of one connection.
+const MAX_SLOTS: u16 = 4096;
+
+/// So much memory is registered for the slots of one connection, at most, as long as there is one: it cannot be used for anything else, whether
+/// frames come or not.
+const MOST_MEMORY: usize = 256 << 20;
+
+/// The form of places that are written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// How many there are.
+    pub(crate) count: u16,
+    /// From the beginning of one to that of the next, in bytes.
+    pub(crate) stride: usize,
+    /// From the beginning of one to what follows its header.
+    pub(crate) prefix: usize,
+}
+
+impl Layout {
+    /// Slots for frames: as many as are wanted, or as one connection may have.
+    pub(crate) fn slots(wanted: u32, frame_size: u32) -> Self {
+        let prefix = (MAX_KEY + MAX_METADATA + HEADER).next_multiple_of(LINE);
+        let stride = (prefix + frame_size as usize).next_multiple_of(LINE);
+        let count = u16::try_from(wanted).unwrap_or(u16::MAX).min(MAX_SLOTS);
+        let fitting = u16::try_from(MOST_MEMORY / stride).unwrap_or(u16::MAX);
+        Self { count: count.min(fitting).max(1), stride, prefix }
+    }
+
+    /// The ring for answers.
+    pub(crate) fn ring() -> Self {
+        Self { count: RING, stride: (HEADER + SHORT).next_multiple_of(LINE), prefix: HEADER }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn size(&self) -> usize {
+        usize::from(self.count) * self.stride
+    }
+
+    /// Where what follows the header begins.
+    pub(crate) fn body(&self, place: u16) -> usize {
+        usize::from(place) * self.stride + self.prefix
+    }
+}
+
+/// What a sender tells by an immediate. What a receiver tells is the number of an entry of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Immediate {
+    /// A frame is in this slot.
+    Frame(u16),
+    /// It has read another half of the ring.
+    Heard,
+    /// Nothing: it tries the way.
+    Ping,
+}
+
+impl Immediate {
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Frame(slot) => slot.into(),
+            Self::Heard => 1 << 24,
+            Self::Ping => 2 << 24,
+        }
+    }
+
+    pub(crate) fn decode(immediate: u32) -> Result<Self, Violation> {
+        match (immediate >> 24, u16::try_from(immediate & 0x00ff_ffff)) {
+            (0, Ok(slot)) => Ok(Self::Frame(slot)),
+            (1, Ok(0)) => Ok(Self::Heard),
+            (2, Ok(0)) => Ok(Self::Ping),
+            _ => Err(Violation::Immediate(immediate)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other versions count on it.
+    #[test]
+    fn the_layout_never_changes() {
+        assert_eq!(Layout::slots(3, 1000), Layout { count: 3, stride: 5440, prefix: 4416 });
+        assert_eq!(Layout::ring(), Layout { count: 64, stride: 192, prefix: 40 });
+        assert_eq!(Layout::slots(3, 1000).body(2), 2 * 5440 + 4416);
+        let counts = [(1 << 20, 1), (5000, 4), (4, 8 << 20), (128, 8 << 20), (16, 1 << 29)]
+            .map(|(wanted, frame_size)| Layout::slots(wanted, frame_size).count);
+        assert_eq!(counts, [4096, 4096, 4, 31, 1]);
+        let immediates = [
+            (Immediate::Frame(0x1234), 0x1234),
+            (Immediate::Heard, 0x0100_0000),
+            (Immediate::Ping, 0x0200_0000),
+        ];
+        for (immediate, number) in immediates {
+            assert_eq!((immediate.encode(), Immediate::decode(number)), (number, Ok(immediate)));
+        }
+        for number in [0x0001_0000, 0x0100_0001, 0x0300_0000, u32::MAX] {
+            assert_eq!(Immediate::decode(number), Err(Violation::Immediate(number)));
+        }
+    }
+}

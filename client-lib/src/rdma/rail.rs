@@ -1,0 +1,163 @@
+//! RDMA devices that are in use, each with one thread that hears what completes on it.
+//!
+//! A queue that has something is looked at until it is empty, then armed, then looked at once more, as something may have come between; only then is it
+//! left until its device reports. With a time to be busy for, it is looked at again and again for that long before it is armed: who waits for
+//! an answer then gets it without an interrupt, at the price of a processor.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use multinet_verbs::{Channel, Context, Device, Error, Library, Queue, Report};
+use tracing::warn;
+
+use super::Unusable;
+
+/// What looks at the completions of one connection.
+pub(crate) trait Completes: Send + Sync {
+    /// Looks at some. Whether there were any.
+    fn look(&self) -> bool;
+
+    /// Has the next one reported.
+    fn arm(&self);
+}
+
+/// The devices that a connector, or a listener, uses.
+#[derive(Debug)]
+pub(crate) struct Rails {
+    busy: Duration,
+    open: Mutex<HashMap<String, Weak<Rail>>>,
+}
+
+/// A device that is in use.
+#[derive(Debug)]
+pub(super) struct Rail {
+    context: Context,
+    channel: Channel,
+    watched: Arc<Watched>,
+    next: AtomicU64,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Those who look, by the number of their queue.
+#[derive(Default)]
+struct Watched(Mutex<HashMap<u64, Weak<dyn Completes>>>);
+
+impl Rails {
+    /// None yet. Queues are looked at for so long before they are armed.
+    pub(crate) fn new(busy: Duration) -> Self {
+        Self { busy, open: Mutex::default() }
+    }
+
+    /// The device of this name, opened if nobody uses it yet.
+    pub(super) fn open(&self, name: &str) -> Result<Arc<Rail>, Unusable> {
+        let mut open = lock(&self.open);
+        if let Some(rail) = open.get(name).and_then(Weak::upgrade) {
+            return Ok(rail);
+        }
+        let devices = Library::load()?.devices()?;
+        let device = devices.iter().find(|device| device.name() == name);
+        let device = device.ok_or_else(|| Unusable::NotShown(name.to_owned()))?;
+        let rail = Arc::new(Rail::new(device, self.busy)?);
+        open.retain(|_, rail| rail.strong_count() > 0);
+        open.insert(name.to_owned(), Arc::downgrade(&rail));
+        Ok(rail)
+    }
+}
+
+impl Rail {
+    fn new(device: &Device, busy: Duration) -> Result<Self, Unusable> {
+        let context = device.open()?;
+        let channel = Channel::new(&context)?;
+        let watched = Arc::<Watched>::default();
+        let hearing = {
+            let (channel, watched) = (channel.clone(), Arc::clone(&watched));
+            move || {
+                if let Err(error) = hear(&channel, &watched, busy) {
+                    warn!("connections by RDMA will stand still: {error}");
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("multinet-rdma".to_owned()).spawn(hearing);
+        let thread = Some(thread.map_err(Unusable::Thread)?);
+        Ok(Self { context, channel, watched, next: AtomicU64::new(0), thread })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// A queue for so many completions, with its number.
+    pub(super) fn queue(&self, depth: u16) -> Result<(Queue, u64), Error> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok((Queue::reporting(&self.channel, number, depth)?, number))
+    }
+
+    /// From now on, whoever it is looks at the queue with this number.
+    pub(super) fn watch(&self, number: u64, by: Weak<dyn Completes>) {
+        lock(&self.watched.0).insert(number, by);
+    }
+
+    /// Nobody does any more.
+    pub(super) fn forget(&self, number: u64) {
+        lock(&self.watched.0).remove(&number);
+    }
+}
+
+/// One that has had something lately.
+struct Lively {
+    by: Arc<dyn Completes>,
+    number: u64,
+    last: Instant,
+}
+
+/// Looks at queues, each in its turn, until the channel is closed.
+fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Error> {
+    let mut lively: Vec<Lively> = Vec::new();
+    loop {
+        let report = if lively.is_empty() { channel.wait()? } else { channel.try_wait()? };
+        match report {
+            Report::Closed => return Ok(()),
+            Report::Queue(number) if !lively.iter().any(|known| known.number == number) => {
+                let by = lock(&watched.0).get(&number).and_then(Weak::upgrade);
+                lively.extend(by.map(|by| Lively { by, number, last: Instant::now() }));
+            }
+            Report::Queue(_) | Report::Nothing => {}
+        }
+        lively.retain_mut(|Lively { by, last, .. }| {
+            if by.look() {
+                *last = Instant::now();
+                return true;
+            }
+            if last.elapsed() < busy {
+                return true;
+            }
+            by.arm();
+            by.look()
+        });
+    }
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        self.channel.close();
+        // The last connection may have ended in the thread itself.
+        if let Some(thread) = self.thread.take().filter(|it| it.thread().id() != thread::current().id()) {
+            // It has nothing left to do, and a panic of its has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} queues", lock(&self.0).len())
+    }
+}
+
+/// No code panics while it holds one of these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,245 @@
+//! Which device a connection goes by, and the making of its queue pair.
+//!
+//! ```text
+//!   address of the second NIC ── gid::choose ──> Rails::prepare ──> Prepared ── its end, in the handshake
+//!                                                                     │
+//!                                   the other side's end ──> connect ─┴─> QueuePair ── ping (who connects)
+//! ```
+//!
+//! The ping goes to the other side and its acknowledgement comes back: after that the way is known to work, before a frame is trusted to it.
+
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use multinet_verbs::{Depths, Domain, Endpoint, Fresh, Landing, LoadError, Path, Queue, Remote, Status};
+use thiserror::Error;
+
+use super::accounts::Places;
+use super::layout::Layout;
+use super::queue_pair::{QueuePair, RECEIVED};
+use super::rail::{Rail, Rails};
+use crate::gid::{self, LinkLayer, Local, Place, Rejection};
+use crate::handshake::RdmaEnd;
+use crate::nic;
+use crate::stream::SHORT;
+use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
+
+/// How many writes a sender has under way at most.
+const SENDS: u16 = 128;
+
+/// So many immediates come beside frames: two halves of the ring that have been heard, and a ping.
+const BESIDE: u16 = 3;
+
+/// Frames are copied to at least so much memory, round and round, to be sent from.
+const STAGING: usize = 1 << 20;
+
+/// For so long an answer to the ping is waited for: longer than a device repeats what is not acknowledged.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long nothing is done between two looks at the queue.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Why RDMA cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum Unusable {
+    #[error("cannot look for RDMA devices: {0}")]
+    Devices(io::Error),
+    #[error("this machine has no RDMA device")]
+    NoDevice,
+    #[error("no RDMA device has a GID of {address}{}", listed(.rejected))]
+    NoRow { address: IpAddr, rejected: Vec<(Place, Rejection)> },
+    #[error("{0}")]
+    Library(#[from] LoadError),
+    #[error("libibverbs does not show {0}")]
+    NotShown(String),
+    #[error("{0}")]
+    Call(#[from] multinet_verbs::Error),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    #[error("frames of {0} bytes are too large for RDMA")]
+    TooLarge(u32),
+    #[error("{0}")]
+    Peer(&'static str),
+    #[error("the way {names} does not work: {status}")]
+    Ping { names: String, status: Status },
+    #[error("the way {names} does not work: nothing is heard of a write within {PATIENCE:?}")]
+    Silent { names: String },
+}
+
+impl Unusable {
+    /// In words, with what to do.
+    pub(crate) fn reason(&self) -> String {
+        let hint = match self {
+            Self::Library(error) => Some(error.hint()),
+            Self::Call(error) => error.hint(),
+            Self::NotShown(_) => Some("`multinet doctor` says what is missing"),
+            Self::Ping { status, .. } => status.hint(),
+            Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
+            _ => None,
+        };
+        match hint {
+            Some(hint) => format!("{self}; {hint}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// Rows that might have been the one.
+fn listed(rejected: &[(Place, Rejection)]) -> String {
+    let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
+    near.map(|(place, reason)| format!("; {place} {reason}")).collect()
+}
+
+/// What the end is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    /// It sends frames, and gets answers.
+    Sender,
+    /// It receives frames of so many bytes in so many slots.
+    Receiver { slots: u32, frame_size: u32 },
+}
+
+/// A queue pair that waits for the other side's.
+pub(crate) struct Prepared {
+    role: Role,
+    fresh: Fresh,
+    domain: Domain,
+    landing: Landing,
+    layout: Layout,
+    depths: Depths,
+    queue: Queue,
+    number: u64,
+    rail: Arc<Rail>,
+    place: Place,
+    end: RdmaEnd,
+}
+
+impl Rails {
+    /// An end at this local address. It waits for the kernel, most of all for memory: not for an async task.
+    pub(crate) fn prepare(&self, address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
+        let place = place(address)?;
+        // Ports are numbered by 8 bits, and rows of GIDs, too (InfiniBand Architecture, 14.2.5).
+        let port = u8::try_from(place.port).map_err(|_| Unusable::NoDevice)?;
+        let rail = self.open(&place.device)?;
+        let (layout, depths) = match role {
+            Role::Sender => (Layout::ring(), Depths { send: SENDS, receive: Layout::ring().count }),
+            Role::Receiver { slots, frame_size } => {
+                let layout = Layout::slots(slots, frame_size);
+                let ring = Layout::ring().count;
+                (layout, Depths { send: ring, receive: layout.count + BESIDE })
+            }
+        };
+        let too_large = || match role {
+            Role::Receiver { frame_size, .. } => Unusable::TooLarge(frame_size),
+            Role::Sender => Unusable::TooLarge(0),
+        };
+        let stride = u32::try_from(layout.stride).ok().filter(|&stride| stride <= 1 << 30);
+        let stride = stride.ok_or_else(too_large)?;
+        let state = rail.context().port(port)?;
+        let domain = Domain::new(rail.context())?;
+        let landing = domain.landing(NonZeroUsize::new(layout.size()).ok_or_else(too_large)?)?;
+        let (queue, number) = rail.queue(depths.send + depths.receive)?;
+        let fresh = Fresh::new(&domain, &queue, depths)?;
+        let Endpoint { number: qpn, sequence: psn, gid, lid } = fresh.endpoint(place.gid, state.lid);
+        let Remote { address, key: rkey } = landing.remote(0)?;
+        let device = place.device.clone();
+        let (mtu, places) = (state.mtu, layout.count);
+        // Less than a page.
+        let prefix = layout.prefix as u32;
+        let end = RdmaEnd { device, qpn, psn, gid, lid, mtu, address, rkey, places, stride, prefix };
+        Ok(Prepared { role, fresh, domain, landing, layout, depths, queue, number, rail, place, end })
+    }
+}
+
+/// The row of the GID table that stands for an address.
+fn place(address: IpAddr) -> Result<Place, Unusable> {
+    let ports = gid::local_ports().map_err(Unusable::Devices)?;
+    if ports.is_empty() {
+        return Err(Unusable::NoDevice);
+    }
+    let interface = nic::interface_of(address).map_err(Unusable::Devices)?.unwrap_or_default();
+    let port_gid = gid::port_gid(&interface);
+    let choice = gid::choose(&ports, Local { address, interface: &interface, port_gid });
+    choice.chosen.ok_or(Unusable::NoRow { address, rejected: choice.rejected })
+}
+
+impl Prepared {
+    /// What the other side has to know.
+    pub(crate) fn end(&self) -> &RdmaEnd {
+        &self.end
+    }
+
+    /// Connects to the other side's end. As a sender, to slots for frames of this size, and not before a ping has come through. It waits, for some
+    /// seconds at most: not for an async task.
+    pub(crate) fn connect<E>(self, peer: &RdmaEnd, frame_size: u32) -> Result<QueuePair<E>, Unusable> {
+        let theirs =
+            Layout { count: peer.places, stride: peer.stride as usize, prefix: peer.prefix as usize };
+        let (before, after, places, message) = match self.role {
+            Role::Sender => {
+                let after = frame_size as usize;
+                let message = HEADER + MAX_KEY + MAX_METADATA + after;
+                (HEADER + MAX_KEY + MAX_METADATA, after, Places::slots(peer.places), message)
+            }
+            Role::Receiver { .. } => (HEADER, SHORT, Places::ring(peer.places), HEADER + SHORT),
+        };
+        if theirs.prefix < before || theirs.stride - theirs.prefix < after {
+            return Err(Unusable::Peer("the peer's memory for RDMA is less than it should be"));
+        }
+        let capacity = match self.role {
+            // One is sent while the next is copied.
+            Role::Sender => STAGING.max(2 * message),
+            Role::Receiver { .. } => message * usize::from(Layout::ring().count),
+        };
+        let capacity = NonZeroUsize::new(capacity).ok_or(Unusable::NoDevice)?;
+        let staging = self.domain.region(capacity)?;
+        let is_ethernet = self.place.link == LinkLayer::Ethernet;
+        let path = Path {
+            port: u8::try_from(self.place.port).map_err(|_| Unusable::NoDevice)?,
+            row: u8::try_from(self.place.index).map_err(|_| Unusable::NoDevice)?,
+            mtu: self.end.mtu.min(peer.mtu),
+            is_global: is_ethernet || is_beyond_subnet(&self.end, peer),
+        };
+        let names = format!("from {} to {} ({})", self.place, peer.device, peer.gid);
+        let endpoint = Endpoint { number: peer.qpn, sequence: peer.psn, gid: peer.gid, lid: peer.lid };
+        let pair = self.fresh.connect(path, endpoint)?;
+        for _ in 0..self.depths.receive {
+            pair.receive(RECEIVED)?;
+        }
+        let remote = Remote { address: peer.address, key: peer.rkey };
+        let pair = QueuePair::new(
+            (pair, self.queue, self.number, self.rail),
+            (self.landing, self.layout),
+            (remote, theirs, places),
+            (staging, capacity.get(), self.depths.send),
+            names,
+        );
+        if let Role::Sender = self.role {
+            ping(&pair)?;
+        }
+        Ok(pair)
+    }
+}
+
+/// Whether packets have to carry GIDs under InfiniBand: the first half of one is the subnet's.
+fn is_beyond_subnet(ours: &RdmaEnd, theirs: &RdmaEnd) -> bool {
+    ours.gid.octets()[..8] != theirs.gid.octets()[..8]
+}
+
+fn ping<E>(pair: &QueuePair<E>) -> Result<(), Unusable> {
+    pair.ping()?;
+    let begun = Instant::now();
+    loop {
+        match pair.pong()? {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(status)) => return Err(Unusable::Ping { names: pair.names().to_owned(), status }),
+            None if begun.elapsed() > PATIENCE => {
+                return Err(Unusable::Silent { names: pair.names().to_owned() });
+            }
+            None => sleep(PAUSE),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The way by which a side says what it has to say: the connection of the handshake, or a queue pair beside it.
+
+use std::io;
+
+use crate::rdma::{QueuePair, Unusable};
+use crate::stream::{Message, Outlet, Source};
+
+/// Why there is no RDMA where TLS is: who sets it expects that nobody reads along.
+pub(crate) const NOT_WITH_TLS: &str = "TLS is set, and what goes by RDMA is not encrypted: ask for Transport::Rdma on both sides to have it all the same";
+
+/// Has the kernel do what may take long. What is in the way is said in words.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome.map_err(|error| error.reason()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Where messages are written to. It fails for a reason `E`.
+pub(crate) enum Way<E> {
+    Tcp(Outlet),
+    /// Goodbyes go by the connection of the handshake.
+    Rdma(Box<QueuePair<E>>, Outlet),
+}
+
+impl<E: From<io::Error>> Way<E> {
+    pub(crate) fn new(pair: Option<QueuePair<E>>, outlet: Outlet) -> Self {
+        match pair {
+            Some(pair) => Self::Rdma(Box::new(pair), outlet),
+            None => Self::Tcp(outlet),
+        }
+    }
+
+    pub(crate) fn is_rdma(&self) -> bool {
+        matches!(self, Self::Rdma(..))
+    }
+
+    /// Writes what there is, without waiting; the task goes on with the rest.
+    pub(crate) fn kick(&self, source: &impl Source) {
+        match self {
+            Self::Tcp(outlet) => outlet.kick(source),
+            Self::Rdma(pair, _) => pair.kick(source),
+        }
+    }
+
+    /// As [`kick`](Self::kick), or leaves it to the task, which writes more at once, where that saves something.
+    pub(crate) fn kick_or_linger(&self, source: &impl Source) {
+        match self {
+            Self::Tcp(outlet) => outlet.kick_or_linger(source),
+            Self::Rdma(pair, _) => pair.kick(source),
+        }
+    }
+
+    /// The task's part: writes what could not be written at once. Ends when nothing can be written any more.
+    pub(crate) async fn run(&self, source: &impl Source) -> E {
+        match self {
+            Self::Tcp(outlet) => outlet.run(source).await.into(),
+            Self::Rdma(pair, _) => pair.run(source).await,
+        }
+    }
+
+    /// Writes what there is, and waits until it has arrived or is on its way before the other side; then says goodbye.
+    pub(crate) async fn finish(&self, rest: &impl Source, goodbye: Message) -> io::Result<()> {
+        match self {
+            Self::Tcp(outlet) => {
+                let rest = std::iter::from_fn(|| rest.next());
+                outlet.finish(rest.chain([goodbye])).await
+            }
+            Self::Rdma(pair, outlet) => {
+                pair.kick(rest);
+                pair.settled().await;
+                outlet.finish([goodbye]).await
+            }
+        }
+    }
+
+    /// The other side sends one message after the other, waiting for something each time.
+    pub(crate) fn expect_answers(&self) {
+        if let Self::Tcp(outlet) = self {
+            outlet.expect_answers();
+        }
+    }
+
+    /// Ends the connection, though there may be handles of it for a while.
+    pub(crate) async fn hang_up(&self) {
+        let (Self::Tcp(outlet) | Self::Rdma(_, outlet)) = self;
+        if let Self::Rdma(pair, _) = self {
+            pair.hang_up();
+        }
+        outlet.hang_up().await;
+    }
+}
+
+/// Nothing to say.
+pub(crate) struct Silence;
+
+impl Source for Silence {
+    fn next(&self) -> Option<Message> {
+        None
+    }
+
+    fn has_work(&self) -> bool {
+        false
+    }
+}

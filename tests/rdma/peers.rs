@@ -1,0 +1,47 @@
+//! The client library's own tests of senders and receivers, with RDMA in the place of TCP.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::guest::{Guest, Said};
+use multinet_tests::tools::repository;
+
+use super::LINK;
+
+/// Those whose peers are both the library: who breaks the rules by hand does so by TCP.
+const TESTS: &str = "delivery:: names::";
+
+/// How long they may take, in a guest that computes in software.
+const BOUND: Duration = Duration::from_secs(400);
+
+#[tokio::test]
+async fn peers_are_the_same_by_rdma() -> Result<()> {
+    let peers = test_binary("peers")?;
+    let script =
+        format!("{LINK}\nMULTINET_TEST_RDMA=10.9.0.2 '{}' --test-threads=1 {TESTS}", peers.display());
+    let Said { status, output } = Guest::run(&script, BOUND).await?;
+    eprintln!("{output}");
+    ensure!(status == 0 && output.contains("test result: ok. "), "exit status {status}");
+    Ok(())
+}
+
+/// A test binary of the workspace, as it has been built for this run already.
+fn test_binary(name: &str) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").context("not run by cargo")?;
+    let mut command = Command::new(cargo);
+    command.current_dir(repository()).args(["test", "--workspace", "--no-run", "--message-format=json"]);
+    let output = command.args(["--test", name]).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+    for message in messages {
+        let message = message?;
+        if message["target"]["name"] == name
+            && let Some(binary) = message["executable"].as_str()
+        {
+            return Ok(binary.into());
+        }
+    }
+    anyhow::bail!("cargo names no test binary {name}")
+}
