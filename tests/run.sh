@@ -12,7 +12,7 @@ tests/tools/guest.sh >/dev/null || exit 1
 cargo build --profile image -p multinet-dns -p multinet-controller || exit 1
 cargo build --workspace --bins || exit 1
 # Programs of users, which tests run in pods' networks.
-cargo build -p multinet-client --examples || exit 1
+cargo build -p multinet-client --features rdma --examples || exit 1
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -8,7 +8,7 @@
 //! written. Ends on SIGTERM or Ctrl-C.
 //!
 //! ```text
-//! frames_sink [PORT] [--slots N] [--silence SECONDS] [--allow-default-network]
+//! frames_sink [PORT] [--address IP] [--slots N] [--silence SECONDS] [--allow-default-network]
 //! ```
 
 #![allow(clippy::print_stdout, reason = "what it says is for whoever started it")]
@@ -77,6 +77,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<ListenerBuilder> {
     let mut listener = Listener::builder();
     while let Some(word) = words.next() {
         listener = match word.as_str() {
+            "--address" => listener.address(value(&word, words.next())?),
             "--slots" => listener.slots(value(&word, words.next())?),
             "--silence" => listener.silence(Duration::from_secs(value(&word, words.next())?)),
             "--allow-default-network" => listener.allow_default_network(true),

@@ -165,6 +165,8 @@ impl Listener {
     ///
     /// [`ListenerClosed`] after [`close`](Self::close).
     pub async fn recv(&self) -> Result<Received, ListenerClosed> {
+        // Frames come by another thread, too: who never waits for them must not keep this one from everything else.
+        tokio::task::consume_budget().await;
         if let Some(received) = self.try_recv() {
             return Ok(received);
         }

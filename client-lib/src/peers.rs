@@ -372,6 +372,8 @@ impl Sent {
 
 impl Handle {
     async fn send(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
+        // Room comes from another thread, too: who never waits for it must not keep this one from everything else.
+        tokio::task::consume_budget().await;
         // As a rule there is room.
         let mut frame = match self.attempt(frame, to) {
             Ok(outcome) => return outcome,

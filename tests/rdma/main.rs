@@ -1,10 +1,12 @@
 //! RDMA with the kernel's verbs, over soft-RoCE in a guest.
 
 mod doctor;
+mod fallback;
 mod guest;
 mod link;
 mod linking;
 mod peers;
+mod turmoil;
 mod verbs;
 
 use std::time::Duration;

@@ -1,0 +1,160 @@
+//! Where RDMA cannot be used: the reason, and TCP if that is allowed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::channel::mpsc::unbounded;
+use multinet_client::{
+    Connector, Endpoint, Listener, ListenerBuilder, PeerSet, Resolver, Transport, TransportKind,
+};
+use multinet_tests::guest::Guest;
+use multinet_tests::in_guest;
+use multinet_tests::process::workspace_binary;
+use multinet_tests::wait::eventually;
+
+use super::{BOUND, LINK};
+
+/// What is done to the machine, and why there is no RDMA then. All in one guest, one after the other.
+const CASES: &[(&str, &str)] = &[
+    ("SERVER=10.9.5.1", "10.9.5.1:18515 cannot be reached by RDMA: no RDMA device has a GID of 10.9.5.1"),
+    (
+        "SERVER=10.9.0.2; PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192'",
+        "rxe0: cannot register memory: Cannot allocate memory (os error 12); too little memory may be locked: raise memlock",
+    ),
+    ("PREFIX=; mv /usr/lib/*/libibverbs /usr/lib/providers", "libibverbs does not show rxe0"),
+    (
+        "rm /usr/lib/*/libibverbs.so.1",
+        "libibverbs cannot be loaded (libibverbs.so.1: cannot open shared object file: No such file or directory); install libibverbs1",
+    ),
+    ("rdma link delete rxe0", "this machine has no RDMA device"),
+];
+
+#[tokio::test]
+async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
+    let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
+    let multinet = multinet.display();
+    let mut script = LINK.to_owned();
+    script.push_str(
+        "ip link add rdma1 type dummy; ip link set rdma1 up; ip address add 10.9.5.1/24 dev rdma1\n",
+    );
+    for address in ["10.9.0.2", "10.9.5.1"] {
+        // It has loaded what it needs before it is taken away.
+        script.push_str(&format!("{multinet} bench server --address {address} >/tmp/server 2>&1 &\n"));
+        script.push_str("wait_for grep -q 'listening on' /tmp/server\n");
+    }
+    for (number, (change, _)) in CASES.iter().enumerate() {
+        script.push_str(&format!(
+            "{change}\necho '=== {number}'\n\
+             $PREFIX {multinet} bench client $SERVER -n 5 --transport rdma || echo \"exit status $?\"\n\
+             $PREFIX {multinet} bench client $SERVER -n 5 --log-level info\n"
+        ));
+    }
+    let said = Guest::run(&script, BOUND).await?;
+    ensure!(said.status == 0, "exit status {}:\n{}", said.status, said.output);
+    let parts: Vec<&str> = said.output.split("=== ").skip(1).collect();
+    ensure!(parts.len() == CASES.len(), "{}", said.output);
+    for ((_, reason), part) in CASES.iter().zip(parts) {
+        let (by_rdma, by_any) = part.split_once("exit status 1\n").with_context(|| part.to_owned())?;
+        ensure!(by_rdma.contains(reason), "{reason:?} is not in:\n{by_rdma}");
+        let reason = reason.split_once("by RDMA: ").map_or(*reason, |(_, reason)| reason);
+        ensure!(
+            by_any.contains("frames go over TCP: ") && by_any.contains(reason),
+            "{reason:?} is not in:\n{by_any}"
+        );
+        ensure!(by_any.contains("Transport type : TCP"), "{by_any}");
+    }
+    Ok(())
+}
+
+/// All in one guest.
+#[tokio::test]
+async fn peers_differ() -> Result<()> {
+    in_guest!();
+    one_set_has_peers_of_both_kinds().await.context("mixed")?;
+    both_sides_have_to_agree().await.context("agreeing")?;
+    many_peers_share_a_device().await.context("many")
+}
+
+async fn one_set_has_peers_of_both_kinds() -> Result<()> {
+    let rdma = listener().bind().await?;
+    let tcp = listener().transport(Transport::Tcp).bind().await?;
+    let peers = connect(&[&rdma, &tcp], Transport::Auto)?;
+    peers.connected(2).await;
+    let status = peers.status();
+    let found: Vec<_> = status.iter().map(|peer| (peer.transport, peer.instead_of_rdma.as_deref())).collect();
+    ensure!(found.contains(&(Some(TransportKind::Rdma), None)), "{status:#?}");
+    let reason =
+        found.iter().find(|(kind, _)| *kind == Some(TransportKind::Tcp)).and_then(|(_, reason)| *reason);
+    ensure!(
+        reason.is_some_and(|reason| reason.ends_with(": this listener does not allow it")),
+        "{status:#?}"
+    );
+    for number in 0..100_u8 {
+        peers.send(vec![number; 1000]).await?;
+        let frame = tokio::select! {
+            frame = rdma.recv() => frame?,
+            frame = tcp.recv() => frame?,
+        };
+        ensure!(frame.bytes() == [number; 1000], "frame {number}");
+    }
+    let counts = [&rdma, &tcp].map(|listener| listener.statistics().frames);
+    ensure!(counts == [50, 50], "{counts:?}");
+    Ok(())
+}
+
+async fn both_sides_have_to_agree() -> Result<()> {
+    let cases = [
+        (Transport::Tcp, Transport::Rdma, "RDMA cannot be used: this listener does not allow it"),
+        (Transport::Rdma, Transport::Tcp, "RDMA cannot be used: the sender does not offer it"),
+    ];
+    for (theirs, ours, reason) in cases {
+        let listener = listener().transport(theirs).bind().await?;
+        let peers = connect(&[&listener], ours)?;
+        let refused = eventually("a refusal", BOUND, async || {
+            let status = peers.status();
+            let error = status.first().and_then(|peer| peer.last_error.clone());
+            error.context("no error yet")
+        });
+        let error = refused.await?;
+        ensure!(error.contains(reason), "{error}");
+    }
+    Ok(())
+}
+
+async fn many_peers_share_a_device() -> Result<()> {
+    const PEERS: usize = 64;
+    let mut listeners = Vec::new();
+    for _ in 0..PEERS {
+        listeners.push(listener().bind().await?);
+    }
+    let peers = connect(&listeners.iter().collect::<Vec<_>>(), Transport::Rdma)?;
+    tokio::time::timeout(BOUND, peers.connected(PEERS))
+        .await
+        .with_context(|| format!("{:#?}", peers.status()))?;
+    for round in 0..20_u8 {
+        for _ in 0..PEERS {
+            peers.send(vec![round; 100]).await?;
+        }
+        for listener in &listeners {
+            let frame = listener.recv().await?;
+            ensure!(frame.bytes() == [round; 100], "round {round}: {frame:?}");
+        }
+    }
+    ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
+    Ok(())
+}
+
+fn listener() -> ListenerBuilder {
+    Listener::builder().address([10, 9, 0, 2].into()).port(0).frame_size(4096).slots(4)
+}
+
+/// A PeerSet of these, for ever.
+fn connect(listeners: &[&Listener], transport: Transport) -> Result<PeerSet> {
+    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
+    let connector =
+        Connector::builder().resolver(nobody).transport(transport).patience(Duration::from_secs(60));
+    let (endpoints, changes) = unbounded();
+    endpoints.unbounded_send(listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect())?;
+    Ok(connector.build()?.follow("infer", changes))
+}
