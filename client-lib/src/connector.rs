@@ -35,6 +35,17 @@ pub enum Transport {
     Tcp,
 }
 
+/// What is to be done with RDMA, where it is used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Queues are looked at for so long before they are armed.
+    pub(crate) busy: Duration,
+    /// The only device that may be used.
+    pub(crate) device: Option<String>,
+    /// The only row of its GID table.
+    pub(crate) row: Option<u32>,
+}
+
 /// Connects to services. A clone is another handle.
 #[derive(Clone, Debug)]
 pub struct Connector {
@@ -60,7 +71,7 @@ pub struct ConnectorBuilder {
     patience: Duration,
     silence: Duration,
     wait: Duration,
-    busy: Duration,
+    rdma: Options,
     node: Option<String>,
     zone: Option<String>,
 }
@@ -83,7 +94,7 @@ impl Connector {
             patience: Duration::from_secs(5),
             silence: Duration::from_secs(10),
             wait: Duration::from_secs(30),
-            busy: Duration::ZERO,
+            rdma: Options::default(),
             node: std::env::var("MULTINET_NODE_NAME").ok().filter(|node| !node.is_empty()),
             zone: std::env::var("MULTINET_ZONE_NAME").ok().filter(|zone| !zone.is_empty()),
         }
@@ -300,7 +311,22 @@ impl ConnectorBuilder {
     /// round trip, for a processor. Default: not at all.
     #[must_use]
     pub fn busy_poll(mut self, time: Duration) -> Self {
-        self.busy = time;
+        self.rdma.busy = time;
+        self
+    }
+
+    /// Uses no other RDMA device than this one. Default: the one whose GID stands for the local address.
+    #[must_use]
+    pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
+        self.rdma.device = Some(name.into());
+        self
+    }
+
+    /// Uses no other row of its GID table than this one, which still has to stand for the local address. Default: whichever does; the numbers
+    /// differ from pod to pod, so this is for trying things out.
+    #[must_use]
+    pub fn gid_row(mut self, row: u32) -> Self {
+        self.rdma.row = Some(row);
         self
     }
 
@@ -322,7 +348,7 @@ impl ConnectorBuilder {
             Some(resolver) => resolver.clone(),
             None => Resolver::builder().build()?,
         };
-        let rails = Arc::new(Rails::new(self.busy));
+        let rails = Arc::new(Rails::new(self.rdma.clone()));
         Ok(Connector { config: Arc::new(self), resolver, rails })
     }
 }

@@ -21,7 +21,7 @@ use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connector::Transport;
+use crate::connector::{Options, Transport};
 use crate::error::{BindError, ListenerClosed};
 use crate::identity::Identity;
 use crate::inbound::Sessions;
@@ -78,7 +78,7 @@ pub struct ListenerBuilder {
     identity: Identity,
     services: Vec<String>,
     transport: Transport,
-    busy: Duration,
+    rdma: Options,
     tls: Option<Tls>,
 }
 
@@ -149,7 +149,7 @@ impl Listener {
             identity: Identity::from_env(),
             services: Vec::new(),
             transport: Transport::default(),
-            busy: Duration::ZERO,
+            rdma: Options::default(),
             tls: None,
         }
     }
@@ -322,7 +322,22 @@ impl ListenerBuilder {
     /// round trip, for a processor. Default: not at all.
     #[must_use]
     pub fn busy_poll(mut self, time: Duration) -> Self {
-        self.busy = time;
+        self.rdma.busy = time;
+        self
+    }
+
+    /// Uses no other RDMA device than this one. Default: the one whose GID stands for the local address.
+    #[must_use]
+    pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
+        self.rdma.device = Some(name.into());
+        self
+    }
+
+    /// Uses no other row of its GID table than this one, which still has to stand for the local address. Default: whichever does; the numbers
+    /// differ from pod to pod, so this is for trying things out.
+    #[must_use]
+    pub fn gid_row(mut self, row: u32) -> Self {
+        self.rdma.row = Some(row);
         self
     }
 
@@ -422,7 +437,7 @@ impl Shared {
         // Whoever has been here is remembered a while.
         let sessions = Sessions::new(connections.saturating_mul(4));
         let memory = Arc::new(Memory::new(memory, slot_size(frame_size), connections));
-        let rails = Arc::new(Rails::new(config.busy));
+        let rails = Arc::new(Rails::new(config.rdma.clone()));
         Self {
             config,
             rails,

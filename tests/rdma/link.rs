@@ -1,12 +1,13 @@
 //! The link of soft-RoCE that the other tests build on, as others' programs see it.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use multinet_tests::guest::{Guest, Said};
+use multinet_tests::process::workspace_binary;
 use tokio::sync::OnceCell;
 
 use super::{BOUND, LINK};
 
-/// Both parts in one guest, with lines between them.
+/// All parts in one guest, with lines between them.
 const SCRIPT: &str = r#"
     ibv_devinfo -v -d rxe0
 
@@ -21,27 +22,51 @@ const SCRIPT: &str = r#"
     done
     ib_write_bw $options -x "$(gid_row 10.9.0.2)" 10.9.0.1
     wait $!
+
+    echo "--- multinet bench"
+    options="-d rxe0 --transport rdma"
+    $MULTINET bench server $options --address 10.9.0.2 >/tmp/server 2>&1 &
+    wait_for grep -q 'listening on' /tmp/server
+    # The kernel's way there begins with the other address.
+    options="$options -x $(gid_row 10.9.0.1) 10.9.0.2"
+    $MULTINET bench client $options -s 65536 -n 200
+    $MULTINET bench client $options -s 65536 -n 50 -q 4 --report_gbits
+    $MULTINET bench client $options -s 64 -n 50 --latency
+    $MULTINET bench client -d rxe7 10.9.0.2 --transport rdma -n 5 2>&1 || true
+    kill -INT $!
+    wait $!
 "#;
 
-/// What the two parts have said, without perftest's server.
-async fn said() -> Result<(&'static str, &'static str)> {
+/// What the three parts have said, without the last server.
+async fn said() -> Result<(&'static str, &'static str, &'static str)> {
     static SAID: OnceCell<String> = OnceCell::const_new();
     let run = async || {
-        let Said { status, output } = Guest::run(&[LINK, SCRIPT].concat(), BOUND).await?;
+        let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
+        let multinet = format!("MULTINET={}\n", multinet.display());
+        let Said { status, output } = Guest::run(&[LINK, &multinet, SCRIPT].concat(), BOUND).await?;
         ensure!(status == 0, "exit status {status}:\n{output}");
         anyhow::Ok(output)
     };
     let said = SAID.get_or_try_init(run).await?;
     let parts: Vec<_> = said.split("\n--- ").collect();
-    let [device, perftest, _] = parts[..] else {
-        bail!("three parts were to be said, not\n{said}");
+    let [device, perftest, bench, _] = parts[..] else {
+        bail!("four parts were to be said, not\n{said}");
     };
-    Ok((device, perftest))
+    Ok((device, perftest, bench))
+}
+
+/// The numbers in a row of results that begins with this size, in all tables of it.
+fn rows(said: &str, size: &str) -> Result<Vec<Vec<f64>>> {
+    let rows = said.lines().filter_map(|line| line.trim_start().strip_prefix(size)?.strip_prefix(' '));
+    let numbers = |row: &str| row.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
+    let rows: Vec<Vec<f64>> = rows.map(numbers).collect::<Result<_, _>>()?;
+    ensure!(!rows.is_empty(), "no row of results:\n{said}");
+    Ok(rows)
 }
 
 #[tokio::test]
 async fn the_guest_sees_the_port() -> Result<()> {
-    let (device, _) = said().await?;
+    let (device, _, _) = said().await?;
     ensure!(device.contains("PORT_ACTIVE"), "the port is not active:\n{device}");
     for address in ["::ffff:10.9.0.1", "::ffff:10.9.0.2", "fd09::1", "fd09::2"] {
         let is_row = |line: &str| line.contains("GID[") && line.ends_with(&format!("\t{address}, RoCE v2"));
@@ -52,16 +77,45 @@ async fn the_guest_sees_the_port() -> Result<()> {
 
 #[tokio::test]
 async fn two_processes_write_to_each_other() -> Result<()> {
-    let (_, perftest) = said().await?;
+    let (_, perftest, _) = said().await?;
     for peer in ["10:09:00:01", "10:09:00:02"] {
         ensure!(perftest.contains(&format!(":255:255:{peer}\n")), "no GID {peer}:\n{perftest}");
     }
-    // Size, iterations, peak and average bandwidth, messages per second.
-    let row = perftest.lines().find_map(|line| line.trim_start().strip_prefix("65536 "));
-    let row = row.with_context(|| format!("no row of results:\n{perftest}"))?;
-    let numbers: Vec<f64> = row.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    // Iterations, peak and average bandwidth, messages per second.
+    let rows = rows(perftest, "65536")?;
     // The rest may be zero: perftest measures how fast the processor's clock ticks first, and on a busy machine the guest's is
     // too unsteady for it.
-    ensure!(numbers.len() == 4 && numbers[0] == 200.0, "that is not 200 iterations with results: {row:?}");
+    ensure!(
+        rows.len() == 1 && rows[0].len() == 4 && rows[0][0] == 200.0,
+        "that is not 200 iterations: {rows:?}"
+    );
+    Ok(())
+}
+
+/// The same device, the same rows of its table, the same parser.
+#[tokio::test]
+async fn bench_prints_what_perftest_prints() -> Result<()> {
+    let (_, perftest, bench) = said().await?;
+    ensure!(bench.matches("Transport type : RDMA").count() == 3, "{bench}");
+    let header = |said: &str| {
+        let header = said.lines().find(|line| line.trim_start().starts_with("#bytes"));
+        header.map(|header| header.split_whitespace().collect::<Vec<_>>().join(" ").replace("MiB", "MB"))
+    };
+    ensure!(header(perftest).is_some() && header(perftest) == header(bench), "{perftest}\n{bench}");
+    let bandwidths = rows(bench, "65536")?;
+    let iterations: Vec<f64> = bandwidths.iter().map(|row| row[0]).collect();
+    ensure!(
+        iterations == [200.0, 200.0] && bandwidths.iter().flatten().all(|it| *it > 0.0),
+        "{bandwidths:?}"
+    );
+    let latencies = rows(bench, "64")?;
+    let [ref row] = latencies[..] else { bail!("{latencies:?}") };
+    // Iterations, then least, most, median, average, deviation and two percentiles.
+    ensure!(
+        row.len() == 8 && row[0] == 50.0 && row[1] > 0.0 && row[1] <= row[3] && row[3] <= row[2],
+        "{row:?}"
+    );
+    let refused = "cannot be reached by RDMA: no RDMA device named rxe7 has a GID of 10.9.0.1";
+    ensure!(bench.contains(refused), "{bench}");
     Ok(())
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use multinet_client::{ConnectorBuilder, ListenerBuilder};
 
 use crate::common::{ConnectArgs, ListenArgs};
 
@@ -60,7 +61,22 @@ struct ServerArgs {
     slots: u32,
 
     #[command(flatten)]
+    device: DeviceArgs,
+
+    #[command(flatten)]
     listen: ListenArgs,
+}
+
+/// As perftest has them. Without, the device and the row are found by the local address, as always.
+#[derive(Args, Clone, Debug)]
+struct DeviceArgs {
+    /// RDMA device to use, and no other
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEVICE")]
+    device: Option<String>,
+
+    /// Row of its GID table to use, and no other
+    #[arg(short = 'x', long = "gid-index", value_name = "ROW")]
+    row: Option<u32>,
 }
 
 /// Who sends.
@@ -113,6 +129,9 @@ struct ClientArgs {
     output: Output,
 
     #[command(flatten)]
+    device: DeviceArgs,
+
+    #[command(flatten)]
     connect: ConnectArgs,
 }
 
@@ -140,6 +159,28 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Side::Client(args) => tokio::spawn(client::run(args)),
     };
     running.await?
+}
+
+impl DeviceArgs {
+    fn connector(&self, mut builder: ConnectorBuilder) -> ConnectorBuilder {
+        if let Some(device) = &self.device {
+            builder = builder.rdma_device(device);
+        }
+        match self.row {
+            Some(row) => builder.gid_row(row),
+            None => builder,
+        }
+    }
+
+    fn listener(&self, mut builder: ListenerBuilder) -> ListenerBuilder {
+        if let Some(device) = &self.device {
+            builder = builder.rdma_device(device);
+        }
+        match self.row {
+            Some(row) => builder.gid_row(row),
+            None => builder,
+        }
+    }
 }
 
 impl ClientArgs {

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::io;
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::time::Duration;
 
+use crate::connector::Options;
 use crate::handshake::RdmaEnd;
 use crate::stream::Source;
 use crate::wire::Data;
@@ -34,7 +34,7 @@ pub(crate) enum OwnSlots {}
 pub(crate) enum Violation {}
 
 impl Rails {
-    pub(crate) fn new(_busy: Duration) -> Self {
+    pub(crate) fn new(_options: Options) -> Self {
         Self
     }
 

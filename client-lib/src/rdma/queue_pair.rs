@@ -318,9 +318,16 @@ impl<E: From<io::Error>> QueuePair<E> {
         completions.clear();
         let polled = self.queue.poll_many(completions).map_err(|error| self.explain(&error, error.hint()));
         let has_some = !completions.is_empty();
-        let outcome = polled
-            .map_err(E::from)
-            .and_then(|()| completions.drain(..).try_for_each(|it| self.take_in(&it, source, &mut hear)));
+        let mut come = completions.drain(..);
+        let outcome = polled.map_err(E::from).and_then(|()| {
+            while let Some(completion) = come.next() {
+                match &completion.status {
+                    Ok(()) => self.take_in(&completion, source, &mut hear)?,
+                    Err(status) => return Err(self.first_failure(status, come.collect()).into()),
+                }
+            }
+            Ok(())
+        });
         if let Err(failure) = outcome {
             *is_stopped = true;
             self.fail(failure);
@@ -338,10 +345,6 @@ impl<E: From<io::Error>> QueuePair<E> {
         source: &impl Source,
         hear: &mut impl FnMut(u32) -> Result<(), E>,
     ) -> Result<(), E> {
-        if let Err(status) = &completion.status {
-            // The first one is the reason; nobody looks at what follows.
-            return Err(self.explain(status, status.hint()).into());
-        }
         if completion.id == RECEIVED {
             // Only writes with an immediate take a receive request.
             hear(completion.immediate.unwrap_or_default())?;
@@ -437,6 +440,19 @@ impl<E: From<io::Error>> QueuePair<E> {
             immediate: Some(Immediate::Frame(place).encode()),
             is_signalled: posting.is_signalled,
         }
+    }
+
+    /// The reason of a failure, after which these have come. Devices may report what they gave up before what failed.
+    fn first_failure(&self, status: &Status, mut later: Vec<Completion>) -> io::Error {
+        let mut count = usize::MAX;
+        while status.is_flush() && count != later.len() {
+            count = later.len();
+            // What cannot be polled tells nothing more.
+            let _ = self.queue.poll_many(&mut later);
+        }
+        let mut failures = later.iter().filter_map(|completion| completion.status.as_ref().err());
+        let status = failures.find(|status| !status.is_flush()).unwrap_or(status);
+        self.explain(status, status.hint())
     }
 
     /// Of several failures, the first is the reason.

@@ -14,6 +14,7 @@ use multinet_verbs::{Channel, Context, Device, Error, Library, Queue, Report};
 use tracing::warn;
 
 use super::Unusable;
+use crate::connector::Options;
 
 /// What looks at the completions of one connection.
 pub(crate) trait Completes: Send + Sync {
@@ -27,7 +28,7 @@ pub(crate) trait Completes: Send + Sync {
 /// The devices that a connector, or a listener, uses.
 #[derive(Debug)]
 pub(crate) struct Rails {
-    busy: Duration,
+    pub(super) options: Options,
     open: Mutex<HashMap<String, Weak<Rail>>>,
 }
 
@@ -46,9 +47,9 @@ pub(super) struct Rail {
 struct Watched(Mutex<HashMap<u64, Weak<dyn Completes>>>);
 
 impl Rails {
-    /// None yet. Queues are looked at for so long before they are armed.
-    pub(crate) fn new(busy: Duration) -> Self {
-        Self { busy, open: Mutex::default() }
+    /// None yet.
+    pub(crate) fn new(options: Options) -> Self {
+        Self { options, open: Mutex::default() }
     }
 
     /// The device of this name, opened if nobody uses it yet.
@@ -60,7 +61,7 @@ impl Rails {
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == name);
         let device = device.ok_or_else(|| Unusable::NotShown(name.to_owned()))?;
-        let rail = Arc::new(Rail::new(device, self.busy)?);
+        let rail = Arc::new(Rail::new(device, self.options.busy)?);
         open.retain(|_, rail| rail.strong_count() > 0);
         open.insert(name.to_owned(), Arc::downgrade(&rail));
         Ok(rail)

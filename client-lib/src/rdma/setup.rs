@@ -22,6 +22,7 @@ use super::accounts::Places;
 use super::layout::Layout;
 use super::queue_pair::{QueuePair, RECEIVED};
 use super::rail::{Rail, Rails};
+use crate::connector::Options;
 use crate::gid::{self, LinkLayer, Local, Place, Rejection};
 use crate::handshake::RdmaEnd;
 use crate::nic;
@@ -50,8 +51,8 @@ pub(crate) enum Unusable {
     Devices(io::Error),
     #[error("this machine has no RDMA device")]
     NoDevice,
-    #[error("no RDMA device has a GID of {address}{}", listed(.rejected))]
-    NoRow { address: IpAddr, rejected: Vec<(Place, Rejection)> },
+    #[error("no RDMA device{wanted} has a GID of {address}{}", listed(.rejected))]
+    NoRow { address: IpAddr, wanted: String, rejected: Vec<(Place, Rejection)> },
     #[error("{0}")]
     Library(#[from] LoadError),
     #[error("libibverbs does not show {0}")]
@@ -121,7 +122,7 @@ pub(crate) struct Prepared {
 impl Rails {
     /// An end at this local address. It waits for the kernel, most of all for memory: not for an async task.
     pub(crate) fn prepare(&self, address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
-        let place = place(address)?;
+        let place = place(address, &self.options)?;
         // Ports are numbered by 8 bits, and rows of GIDs, too (InfiniBand Architecture, 14.2.5).
         let port = u8::try_from(place.port).map_err(|_| Unusable::NoDevice)?;
         let rail = self.open(&place.device)?;
@@ -156,15 +157,22 @@ impl Rails {
 }
 
 /// The row of the GID table that stands for an address.
-fn place(address: IpAddr) -> Result<Place, Unusable> {
-    let ports = gid::local_ports().map_err(Unusable::Devices)?;
+fn place(address: IpAddr, Options { device, row, .. }: &Options) -> Result<Place, Unusable> {
+    let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
         return Err(Unusable::NoDevice);
     }
+    ports.retain(|port| device.as_ref().is_none_or(|device| port.device == *device));
+    ports.iter_mut().for_each(|port| port.rows.retain(|it| row.is_none_or(|row| it.index == row)));
     let interface = nic::interface_of(address).map_err(Unusable::Devices)?.unwrap_or_default();
     let port_gid = gid::port_gid(&interface);
     let choice = gid::choose(&ports, Local { address, interface: &interface, port_gid });
-    choice.chosen.ok_or(Unusable::NoRow { address, rejected: choice.rejected })
+    choice.chosen.ok_or_else(|| {
+        let device = device.as_ref().map(|device| format!(" named {device}"));
+        let row = row.map(|row| format!(" with a row {row} that"));
+        let wanted = [device, row].into_iter().flatten().collect();
+        Unusable::NoRow { address, wanted, rejected: choice.rejected }
+    })
 }
 
 impl Prepared {

@@ -153,6 +153,11 @@ impl Status {
         self.code
     }
 
+    /// Whether the request has only been given up because another one had failed: that one has the reason.
+    pub fn is_flush(&self) -> bool {
+        self.code == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
+    }
+
     /// What is probably wrong. It is no part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {

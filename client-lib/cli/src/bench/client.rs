@@ -23,7 +23,8 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.name, args.port.as_deref())?;
-    let connector = target.connector(&args.connect)?.connections_per_peer(args.connections).build()?;
+    let connector = args.device.connector(target.connector(&args.connect)?);
+    let connector = connector.connections_per_peer(args.connections).build()?;
     let peers = connector.connect(&target.name, &target.port).await?;
     everybody_is_there(&peers).await;
 

@@ -79,7 +79,7 @@ impl<'p> PingPong<'p> {
         if let Some(tls) = args.connect.tls.tls()? {
             builder = builder.tls(tls);
         }
-        let listener = builder.bind().await?;
+        let listener = args.device.listener(builder).bind().await?;
         let port = listener.local_addresses().first().context("nothing was bound")?.port();
 
         let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());

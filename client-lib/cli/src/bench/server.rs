@@ -30,7 +30,13 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let (size, slots) = (args.size, args.slots);
     // Slots cost nothing before a message needs them, and each is free again at once: the bound is on clients.
     let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
-    let listener = args.listen.listener()?.port(args.port).frame_size(size).slots(slots).memory(memory);
+    let listener = args
+        .device
+        .listener(args.listen.listener()?)
+        .port(args.port)
+        .frame_size(size)
+        .slots(slots)
+        .memory(memory);
     let listener = listener.bind().await?;
     let mut server = Server::new(&args)?;
     for address in listener.local_addresses() {
@@ -118,6 +124,7 @@ impl Echoes {
         if let Some(tls) = args.listen.tls.tls()? {
             connector = connector.tls(tls);
         }
+        connector = args.device.connector(connector);
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
         let memory = Bytes::from(vec![0x5a; args.size as usize]);
         Ok(Self { connector: connector.build()?, memory, to: HashMap::new(), connected, ready })
