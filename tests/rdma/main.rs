@@ -3,6 +3,7 @@
 mod doctor;
 mod fallback;
 mod guest;
+mod hostile;
 mod link;
 mod linking;
 mod peers;
