@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 /// Memory of a frame. A clone is another handle of the same memory.
 ///
-/// The library never copies it on the way to the network; it lets go of it when the frame has been
-/// written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+/// It is written to the network from where it lies, under TCP, or copied once, into memory that is registered for RDMA. The library lets go of it when the
+/// frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
 ///
 /// # Examples
 ///

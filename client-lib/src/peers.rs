@@ -362,7 +362,8 @@ impl Sent {
     }
 
     /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it
-    /// (or its only peer has gone, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel.
+    /// (or its only peer has gone, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel, or under
+    /// RDMA when it has arrived in the receiver's memory.
     pub async fn acknowledged(&self) {
         let sequence = self.sequence;
         let is_gone = |state: &mut State| (state.is_closed || !state.outbound.has(sequence)).then_some(());

@@ -1,5 +1,6 @@
 //! RDMA with the kernel's verbs, over soft-RoCE in a guest.
 
+mod docs;
 mod doctor;
 mod fallback;
 mod guest;
