@@ -129,12 +129,13 @@ impl Connector {
         let outcome = timeout(wait, async {
             tokio::select! {
                 () = shared.until(is_there) => Ok(()),
-                source = shared.until(wrong_name) => Err(source),
+                source = shared.until(wrong_name) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
+                last = shared.until(|state| state.without_rdma()) => Err(ConnectError::NoRdma { name: name.to_owned(), last }),
             }
         });
         match outcome.await {
             Ok(Ok(())) => Ok(peers),
-            Ok(Err(source)) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(why(name, wait, &shared.state())),
         }
     }
@@ -216,6 +217,8 @@ impl ConnectorBuilder {
     }
 
     /// Which ways of moving frames may be used. Default: [`Transport::Auto`].
+    ///
+    /// By RDMA each connection has memory locked that frames are copied to: twice the size of the receiver's slots, 1 MiB at least.
     #[must_use]
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;

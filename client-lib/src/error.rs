@@ -33,6 +33,14 @@ pub enum ConnectError {
         /// What DNS said last.
         last: String,
     },
+    /// Only RDMA may be used, and none of the peers can be reached by it.
+    #[error("no peer of {name}: {last}")]
+    NoRdma {
+        /// The name that was asked for.
+        name: String,
+        /// What is in the way to the last one.
+        last: String,
+    },
     /// There are peers, but none could be connected in time.
     #[error("none of {count} peers of {name} could be connected within {} s; the last one: {last}", waited.as_secs())]
     NoPeer {

@@ -92,6 +92,9 @@ pub(crate) struct Accept {
     /// The listener's end, if that is RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<RdmaEnd>,
+    /// Whether there is no falling back to TCP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) rdma_only: bool,
     /// Why it is not the transport that the sender likes best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,

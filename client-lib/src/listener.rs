@@ -251,7 +251,7 @@ impl ListenerBuilder {
     }
 
     /// How many frames of each connection are kept until they are dropped: the credit that a sender gets. Default: 16. Under RDMA there are no more of them
-    /// than 256 MiB hold, but one at least.
+    /// than 4096, and than 256 MiB hold.
     #[must_use]
     pub fn slots(mut self, count: u32) -> Self {
         self.limits.slots = count;
@@ -259,7 +259,7 @@ impl ListenerBuilder {
     }
 
     /// The most memory for frames of all connections together, in bytes: further connections get fewer slots, or none. Memory
-    /// is not used before a frame needs it. Default: 4 GiB.
+    /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection to its end. Default: 4 GiB.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.limits.memory = bytes;
@@ -468,9 +468,11 @@ impl Shared {
     }
 }
 
-/// A slot has room for a key and metadata, too.
+/// A slot has room for a key and metadata, too, and for what lies between under RDMA.
 fn slot_size(frame_size: u32) -> usize {
-    frame_size as usize + crate::wire::MAX_KEY + crate::wire::MAX_METADATA
+    let before =
+        (crate::wire::HEADER + crate::wire::MAX_KEY + crate::wire::MAX_METADATA).next_multiple_of(64);
+    before + (frame_size as usize).next_multiple_of(64)
 }
 
 fn listen(address: SocketAddr) -> Result<(tokio::net::TcpListener, SocketAddr), BindError> {

@@ -242,11 +242,7 @@ impl PeerSet {
                 endpoint: Arc::clone(endpoint),
                 is_connected: connected.contains_key(id),
                 transport: connected.get(id).map(|_| state.transport(*id)),
-                instead_of_rdma: state
-                    .instead_of_rdma
-                    .get(id)
-                    .filter(|_| connected.contains_key(id))
-                    .cloned(),
+                instead_of_rdma: connected.get(id).and_then(|_| state.instead_of_rdma(*id)),
                 outstanding: connected.get(id).copied().unwrap_or_default(),
                 last_error: state.failures.get(id).cloned(),
             })

@@ -28,13 +28,14 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
 pub(crate) use setup::{Prepared, Role, Unusable};
 
-use crate::wire::{Data, HEADER};
+use crate::wire::Data;
 
 /// A frame in one of our slots.
 pub(crate) struct Landed {
     slot: u16,
-    /// Key, metadata, header, payload.
-    bytes: multinet_verbs::Landed,
+    /// Key and metadata, copied: programs decide by them.
+    prefix: Vec<u8>,
+    payload: multinet_verbs::Landed,
 }
 
 impl Landed {
@@ -43,14 +44,14 @@ impl Landed {
     }
 
     pub(crate) fn key(&self, data: &Data) -> &[u8] {
-        &self.bytes[..usize::from(data.key)]
+        &self.prefix[..usize::from(data.key)]
     }
 
     pub(crate) fn metadata(&self, data: &Data) -> &[u8] {
-        &self.bytes[usize::from(data.key)..data.prefix()]
+        &self.prefix[usize::from(data.key)..]
     }
 
-    pub(crate) fn payload(&self, data: &Data) -> &[u8] {
-        &self.bytes[data.prefix() + HEADER..]
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
     }
 }

@@ -11,7 +11,7 @@ mod outlet;
 mod reading;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 pub(crate) use baton::Baton;
@@ -43,11 +43,13 @@ pub(crate) enum Writer {
 }
 
 impl Stream {
-    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Plain(stream) => stream.local_addr(),
-            Self::Tls(stream) => stream.get_ref().0.local_addr(),
-        }
+    /// Ours, and the other side's.
+    pub(crate) fn addresses(&self) -> io::Result<(IpAddr, IpAddr)> {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        Ok((stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip().to_canonical()))
     }
 
     pub(crate) fn split(self) -> (Reader, Writer) {

@@ -2,11 +2,24 @@
 
 use std::io;
 
-use crate::rdma::{QueuePair, Unusable};
+use thiserror::Error;
+
+use crate::rdma::{QueuePair, Unusable, Violation};
 use crate::stream::{Message, Outlet, Source};
 
 /// Why there is no RDMA where TLS is: who sets it expects that nobody reads along.
 pub(crate) const NOT_WITH_TLS: &str = "TLS is set, and what goes by RDMA is not encrypted: ask for Transport::Rdma on both sides to have it all the same";
+
+/// Why a queue pair cannot be used any more.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Failure(pub(crate) String);
+
+/// Lets go of what may take long: memory of the device's.
+pub(crate) async fn discard<T: Send + 'static>(it: T) {
+    // If the runtime ends, it is let go of at once.
+    let _ = tokio::task::spawn_blocking(move || drop(it)).await;
+}
 
 /// Has the kernel do what may take long. What is in the way is said in words.
 pub(crate) async fn blocking<T: Send + 'static>(
@@ -25,7 +38,7 @@ pub(crate) enum Way<E> {
     Rdma(Box<QueuePair<E>>, Outlet),
 }
 
-impl<E: From<io::Error>> Way<E> {
+impl<E: From<io::Error> + From<Failure> + From<Violation>> Way<E> {
     pub(crate) fn new(pair: Option<QueuePair<E>>, outlet: Outlet) -> Self {
         match pair {
             Some(pair) => Self::Rdma(Box::new(pair), outlet),
@@ -69,8 +82,7 @@ impl<E: From<io::Error>> Way<E> {
                 outlet.finish(rest.chain([goodbye])).await
             }
             Self::Rdma(pair, outlet) => {
-                pair.kick(rest);
-                pair.settled().await;
+                pair.flush(rest).await;
                 outlet.finish([goodbye]).await
             }
         }
@@ -87,7 +99,7 @@ impl<E: From<io::Error>> Way<E> {
     pub(crate) async fn hang_up(&self) {
         let (Self::Tcp(outlet) | Self::Rdma(_, outlet)) = self;
         if let Self::Rdma(pair, _) = self {
-            pair.hang_up();
+            pair.hang_up().await;
         }
         outlet.hang_up().await;
     }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use futures::channel::mpsc::unbounded;
 use multinet_client::{
-    Connector, Endpoint, Listener, ListenerBuilder, PeerSet, Resolver, Transport, TransportKind,
+    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Resolver, Tls, Transport,
+    TransportKind,
 };
 use multinet_tests::guest::Guest;
 use multinet_tests::in_guest;
+use multinet_tests::pki::{Authority, Certificate};
 use multinet_tests::process::workspace_binary;
 use multinet_tests::wait::eventually;
+use tempfile::TempDir;
 
 use super::{BOUND, LINK};
 
@@ -73,6 +76,7 @@ async fn peers_differ() -> Result<()> {
     in_guest!();
     one_set_has_peers_of_both_kinds().await.context("mixed")?;
     both_sides_have_to_agree().await.context("agreeing")?;
+    tls_is_not_given_up_unasked().await.context("TLS")?;
     many_peers_share_a_device().await.context("many")
 }
 
@@ -122,6 +126,32 @@ async fn both_sides_have_to_agree() -> Result<()> {
     Ok(())
 }
 
+/// RDMA does not encrypt, so both sides have to want it by name.
+async fn tls_is_not_given_up_unasked() -> Result<()> {
+    let folder = TempDir::new()?;
+    let authority = Authority::new(folder.path())?;
+    let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
+    let tls = |it: &Certificate| Tls::from_files(&it.cert, &it.key, authority.ca());
+    let both = async |ours, theirs| {
+        let listener = listener().transport(theirs).tls(tls(&server)?).bind().await?;
+        let peers = follow(&[&listener], connector(ours)?.tls(tls(&client)?))?;
+        tokio::time::timeout(BOUND, peers.connected(1))
+            .await
+            .with_context(|| format!("{:#?}", peers.status()))?;
+        peers.send("secret").await?;
+        let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
+        ensure!(frame.bytes() == b"secret", "{frame:?}");
+        anyhow::Ok(peers.status().remove(0))
+    };
+    let by_rdma = both(Transport::Rdma, Transport::Rdma).await?;
+    ensure!(by_rdma.transport == Some(TransportKind::Rdma), "{by_rdma:#?}");
+    let by_default = both(Transport::Auto, Transport::Auto).await?;
+    ensure!(by_default.transport == Some(TransportKind::Tcp), "{by_default:#?}");
+    let reason = by_default.instead_of_rdma.unwrap_or_default();
+    ensure!(reason.starts_with("TLS is set, and what goes by RDMA is not encrypted"), "{reason}");
+    Ok(())
+}
+
 async fn many_peers_share_a_device() -> Result<()> {
     const PEERS: usize = 64;
     let mut listeners = Vec::new();
@@ -151,10 +181,16 @@ fn listener() -> ListenerBuilder {
 
 /// A PeerSet of these, for ever.
 fn connect(listeners: &[&Listener], transport: Transport) -> Result<PeerSet> {
-    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
-    let connector =
-        Connector::builder().resolver(nobody).transport(transport).patience(Duration::from_secs(60));
+    follow(listeners, connector(transport)?)
+}
+
+fn follow(listeners: &[&Listener], connector: ConnectorBuilder) -> Result<PeerSet> {
     let (endpoints, changes) = unbounded();
     endpoints.unbounded_send(listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect())?;
     Ok(connector.build()?.follow("infer", changes))
+}
+
+fn connector(transport: Transport) -> Result<ConnectorBuilder> {
+    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
+    Ok(Connector::builder().resolver(nobody).transport(transport).patience(Duration::from_secs(60)))
 }

@@ -30,7 +30,7 @@ use crate::peers::close;
 use crate::rdma::QueuePair;
 use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
-use crate::way::Way;
+use crate::way::{Way, discard};
 use crate::wire::CloseCode;
 
 /// How many may be in their handshake at a time.
@@ -185,13 +185,11 @@ impl Turned {
 }
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, guest: Guest) {
-    let patience = shared.config.limits.patience;
     let admitted = tokio::select! {
-        admitted = timeout(patience, admit(&shared, stream)) => admitted,
+        admitted = admit(&shared, stream) => admitted,
         () = shared.shutdown.cancelled() => return,
     };
     drop(guest);
-    let admitted = admitted.unwrap_or(Err(Turned::Slow(patience)));
     let Admitted { stream, hello, slots, membership, pair, instead_of_rdma } = match admitted {
         Ok(admitted) => admitted,
         Err(turned) => {
@@ -224,7 +222,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
         ended = reading.ended() => ended,
         // What the sender said before it went is here already.
         error = connection.way().run(&*connection) => match error {
-            Ended::Io(_) => match timeout(GOODBYE, reading.ended()).await {
+            Ended::Io(_) | Ended::Failed(_) => match timeout(GOODBYE, reading.ended()).await {
                 Ok(ended) if ended.is_goodbye() => ended,
                 _ => error,
             },
@@ -241,6 +239,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     let code = match &ended {
         Ended::Shutdown => Some(CloseCode::Done),
         Ended::Superseded => Some(CloseCode::Superseded),
+        // The connection of the handshake is as good as ever.
+        Ended::Failed(_) => Some(CloseCode::Done),
         ended if ended.is_violation() => Some(CloseCode::Protocol),
         _ => None,
     };
@@ -260,8 +260,16 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     }
 }
 
-/// TLS, handshake, and everything that has to be looked up.
+/// The whole handshake. Each side waits once for the other's answer, and once, if RDMA is to be used, for its choice.
 async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turned> {
+    let patience = shared.config.limits.patience;
+    let slow = |_| Turned::Slow(patience);
+    let (stream, decision, slots) = timeout(patience, greet(shared, stream)).await.map_err(slow)??;
+    timeout(patience, settle(stream, decision, slots)).await.map_err(slow)?
+}
+
+/// TLS, the sender's words and our answer, and everything that has to be looked up.
+async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decision, Slots), Turned> {
     tune(&stream, shared.config.limits.silence).map_err(Turned::Gone)?;
     let mut stream = match &shared.config.tls {
         None => Stream::Plain(stream),
@@ -276,10 +284,10 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
         Stream::Plain(stream) => hear(stream).await,
         Stream::Tls(stream) => hear(stream).await,
     };
-    let address = stream.local_address().map_err(Turned::Gone)?;
+    let addresses = stream.addresses().map_err(Turned::Gone)?;
     let outcome = match heard {
         Ok(hello) => match decide(shared, hello) {
-            Ok(decision) => agree(shared, decision, address.ip().to_canonical()).await,
+            Ok((decision, slots)) => agree(shared, decision, slots, addresses).await,
             Err(refusal) => Err(refusal),
         },
         // Whoever speaks TLS reads from an answer that is none that this side does not.
@@ -287,7 +295,7 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
         Err(other) => return Err(other),
     };
     let answer = match &outcome {
-        Ok(Decision { accept, .. }) => Answer::Accept(accept.clone()),
+        Ok((Decision { accept, .. }, _)) => Answer::Accept(accept.clone()),
         Err(refusal) => Answer::Refuse(refusal.clone()),
     };
     let bytes = encode(&answer).map_err(Turned::Unreadable)?;
@@ -296,20 +304,9 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
         Stream::Tls(stream) => say(stream, &bytes).await,
     };
     match outcome {
-        Ok(Decision { hello, slots, membership, pair, accept }) => {
+        Ok((decision, slots)) => {
             said.map_err(Turned::Gone)?;
-            let (pair, instead_of_rdma) = match pair {
-                None => (None, accept.reason),
-                Some(pair) => {
-                    let chosen = match &mut stream {
-                        Stream::Plain(stream) => hear_choice(stream).await?,
-                        Stream::Tls(stream) => hear_choice(stream).await?,
-                    };
-                    let is_rdma = chosen.transport == TransportKind::Rdma;
-                    (Some(pair).filter(|_| is_rdma), chosen.reason)
-                }
-            };
-            Ok(Admitted { stream, hello, slots, membership, pair, instead_of_rdma })
+            Ok((stream, decision, slots))
         }
         Err(refusal) => {
             match stream {
@@ -321,6 +318,30 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
     }
 }
 
+/// Hears whether the sender uses RDMA, if it was offered: it has tried.
+async fn settle(
+    mut stream: Stream,
+    Decision { hello, membership, accept, pair }: Decision,
+    slots: Slots,
+) -> Result<Admitted, Turned> {
+    let Some(pair) = pair else {
+        let instead_of_rdma = accept.reason;
+        return Ok(Admitted { stream, hello, slots, membership, pair: None, instead_of_rdma });
+    };
+    let chosen = match &mut stream {
+        Stream::Plain(stream) => hear_choice(stream).await?,
+        Stream::Tls(stream) => hear_choice(stream).await?,
+    };
+    let pair = if chosen.transport == TransportKind::Rdma {
+        Some(pair)
+    } else {
+        discard(pair).await;
+        may_be_tcp(&hello, accept.rdma_only)?;
+        None
+    };
+    Ok(Admitted { stream, hello, slots, membership, pair, instead_of_rdma: chosen.reason })
+}
+
 async fn hear(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello, Turned> {
     let (version, body) = message(stream).await?;
     if version < VERSION {
@@ -330,10 +351,17 @@ async fn hear(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello,
     Hello::decode(&body).map_err(Turned::Unreadable)
 }
 
-/// Whether the sender will use RDMA, which it has tried.
 async fn hear_choice(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Chosen, Turned> {
     let (_, body) = message(stream).await?;
     Chosen::decode(&body).map_err(Turned::Unreadable)
+}
+
+/// Both sides have to allow what is fallen back to.
+fn may_be_tcp(hello: &Hello, rdma_only: bool) -> Result<(), Turned> {
+    match !rdma_only && hello.transports.contains(&TransportKind::Tcp) {
+        true => Ok(()),
+        false => Err(Turned::Unreadable(HandshakeError::Value("TCP, where RDMA was agreed"))),
+    }
 }
 
 /// A message's version, and what it says.
@@ -354,7 +382,6 @@ async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) ->
 /// What is decided of a sender that is let in.
 pub(super) struct Decision {
     pub(super) hello: Hello,
-    pub(super) slots: Slots,
     membership: Membership,
     pub(super) accept: Accept,
     /// Connected already, if that is what is offered.
@@ -362,7 +389,7 @@ pub(super) struct Decision {
 }
 
 /// Whether a sender is let in.
-fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<Decision, Refusal> {
+fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), Refusal> {
     let config = &shared.config;
     let me = &config.identity;
     if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
@@ -398,9 +425,10 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<Decision, Refusal> {
         slots: slots.count(),
         transport: TransportKind::Tcp,
         rdma: None,
+        rdma_only: false,
         reason: None,
     };
-    Ok(Decision { hello, slots, membership, accept, pair: None })
+    Ok((Decision { hello, membership, accept, pair: None }, slots))
 }
 
 fn is_end_of_label(rest: &str) -> bool {

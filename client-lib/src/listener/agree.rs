@@ -3,20 +3,27 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::Shared;
 use super::accept::Decision;
 use super::receive::Ended;
+use super::slots::Slots;
 use crate::connector::Transport;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
 use crate::rdma::{QueuePair, Role};
 use crate::way::{NOT_WITH_TLS, blocking};
 
-/// Makes our end at this address, if it is to be RDMA.
+/// Our end, or why there is none.
+type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
+
+/// Makes our end at the first address for a sender at the second one, if it is to be RDMA.
 pub(super) async fn agree(
     shared: &Shared,
     mut decision: Decision,
-    address: IpAddr,
-) -> Result<Decision, Refusal> {
+    slots: Slots,
+    addresses: (IpAddr, IpAddr),
+) -> Result<(Decision, Slots), Refusal> {
     let transport = shared.config.transport;
     let offers = |kind| decision.hello.transports.contains(&kind);
     let (may_rdma, may_tcp) = (offers(TransportKind::Rdma), offers(TransportKind::Tcp));
@@ -30,38 +37,53 @@ pub(super) async fn agree(
         Some(theirs) if may_rdma => Ok(theirs.clone()),
         _ => Err("the sender does not offer it".to_owned()),
     };
-    let made = match theirs {
-        Ok(theirs) => connect(shared, &decision, address, theirs).await,
-        Err(reason) => Err(reason),
+    let (mut slots, made) = match theirs {
+        Ok(theirs) => connect(shared, slots, addresses, theirs).await?,
+        Err(reason) => (slots, Err(reason)),
     };
     match made {
         Ok((pair, end)) => {
-            // Of more slots than a queue pair has, the rest is not used.
-            decision.accept.slots = decision.accept.slots.min(end.places.into());
+            slots.shrink(end.places.into());
+            decision.accept.slots = slots.count();
+            decision.accept.rdma_only = transport == Transport::Rdma;
             (decision.accept.transport, decision.accept.rdma) = (TransportKind::Rdma, Some(end));
             decision.pair = Some(pair);
-            Ok(decision)
         }
         Err(reason) if may_tcp && transport != Transport::Rdma => {
             decision.accept.reason = may_rdma.then_some(reason);
-            Ok(decision)
         }
-        Err(reason) => Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}"))),
+        Err(reason) => {
+            return Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}")));
+        }
     }
+    Ok((decision, slots))
 }
 
+/// Has the device make our end. The memory is accounted for until it has, whoever still waits for it.
 async fn connect(
     shared: &Shared,
-    decision: &Decision,
-    address: IpAddr,
-    theirs: RdmaEnd,
-) -> Result<(QueuePair<Ended>, RdmaEnd), String> {
-    let (slots, frame_size) = (decision.slots.count(), decision.accept.frame_size);
+    slots: Slots,
+    (ours, theirs): (IpAddr, IpAddr),
+    their_end: RdmaEnd,
+) -> Result<(Slots, Made), Refusal> {
+    let limits = &shared.config.limits;
+    let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
     let rails = Arc::clone(&shared.rails);
-    blocking(move || {
-        let own = rails.prepare(address, Role::Receiver { slots, frame_size })?;
-        let end = own.end().clone();
-        Ok((own.connect(&theirs, frame_size)?, end))
-    })
-    .await
+    let making = blocking(move || {
+        let role = Role::Receiver { slots: slots.count(), frame_size };
+        let made = rails.prepare(ours, role).and_then(|own| {
+            let end = own.end().clone();
+            Ok((own.connect((&their_end, theirs), frame_size, patience)?, end))
+        });
+        Ok((slots, made.map_err(|error| error.reason())))
+    });
+    // The sender waits for the answer as long as it may take for the whole, as a rule.
+    match timeout(patience, making).await {
+        Ok(Ok(made)) => Ok(made),
+        Ok(Err(reason)) => Ok((shared.memory.grant(limits.slots)?, Err(reason))),
+        Err(_) => {
+            let reason = format!("the listener's device takes more than {patience:?}");
+            Ok((shared.memory.grant(limits.slots)?, Err(reason)))
+        }
+    }
 }

@@ -306,7 +306,12 @@ impl ToSay {
 
     /// Whether the sender may soon have no credit left, as so many slots are free, or a message is full.
     fn is_due(&self, enough: u64) -> bool {
-        self.freed - self.said_freed >= enough || self.acked.len() + self.rejected.len() >= IDS
+        self.freed - self.said_freed >= enough || self.acked.len() + self.rejected.len() >= self.most_ids()
+    }
+
+    /// How many sequences go into one message.
+    fn most_ids(&self) -> usize {
+        if self.slots.is_some() { IDS_WITH_SLOTS } else { IDS }
     }
 
     /// Whether the flusher has to be told.
@@ -340,7 +345,7 @@ impl ToSay {
 
     fn message(&mut self) -> Message {
         let mut body = [0; SHORT];
-        let most = if self.slots.is_some() { IDS_WITH_SLOTS } else { IDS };
+        let most = self.most_ids();
         let acked = self.acked.len().min(most);
         let rejected = self.rejected.len().min(most - acked);
         let ids = self.acked.drain(..acked).chain(self.rejected.drain(..rejected));

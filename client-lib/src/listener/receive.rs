@@ -13,6 +13,7 @@ use super::slots::Slot;
 use crate::inbound::Arrival;
 use crate::rdma::Violation;
 use crate::stream::Inlet;
+use crate::way::Failure;
 use crate::wire::{Data, Header, WireError};
 
 /// After a payload of so many bytes our code comes first: it may give the slot back, which is in the caches still.
@@ -39,6 +40,8 @@ pub(super) enum Ended {
     Beside,
     #[error("the sender broke the protocol: {0}")]
     Rdma(#[from] Violation),
+    #[error("RDMA has failed: {0}")]
+    Failed(#[from] Failure),
     #[error("another connection of the same sender has taken its place")]
     Superseded,
     #[error("the listener closes")]
@@ -56,7 +59,8 @@ impl Ended {
         match self {
             Self::Wire(_) | Self::Control | Self::TooLarge { .. } | Self::Credit => true,
             Self::Beside | Self::Rdma(_) => true,
-            Self::Io(_) | Self::Closed | Self::Said(_) | Self::Superseded | Self::Shutdown => false,
+            Self::Io(_) | Self::Failed(_) | Self::Closed | Self::Said(_) => false,
+            Self::Superseded | Self::Shutdown => false,
         }
     }
 }

@@ -33,6 +33,9 @@ impl Received {
     }
 
     /// The payload.
+    ///
+    /// Under RDMA it is read where the sender's device has written it. A sender that breaks the protocol can go on writing there until the frame is dropped, so
+    /// whoever does not trust its senders copies first what it decides by. Key and metadata are copies.
     pub fn bytes(&self) -> &[u8] {
         self.slot.payload(&self.header)
     }

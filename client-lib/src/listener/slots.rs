@@ -60,7 +60,7 @@ impl Slot {
     pub(super) fn payload(&self, data: &Data) -> &[u8] {
         match self {
             Self::Own(slot) => &slot[data.prefix()..data.body()],
-            Self::Landed(landed) => landed.payload(data),
+            Self::Landed(landed) => landed.payload(),
         }
     }
 }
@@ -113,6 +113,14 @@ impl Slots {
         self.count
     }
 
+    /// Only so many are used; the rest is for others.
+    pub(super) fn shrink(&mut self, count: u32) {
+        let given_back = self.count.saturating_sub(count);
+        self.count -= given_back;
+        let mut used = self.memory.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.bytes = used.bytes.saturating_sub(given_back as usize * self.memory.slot);
+    }
+
     /// Room for so many bytes; `None` if no slot is free, so that the sender has not kept to its credit.
     pub(super) fn take(&self, length: usize) -> Option<Vec<u8>> {
         let mut slot = {
@@ -158,7 +166,11 @@ mod tests {
         assert_eq!((first.count(), second.count()), (8, 2));
         assert_eq!(memory.grant(8).err().map(|refusal| refusal.code), Some(RefusalCode::Full));
         drop(first);
-        assert_eq!(memory.grant(3).unwrap().count(), 3);
+        let mut third = memory.grant(3).unwrap();
+        assert_eq!(third.count(), 3);
+        third.shrink(1);
+        assert_eq!((third.count(), memory.grant(8).unwrap().count()), (1, 7));
+        drop(third);
         assert_eq!(memory.connections(), 1);
     }
 

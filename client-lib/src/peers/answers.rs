@@ -6,7 +6,7 @@ use super::serve::{Ended, settle};
 use super::shared::Link;
 use crate::rdma::{Completes, QueuePair};
 use crate::way::Way;
-use crate::wire::{Header, Said};
+use crate::wire::{Header, Said, WireError};
 
 /// From now on the state machine is told.
 pub(super) fn watch(link: &Arc<Link>) {
@@ -19,7 +19,7 @@ pub(super) fn watch(link: &Arc<Link>) {
 /// Tells it what is here already, and then nothing more.
 pub(super) fn hear_out(link: &Link) {
     if let Some(pair) = link.pair() {
-        while link.look() {}
+        pair.look_all(|| link.look());
         pair.stop();
     }
 }
@@ -32,6 +32,12 @@ impl Completes for Link {
     fn arm(&self) {
         if let Some(pair) = self.pair() {
             pair.arm();
+        }
+    }
+
+    fn fail(&self, reason: &str) {
+        if let Some(pair) = self.pair() {
+            pair.fail_for(reason);
         }
     }
 }
@@ -50,6 +56,10 @@ fn hear(link: &Link, pair: &QueuePair<Ended>, place: u32) -> Result<(), Ended> {
     // There is always a header's length.
     let Some((header, body)) = entry.split_first_chunk() else { return Ok(()) };
     let Header::Control(control) = Header::decode(header)? else { return Err(Ended::Data) };
+    let (what, length, most) = ("control message", control.body(), body.len());
+    if length > most {
+        return Err(WireError::TooLong { what, length, most }.into());
+    }
     let said = Said::new(&control, body);
     // The state machine gives out as many frames as slots have become free.
     pair.freed(said.slots())?;

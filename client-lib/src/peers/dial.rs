@@ -17,8 +17,8 @@ use crate::connector::Transport;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
-    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RdmaEnd, SessionId,
-    TransportKind, encode,
+    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, SessionId, TransportKind,
+    encode,
 };
 use crate::identity::Identity;
 use crate::nic;
@@ -26,7 +26,7 @@ use crate::outbound::LinkId;
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::stream::{Stream, stay_on, tune};
 use crate::tls::{self, Tls};
-use crate::way::{NOT_WITH_TLS, blocking};
+use crate::way::{NOT_WITH_TLS, blocking, discard};
 
 /// A connection to a peer.
 pub(crate) struct Dialed {
@@ -115,16 +115,18 @@ impl Dialer {
         if let (Transport::Rdma, Err(reason)) = (self.transport, &own) {
             return Err(DialError::Rdma { peer, reason: reason.clone().unwrap_or_default() });
         }
-        let greeting = self.greet(stream, (endpoint, link, peer), own);
-        timeout(self.patience, greeting).await.map_err(late("finish the handshake"))?
+        let greeting = self.greet(stream, (endpoint, link, peer), own.as_ref().ok());
+        let greeted = timeout(self.patience, greeting).await.map_err(late("finish the handshake"))?;
+        let (stream, accept) = greeted?;
+        self.agree(stream, accept, peer, own).await
     }
 
     async fn greet(
         &self,
         stream: TcpStream,
         (endpoint, link, peer): (&Endpoint, LinkId, SocketAddr),
-        own: Result<Prepared, Option<String>>,
-    ) -> Result<Dialed, DialError> {
+        own: Option<&Prepared>,
+    ) -> Result<(Stream, Accept), DialError> {
         let mut stream = match &self.tls {
             None => Stream::Plain(stream),
             Some(tls) => {
@@ -135,7 +137,7 @@ impl Dialer {
             }
         };
         let not_ours = |source| DialError::Handshake { peer, source };
-        let hello = encode(&self.hello(endpoint, link, own.as_ref().ok())).map_err(not_ours)?;
+        let hello = encode(&self.hello(endpoint, link, own)).map_err(not_ours)?;
         let answer = match &mut stream {
             Stream::Plain(stream) => exchange(stream, &hello).await,
             Stream::Tls(stream) => exchange(stream, &hello).await,
@@ -153,27 +155,48 @@ impl Dialer {
             let (found, uid) = (accept.name, uid.clone());
             return Err(DialError::WrongPeer { peer, found, uid, expected: expected.to_owned() });
         }
+        Ok((stream, accept))
+    }
+
+    /// Comes to the transport that the listener has chosen, or to TCP if RDMA does not work after all.
+    async fn agree(
+        &self,
+        mut stream: Stream,
+        accept: Accept,
+        peer: SocketAddr,
+        own: Result<Prepared, Option<String>>,
+    ) -> Result<Dialed, DialError> {
+        let not_ours = |source| DialError::Handshake { peer, source };
         match (accept.transport, &accept.rdma, own) {
             (TransportKind::Rdma, Some(theirs), Ok(own)) => {
-                let connected = connect(own, theirs.clone(), accept.frame_size).await;
+                let (theirs, frame_size) = (theirs.clone(), accept.frame_size);
+                let patience = self.patience / 2;
+                let connected =
+                    blocking(move || own.connect((&theirs, peer.ip()), frame_size, patience)).await;
                 let (transport, reason) = match &connected {
                     Ok(_) => (TransportKind::Rdma, None),
                     Err(reason) => (TransportKind::Tcp, Some(reason.clone())),
                 };
-                if let (Transport::Rdma, Some(reason)) = (self.transport, reason.clone()) {
-                    return Err(DialError::Rdma { peer, reason });
+                if let (Some(reason), true) = (&reason, self.transport == Transport::Rdma || accept.rdma_only)
+                {
+                    return Err(DialError::Rdma { peer, reason: reason.clone() });
                 }
                 let chosen = encode(&Chosen { transport, reason: reason.clone() }).map_err(not_ours)?;
                 let said = match &mut stream {
-                    Stream::Plain(stream) => say(stream, &chosen).await,
-                    Stream::Tls(stream) => say(stream, &chosen).await,
+                    Stream::Plain(stream) => timeout(self.patience, say(stream, &chosen)).await,
+                    Stream::Tls(stream) => timeout(self.patience, say(stream, &chosen)).await,
                 };
-                said.map_err(|_| DialError::Closed { peer })?;
+                said.ok().and_then(Result::ok).ok_or(DialError::Closed { peer })?;
                 Ok(Dialed { stream, accept, pair: connected.ok(), instead_of_rdma: reason })
             }
             (TransportKind::Tcp, _, own) if self.transport != Transport::Rdma => {
-                let of_peer = || accept.reason.as_ref().map(|reason| format!("{}: {reason}", accept.name));
-                let instead_of_rdma = own.map_or_else(|reason| reason, |_| of_peer());
+                let instead_of_rdma = match own {
+                    Err(reason) => reason,
+                    Ok(own) => {
+                        discard(own).await;
+                        accept.reason.as_ref().map(|reason| format!("{}: {reason}", accept.name))
+                    }
+                };
                 Ok(Dialed { stream, accept, pair: None, instead_of_rdma })
             }
             _ => Err(not_ours(HandshakeError::Value("a transport that was not offered"))),
@@ -188,7 +211,11 @@ impl Dialer {
             Transport::Auto | Transport::Rdma => {}
         }
         let rails = Arc::clone(&self.rails);
-        blocking(move || rails.prepare(source, Role::Sender)).await.map_err(Some)
+        let prepared = blocking(move || rails.prepare(source, Role::Sender));
+        match timeout(self.patience, prepared).await {
+            Ok(prepared) => prepared.map_err(Some),
+            Err(_) => Err(Some(format!("our own device takes more than {:?}", self.patience))),
+        }
     }
 
     /// The service itself, whichever network was asked for.
@@ -217,10 +244,6 @@ impl Dialer {
             rdma: own.map(|own| own.end().clone()),
         }
     }
-}
-
-async fn connect(own: Prepared, theirs: RdmaEnd, frame_size: u32) -> Result<QueuePair<Ended>, String> {
-    blocking(move || own.connect(&theirs, frame_size)).await
 }
 
 enum ExchangeError {

@@ -203,9 +203,10 @@ impl Place {
 
 /// What is known of peers that have gone.
 fn forget(state: &mut State) {
-    let State { outbound, endpoints, failures, instead_of_rdma, .. } = state;
+    let State { outbound, endpoints, failures, no_rdma, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));
     failures.retain(|peer, _| is_known(peer));
-    instead_of_rdma.retain(|peer, _| is_known(peer));
+    no_rdma.retain(is_known);
+    instead_of_rdma.retain(|(peer, _), _| is_known(peer));
 }

@@ -11,11 +11,12 @@ use tracing::{Instrument as _, info, info_span, warn};
 use super::dial::{Dialed, Dialer};
 use super::shared::Link;
 use crate::endpoint::Endpoint;
+use crate::error::DialError;
 use crate::handshake::{Accept, TransportKind};
 use crate::outbound::Impossible;
 use crate::rdma::Violation;
 use crate::stream::{Body, Inlet, Message, Outlet, Reading};
-use crate::way::{Silence, Way};
+use crate::way::{Failure, Silence, Way};
 use crate::wire::{CloseCode, Control, HEADER, Header, MAX_TEXT, Said, WireError};
 
 /// What receivers say is short.
@@ -41,6 +42,10 @@ pub(crate) enum Ended {
     Impossible(#[from] Impossible),
     #[error("the peer broke the protocol: {0}")]
     Rdma(#[from] Violation),
+    #[error("the peer broke the protocol: it answers by TCP, where RDMA was agreed")]
+    Beside,
+    #[error("RDMA has failed: {0}")]
+    Failed(#[from] Failure),
     #[error("it is no longer needed")]
     NotNeeded,
 }
@@ -55,6 +60,9 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
             Some(Err(error)) => {
                 let text = error.to_string();
                 let mut state = link.shared.state();
+                if matches!(error, DialError::Rdma { .. }) {
+                    state.no_rdma.insert(link.id.peer);
+                }
                 let is_news =
                     state.failures.insert(link.id.peer, text.clone()).is_none_or(|last| last != text);
                 drop(state);
@@ -87,15 +95,16 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
     .await;
 }
 
-/// Says why frames do not go by RDMA, unless it has been said of this peer already.
+/// Says why frames do not go by RDMA, unless it has been said already.
 fn say_once(link: &Link, reason: Option<&str>) {
+    let lane = (link.id.peer, link.id.lane);
     let mut state = link.shared.state();
     let said = &mut state.instead_of_rdma;
     match reason {
-        None => drop(said.remove(&link.id.peer)),
-        Some(reason) if said.get(&link.id.peer).is_some_and(|last| last == reason) => {}
+        None => drop(said.remove(&lane)),
+        Some(reason) if said.get(&lane).is_some_and(|last| last == reason) => {}
         Some(reason) => {
-            said.insert(link.id.peer, reason.to_owned());
+            said.insert(lane, reason.to_owned());
             drop(state);
             info!("frames go over TCP: {reason}");
         }
@@ -109,6 +118,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     {
         let mut state = link.shared.state();
         state.failures.remove(&link.id.peer);
+        state.no_rdma.remove(&link.id.peer);
         let now = tokio::time::Instant::now().into_std();
         state.outbound.up(now, link.id, slots, frame_size as usize);
     }
@@ -126,19 +136,22 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
         () = link.end.cancelled() => Ended::NotNeeded,
     };
     reading.stop().await;
+    let goodbye = match &ended {
+        Ended::Wire(_) | Ended::Data | Ended::Impossible(_) | Ended::Rdma(_) | Ended::Beside => {
+            Some((CloseCode::Protocol, ended.to_string()))
+        }
+        Ended::NotNeeded => Some((CloseCode::Done, String::new())),
+        // The connection of the handshake is as good as ever.
+        Ended::Failed(_) => Some((CloseCode::Done, ended.to_string())),
+        Ended::Io(_) | Ended::Closed | Ended::Said(_) => None,
+    };
+    if let Some((code, text)) = goodbye {
+        // The other side learns of the end in any case; this only says why.
+        let _ = timeout(GOODBYE, way.finish(&Silence, close(code, text))).await;
+    }
+    // What the receiver has said until now counts.
     #[cfg(feature = "rdma")]
     super::answers::hear_out(link);
-    let (code, text) = match &ended {
-        Ended::Wire(_) | Ended::Data | Ended::Impossible(_) | Ended::Rdma(_) => {
-            (CloseCode::Protocol, ended.to_string())
-        }
-        Ended::NotNeeded => (CloseCode::Done, String::new()),
-        // The connection of the handshake is as good as ever.
-        Ended::Io(error) if way.is_rdma() => (CloseCode::Done, format!("RDMA has failed: {error}")),
-        Ended::Io(_) | Ended::Closed | Ended::Said(_) => return ended,
-    };
-    // The other side learns of the end in any case; this only says why.
-    let _ = timeout(GOODBYE, way.finish(&Silence, close(code, text))).await;
     ended
 }
 
@@ -172,6 +185,9 @@ async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), 
         Header::Control(control) => {
             body.resize(control.body(), 0);
             inlet.fill(body).await?;
+            if link.way.get().is_some_and(Way::is_rdma) {
+                return Err(Ended::Beside);
+            }
             settle(link, &control, Said::new(&control, body))?;
             Ok(())
         }

@@ -1,6 +1,6 @@
 //! What a PeerSet's handles and tasks share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,8 +26,10 @@ pub(crate) struct State {
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
     /// Why a peer could not be connected, most recently.
     pub(crate) failures: HashMap<PeerId, String>,
-    /// Why frames for a peer do not go by RDMA, as it was said last.
-    pub(crate) instead_of_rdma: HashMap<PeerId, String>,
+    /// Those that could not be connected because only RDMA may be used.
+    pub(crate) no_rdma: HashSet<PeerId>,
+    /// Why frames of a peer's lane do not go by RDMA, as it was said last.
+    pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
     /// What DNS said last, if it was not endpoints.
     pub(crate) unresolved: Option<String>,
     /// DNS will never name anybody.
@@ -65,6 +67,7 @@ impl Shared {
             endpoints: HashMap::new(),
             links: BTreeMap::new(),
             failures: HashMap::new(),
+            no_rdma: HashSet::new(),
             instead_of_rdma: HashMap::new(),
             unresolved: None,
             wrong: None,
@@ -111,7 +114,21 @@ impl State {
         self.outbound.held()
     }
 
-    /// How frames travel to a peer that is connected.
+    /// Whether there are peers, and none can be reached by RDMA, which is all that may be used; the last reason.
+    pub(crate) fn without_rdma(&self) -> Option<String> {
+        let is_so =
+            !self.endpoints.is_empty() && self.endpoints.keys().all(|peer| self.no_rdma.contains(peer));
+        self.failures.values().next().filter(|_| is_so).cloned()
+    }
+
+    /// Why none of a peer's lanes is by RDMA.
+    pub(crate) fn instead_of_rdma(&self, peer: PeerId) -> Option<String> {
+        let mut reasons = self.instead_of_rdma.iter().filter(|((of, _), _)| *of == peer);
+        let (_, reason) = reasons.next().filter(|_| self.transport(peer) != TransportKind::Rdma)?;
+        Some(reason.clone())
+    }
+
+    /// How frames travel to a peer that is connected: by RDMA if one of its lanes is.
     pub(crate) fn transport(&self, peer: PeerId) -> TransportKind {
         let mut ways =
             self.links.iter().filter(|(id, _)| id.peer == peer).filter_map(|(_, link)| link.way.get());

@@ -1,9 +1,9 @@
 //! In a build without the feature `rdma`: types of which there is no value, and the reason.
 
 use std::convert::Infallible;
-use std::io;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::connector::Options;
 use crate::handshake::RdmaEnd;
@@ -56,12 +56,17 @@ impl Prepared {
         match *self {}
     }
 
-    pub(crate) fn connect<E>(self, _peer: &RdmaEnd, _frame_size: u32) -> Result<QueuePair<E>, Unusable> {
+    pub(crate) fn connect<E>(
+        self,
+        _peer: (&RdmaEnd, IpAddr),
+        _frame_size: u32,
+        _patience: Duration,
+    ) -> Result<QueuePair<E>, Unusable> {
         match self {}
     }
 }
 
-impl<E: From<io::Error>> QueuePair<E> {
+impl<E> QueuePair<E> {
     pub(crate) fn own_slots(&self) -> OwnSlots {
         match self.0 {}
     }
@@ -74,11 +79,11 @@ impl<E: From<io::Error>> QueuePair<E> {
         match self.0 {}
     }
 
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn flush(&self, _source: &impl Source) {
         match self.0 {}
     }
 
-    pub(crate) fn hang_up(&self) {
+    pub(crate) async fn hang_up(&self) {
         match self.0 {}
     }
 }
@@ -96,7 +101,7 @@ impl Landed {
         match *self {}
     }
 
-    pub(crate) fn payload(&self, _data: &Data) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         match *self {}
     }
 }

@@ -26,6 +26,10 @@ pub(crate) enum Violation {
     Heard,
     #[error("an immediate of {0:#010x}, which means nothing")]
     Immediate(u32),
+    #[error("a message without an immediate")]
+    NoImmediate,
+    #[error("it tries the way again")]
+    Ping,
 }
 
 /// What has been posted to a send queue and not completed. Requests complete in their order.
@@ -83,7 +87,7 @@ impl<T> SendQueue<T> {
     /// The request with this number, and so all before it, have been done: what they were.
     pub(crate) fn completed(&mut self, id: u64) -> impl Iterator<Item = T> {
         let first = self.next - self.posted.len() as u64;
-        let count = (id + 1).saturating_sub(first).min(self.posted.len() as u64);
+        let count = id.saturating_add(1).saturating_sub(first).min(self.posted.len() as u64);
         // Not more than there are.
         self.posted.drain(..count as usize)
     }

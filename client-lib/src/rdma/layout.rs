@@ -22,9 +22,9 @@ pub(crate) const RING: u16 = 64;
 /// The most slots of one connection.
 const MAX_SLOTS: u16 = 4096;
 
-/// So much memory is registered for the slots of one connection, at most, as long as there is one: it cannot be used for anything else, whether
-/// frames come or not.
-const MOST_MEMORY: usize = 256 << 20;
+/// So much memory is registered for the slots of one connection, at most: it cannot be used for anything else, whether frames come or not. Larger
+/// frames go by TCP.
+pub(crate) const MOST_MEMORY: usize = 256 << 20;
 
 /// The form of places that are written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

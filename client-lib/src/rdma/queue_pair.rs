@@ -9,23 +9,31 @@
 //! Whoever has something to say writes it at once, as with TCP. What could not be written, for lack of places or memory, is written by
 //! the connection's task when a completion has made room.
 
+mod arrivals;
+
 use std::collections::VecDeque;
-use std::io;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use multinet_verbs::{Completion, Error, Landing, MOST_WRITES, Pair, Queue, Region, Remote, Status, Write};
+use multinet_verbs::{
+    Completion, Depths, Error, Landing, MOST_WRITES, Pair, Queue, Region, Remote, Status, Write,
+};
 use tokio::sync::Notify;
 
-use super::Landed;
-use super::accounts::{OwnSlots, Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
+use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
 use super::layout::{Immediate, Layout};
 use super::rail::{Completes, Rail};
-use crate::stream::{Baton, Message, SHORT, Source};
-use crate::wire::{Data, HEADER};
+use super::setup::Unusable;
+use crate::stream::{Baton, Message, Source};
+use crate::way::{Failure, discard};
+use crate::wire::HEADER;
 
 /// Number of the completions that tell of the other side's writes. Those of our own count from zero.
 pub(super) const RECEIVED: u64 = u64::MAX;
+
+/// So many batches one caller writes, before it leaves the rest to the task.
+const ROUNDS: usize = 4;
 
 /// A queue pair, which fails for a reason `E`.
 pub(crate) struct QueuePair<E> {
@@ -46,6 +54,10 @@ pub(crate) struct QueuePair<E> {
     writing: Baton<Writing>,
     polling: Mutex<Polling>,
     failure: Mutex<Option<E>>,
+    /// It has failed, or is not wanted any more: nothing is written.
+    is_over: AtomicBool,
+    /// How many completions there can be at a time.
+    depth: usize,
     /// The task has something to do.
     wake: Notify,
     /// Something has completed.
@@ -96,11 +108,11 @@ impl<E> QueuePair<E> {
         (pair, queue, number, rail): (Pair, Queue, u64, Arc<Rail>),
         (landing, layout): (Landing, Layout),
         (remote, theirs, places): (Remote, Layout, Places),
-        (staging, capacity, sends): (Region, usize, u16),
+        (staging, capacity, depths): (Region, usize, Depths),
         names: String,
     ) -> Self {
         let accounts = Accounts {
-            queue: SendQueue::new(sends),
+            queue: SendQueue::new(depths.send),
             staging: Staging::new(capacity),
             places,
             reading: Reading::new(layout.count),
@@ -122,6 +134,8 @@ impl<E> QueuePair<E> {
             writing: Baton::new(Writing::default()),
             polling: Mutex::default(),
             failure: Mutex::new(None),
+            is_over: AtomicBool::new(false),
+            depth: usize::from(depths.send) + usize::from(depths.receive),
             wake: Notify::new(),
             progress: Notify::new(),
             names,
@@ -139,8 +153,14 @@ impl<E> QueuePair<E> {
         self.arm();
         // What came before is not reported.
         if let Some(by) = by.upgrade() {
-            while by.look() {}
+            self.look_all(|| by.look());
         }
+    }
+
+    /// Looks at all that is there now, but not at what the other side adds for ever.
+    pub(crate) fn look_all(&self, mut look: impl FnMut() -> bool) {
+        let mut rounds = 0..=self.depth;
+        while rounds.next().is_some() && look() {}
     }
 
     pub(crate) fn arm(&self) {
@@ -148,46 +168,42 @@ impl<E> QueuePair<E> {
         let _ = self.queue.arm();
     }
 
-    /// Tries the way to the other side.
-    pub(super) fn ping(&self) -> Result<(), Error> {
-        let posting = lock(&self.accounts).queue.post(None, 0, true);
-        match posting {
-            Some(posting) => self.post(&[self.immediate(posting, Immediate::Ping)]),
-            None => Ok(()),
-        }
+    /// Tries the way to the other side, by so many bytes in the first of its slots, none of which has been used.
+    pub(super) fn ping(&self, length: usize) -> Result<(), Error> {
+        let Some(posting) = lock(&self.accounts).queue.post(None, 0, true) else { return Ok(()) };
+        let length = length.min(self.theirs.stride - self.theirs.prefix);
+        let remote = Remote { address: self.remote.address + self.theirs.body(0) as u64, ..self.remote };
+        let part = Some((&self.staging, 0..length));
+        self.post(&[Write { part, remote, ..self.immediate(posting, Immediate::Ping) }])
     }
 
-    /// What has become of the ping, once that is known.
-    pub(super) fn pong(&self) -> Result<Option<Result<(), Status>>, Error> {
-        let Some(completion) = self.queue.poll()? else { return Ok(None) };
-        lock(&self.accounts).queue.completed(completion.id).for_each(drop);
-        Ok(Some(completion.status))
+    /// Whether the ping has arrived.
+    pub(super) fn pong(&self) -> Result<bool, Unusable> {
+        let Some(completion) = self.queue.poll()? else { return Ok(false) };
+        match completion.status {
+            Err(status) => Err(Unusable::Ping(self.first_failure(&status, Vec::new()))),
+            Ok(()) if completion.id == RECEIVED => {
+                Err(Unusable::Peer("the peer speaks before it has been spoken to"))
+            }
+            Ok(()) => {
+                lock(&self.accounts).queue.completed(completion.id).for_each(drop);
+                Ok(true)
+            }
+        }
     }
 
     /// Nothing is looked at any more, and the other side's device gets no answer.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) async fn hang_up(&self) {
         self.stop();
         self.rail.forget(self.number);
-        // Outside the lock, as it takes a while.
         let pair = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(pair);
+        discard(pair).await;
     }
 
-    /// Nothing is looked at any more.
+    /// Nothing is written or looked at any more.
     pub(crate) fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
         lock(&self.polling).is_stopped = true;
-    }
-
-    /// Waits until all that has been posted has arrived, or it has failed.
-    pub(crate) async fn settled(&self) {
-        loop {
-            let mut progress = std::pin::pin!(self.progress.notified());
-            progress.as_mut().enable();
-            if lock(&self.accounts).queue.is_empty() || lock(&self.polling).is_stopped {
-                return;
-            }
-            progress.await;
-        }
     }
 
     fn immediate(&self, posting: Posting, immediate: Immediate) -> Write<'static> {
@@ -216,61 +232,6 @@ impl<E> QueuePair<E> {
         }
     }
 
-    /// The other side has read another half of its ring.
-    pub(crate) fn heard(&self) -> Result<(), Violation> {
-        let mut accounts = lock(&self.accounts);
-        accounts.places.heard()?;
-        self.unblock(&mut accounts);
-        Ok(())
-    }
-
-    /// The other side has done with slots.
-    pub(crate) fn freed(&self, mut slots: impl Iterator<Item = u16>) -> Result<(), Violation> {
-        let mut accounts = lock(&self.accounts);
-        slots.try_for_each(|slot| accounts.places.freed(slot))?;
-        self.unblock(&mut accounts);
-        Ok(())
-    }
-
-    /// The next entry of our ring, which has come to this place.
-    pub(crate) fn entry(&self, place: u32) -> Result<[u8; HEADER + SHORT], Violation> {
-        let mut accounts = lock(&self.accounts);
-        let is_half = accounts.reading.arrived(place)?;
-        let mut entry = [0; HEADER + SHORT];
-        // Within the ring, as the place has been found to be the next one.
-        let _ = self.landing.read(self.layout.body(place as u16) - HEADER, &mut entry);
-        // Said only when it has been read: the other side will write there again.
-        if is_half {
-            accounts.owed += 1;
-            self.wake.notify_one();
-        }
-        Ok(entry)
-    }
-
-    /// The accounts of our slots.
-    pub(crate) fn own_slots(&self) -> OwnSlots {
-        OwnSlots::new(self.layout.count)
-    }
-
-    /// The header of what has come to one of our slots.
-    pub(crate) fn header(&self, slot: u16) -> [u8; HEADER] {
-        let mut header = [0; HEADER];
-        // Within the memory, as the slot has been found among those that there are.
-        let _ = self.landing.read(self.layout.body(slot) - HEADER, &mut header);
-        header
-    }
-
-    /// What has come to one of our slots. `None` if it does not fit.
-    pub(crate) fn landed(&self, slot: u16, data: &Data) -> Option<Landed> {
-        let body = self.layout.body(slot);
-        let begin = body.checked_sub(HEADER + data.prefix())?;
-        let end = body.checked_add(data.payload as usize)?;
-        let is_within = data.prefix() + HEADER <= self.layout.prefix
-            && data.payload as usize <= self.layout.stride - self.layout.prefix;
-        let bytes = is_within.then(|| self.landing.landed(begin..end).ok()).flatten()?;
-        Some(Landed { slot, bytes })
-    }
-
     fn unblock(&self, accounts: &mut Accounts) {
         if std::mem::take(&mut accounts.is_blocked) {
             self.wake.notify_one();
@@ -278,14 +239,22 @@ impl<E> QueuePair<E> {
     }
 }
 
-impl<E: From<io::Error>> QueuePair<E> {
+impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     /// Writes what there is, as far as there is room.
     pub(crate) fn kick(&self, source: &impl Source) {
-        let write = |writing: &mut Writing| match self.write(writing, source) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                self.fail(self.explain(&error, error.hint()).into());
-                ControlFlow::Break(())
+        let mut rounds = 0;
+        let write = |writing: &mut Writing| {
+            rounds += 1;
+            // Whoever sends one frame must not write those of all others for ever.
+            if rounds > ROUNDS || self.is_over.load(Ordering::Relaxed) {
+                return ControlFlow::Break(());
+            }
+            match self.write(writing, source) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    self.fail(self.explain(&error, error.hint()).into());
+                    ControlFlow::Break(())
+                }
             }
         };
         // If there is no room, the completion that makes some wakes the task.
@@ -293,8 +262,34 @@ impl<E: From<io::Error>> QueuePair<E> {
             let Accounts { owed, is_waiting, is_blocked, .. } = *lock(&self.accounts);
             !is_blocked && (is_waiting || owed > 0 || source.has_work())
         };
-        // What breaks off has failed.
-        let _ = self.writing.pass(write, has_more);
+        if self.writing.pass(write, has_more).is_break() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Writes everything, and waits until it has arrived, or it is over.
+    pub(crate) async fn flush(&self, source: &impl Source) {
+        loop {
+            let mut progress = std::pin::pin!(self.progress.notified());
+            progress.as_mut().enable();
+            self.kick(source);
+            if self.is_over.load(Ordering::Relaxed) || self.is_idle(source) {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    fn is_idle(&self, source: &impl Source) -> bool {
+        // Somebody else may be at it.
+        let _writing = self.writing.tools();
+        let accounts = lock(&self.accounts);
+        accounts.queue.is_empty() && !accounts.is_waiting && accounts.owed == 0 && !source.has_work()
+    }
+
+    /// It has failed for a reason that lies outside.
+    pub(crate) fn fail_for(&self, reason: &str) {
+        self.fail(self.explain(&reason, None).into());
     }
 
     /// Writes what could not be written at once. Ends when the connection has failed.
@@ -304,7 +299,9 @@ impl<E: From<io::Error>> QueuePair<E> {
             if let Some(failure) = lock(&self.failure).take() {
                 return failure;
             }
-            self.kick(source);
+            if !self.is_over.load(Ordering::Relaxed) {
+                self.kick(source);
+            }
         }
     }
 
@@ -346,8 +343,7 @@ impl<E: From<io::Error>> QueuePair<E> {
         hear: &mut impl FnMut(u32) -> Result<(), E>,
     ) -> Result<(), E> {
         if completion.id == RECEIVED {
-            // Only writes with an immediate take a receive request.
-            hear(completion.immediate.unwrap_or_default())?;
+            hear(completion.immediate.ok_or(Violation::NoImmediate)?)?;
             return self.receive().map_err(|error| self.explain(&error, error.hint()).into());
         }
         let mut accounts = lock(&self.accounts);
@@ -365,41 +361,40 @@ impl<E: From<io::Error>> QueuePair<E> {
         Ok(())
     }
 
-    /// Posts one batch after the other, until there is nothing more or no room.
+    /// Posts a batch, as far as there is room.
     fn write(&self, writing: &mut Writing, source: &impl Source) -> Result<(), Error> {
         let Writing { messages, reserved } = writing;
-        loop {
-            let more = MOST_WRITES - messages.len();
-            messages.extend(std::iter::from_fn(|| source.next()).take(more));
-            let heard = self.reserve(messages, reserved);
-            let count = reserved.len();
-            for (message, Reserved { staged, .. }) in messages.iter().zip(&*reserved) {
-                let mut at = staged.offset;
-                for piece in message.pieces_in_place() {
-                    self.staging.write(at, piece)?;
-                    at += piece.len();
-                }
-            }
-            let nothing = self.immediate(Posting { id: 0, is_signalled: true }, Immediate::Heard);
-            let mut writes: [_; MOST_WRITES] = std::array::from_fn(|_| nothing.clone());
-            for ((write, message), reserved) in writes.iter_mut().zip(&*messages).zip(&*reserved) {
-                *write = self.message(reserved, message);
-            }
-            self.post(&writes[..count])?;
-            if let Some(posting) = heard {
-                self.post(&[self.immediate(posting, Immediate::Heard)])?;
-            }
-            messages.drain(..count);
-            if count < MOST_WRITES {
-                return Ok(());
+        let more = MOST_WRITES - messages.len();
+        messages.extend(std::iter::from_fn(|| source.next()).take(more));
+        let heard = self.reserve(messages, reserved);
+        if let Some(posting) = heard {
+            self.post(&[self.immediate(posting, Immediate::Heard)])?;
+        }
+        let count = reserved.len();
+        for (message, Reserved { staged, .. }) in messages.iter().zip(&*reserved) {
+            let mut at = staged.offset;
+            for piece in message.pieces_in_place() {
+                self.staging.write(at, piece)?;
+                at += piece.len();
             }
         }
+        let nothing = self.immediate(Posting { id: 0, is_signalled: true }, Immediate::Heard);
+        let mut writes: [_; MOST_WRITES] = std::array::from_fn(|_| nothing.clone());
+        for ((write, message), reserved) in writes.iter_mut().zip(&*messages).zip(&*reserved) {
+            *write = self.message(reserved, message);
+        }
+        self.post(&writes[..count])?;
+        messages.drain(..count);
+        Ok(())
     }
 
-    /// Takes what the first messages need, as many as there is room for, and what it needs to say that a half has been heard.
+    /// Takes what it needs to say that a half has been heard, for which the other side may wait, and what the first messages need, as many as there is room
+    /// for.
     fn reserve(&self, messages: &VecDeque<Message>, reserved: &mut Vec<Reserved>) -> Option<Posting> {
         reserved.clear();
         let mut accounts = lock(&self.accounts);
+        let heard = if accounts.owed > 0 { accounts.queue.post(None, 0, true) } else { None };
+        accounts.owed -= u32::from(heard.is_some());
         let Accounts { queue, staging, places, .. } = &mut *accounts;
         let nobody = Posting { id: 0, is_signalled: false };
         for message in messages {
@@ -417,16 +412,9 @@ impl<E: From<io::Error>> QueuePair<E> {
             it.posting = posting.unwrap_or(nobody);
         }
         accounts.is_waiting = count < messages.len();
-        accounts.is_blocked = accounts.is_waiting;
-        if accounts.owed == 0 {
-            return None;
-        }
-        let posting = accounts.queue.post(None, 0, true);
-        match posting {
-            Some(_) => accounts.owed -= 1,
-            None => accounts.is_blocked = true,
-        }
-        posting
+        // One is posted at a time; if there was no room for it, there is none.
+        accounts.is_blocked = accounts.is_waiting || (accounts.owed > 0 && heard.is_none());
+        heard
     }
 
     fn message(&self, reserved: &Reserved, message: &Message) -> Write<'_> {
@@ -442,8 +430,18 @@ impl<E: From<io::Error>> QueuePair<E> {
         }
     }
 
+    /// Of several failures, the first is the reason.
+    fn fail(&self, failure: E) {
+        self.is_over.store(true, Ordering::Relaxed);
+        lock(&self.failure).get_or_insert(failure);
+        self.wake.notify_one();
+        self.progress.notify_waiters();
+    }
+}
+
+impl<E> QueuePair<E> {
     /// The reason of a failure, after which these have come. Devices may report what they gave up before what failed.
-    fn first_failure(&self, status: &Status, mut later: Vec<Completion>) -> io::Error {
+    fn first_failure(&self, status: &Status, mut later: Vec<Completion>) -> Failure {
         let mut count = usize::MAX;
         while status.is_flush() && count != later.len() {
             count = later.len();
@@ -455,16 +453,9 @@ impl<E: From<io::Error>> QueuePair<E> {
         self.explain(status, status.hint())
     }
 
-    /// Of several failures, the first is the reason.
-    fn fail(&self, failure: E) {
-        lock(&self.failure).get_or_insert(failure);
-        self.wake.notify_one();
-        self.progress.notify_waiters();
-    }
-
-    fn explain(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> io::Error {
+    fn explain(&self, what: &dyn std::fmt::Display, hint: Option<&str>) -> Failure {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        io::Error::other(format!("{}: {what}{hint}", self.names))
+        Failure(format!("{}: {what}{hint}", self.names))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ pub(crate) trait Completes: Send + Sync {
 
     /// Has the next one reported.
     fn arm(&self);
+
+    /// Nobody will look any more, for this reason.
+    fn fail(&self, reason: &str);
 }
 
 /// The devices that a connector, or a listener, uses.
@@ -42,9 +45,12 @@ pub(super) struct Rail {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Those who look, by the number of their queue.
+/// Those who look, by the number of their queue; once nobody hears for them any more, the reason.
 #[derive(Default)]
-struct Watched(Mutex<HashMap<u64, Weak<dyn Completes>>>);
+struct Watched {
+    by: Mutex<HashMap<u64, Weak<dyn Completes>>>,
+    over: OnceLock<String>,
+}
 
 impl Rails {
     /// None yet.
@@ -55,7 +61,8 @@ impl Rails {
     /// The device of this name, opened if nobody uses it yet.
     pub(super) fn open(&self, name: &str) -> Result<Arc<Rail>, Unusable> {
         let mut open = lock(&self.open);
-        if let Some(rail) = open.get(name).and_then(Weak::upgrade) {
+        let is_alive = |rail: &Arc<Rail>| rail.watched.over.get().is_none();
+        if let Some(rail) = open.get(name).and_then(Weak::upgrade).filter(is_alive) {
             return Ok(rail);
         }
         let devices = Library::load()?.devices()?;
@@ -74,10 +81,13 @@ impl Rail {
         let channel = Channel::new(&context)?;
         let watched = Arc::<Watched>::default();
         let hearing = {
-            let (channel, watched) = (channel.clone(), Arc::clone(&watched));
+            let mut hearing =
+                Hearing { watched: Arc::clone(&watched), end: "its thread has ended".to_owned() };
+            let channel = channel.clone();
             move || {
-                if let Err(error) = hear(&channel, &watched, busy) {
-                    warn!("connections by RDMA will stand still: {error}");
+                if let Err(error) = hear(&channel, &hearing.watched, busy) {
+                    warn!("no more is heard of a device: {error}");
+                    hearing.end = error.to_string();
                 }
             }
         };
@@ -98,12 +108,30 @@ impl Rail {
 
     /// From now on, whoever it is looks at the queue with this number.
     pub(super) fn watch(&self, number: u64, by: Weak<dyn Completes>) {
-        lock(&self.watched.0).insert(number, by);
+        lock(&self.watched.by).insert(number, by.clone());
+        // Who comes too late is not among those that have been told.
+        if let (Some(reason), Some(by)) = (self.watched.over.get(), by.upgrade()) {
+            by.fail(reason);
+        }
     }
 
     /// Nobody does any more.
     pub(super) fn forget(&self, number: u64) {
-        lock(&self.watched.0).remove(&number);
+        lock(&self.watched.by).remove(&number);
+    }
+}
+
+/// The thread's stay. When it ends, even by a panic, whoever counted on it is told.
+struct Hearing {
+    watched: Arc<Watched>,
+    end: String,
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        let reason = self.watched.over.get_or_init(|| self.end.clone());
+        let all: Vec<_> = lock(&self.watched.by).values().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|by| by.fail(reason));
     }
 }
 
@@ -122,7 +150,7 @@ fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Erro
         match report {
             Report::Closed => return Ok(()),
             Report::Queue(number) if !lively.iter().any(|known| known.number == number) => {
-                let by = lock(&watched.0).get(&number).and_then(Weak::upgrade);
+                let by = lock(&watched.by).get(&number).and_then(Weak::upgrade);
                 lively.extend(by.map(|by| Lively { by, number, last: Instant::now() }));
             }
             Report::Queue(_) | Report::Nothing => {}
@@ -154,7 +182,7 @@ impl Drop for Rail {
 
 impl std::fmt::Debug for Watched {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} queues", lock(&self.0).len())
+        write!(f, "{} queues", lock(&self.by).len())
     }
 }
 

@@ -6,7 +6,8 @@
 //!                                   the other side's end ──> connect ─┴─> QueuePair ── ping (who connects)
 //! ```
 //!
-//! The ping goes to the other side and its acknowledgement comes back: after that the way is known to work, before a frame is trusted to it.
+//! The ping is a packet of the largest size, to the first slot, and its acknowledgement comes back: after that the way is known to work, before a frame
+//! is trusted to it.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use multinet_verbs::{Depths, Domain, Endpoint, Fresh, Landing, LoadError, Path, Queue, Remote, Status};
+use multinet_verbs::{Depths, Domain, Endpoint, Fresh, Landing, LoadError, Path, Queue, Remote};
 use thiserror::Error;
 
 use super::accounts::Places;
-use super::layout::Layout;
+use super::layout::{Layout, MOST_MEMORY};
 use super::queue_pair::{QueuePair, RECEIVED};
 use super::rail::{Rail, Rails};
 use crate::connector::Options;
@@ -27,6 +28,7 @@ use crate::gid::{self, LinkLayer, Local, Place, Rejection};
 use crate::handshake::RdmaEnd;
 use crate::nic;
 use crate::stream::SHORT;
+use crate::way::Failure;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
 /// How many writes a sender has under way at most.
@@ -38,7 +40,7 @@ const BESIDE: u16 = 3;
 /// Frames are copied to at least so much memory, round and round, to be sent from.
 const STAGING: usize = 1 << 20;
 
-/// For so long an answer to the ping is waited for: longer than a device repeats what is not acknowledged.
+/// For so long an answer to the ping is waited for, at most: longer than a device repeats what is not acknowledged.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long nothing is done between two looks at the queue.
@@ -65,10 +67,12 @@ pub(crate) enum Unusable {
     TooLarge(u32),
     #[error("{0}")]
     Peer(&'static str),
-    #[error("the way {names} does not work: {status}")]
-    Ping { names: String, status: Status },
-    #[error("the way {names} does not work: nothing is heard of a write within {PATIENCE:?}")]
-    Silent { names: String },
+    #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
+    Place(Place),
+    #[error("the way does not work {0}")]
+    Ping(Failure),
+    #[error("the way {names} does not work: nothing is heard of a write within {after:?}")]
+    Silent { names: String, after: Duration },
 }
 
 impl Unusable {
@@ -78,7 +82,6 @@ impl Unusable {
             Self::Library(error) => Some(error.hint()),
             Self::Call(error) => error.hint(),
             Self::NotShown(_) => Some("`multinet doctor` says what is missing"),
-            Self::Ping { status, .. } => status.hint(),
             Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
             _ => None,
         };
@@ -116,6 +119,8 @@ pub(crate) struct Prepared {
     number: u64,
     rail: Arc<Rail>,
     place: Place,
+    port: u8,
+    row: u8,
     end: RdmaEnd,
 }
 
@@ -123,36 +128,54 @@ impl Rails {
     /// An end at this local address. It waits for the kernel, most of all for memory: not for an async task.
     pub(crate) fn prepare(&self, address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
         let place = place(address, &self.options)?;
-        // Ports are numbered by 8 bits, and rows of GIDs, too (InfiniBand Architecture, 14.2.5).
-        let port = u8::try_from(place.port).map_err(|_| Unusable::NoDevice)?;
+        let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
+            return Err(Unusable::Place(place));
+        };
         let rail = self.open(&place.device)?;
         let (layout, depths) = match role {
-            Role::Sender => (Layout::ring(), Depths { send: SENDS, receive: Layout::ring().count }),
+            Role::Sender => {
+                // One more than there are entries: what has been read is said before its request is posted again.
+                let layout = Layout::ring();
+                (layout, Depths { send: SENDS, receive: layout.count + 1 })
+            }
             Role::Receiver { slots, frame_size } => {
                 let layout = Layout::slots(slots, frame_size);
                 let ring = Layout::ring().count;
                 (layout, Depths { send: ring, receive: layout.count + BESIDE })
             }
         };
-        let too_large = || match role {
-            Role::Receiver { frame_size, .. } => Unusable::TooLarge(frame_size),
-            Role::Sender => Unusable::TooLarge(0),
-        };
-        let stride = u32::try_from(layout.stride).ok().filter(|&stride| stride <= 1 << 30);
-        let stride = stride.ok_or_else(too_large)?;
+        if let Role::Receiver { frame_size, .. } = role
+            && layout.stride > MOST_MEMORY
+        {
+            return Err(Unusable::TooLarge(frame_size));
+        }
         let state = rail.context().port(port)?;
         let domain = Domain::new(rail.context())?;
-        let landing = domain.landing(NonZeroUsize::new(layout.size()).ok_or_else(too_large)?)?;
+        let landing = domain.landing(NonZeroUsize::MIN.saturating_add(layout.size() - 1))?;
         let (queue, number) = rail.queue(depths.send + depths.receive)?;
         let fresh = Fresh::new(&domain, &queue, depths)?;
         let Endpoint { number: qpn, sequence: psn, gid, lid } = fresh.endpoint(place.gid, state.lid);
         let Remote { address, key: rkey } = landing.remote(0)?;
         let device = place.device.clone();
         let (mtu, places) = (state.mtu, layout.count);
-        // Less than a page.
-        let prefix = layout.prefix as u32;
+        // Within MOST_MEMORY.
+        let (stride, prefix) = (layout.stride as u32, layout.prefix as u32);
         let end = RdmaEnd { device, qpn, psn, gid, lid, mtu, address, rkey, places, stride, prefix };
-        Ok(Prepared { role, fresh, domain, landing, layout, depths, queue, number, rail, place, end })
+        Ok(Prepared {
+            role,
+            fresh,
+            domain,
+            landing,
+            layout,
+            depths,
+            queue,
+            number,
+            rail,
+            place,
+            port,
+            row,
+            end,
+        })
     }
 }
 
@@ -181,9 +204,19 @@ impl Prepared {
         &self.end
     }
 
-    /// Connects to the other side's end. As a sender, to slots for frames of this size, and not before a ping has come through. It waits, for some
-    /// seconds at most: not for an async task.
-    pub(crate) fn connect<E>(self, peer: &RdmaEnd, frame_size: u32) -> Result<QueuePair<E>, Unusable> {
+    /// Connects to the end of the other side, which is known by this address. A sender connects to slots for frames of this size, and not before a ping has
+    /// come through, for which it waits so long at most: not for an async task.
+    pub(crate) fn connect<E>(
+        self,
+        (peer, address): (&RdmaEnd, IpAddr),
+        frame_size: u32,
+        patience: Duration,
+    ) -> Result<QueuePair<E>, Unusable> {
+        let is_ethernet = self.place.link == LinkLayer::Ethernet;
+        // Nobody can have us send to a third party.
+        if is_ethernet && peer.gid != gid::gid_of(address.to_canonical()) {
+            return Err(Unusable::Peer("the peer's GID is not that of its address"));
+        }
         let theirs =
             Layout { count: peer.places, stride: peer.stride as usize, prefix: peer.prefix as usize };
         let (before, after, places, message) = match self.role {
@@ -197,17 +230,18 @@ impl Prepared {
         if theirs.prefix < before || theirs.stride - theirs.prefix < after {
             return Err(Unusable::Peer("the peer's memory for RDMA is less than it should be"));
         }
+        if message > MOST_MEMORY {
+            return Err(Unusable::TooLarge(frame_size));
+        }
         let capacity = match self.role {
             // One is sent while the next is copied.
             Role::Sender => STAGING.max(2 * message),
             Role::Receiver { .. } => message * usize::from(Layout::ring().count),
         };
-        let capacity = NonZeroUsize::new(capacity).ok_or(Unusable::NoDevice)?;
-        let staging = self.domain.region(capacity)?;
-        let is_ethernet = self.place.link == LinkLayer::Ethernet;
+        let staging = self.domain.region(NonZeroUsize::MIN.saturating_add(capacity - 1))?;
         let path = Path {
-            port: u8::try_from(self.place.port).map_err(|_| Unusable::NoDevice)?,
-            row: u8::try_from(self.place.index).map_err(|_| Unusable::NoDevice)?,
+            port: self.port,
+            row: self.row,
             mtu: self.end.mtu.min(peer.mtu),
             is_global: is_ethernet || is_beyond_subnet(&self.end, peer),
         };
@@ -222,11 +256,11 @@ impl Prepared {
             (pair, self.queue, self.number, self.rail),
             (self.landing, self.layout),
             (remote, theirs, places),
-            (staging, capacity.get(), self.depths.send),
+            (staging, capacity, self.depths),
             names,
         );
         if let Role::Sender = self.role {
-            ping(&pair)?;
+            ping(&pair, path.mtu as usize, patience.min(PATIENCE))?;
         }
         Ok(pair)
     }
@@ -237,17 +271,14 @@ fn is_beyond_subnet(ours: &RdmaEnd, theirs: &RdmaEnd) -> bool {
     ours.gid.octets()[..8] != theirs.gid.octets()[..8]
 }
 
-fn ping<E>(pair: &QueuePair<E>) -> Result<(), Unusable> {
-    pair.ping()?;
+fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(), Unusable> {
+    pair.ping(length)?;
     let begun = Instant::now();
-    loop {
-        match pair.pong()? {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(status)) => return Err(Unusable::Ping { names: pair.names().to_owned(), status }),
-            None if begun.elapsed() > PATIENCE => {
-                return Err(Unusable::Silent { names: pair.names().to_owned() });
-            }
-            None => sleep(PAUSE),
+    while !pair.pong()? {
+        if begun.elapsed() > patience {
+            return Err(Unusable::Silent { names: pair.names().to_owned(), after: patience });
         }
+        sleep(PAUSE);
     }
+    Ok(())
 }

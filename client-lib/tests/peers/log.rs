@@ -1,7 +1,7 @@
 //! What the library logs, caught for a test on its own thread.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tracing::Level;
@@ -16,6 +16,9 @@ pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 /// Catches what is logged on this thread, which is all of a test's runtime, until the guard is dropped.
 pub(crate) fn capture() -> (Log, DefaultGuard) {
+    // Else whether a line or its span is made at all would depend on the subscribers that other tests come and go with.
+    static ALL: Once = Once::new();
+    ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
     let log = Log::default();
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_max_level(Level::DEBUG).with_writer(log.clone());

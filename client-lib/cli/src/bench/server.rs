@@ -28,7 +28,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before anybody is told that it listens.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let (size, slots) = (args.size, args.slots);
-    // Slots cost nothing before a message needs them, and each is free again at once: the bound is on clients.
+    // By TCP slots cost nothing before a message needs them, and each is free again at once: the bound is on clients. By RDMA they are locked, a quarter
+    // of a GiB for each connection.
     let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
     let listener = args
         .device

@@ -1,0 +1,68 @@
+//! What the other side has written to our memory, and what it says of its own.
+
+use super::{QueuePair, lock};
+use crate::rdma::Landed;
+use crate::rdma::accounts::{OwnSlots, Violation};
+use crate::stream::SHORT;
+use crate::wire::{Data, HEADER};
+
+impl<E> QueuePair<E> {
+    /// The other side has read another half of its ring.
+    pub(crate) fn heard(&self) -> Result<(), Violation> {
+        let mut accounts = lock(&self.accounts);
+        accounts.places.heard()?;
+        self.unblock(&mut accounts);
+        Ok(())
+    }
+
+    /// The other side has done with slots.
+    pub(crate) fn freed(&self, mut slots: impl Iterator<Item = u16>) -> Result<(), Violation> {
+        let mut accounts = lock(&self.accounts);
+        slots.try_for_each(|slot| accounts.places.freed(slot))?;
+        self.unblock(&mut accounts);
+        Ok(())
+    }
+
+    /// The next entry of our ring, which has come to this place.
+    pub(crate) fn entry(&self, place: u32) -> Result<[u8; HEADER + SHORT], Violation> {
+        let mut accounts = lock(&self.accounts);
+        let is_half = accounts.reading.arrived(place)?;
+        let mut entry = [0; HEADER + SHORT];
+        // Within the ring, as the place has been found to be the next one.
+        let _ = self.landing.read(self.layout.body(place as u16) - HEADER, &mut entry);
+        // Said only when it has been read: the other side will write there again.
+        if is_half {
+            accounts.owed += 1;
+            self.wake.notify_one();
+        }
+        Ok(entry)
+    }
+
+    /// The accounts of our slots.
+    pub(crate) fn own_slots(&self) -> OwnSlots {
+        OwnSlots::new(self.layout.count)
+    }
+
+    /// The header of what has come to one of our slots.
+    pub(crate) fn header(&self, slot: u16) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        // Within the memory, as the slot has been found among those that there are.
+        let _ = self.landing.read(self.layout.body(slot) - HEADER, &mut header);
+        header
+    }
+
+    /// What has come to one of our slots. `None` if it does not fit.
+    pub(crate) fn landed(&self, slot: u16, data: &Data) -> Option<Landed> {
+        let body = self.layout.body(slot);
+        let begin = body.checked_sub(HEADER + data.prefix())?;
+        let end = body.checked_add(data.payload as usize)?;
+        let is_within = data.prefix() + HEADER <= self.layout.prefix
+            && data.payload as usize <= self.layout.stride - self.layout.prefix;
+        if !is_within {
+            return None;
+        }
+        let mut prefix = vec![0; data.prefix()];
+        self.landing.read(begin, &mut prefix).ok()?;
+        Some(Landed { slot, prefix, payload: self.landing.landed(body..end).ok()? })
+    }
+}
