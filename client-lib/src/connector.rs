@@ -107,7 +107,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], if the name is wrong, or no peer is connected in time ([`ConnectorBuilder::wait`]).
+    /// [`ConnectError`], if the name is wrong, or no peer is connected in time ([`ConnectorBuilder::wait`]); at once, if only RDMA may be used and
+    /// this side has none.
     ///
     /// # Examples
     ///
@@ -289,7 +290,7 @@ impl ConnectorBuilder {
         self
     }
 
-    /// How long a connection may take to be made, and again the handshake. Default: 5 s.
+    /// How long a connection may take to be made, and again the handshake, and again what is done for RDMA. Default: 5 s.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -33,12 +33,12 @@ pub enum ConnectError {
         /// What DNS said last.
         last: String,
     },
-    /// Only RDMA may be used, and none of the peers can be reached by it.
+    /// Only RDMA may be used, and this side has none that leads to any of the peers.
     #[error("no peer of {name}: {last}")]
     NoRdma {
         /// The name that was asked for.
         name: String,
-        /// What is in the way to the last one.
+        /// What is in the way to one of them.
         last: String,
     },
     /// There are peers, but none could be connected in time.
@@ -121,6 +121,8 @@ pub enum DialError {
         peer: SocketAddr,
         /// What is in the way, and what to do.
         reason: String,
+        /// Whether it will be so the next time, too, as far as can be told.
+        is_lasting: bool,
     },
     /// It does not want us.
     #[error("{peer} ({name}) refuses: {message}")]

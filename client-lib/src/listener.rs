@@ -259,7 +259,8 @@ impl ListenerBuilder {
     }
 
     /// The most memory for frames of all connections together, in bytes: further connections get fewer slots, or none. Memory
-    /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection to its end. Default: 4 GiB.
+    /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection until its last frame is
+    /// dropped. Default: 4 GiB.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.limits.memory = bytes;
@@ -273,7 +274,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// How long a sender may take for its handshake. Default: 5 s.
+    /// How long a sender may take for its handshake, and again to try RDMA. Default: 5 s.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.limits.patience = patience;

@@ -1,8 +1,10 @@
 //! The way by which a side says what it has to say: the connection of the handshake, or a queue pair beside it.
 
 use std::io;
+use std::time::Duration;
 
 use thiserror::Error;
+use tokio::time::timeout;
 
 use crate::rdma::{QueuePair, Unusable, Violation};
 use crate::stream::{Message, Outlet, Source};
@@ -21,13 +23,32 @@ pub(crate) async fn discard<T: Send + 'static>(it: T) {
     let _ = tokio::task::spawn_blocking(move || drop(it)).await;
 }
 
-/// Has the kernel do what may take long. What is in the way is said in words.
+/// Why there is no RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NoRdma {
+    /// In words, with what to do.
+    pub(crate) reason: String,
+    /// Whether it will be so the next time, too, as far as can be told.
+    pub(crate) is_lasting: bool,
+}
+
+impl From<String> for NoRdma {
+    fn from(reason: String) -> Self {
+        Self { reason, is_lasting: false }
+    }
+}
+
+/// Has the kernel do what may take long, but not longer than this.
 pub(crate) async fn blocking<T: Send + 'static>(
+    patience: Duration,
     work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
-) -> Result<T, String> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome.map_err(|error| error.reason()),
-        Err(error) => Err(error.to_string()),
+) -> Result<T, NoRdma> {
+    match timeout(patience, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(outcome)) => {
+            outcome.map_err(|error| NoRdma { reason: error.reason(), is_lasting: error.is_lasting() })
+        }
+        Ok(Err(error)) => Err(error.to_string().into()),
+        Err(_) => Err(format!("the device takes more than {patience:?}").into()),
     }
 }
 

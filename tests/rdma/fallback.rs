@@ -115,15 +115,19 @@ async fn both_sides_have_to_agree() -> Result<()> {
     for (theirs, ours, reason) in cases {
         let listener = listener().transport(theirs).bind().await?;
         let peers = connect(&[&listener], ours)?;
-        let refused = eventually("a refusal", BOUND, async || {
-            let status = peers.status();
-            let error = status.first().and_then(|peer| peer.last_error.clone());
-            error.context("no error yet")
-        });
-        let error = refused.await?;
+        let error = last_error(&peers).await?;
         ensure!(error.contains(reason), "{error}");
     }
     Ok(())
+}
+
+async fn last_error(peers: &PeerSet) -> Result<String> {
+    eventually("a refusal", BOUND, async || {
+        let status = peers.status();
+        let error = status.first().and_then(|peer| peer.last_error.clone());
+        error.context("no error yet")
+    })
+    .await
 }
 
 /// RDMA does not encrypt, so both sides have to want it by name.
@@ -149,6 +153,11 @@ async fn tls_is_not_given_up_unasked() -> Result<()> {
     ensure!(by_default.transport == Some(TransportKind::Tcp), "{by_default:#?}");
     let reason = by_default.instead_of_rdma.unwrap_or_default();
     ensure!(reason.starts_with("TLS is set, and what goes by RDMA is not encrypted"), "{reason}");
+    // A listener that has not been asked does not give it up, either.
+    let listener = listener().tls(tls(&server)?).bind().await?;
+    let peers = follow(&[&listener], connector(Transport::Rdma)?.tls(tls(&client)?))?;
+    let error = last_error(&peers).await?;
+    ensure!(error.contains("RDMA cannot be used: TLS is set"), "{error}");
     Ok(())
 }
 
@@ -176,7 +185,9 @@ async fn many_peers_share_a_device() -> Result<()> {
 }
 
 fn listener() -> ListenerBuilder {
-    Listener::builder().address([10, 9, 0, 2].into()).port(0).frame_size(4096).slots(4)
+    let listener = Listener::builder().address([10, 9, 0, 2].into()).port(0).frame_size(4096).slots(4);
+    // The guest is slow.
+    listener.patience(Duration::from_secs(60))
 }
 
 /// A PeerSet of these, for ever.

@@ -78,6 +78,7 @@ async fn who_breaks_the_rules_is_cut_off() -> Result<()> {
         (&[Deed::Frame(1, control)], "a receiver's message, where only frames are allowed"),
         (&[Deed::Frame(3, data(1, FRAME_SIZE + 1))], "a frame of 1001 bytes, where 1000 are allowed"),
         (&[Deed::Frame(3, data(1, u32::MAX))], "a frame of 4294967295 bytes, where 1000 are allowed"),
+        (&[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it tries the way again"),
         (&[Deed::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
     ];
     for (number, (deeds, reason)) in (1..).zip(cases) {
@@ -91,6 +92,7 @@ async fn who_breaks_the_rules_is_cut_off() -> Result<()> {
             "{said:?}, not {reason:?}"
         );
     }
+    handshakes_that_lie(&listener).await?;
     // The frame that came before a rule was broken is there; nothing else is, and the honest sender has not noticed.
     let frame = listener.recv().await?;
     ensure!(frame.sender().name() == "stranger" && frame.bytes().len() == 10, "{frame:?}");
@@ -99,6 +101,37 @@ async fn who_breaks_the_rules_is_cut_off() -> Result<()> {
     ensure!(frame.bytes() == b"honest", "{frame:?}");
     ensure!(honest.statistics().disconnects == 0, "{:?}", honest.statistics());
     Ok(())
+}
+
+/// Neither is let in: who would have the listener send to a third party, and who takes what it did not offer.
+async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
+    let end = |gid: &str| {
+        json!({"device": "by hand", "qpn": 1000, "psn": 1, "gid": gid, "mtu": 1024,
+               "address": 4096, "rkey": 1, "places": 64, "stride": 192, "prefix": 40})
+    };
+    let mut stream = TcpStream::connect(listener.local_addresses()[0]).await?;
+    say(&mut stream, &hello(100, &end("::ffff:10.9.0.77"))).await?;
+    let answer = hear(&mut stream).await?;
+    let message = answer["refuse"]["message"].as_str().unwrap_or_default();
+    ensure!(message == "RDMA cannot be used: the peer's GID is not that of its address", "{answer}");
+
+    let mut stream = TcpStream::connect(listener.local_addresses()[0]).await?;
+    let own = format!("::ffff:{}", stream.local_addr()?.ip());
+    say(&mut stream, &hello(101, &end(&own))).await?;
+    let answer = hear(&mut stream).await?;
+    ensure!(answer["accept"]["transport"] == "rdma", "{answer}");
+    say(&mut stream, &json!({"transport": "tcp"})).await?;
+    let mut rest = Vec::new();
+    tokio::time::timeout(BOUND, stream.read_to_end(&mut rest)).await??;
+    ensure!(rest.is_empty(), "{rest:?}");
+    Ok(())
+}
+
+fn hello(session: u32, end: &Value) -> Value {
+    json!({
+        "service": "infer", "from": "stranger", "session": format!("{session:032x}"), "epoch": 1, "lane": 0,
+        "delivery": "at-most-once", "transports": ["rdma"], "rdma": end,
+    })
 }
 
 fn honest(listener: &Listener) -> Result<PeerSet> {
@@ -124,13 +157,11 @@ impl Raw {
         let fresh = Fresh::new(&domain, &queue, Depths { send: 16, receive: 64 })?;
         let End { number, sequence, gid, .. } = fresh.endpoint(place.gid, 0);
         let Remote { address, key } = landing.remote(0)?;
-        let hello = json!({
-            "service": "infer", "from": "stranger", "session": format!("{session:032x}"), "epoch": 1, "lane": 0,
-            "delivery": "at-most-once", "transports": ["rdma"],
-            "rdma": {"device": "by hand", "qpn": number, "psn": sequence, "gid": gid, "mtu": 1024,
-                     "address": address, "rkey": key, "places": 64, "stride": 192, "prefix": 40},
+        let end = json!({
+            "device": "by hand", "qpn": number, "psn": sequence, "gid": gid, "mtu": 1024,
+            "address": address, "rkey": key, "places": 64, "stride": 192, "prefix": 40,
         });
-        say(&mut stream, &hello).await?;
+        say(&mut stream, &hello(session, &end)).await?;
         let answer = hear(&mut stream).await?;
         let theirs = &answer["accept"]["rdma"];
         ensure!(theirs.is_object(), "{answer}");

@@ -260,7 +260,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     }
 }
 
-/// The whole handshake. Each side waits once for the other's answer, and once, if RDMA is to be used, for its choice.
+/// The whole handshake. There is so much time for what the sender says and our answer, and as much again for what it says of RDMA, if that was our
+/// answer.
 async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turned> {
     let patience = shared.config.limits.patience;
     let slow = |_| Turned::Slow(patience);
@@ -329,16 +330,20 @@ async fn settle(
         return Ok(Admitted { stream, hello, slots, membership, pair: None, instead_of_rdma });
     };
     let chosen = match &mut stream {
-        Stream::Plain(stream) => hear_choice(stream).await?,
-        Stream::Tls(stream) => hear_choice(stream).await?,
+        Stream::Plain(stream) => hear_choice(stream).await,
+        Stream::Tls(stream) => hear_choice(stream).await,
     };
-    let pair = if chosen.transport == TransportKind::Rdma {
-        Some(pair)
-    } else {
-        discard(pair).await;
+    let pair = match &chosen {
+        Ok(Chosen { transport: TransportKind::Rdma, .. }) => Some(pair),
+        _ => {
+            discard(pair).await;
+            None
+        }
+    };
+    let chosen = chosen?;
+    if pair.is_none() {
         may_be_tcp(&hello, accept.rdma_only)?;
-        None
-    };
+    }
     Ok(Admitted { stream, hello, slots, membership, pair, instead_of_rdma: chosen.reason })
 }
 

@@ -3,8 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tokio::time::timeout;
-
 use super::Shared;
 use super::accept::Decision;
 use super::receive::Ended;
@@ -12,7 +10,7 @@ use super::slots::Slots;
 use crate::connector::Transport;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
 use crate::rdma::{QueuePair, Role};
-use crate::way::{NOT_WITH_TLS, blocking};
+use crate::way::{NOT_WITH_TLS, NoRdma, blocking};
 
 /// Our end, or why there is none.
 type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
@@ -44,7 +42,6 @@ pub(super) async fn agree(
     match made {
         Ok((pair, end)) => {
             slots.shrink(end.places.into());
-            decision.accept.slots = slots.count();
             decision.accept.rdma_only = transport == Transport::Rdma;
             (decision.accept.transport, decision.accept.rdma) = (TransportKind::Rdma, Some(end));
             decision.pair = Some(pair);
@@ -56,6 +53,8 @@ pub(super) async fn agree(
             return Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}")));
         }
     }
+    // Others than were granted at first, perhaps.
+    decision.accept.slots = slots.count();
     Ok((decision, slots))
 }
 
@@ -69,7 +68,8 @@ async fn connect(
     let limits = &shared.config.limits;
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
     let rails = Arc::clone(&shared.rails);
-    let making = blocking(move || {
+    // The sender waits for the answer as long as it may take for the whole, as a rule.
+    let making = blocking(patience, move || {
         let role = Role::Receiver { slots: slots.count(), frame_size };
         let made = rails.prepare(ours, role).and_then(|own| {
             let end = own.end().clone();
@@ -77,13 +77,8 @@ async fn connect(
         });
         Ok((slots, made.map_err(|error| error.reason())))
     });
-    // The sender waits for the answer as long as it may take for the whole, as a rule.
-    match timeout(patience, making).await {
-        Ok(Ok(made)) => Ok(made),
-        Ok(Err(reason)) => Ok((shared.memory.grant(limits.slots)?, Err(reason))),
-        Err(_) => {
-            let reason = format!("the listener's device takes more than {patience:?}");
-            Ok((shared.memory.grant(limits.slots)?, Err(reason)))
-        }
+    match making.await {
+        Ok(made) => Ok(made),
+        Err(NoRdma { reason, .. }) => Ok((shared.memory.grant(limits.slots)?, Err(reason))),
     }
 }

@@ -26,7 +26,7 @@ use crate::outbound::LinkId;
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::stream::{Stream, stay_on, tune};
 use crate::tls::{self, Tls};
-use crate::way::{NOT_WITH_TLS, blocking, discard};
+use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
 /// A connection to a peer.
 pub(crate) struct Dialed {
@@ -64,12 +64,18 @@ pub(crate) struct Dialer {
 impl Dialer {
     /// Tries a peer's addresses one after the other.
     pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, DialError> {
-        let mut last = None;
+        let (mut last, mut all_lasting) = (None, true);
         for address in self.addresses(endpoint) {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
-                Err(error) => last = Some(error),
+                Err(error) => {
+                    all_lasting &= matches!(error, DialError::Rdma { is_lasting: true, .. });
+                    last = Some(error);
+                }
             }
+        }
+        if let Some(DialError::Rdma { is_lasting, .. }) = &mut last {
+            *is_lasting = all_lasting;
         }
         Err(last.unwrap_or_else(|| DialError::Network {
             network: self.network.clone().unwrap_or_default(),
@@ -96,6 +102,12 @@ impl Dialer {
         let route = if self.allow_default_network { route } else { route.on_second_nic()? };
         let connect_error = |source| DialError::Connect { peer, from: route.source, source };
         let late = |what| move |_| DialError::Timeout { peer, what, after: self.patience };
+        // While nobody waits for it.
+        let own = self.prepare(route.source).await;
+        if let (Transport::Rdma, Err(Some(no_rdma))) = (self.transport, &own) {
+            let NoRdma { reason, is_lasting } = no_rdma.clone();
+            return Err(DialError::Rdma { peer, reason, is_lasting });
+        }
         let connecting = async {
             let socket = if peer.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             // Another route may be the default one by the time of the connection; the source must not change with it.
@@ -110,15 +122,15 @@ impl Dialer {
         };
         let stream = timeout(self.patience, connecting).await.map_err(late("accept a connection"))?;
         let stream = stream.map_err(connect_error)?;
-        // Memory may take long to register.
-        let own = self.prepare(route.source).await;
-        if let (Transport::Rdma, Err(reason)) = (self.transport, &own) {
-            return Err(DialError::Rdma { peer, reason: reason.clone().unwrap_or_default() });
-        }
         let greeting = self.greet(stream, (endpoint, link, peer), own.as_ref().ok());
-        let greeted = timeout(self.patience, greeting).await.map_err(late("finish the handshake"))?;
-        let (stream, accept) = greeted?;
-        self.agree(stream, accept, peer, own).await
+        let greeted = timeout(self.patience, greeting).await.map_err(late("finish the handshake"));
+        match greeted.flatten() {
+            Ok((stream, accept)) => self.agree(stream, accept, peer, own).await,
+            Err(error) => {
+                discard(own.ok()).await;
+                Err(error)
+            }
+        }
     }
 
     async fn greet(
@@ -164,22 +176,24 @@ impl Dialer {
         mut stream: Stream,
         accept: Accept,
         peer: SocketAddr,
-        own: Result<Prepared, Option<String>>,
+        own: Result<Prepared, Option<NoRdma>>,
     ) -> Result<Dialed, DialError> {
         let not_ours = |source| DialError::Handshake { peer, source };
         match (accept.transport, &accept.rdma, own) {
             (TransportKind::Rdma, Some(theirs), Ok(own)) => {
                 let (theirs, frame_size) = (theirs.clone(), accept.frame_size);
                 let patience = self.patience / 2;
-                let connected =
-                    blocking(move || own.connect((&theirs, peer.ip()), frame_size, patience)).await;
+                let connecting = move || own.connect((&theirs, peer.ip()), frame_size, patience);
+                // The listener waits for the outcome as long as we do, as a rule.
+                let connected = blocking(self.patience.mul_f64(0.8), connecting).await;
+                let connected = connected.map_err(|no_rdma| no_rdma.reason);
                 let (transport, reason) = match &connected {
                     Ok(_) => (TransportKind::Rdma, None),
                     Err(reason) => (TransportKind::Tcp, Some(reason.clone())),
                 };
                 if let (Some(reason), true) = (&reason, self.transport == Transport::Rdma || accept.rdma_only)
                 {
-                    return Err(DialError::Rdma { peer, reason: reason.clone() });
+                    return Err(DialError::Rdma { peer, reason: reason.clone(), is_lasting: false });
                 }
                 let chosen = encode(&Chosen { transport, reason: reason.clone() }).map_err(not_ours)?;
                 let said = match &mut stream {
@@ -191,7 +205,7 @@ impl Dialer {
             }
             (TransportKind::Tcp, _, own) if self.transport != Transport::Rdma => {
                 let instead_of_rdma = match own {
-                    Err(reason) => reason,
+                    Err(no_rdma) => no_rdma.map(|no_rdma| no_rdma.reason),
                     Ok(own) => {
                         discard(own).await;
                         accept.reason.as_ref().map(|reason| format!("{}: {reason}", accept.name))
@@ -204,18 +218,14 @@ impl Dialer {
     }
 
     /// Our end of a connection by RDMA, or why there is none, unless nobody has asked for one.
-    async fn prepare(&self, source: IpAddr) -> Result<Prepared, Option<String>> {
+    async fn prepare(&self, source: IpAddr) -> Result<Prepared, Option<NoRdma>> {
         match self.transport {
             Transport::Tcp => return Err(None),
-            Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned())),
+            Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned().into())),
             Transport::Auto | Transport::Rdma => {}
         }
         let rails = Arc::clone(&self.rails);
-        let prepared = blocking(move || rails.prepare(source, Role::Sender));
-        match timeout(self.patience, prepared).await {
-            Ok(prepared) => prepared.map_err(Some),
-            Err(_) => Err(Some(format!("our own device takes more than {:?}", self.patience))),
-        }
+        blocking(self.patience, move || rails.prepare(source, Role::Sender)).await.map_err(Some)
     }
 
     /// The service itself, whichever network was asked for.

@@ -207,6 +207,6 @@ fn forget(state: &mut State) {
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));
     failures.retain(|peer, _| is_known(peer));
-    no_rdma.retain(is_known);
+    no_rdma.retain(|peer, _| is_known(peer));
     instead_of_rdma.retain(|(peer, _), _| is_known(peer));
 }

@@ -60,8 +60,11 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
             Some(Err(error)) => {
                 let text = error.to_string();
                 let mut state = link.shared.state();
-                if matches!(error, DialError::Rdma { .. }) {
-                    state.no_rdma.insert(link.id.peer);
+                match error {
+                    DialError::Rdma { is_lasting: true, .. } => {
+                        state.no_rdma.insert(link.id.peer, text.clone());
+                    }
+                    _ => drop(state.no_rdma.remove(&link.id.peer)),
                 }
                 let is_news =
                     state.failures.insert(link.id.peer, text.clone()).is_none_or(|last| last != text);
@@ -95,18 +98,20 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
     .await;
 }
 
-/// Says why frames do not go by RDMA, unless it has been said already.
+/// Says why frames do not go by RDMA, unless it has been said of this peer already.
 fn say_once(link: &Link, reason: Option<&str>) {
     let lane = (link.id.peer, link.id.lane);
     let mut state = link.shared.state();
     let said = &mut state.instead_of_rdma;
     match reason {
         None => drop(said.remove(&lane)),
-        Some(reason) if said.get(&lane).is_some_and(|last| last == reason) => {}
         Some(reason) => {
+            let is_said = said.iter().any(|((peer, _), said)| *peer == link.id.peer && said == reason);
             said.insert(lane, reason.to_owned());
             drop(state);
-            info!("frames go over TCP: {reason}");
+            if !is_said {
+                info!("frames go over TCP: {reason}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a PeerSet's handles and tasks share.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,8 +26,8 @@ pub(crate) struct State {
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
     /// Why a peer could not be connected, most recently.
     pub(crate) failures: HashMap<PeerId, String>,
-    /// Those that could not be connected because only RDMA may be used.
-    pub(crate) no_rdma: HashSet<PeerId>,
+    /// Those that cannot be connected because only RDMA may be used, with the reason, which will last.
+    pub(crate) no_rdma: HashMap<PeerId, String>,
     /// Why frames of a peer's lane do not go by RDMA, as it was said last.
     pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
     /// What DNS said last, if it was not endpoints.
@@ -67,7 +67,7 @@ impl Shared {
             endpoints: HashMap::new(),
             links: BTreeMap::new(),
             failures: HashMap::new(),
-            no_rdma: HashSet::new(),
+            no_rdma: HashMap::new(),
             instead_of_rdma: HashMap::new(),
             unresolved: None,
             wrong: None,
@@ -114,11 +114,11 @@ impl State {
         self.outbound.held()
     }
 
-    /// Whether there are peers, and none can be reached by RDMA, which is all that may be used; the last reason.
+    /// Why none of the peers that there are can be reached by RDMA, which is all that may be used.
     pub(crate) fn without_rdma(&self) -> Option<String> {
-        let is_so =
-            !self.endpoints.is_empty() && self.endpoints.keys().all(|peer| self.no_rdma.contains(peer));
-        self.failures.values().next().filter(|_| is_so).cloned()
+        let mut reasons = self.endpoints.keys().map(|peer| self.no_rdma.get(peer));
+        let first = reasons.next()??;
+        reasons.all(|reason| reason.is_some()).then(|| first.clone())
     }
 
     /// Why none of a peer's lanes is by RDMA.

@@ -46,6 +46,10 @@ impl Rails {
 }
 
 impl Unusable {
+    pub(crate) fn is_lasting(&self) -> bool {
+        true
+    }
+
     pub(crate) fn reason(&self) -> String {
         self.to_string()
     }

@@ -171,10 +171,8 @@ impl<E> QueuePair<E> {
     /// Tries the way to the other side, by so many bytes in the first of its slots, none of which has been used.
     pub(super) fn ping(&self, length: usize) -> Result<(), Error> {
         let Some(posting) = lock(&self.accounts).queue.post(None, 0, true) else { return Ok(()) };
-        let length = length.min(self.theirs.stride - self.theirs.prefix);
-        let remote = Remote { address: self.remote.address + self.theirs.body(0) as u64, ..self.remote };
-        let part = Some((&self.staging, 0..length));
-        self.post(&[Write { part, remote, ..self.immediate(posting, Immediate::Ping) }])
+        let part = Some((&self.staging, 0..length.min(self.theirs.stride)));
+        self.post(&[Write { part, ..self.immediate(posting, Immediate::Ping) }])
     }
 
     /// Whether the ping has arrived.
@@ -276,6 +274,8 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
             if self.is_over.load(Ordering::Relaxed) || self.is_idle(source) {
                 return;
             }
+            // Whoever has added something while we looked has left it to us.
+            self.kick(source);
             progress.await;
         }
     }
@@ -296,6 +296,8 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     pub(crate) async fn run(&self, source: &impl Source) -> E {
         loop {
             self.wake.notified().await;
+            // Others may have it kicked again and again.
+            tokio::task::consume_budget().await;
             if let Some(failure) = lock(&self.failure).take() {
                 return failure;
             }

@@ -76,6 +76,15 @@ pub(crate) enum Unusable {
 }
 
 impl Unusable {
+    /// Whether it will be so the next time, too, as far as can be told.
+    pub(crate) fn is_lasting(&self) -> bool {
+        match self {
+            Self::NoDevice | Self::Library(_) | Self::NotShown(_) | Self::Call(_) | Self::Place(_) => true,
+            Self::NoRow { rejected, .. } => listed(rejected).is_empty(),
+            _ => false,
+        }
+    }
+
     /// In words, with what to do.
     pub(crate) fn reason(&self) -> String {
         let hint = match self {
