@@ -1,14 +1,16 @@
 //! Memory that frames are sent from.
 
 use std::fmt;
+#[cfg(feature = "rdma")]
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 /// Memory of a frame. A clone is another handle of the same memory.
 ///
-/// It is written to the network from where it lies, under TCP, or copied once, into memory that is registered for RDMA. The library lets go of it when the
-/// frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+/// It is written to the network from where it lies, under RDMA only what [`host`](Self::host) has made; all else is copied once then. The library lets go of it
+/// when the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
 ///
 /// # Examples
 ///
@@ -25,13 +27,36 @@ pub struct Buffer(Memory);
 #[derive(Clone)]
 enum Memory {
     Own(Arc<Box<[u8]>>),
+    /// That devices read where it lies.
+    #[cfg(feature = "rdma")]
+    Pages(Arc<multinet_verbs::Pages>),
     Bytes(Bytes),
 }
 
+/// From here on memory is sent from where it lies, under RDMA: what is shorter is copied in less time than a device needs to look it up.
+#[cfg(feature = "rdma")]
+const WORTH_LENDING: usize = 16 << 10;
+
 impl Buffer {
-    /// New host memory of `length` bytes, all zero.
+    /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy; use it again rather than to make another one, since it is
+    /// made known to the device once for each connection.
     pub fn host(length: usize) -> Self {
+        #[cfg(feature = "rdma")]
+        if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= WORTH_LENDING)
+            && let Ok(pages) = multinet_verbs::Pages::new(length)
+        {
+            return Self(Memory::Pages(Arc::new(pages)));
+        }
         Self(Memory::Own(Arc::new(vec![0; length].into_boxed_slice())))
+    }
+
+    /// What RDMA can send from where it lies.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn pages(&self) -> Option<&Arc<multinet_verbs::Pages>> {
+        match &self.0 {
+            Memory::Pages(pages) => Some(pages),
+            Memory::Own(_) | Memory::Bytes(_) => None,
+        }
     }
 
     /// Its length in bytes.
@@ -48,6 +73,8 @@ impl Buffer {
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Own(memory) => memory,
+            #[cfg(feature = "rdma")]
+            Memory::Pages(pages) => pages.bytes(),
             Memory::Bytes(bytes) => bytes,
         }
     }
@@ -57,6 +84,8 @@ impl Buffer {
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
             Memory::Own(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
+            #[cfg(feature = "rdma")]
+            Memory::Pages(pages) => Arc::get_mut(pages).map(multinet_verbs::Pages::bytes_mut),
             Memory::Bytes(_) => None,
         }
     }

@@ -197,7 +197,8 @@ impl Raw {
             }
         };
         let remote = Remote { address: self.slots.address + at, key: self.slots.key };
-        self.pair.write(&[Write { id: 1, part, remote, immediate: Some(immediate), is_signalled: true }])?;
+        let immediate = Some(immediate);
+        self.pair.write(&[Write { id: 1, part, lent: None, remote, immediate, is_signalled: true }])?;
         let begun = Instant::now();
         while self.queue.poll()?.is_none_or(|completion| completion.id != 1) {
             ensure!(begun.elapsed() < BOUND, "nothing has become of the write");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pair, Path, Queue,
-    Region, Remote, Report, Write,
+    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pages, Pair, Path,
+    Queue, Region, Remote, Report, Write,
 };
 use multinet_tests::in_guest;
 
@@ -61,7 +61,7 @@ impl End {
     /// A write of a part of the region, with an immediate.
     fn write(&self, id: u64, part: Range<usize>, remote: Remote, immediate: u32) -> Write<'_> {
         let (part, immediate) = (Some((&self.region, part)), Some(immediate));
-        Write { id, part, remote, immediate, is_signalled: true }
+        Write { id, part, lent: None, remote, immediate, is_signalled: true }
     }
 
     /// The next completion.
@@ -113,7 +113,8 @@ async fn verbs_keep_their_word() -> Result<()> {
     what_is_written_arrives().context("writing")?;
     failures_have_their_reason().context("failing")?;
     what_is_in_use_stays().context("letting go")?;
-    completions_are_reported().context("reporting")
+    completions_are_reported().context("reporting")?;
+    pages_are_sent_from_where_they_lie().context("pages")
 }
 
 fn what_is_written_arrives() -> Result<()> {
@@ -230,6 +231,33 @@ fn what_is_in_use_stays() -> Result<()> {
     let mut arrived = [0; 4];
     landing.read(0, &mut arrived)?;
     ensure!(arrived == *b"kept", "{arrived:?}");
+    Ok(())
+}
+
+/// Behind what is copied, and under every domain that they are registered for.
+fn pages_are_sent_from_where_they_lie() -> Result<()> {
+    let mut pages = Pages::new(NonZeroUsize::new(HALF).context("zero")?)?;
+    pages.bytes_mut().copy_from_slice(&bytes(3));
+    for round in 0..2 {
+        let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+        let (ours, theirs) = connected(&here, &there)?;
+        here.region.write(0, b"header")?;
+        let remote = there.landing.remote(0)?;
+        let write = || Write { lent: Some((&pages, 0..HALF)), ..here.write(1, 0..6, remote, round) };
+        let error = ours.write(&[write()]).err().context("sent without a registration")?;
+        ensure!(error.call() == Call::Reach, "{error}");
+        pages.register(&here.domain)?;
+        pages.register(&here.domain)?;
+        theirs.receive(1)?;
+        ours.write(&[write()])?;
+        let completion = there.completes()?;
+        ensure!(completion.immediate == Some(round), "{completion:?}");
+        let arrived = there.landing.landed(0..6 + HALF)?;
+        ensure!(arrived[..6] == *b"header" && arrived[6..] == *pages.bytes(), "other bytes have arrived");
+        ensure!(here.completes()?.status.is_ok(), "it failed");
+        drop(ours);
+        here.domain.retire();
+    }
     Ok(())
 }
 

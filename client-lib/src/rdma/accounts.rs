@@ -84,6 +84,11 @@ impl<T> SendQueue<T> {
         Some(Posting { id, is_signalled })
     }
 
+    /// Nothing of it will be done any more: what it was.
+    pub(crate) fn clear(&mut self) -> VecDeque<T> {
+        std::mem::take(&mut self.posted)
+    }
+
     /// The request with this number, and so all before it, have been done: what they were.
     pub(crate) fn completed(&mut self, id: u64) -> impl Iterator<Item = T> {
         let first = self.next - self.posted.len() as u64;

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use multinet_verbs::{
-    Completion, Depths, Error, Landing, MOST_WRITES, Pair, Queue, Region, Remote, Status, Write,
+    Completion, Depths, Domain, Error, Landing, MOST_WRITES, Pages, Pair, Queue, Region, Remote, Status,
+    Write,
 };
 use tokio::sync::Notify;
 
@@ -50,6 +51,7 @@ pub(crate) struct QueuePair<E> {
     theirs: Layout,
     /// What we write from.
     staging: Region,
+    domain: Domain,
     accounts: Mutex<Accounts>,
     writing: Baton<Writing>,
     polling: Mutex<Polling>,
@@ -80,13 +82,26 @@ struct Accounts {
 }
 
 /// What has been posted: a message, or an immediate alone.
-type Posted = Option<Staged>;
+type Posted = Option<Sent>;
+
+/// What a message is sent from.
+struct Sent {
+    staged: Staged,
+    // Only held, for the device reads from it.
+    _lent: Option<Arc<Pages>>,
+}
 
 /// Messages that have been taken to be written.
 #[derive(Default)]
 struct Writing {
-    messages: VecDeque<Message>,
+    messages: VecDeque<Taken>,
     reserved: Vec<Reserved>,
+}
+
+/// A message that has been taken to be written, and its payload, if that is sent from where it lies.
+struct Taken {
+    message: Message,
+    lent: Option<Arc<Pages>>,
 }
 
 /// What a message is going to be.
@@ -94,12 +109,15 @@ struct Reserved {
     posting: Posting,
     place: u16,
     staged: Staged,
-    length: usize,
+    /// How much has been copied to be sent.
+    copied: usize,
 }
 
 #[derive(Default)]
 struct Polling {
     completions: Vec<Completion>,
+    /// What need not be kept any longer.
+    done: Vec<Sent>,
     is_stopped: bool,
 }
 
@@ -108,7 +126,8 @@ impl<E> QueuePair<E> {
         (pair, queue, number, rail): (Pair, Queue, u64, Arc<Rail>),
         (landing, layout): (Landing, Layout),
         (remote, theirs, places): (Remote, Layout, Places),
-        (staging, capacity, depths): (Region, usize, Depths),
+        (domain, staging, capacity): (Domain, Region, usize),
+        depths: Depths,
         names: String,
     ) -> Self {
         let accounts = Accounts {
@@ -130,6 +149,7 @@ impl<E> QueuePair<E> {
             remote,
             theirs,
             staging,
+            domain,
             accounts: Mutex::new(accounts),
             writing: Baton::new(Writing::default()),
             polling: Mutex::default(),
@@ -196,6 +216,10 @@ impl<E> QueuePair<E> {
         self.rail.forget(self.number);
         let pair = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
         discard(pair).await;
+        self.domain.retire();
+        // Nobody reads from it any more.
+        let unread = lock(&self.accounts).queue.clear();
+        drop(unread);
     }
 
     /// Nothing is written or looked at any more.
@@ -208,6 +232,7 @@ impl<E> QueuePair<E> {
         Write {
             id: posting.id,
             part: None,
+            lent: None,
             remote: self.remote,
             immediate: Some(immediate.encode()),
             is_signalled: posting.is_signalled,
@@ -310,7 +335,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     /// Looks at some of what has completed, and has `hear` told of the other side's immediates. Whether there was something.
     pub(crate) fn look(&self, source: &impl Source, mut hear: impl FnMut(u32) -> Result<(), E>) -> bool {
         let mut polling = lock(&self.polling);
-        let Polling { completions, is_stopped } = &mut *polling;
+        let Polling { completions, done, is_stopped } = &mut *polling;
         if *is_stopped {
             return false;
         }
@@ -321,7 +346,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         let outcome = polled.map_err(E::from).and_then(|()| {
             while let Some(completion) = come.next() {
                 match &completion.status {
-                    Ok(()) => self.take_in(&completion, source, &mut hear)?,
+                    Ok(()) => self.take_in(&completion, source, done, &mut hear)?,
                     Err(status) => return Err(self.first_failure(status, come.collect()).into()),
                 }
             }
@@ -342,6 +367,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         &self,
         completion: &Completion,
         source: &impl Source,
+        done: &mut Vec<Sent>,
         hear: &mut impl FnMut(u32) -> Result<(), E>,
     ) -> Result<(), E> {
         if completion.id == RECEIVED {
@@ -350,13 +376,13 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         }
         let mut accounts = lock(&self.accounts);
         let Accounts { queue, staging, .. } = &mut *accounts;
-        let mut written = 0;
-        for staged in queue.completed(completion.id).flatten() {
-            staging.free(staged);
-            written += 1;
-        }
+        done.extend(queue.completed(completion.id).flatten());
+        done.iter().for_each(|sent| staging.free(sent.staged));
         self.unblock(&mut accounts);
         drop(accounts);
+        let written = done.len();
+        // Memory may end with it, which takes a while.
+        done.clear();
         if written > 0 {
             source.written(written);
         }
@@ -367,50 +393,60 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     fn write(&self, writing: &mut Writing, source: &impl Source) -> Result<(), Error> {
         let Writing { messages, reserved } = writing;
         let more = MOST_WRITES - messages.len();
-        messages.extend(std::iter::from_fn(|| source.next()).take(more));
+        messages.extend(std::iter::from_fn(|| source.next()).take(more).map(|message| self.lend(message)));
         let heard = self.reserve(messages, reserved);
         if let Some(posting) = heard {
             self.post(&[self.immediate(posting, Immediate::Heard)])?;
         }
         let count = reserved.len();
-        for (message, Reserved { staged, .. }) in messages.iter().zip(&*reserved) {
+        for (Taken { message, lent }, Reserved { staged, .. }) in messages.iter().zip(&*reserved) {
             let mut at = staged.offset;
-            for piece in message.pieces_in_place() {
+            // Key, metadata and header, and the payload unless it is lent.
+            let count = if lent.is_some() { 3 } else { usize::MAX };
+            for piece in message.pieces_in_place().take(count) {
                 self.staging.write(at, piece)?;
                 at += piece.len();
             }
         }
         let nothing = self.immediate(Posting { id: 0, is_signalled: true }, Immediate::Heard);
         let mut writes: [_; MOST_WRITES] = std::array::from_fn(|_| nothing.clone());
-        for ((write, message), reserved) in writes.iter_mut().zip(&*messages).zip(&*reserved) {
-            *write = self.message(reserved, message);
+        for ((write, taken), reserved) in writes.iter_mut().zip(&*messages).zip(&*reserved) {
+            *write = self.message(reserved, taken);
         }
         self.post(&writes[..count])?;
         messages.drain(..count);
         Ok(())
     }
 
+    /// Has the payload of a message registered, if it is memory of the kind. If that cannot be, it is copied like all others.
+    fn lend(&self, message: Message) -> Taken {
+        let pages = message.lendable().filter(|pages| pages.register(&self.domain).is_ok());
+        Taken { lent: pages.cloned(), message }
+    }
+
     /// Takes what it needs to say that a half has been heard, for which the other side may wait, and what the first messages need, as many as there is room
     /// for.
-    fn reserve(&self, messages: &VecDeque<Message>, reserved: &mut Vec<Reserved>) -> Option<Posting> {
+    fn reserve(&self, messages: &VecDeque<Taken>, reserved: &mut Vec<Reserved>) -> Option<Posting> {
         reserved.clear();
         let mut accounts = lock(&self.accounts);
         let heard = if accounts.owed > 0 { accounts.queue.post(None, 0, true) } else { None };
         accounts.owed -= u32::from(heard.is_some());
         let Accounts { queue, staging, places, .. } = &mut *accounts;
         let nobody = Posting { id: 0, is_signalled: false };
-        for message in messages {
+        for Taken { message, lent } in messages {
             if !(queue.has_room_for(reserved.len() + 1) && places.has_one()) {
                 break;
             }
-            let length = message.len();
-            let Some(staged) = staging.take(length) else { break };
+            let copied = message.len() - lent.as_ref().map_or(0, |pages| pages.bytes().len());
+            let Some(staged) = staging.take(copied) else { break };
             let Some(place) = places.take() else { break };
-            reserved.push(Reserved { posting: nobody, place, staged, length });
+            reserved.push(Reserved { posting: nobody, place, staged, copied });
         }
         let count = reserved.len();
-        for (number, it) in (1..).zip(reserved.iter_mut()) {
-            let posting = queue.post(Some(it.staged), it.length, number == count);
+        for ((number, it), Taken { message, lent }) in (1..).zip(reserved.iter_mut()).zip(messages) {
+            // The device reads until it has completed.
+            let sent = Sent { staged: it.staged, _lent: lent.clone() };
+            let posting = queue.post(Some(sent), message.len(), number == count);
             it.posting = posting.unwrap_or(nobody);
         }
         accounts.is_waiting = count < messages.len();
@@ -419,13 +455,14 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         heard
     }
 
-    fn message(&self, reserved: &Reserved, message: &Message) -> Write<'_> {
-        let Reserved { posting, place, staged, length } = *reserved;
+    fn message<'a>(&'a self, reserved: &Reserved, Taken { message, lent }: &'a Taken) -> Write<'a> {
+        let Reserved { posting, place, staged, copied } = *reserved;
         let offset = self.theirs.body(place) - HEADER - message.before_header();
         let Remote { address, key } = self.remote;
         Write {
             id: posting.id,
-            part: Some((&self.staging, staged.offset..staged.offset + length)),
+            part: Some((&self.staging, staged.offset..staged.offset + copied)),
+            lent: lent.as_deref().map(|pages| (pages, 0..pages.bytes().len())),
             remote: Remote { address: address + offset as u64, key },
             immediate: Some(Immediate::Frame(place).encode()),
             is_signalled: posting.is_signalled,

@@ -265,7 +265,8 @@ impl Prepared {
             (pair, self.queue, self.number, self.rail),
             (self.landing, self.layout),
             (remote, theirs, places),
-            (staging, capacity, self.depths),
+            (self.domain, staging, capacity),
+            self.depths,
             names,
         );
         if let Role::Sender = self.role {

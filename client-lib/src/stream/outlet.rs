@@ -348,6 +348,15 @@ impl Message {
         frame.into_iter().flat_map(|frame| frame.buffers().map(Buffer::bytes)).chain(bytes)
     }
 
+    /// The payload, if RDMA can send it from where it lies.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn lendable(&self) -> Option<&std::sync::Arc<multinet_verbs::Pages>> {
+        match &self.body {
+            Body::Frame(frame) if frame.rest.is_empty() => frame.payload.pages(),
+            _ => None,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.pieces().map(<[u8]>::len).sum()
     }

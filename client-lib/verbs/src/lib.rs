@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Memory that we send from ([`Region`]) is out of the peers' reach. Memory that a peer writes to ([`Landing`]) is written to by nobody else,
-//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]).
+//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]). Memory of the program's own ([`Pages`]) is sent from where it
+//! lies.
 //!
 //! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
 
@@ -23,6 +24,7 @@ mod context;
 mod error;
 mod library;
 mod memory;
+mod pages;
 mod pair;
 mod probe;
 mod queue;
@@ -32,6 +34,7 @@ pub use context::{Context, Device, Port};
 pub use error::{Call, Error, LoadError};
 pub use library::Library;
 pub use memory::{Domain, Landed, Landing, Region, Remote};
+pub use pages::Pages;
 pub use pair::{Depths, Endpoint, Fresh, MOST_WRITES, Pair, Path, Write};
 pub use probe::{ProbeError, Probed, probe};
 pub use queue::{Completion, Queue, Status};

@@ -4,9 +4,10 @@
 use std::num::NonZeroUsize;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 
 use crate::context::Context;
@@ -16,6 +17,10 @@ use crate::library::bits;
 /// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
 const LONGEST: u32 = 1 << 30;
 
+/// From here on memory may have huge pages, if the kernel gives any by itself. Those that are set aside (hugetlbfs) are not asked for: a container without a
+/// share of them is killed when it touches one.
+const HUGE: usize = 2 << 20;
+
 /// A protection domain: queue pairs reach the memory of their own only.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Allocated>);
@@ -23,6 +28,7 @@ pub struct Domain(Arc<Allocated>);
 struct Allocated {
     context: Context,
     raw: NonNull<ibv_pd>,
+    is_retired: AtomicBool,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -69,8 +75,17 @@ unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
 
+/// Registers memory, which has to stay until that has ended.
+pub(crate) fn register(domain: &Domain, memory: &Memory, access: u32) -> Result<NonNull<ibv_mr>, Error> {
+    let register = domain.context().library().reg_mr;
+    // SAFETY: the pages are ours, and the caller keeps them.
+    let raw =
+        unsafe { register(domain.raw(), memory.start.as_ptr().cast(), memory.length.get(), bits(access)) };
+    NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, domain.context().name()))
+}
+
 /// Pages of our own.
-struct Memory {
+pub(crate) struct Memory {
     start: NonNull<u8>,
     length: NonZeroUsize,
 }
@@ -94,12 +109,25 @@ impl Domain {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().alloc_pd)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Domain, context.name()))?;
-        Ok(Self(Arc::new(Allocated { context: context.clone(), raw })))
+        Ok(Self(Arc::new(Allocated { context: context.clone(), raw, is_retired: AtomicBool::new(false) })))
     }
 
     /// The device that it is of.
     pub fn context(&self) -> &Context {
         &self.0.context
+    }
+
+    /// Nobody sends under it any more: what is only registered for that need not stay so.
+    pub fn retire(&self) {
+        self.0.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.0.is_retired.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn raw(&self) -> *mut ibv_pd {
@@ -112,7 +140,7 @@ impl Domain {
     ///
     /// [`Error`], most of all where too little memory may be locked.
     pub fn region(&self, length: NonZeroUsize) -> Result<Region, Error> {
-        let registered = self.register(length, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)?;
+        let registered = self.allocate(length, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)?;
         Ok(Region(Arc::new(Owned { registered, access: RwLock::default() })))
     }
 
@@ -124,18 +152,13 @@ impl Domain {
     pub fn landing(&self, length: NonZeroUsize) -> Result<Landing, Error> {
         // The one takes the other (InfiniBand Architecture, 10.6.6.2).
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        Ok(Landing(Arc::new(self.register(length, access)?)))
+        Ok(Landing(Arc::new(self.allocate(length, access)?)))
     }
 
-    fn register(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
-        let name = self.context().name();
-        let memory =
-            Memory::new(length).map_err(|errno| Error::returned(Call::Allocate, name, errno as i32))?;
-        let register = self.context().library().reg_mr;
-        // SAFETY: the pages are ours, and stay until the registration has ended.
-        let raw = unsafe { register(self.raw(), memory.start.as_ptr().cast(), length.get(), bits(access.0)) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, name))?;
-        Ok(Registered { raw, memory, domain: self.clone() })
+    fn allocate(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
+        let failed = |errno| Error::returned(Call::Allocate, self.context().name(), errno as i32);
+        let memory = Memory::new(length).map_err(failed)?;
+        Ok(Registered { raw: register(self, &memory, access.0)?, memory, domain: self.clone() })
     }
 }
 
@@ -233,12 +256,30 @@ impl Registered {
     }
 }
 
+// SAFETY: no more than an address; what may be done with the bytes is decided by who has it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
 impl Memory {
-    fn new(length: NonZeroUsize) -> nix::Result<Self> {
+    pub(crate) fn new(length: NonZeroUsize) -> nix::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new pages, which are nobody else's.
         let start = unsafe { mmap_anonymous(None, length, protection, MapFlags::MAP_PRIVATE) }?;
+        if length.get() >= HUGE {
+            // Fewer entries for the processor and the device to look up. Only speed is lost without.
+            // SAFETY: our own new pages, of which only the kind changes.
+            let _ = unsafe { madvise(start, length.get(), MmapAdvise::MADV_HUGEPAGE) };
+        }
         Ok(Self { start: start.cast(), length })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length.get()
     }
 }
 

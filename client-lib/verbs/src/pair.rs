@@ -14,6 +14,7 @@ use rdma_sys::{
 use crate::error::{Call, Error};
 use crate::library::bits;
 use crate::memory::{Domain, Region, Remote};
+use crate::pages::Pages;
 use crate::queue::Queue;
 
 /// A packet that is not acknowledged is sent again after 4.096 us x 2^14, 67 ms.
@@ -36,6 +37,9 @@ const SEQUENCE: u32 = 0x00ff_ffff;
 /// Writes of up to so many bytes go to the device with the request itself, which saves it a look at memory. More than that makes all
 /// requests larger.
 const INLINE: u32 = 192;
+
+/// A write is from so many places: what is copied to be sent, and what is sent from where it lies.
+const PARTS: usize = 2;
 
 /// The most writes that one [`Pair::write`] takes.
 pub const MOST_WRITES: usize = 16;
@@ -96,6 +100,8 @@ pub struct Write<'a> {
     pub id: u64,
     /// What is written, 1 GiB at most; with none, the peer only gets the immediate.
     pub part: Option<(&'a Region, Range<usize>)>,
+    /// What is written behind it, from where it lies. It has to be registered under the pair's domain.
+    pub lent: Option<(&'a Pages, Range<usize>)>,
     /// Where it goes.
     pub remote: Remote,
     /// What the peer is told when it is there. It needs a receive request for it.
@@ -180,15 +186,22 @@ impl Pair {
         }
         // SAFETY: structures of numbers and pointers, for which zero means none.
         let mut requests: [ibv_send_wr; MOST_WRITES] = unsafe { std::mem::zeroed() };
-        let mut parts = [ibv_sge { addr: 0, length: 0, lkey: 0 }; MOST_WRITES];
-        for (write, (request, place)) in writes.iter().zip(requests.iter_mut().zip(&mut parts)) {
+        let mut parts = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; PARTS]; MOST_WRITES];
+        for (write, (request, places)) in writes.iter().zip(requests.iter_mut().zip(&mut parts)) {
             request.wr_id = write.id;
             let mut flags = ibv_send_flags(0);
-            if let Some((region, range)) = &write.part {
-                *place = region.part(range)?;
-                request.sg_list = place;
-                request.num_sge = 1;
-                if place.length <= self.0.inline {
+            let part = write.part.as_ref().map(|(region, range)| region.part(range));
+            let lent = write.lent.as_ref().map(|(pages, range)| pages.part(&self.0.domain, range));
+            let (mut count, mut length) = (0, 0_u64);
+            for (place, part) in places.iter_mut().zip([part, lent].into_iter().flatten()) {
+                *place = part?;
+                count += 1;
+                length += u64::from(place.length);
+            }
+            if count > 0 {
+                request.sg_list = places.as_mut_ptr();
+                request.num_sge = count;
+                if length <= u64::from(self.0.inline) {
                     flags |= ibv_send_flags::IBV_SEND_INLINE;
                 }
             }
@@ -233,7 +246,7 @@ fn create(
     wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
     wanted.cap.max_send_wr = depths.send.into();
     wanted.cap.max_recv_wr = depths.receive.into();
-    wanted.cap.max_send_sge = 1;
+    wanted.cap.max_send_sge = PARTS as u32;
     wanted.cap.max_recv_sge = 1;
     wanted.cap.max_inline_data = inline;
     // SAFETY: the domain and the queue are of the same context, and there until the pair is destroyed.

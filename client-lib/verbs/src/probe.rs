@@ -127,6 +127,7 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
     sender.write(&[Write {
         id: WRITTEN,
         part: Some((&region, 0..SIZE)),
+        lent: None,
         remote: landing.remote(0)?,
         immediate: Some(IMMEDIATE),
         is_signalled: true,

@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use bytes::Bytes;
-use multinet_client::{Frame, PeerSet, Statistics};
+use multinet_client::{Buffer, Frame, PeerSet, Statistics};
 
 use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
@@ -16,7 +15,7 @@ const HUNG: Duration = Duration::from_secs(30);
 /// Sends messages of one size, one after the other, with at most `depth` under way.
 pub(super) async fn measure(
     peers: &PeerSet,
-    message: Bytes,
+    message: Buffer,
     extent: Extent,
     connections: u64,
     depth: u64,

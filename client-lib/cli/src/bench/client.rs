@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
-use multinet_client::PeerSet;
+use multinet_client::{Buffer, PeerSet};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -31,9 +30,8 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let unit = if args.report_gbits { Unit::Gigabits } else { Unit::Mebibytes };
     let test = if args.latency { Test::Latency } else { Test::Bandwidth(unit) };
     let sizes = args.sizes();
-    // Not zeros: those would all be one page of memory, that of the kernel.
-    let memory = Bytes::from(vec![0xa5; sizes.iter().copied().max().unwrap_or_default() as usize]);
-    let messages = sizes.iter().map(|&size| memory.slice(..size as usize));
+    let messages = sizes.iter().map(|&size| message(size as usize));
+    let largest = sizes.iter().copied().max().unwrap_or_default();
 
     let mut report = Report::begin(&args, test, &target, &peers)?;
     match test {
@@ -46,7 +44,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
             }
         }
         Test::Latency => {
-            let there_and_back = latency::PingPong::begin(&peers, &args, &memory).await?;
+            let there_and_back = latency::PingPong::begin(&peers, &args, largest).await?;
             for message in messages {
                 report.latency(there_and_back.measure(message, args.extent()).await?)?;
             }
@@ -74,6 +72,15 @@ async fn everybody_is_there(peers: &PeerSet) {
         }
         credits = now;
     }
+}
+
+/// Memory that is sent again and again. Not zeros: those would all be one page of memory, that of the kernel.
+fn message(size: usize) -> Buffer {
+    let mut message = Buffer::host(size);
+    if let Some(bytes) = message.as_mut() {
+        bytes.fill(0xa5);
+    }
+    message
 }
 
 /// How messages travel: to all peers alike, or by both ways.

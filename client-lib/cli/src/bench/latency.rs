@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use multinet_client::{Frame, Listener, Peer, PeerSet, nic};
+use multinet_client::{Buffer, Frame, Listener, Peer, PeerSet, nic};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
@@ -52,7 +52,7 @@ impl Hello {
 
 impl<'p> PingPong<'p> {
     /// Has the first connected server connect back.
-    pub(super) async fn begin(peers: &'p PeerSet, args: &ClientArgs, memory: &Bytes) -> anyhow::Result<Self> {
+    pub(super) async fn begin(peers: &'p PeerSet, args: &ClientArgs, largest: u32) -> anyhow::Result<Self> {
         let status = peers.status().into_iter().find(|status| status.is_connected);
         let endpoint = status.context("the server has gone")?.endpoint;
         let peer = peers.peers().into_iter().find(|peer| *peer.endpoint() == *endpoint);
@@ -66,7 +66,6 @@ impl<'p> PingPong<'p> {
             addresses.filter_map(|address| Some(nic::route_to(address.ip).ok()?.source)).collect();
         ensure!(!sources.is_empty(), "there is no route to the server on that network");
 
-        let largest = u32::try_from(memory.len()).context("the message is too long")?;
         let transport = args.connect.transport;
         let mut builder = Listener::builder()
             .port(0)
@@ -93,7 +92,7 @@ impl<'p> PingPong<'p> {
         Ok(this)
     }
 
-    pub(super) async fn measure(&self, message: Bytes, extent: Extent) -> anyhow::Result<Latency> {
+    pub(super) async fn measure(&self, message: Buffer, extent: Extent) -> anyhow::Result<Latency> {
         let bytes = u32::try_from(message.len()).context("the message is too long")?;
         let length = message.len();
         let frame = Frame::new(message);
