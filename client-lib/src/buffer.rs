@@ -10,7 +10,7 @@ use bytes::Bytes;
 /// Memory of a frame. A clone is another handle of the same memory.
 ///
 /// It is written to the network from where it lies, under RDMA only what [`host`](Self::host) has made; all else is copied once then. The library lets go of it
-/// when the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+/// soon after the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
 ///
 /// # Examples
 ///
@@ -38,8 +38,8 @@ enum Memory {
 const WORTH_LENDING: usize = 16 << 10;
 
 impl Buffer {
-    /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy; use it again rather than to make another one, since it is
-    /// made known to the device once for each connection.
+    /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy, if it is all of a frame's payload; use it again rather than to
+    /// make another one, since it is registered, and so locked in memory, once for each connection.
     pub fn host(length: usize) -> Self {
         #[cfg(feature = "rdma")]
         if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= WORTH_LENDING)

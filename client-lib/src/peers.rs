@@ -164,7 +164,7 @@ impl PeerSet {
         self.handle.try_send(frame.into(), None)
     }
 
-    /// Sends several buffers as one frame, without copying them together.
+    /// Sends several buffers as one frame. TCP writes them from where they lie; RDMA copies them together.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sender                                                         receiver
-//!   frame ── copied to be sent ── WRITE_WITH_IMM, imm = slot ────> slot ── Received, where it lies
+//!   frame ── copied, or lent ──── WRITE_WITH_IMM, imm = slot ────> slot ── Received, where it lies
 //!   free slots, acknowledged frames <──── WRITE_WITH_IMM, inline ── ring <── Control
 //!   half of the ring has been read ────── immediate alone ───────>
 //! ```
@@ -11,6 +11,7 @@
 //! handshake stays: each side says goodbye by it, and by it the kernel notices that a host is gone.
 //!
 //! - Each connection has a protection domain of its own: what a peer is told a key of, it alone can write to.
+//! - A large payload that [`Buffer::host`](crate::Buffer::host) has made is sent from where it lies; all else is copied to registered memory first.
 //! - A device has one thread, which looks at what has completed and hears it: [`rail`].
 //! - What is written, to where, and when a completion is asked for is decided without a device: [`accounts`].
 //!

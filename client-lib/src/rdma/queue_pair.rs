@@ -1,7 +1,7 @@
 //! A connected queue pair with its accounts: writes messages to the other side's places, hears of what has come to ours.
 //!
 //! ```text
-//!   kick ── Source::next ──> reserve a place, memory, a request ── copy ── post (several at once)
+//!   kick ── Source::next ──> reserve a place, memory, a request ── copy or lend ── post (several at once)
 //!   look ── completions ──┬─> of writes: what they took is free, Source::written
 //!                         └─> of the other side's immediates: heard by the connection, then a receive request again
 //! ```
@@ -21,6 +21,7 @@ use multinet_verbs::{
     Write,
 };
 use tokio::sync::Notify;
+use tracing::warn;
 
 use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
 use super::layout::{Immediate, Layout};
@@ -56,6 +57,8 @@ pub(crate) struct QueuePair<E> {
     writing: Baton<Writing>,
     polling: Mutex<Polling>,
     failure: Mutex<Option<E>>,
+    /// Memory of the program's own could not be registered.
+    only_copies: AtomicBool,
     /// It has failed, or is not wanted any more: nothing is written.
     is_over: AtomicBool,
     /// How many completions there can be at a time.
@@ -154,6 +157,7 @@ impl<E> QueuePair<E> {
             writing: Baton::new(Writing::default()),
             polling: Mutex::default(),
             failure: Mutex::new(None),
+            only_copies: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             depth: usize::from(depths.send) + usize::from(depths.receive),
             wake: Notify::new(),
@@ -217,9 +221,10 @@ impl<E> QueuePair<E> {
         let pair = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
         discard(pair).await;
         self.domain.retire();
-        // Nobody reads from it any more.
+        // Nobody reads from it any more, and nobody will write it.
+        let unwritten = std::mem::take(&mut self.writing.tools().messages);
         let unread = lock(&self.accounts).queue.clear();
-        drop(unread);
+        drop((unwritten, unread));
     }
 
     /// Nothing is written or looked at any more.
@@ -420,8 +425,18 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
 
     /// Has the payload of a message registered, if it is memory of the kind. If that cannot be, it is copied like all others.
     fn lend(&self, message: Message) -> Taken {
-        let pages = message.lendable().filter(|pages| pages.register(&self.domain).is_ok());
-        Taken { lent: pages.cloned(), message }
+        let lends = |pages: &&Arc<Pages>| {
+            if self.only_copies.load(Ordering::Relaxed) {
+                return false;
+            }
+            let registered = pages.register(&self.domain);
+            if let Err(error) = &registered {
+                self.only_copies.store(true, Ordering::Relaxed);
+                warn!("frames are copied from now on: {}", self.explain(error, error.hint()));
+            }
+            registered.is_ok()
+        };
+        Taken { lent: message.lendable().filter(lends).cloned(), message }
     }
 
     /// Takes what it needs to say that a half has been heard, for which the other side may wait, and what the first messages need, as many as there is room
@@ -501,6 +516,7 @@ impl<E> QueuePair<E> {
 impl<E> Drop for QueuePair<E> {
     fn drop(&mut self) {
         self.rail.forget(self.number);
+        self.domain.retire();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Call, Error};
 use crate::library::bits;
 
 /// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
-const LONGEST: u32 = 1 << 30;
+pub(crate) const LONGEST: u32 = 1 << 30;
 
 /// From here on memory may have huge pages, if the kernel gives any by itself. Those that are set aside (hugetlbfs) are not asked for: a container without a
 /// share of them is killed when it touches one.

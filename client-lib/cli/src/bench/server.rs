@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
-use multinet_client::{Connector, Frame, Listener, PeerSet, Received};
+use multinet_client::{Buffer, Connector, Frame, Listener, PeerSet, Received};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -93,7 +92,8 @@ impl Server {
 /// Clients that get as much back as they send.
 struct Echoes {
     connector: Connector,
-    memory: Bytes,
+    /// As long as the last echo.
+    memory: Buffer,
     to: HashMap<u128, Echo>,
     /// Those that are being connected, by way of their tasks.
     connected: mpsc::Sender<(u128, PeerSet)>,
@@ -127,7 +127,7 @@ impl Echoes {
         }
         connector = args.device.connector(connector);
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
-        let memory = Bytes::from(vec![0x5a; args.size as usize]);
+        let memory = Buffer::host(0);
         Ok(Self { connector: connector.build()?, memory, to: HashMap::new(), connected, ready })
     }
 
@@ -160,7 +160,10 @@ impl Echoes {
 
     fn echo(&mut self, session: u128, length: usize) {
         let Some(echo) = self.to.get_mut(&session) else { return };
-        let frame = Frame::new(self.memory.slice(..length.min(self.memory.len())));
+        if self.memory.len() != length {
+            self.memory = Buffer::host(length);
+        }
+        let frame = Frame::new(self.memory.clone());
         let Err((frame, _)) = echo.peers.try_send(frame) else { return };
         // The client has not told of its free room yet. Nobody waits here for it; and a client that has one message under way
         // has one echo that is late.

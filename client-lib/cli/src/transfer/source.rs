@@ -82,7 +82,8 @@ fn read(mut reader: impl Read, size: usize, parts: &mpsc::Sender<Part>) {
 fn writable(pool: &mut VecDeque<Buffer>, size: usize) -> Buffer {
     // Parts are let go of in the order in which they were sent.
     let is_free = pool.front_mut().is_some_and(|buffer| buffer.as_mut().is_some());
-    pool.pop_front().filter(|_| is_free).unwrap_or_else(|| Buffer::host(size))
+    let free = if is_free { pool.pop_front() } else { None };
+    free.unwrap_or_else(|| Buffer::host(size))
 }
 
 /// Reads until the place is full or there is no more.
