@@ -59,7 +59,7 @@ pub const LINK: &str = r#"
       attempts=0
       until "$@"; do
         attempts=$((attempts + 1))
-        [ $attempts -lt 100 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
+        [ $attempts -lt 600 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
         sleep 0.1
       done
     }

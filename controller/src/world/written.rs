@@ -27,6 +27,8 @@ pub(super) struct Written<S> {
     doubtful: HashSet<ObjectKey>,
     /// Services in work, and whether the watch has had news of them since they were [begun](Self::begin) with.
     begun: HashMap<ObjectKey, bool>,
+    /// Uids of objects of services in work that the watch has shown to be gone: an answer to a write of ours may come after that.
+    vanished: HashMap<ObjectKey, HashSet<String>>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,7 @@ impl<S: Resource> Written<S> {
             removed: HashMap::new(),
             doubtful: HashSet::new(),
             begun: HashMap::new(),
+            vanished: HashMap::new(),
         }
     }
 
@@ -91,7 +94,9 @@ impl<S: Resource> Written<S> {
     pub(super) fn stored(&mut self, object: S) {
         let Some(key) = key_of(&object) else { return };
         let outdated = self.known_mut(&key).is_some_and(|known| !is_newer(&object, &known.object));
-        if !outdated {
+        let uid = object.meta().uid.as_ref();
+        let has_vanished = self.vanished.values().any(|uids| uid.is_some_and(|uid| uids.contains(uid)));
+        if !outdated && !has_vanished {
             self.put(&key, object, false);
         }
     }
@@ -99,6 +104,11 @@ impl<S: Resource> Written<S> {
     /// The watch shows that an object is gone. Returns the service that it belonged to.
     pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         self.removed.remove(key);
+        if let Some(uid) = self.known_mut(key).and_then(|known| known.object.meta().uid.clone())
+            && let Some(service) = self.filed.get(key).filter(|service| self.begun.contains_key(*service))
+        {
+            self.vanished.entry(service.clone()).or_default().insert(uid);
+        }
         let concerned = self.take(key);
         self.note_news(concerned.as_slice());
         concerned
@@ -144,6 +154,7 @@ impl<S: Resource> Written<S> {
     /// The work is done.
     pub(super) fn end(&mut self, service: &ObjectKey) {
         self.begun.remove(service);
+        self.vanished.remove(service);
     }
 
     /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
@@ -303,6 +314,20 @@ mod tests {
         assert_eq!(versions(&written), ["12"], "not the one that was meant");
         assert_eq!(written.gone(&key("infer-a")), Some(key("infer")));
         assert_eq!(written.gone(&key("infer-a")), None);
+    }
+
+    #[test]
+    fn an_answer_does_not_bring_back_what_has_gone_meanwhile() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        written.begin(&key("infer"));
+        assert_eq!(written.gone(&key("infer-a")), Some(key("infer")));
+        written.stored(slice("infer-a", "1", "11"));
+        assert_eq!(written.len(), 0, "somebody has deleted it after our write");
+        written.stored(slice("infer-a", "2", "13"));
+        assert_eq!(versions(&written), ["13"], "another of the same name");
+        written.end(&key("infer"));
+        assert!(written.vanished.is_empty());
     }
 
     #[test]
