@@ -19,32 +19,8 @@ use crate::peers::{Handle, PeerSet};
 use crate::rdma::Rails;
 use crate::resolve::{ResolveError, Resolver};
 use crate::tls::Tls;
+use crate::transport::{Rdma, Transport};
 use crate::wire::WINDOW;
-
-/// Which ways of moving frames may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Transport {
-    /// RDMA where both sides have it, else TCP; the log says once for each peer why. With [`Tls`], TCP: RDMA would not encrypt.
-    #[default]
-    Auto,
-    /// RDMA only: where it cannot be used, there is no connection, and the error says why. With [`Tls`], the two sides know each other by their
-    /// certificates, but frames are not encrypted.
-    Rdma,
-    /// TCP only.
-    Tcp,
-}
-
-/// What is to be done with RDMA, where it is used.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Options {
-    /// Queues are looked at for so long before they are armed.
-    pub(crate) busy: Duration,
-    /// The only device that may be used.
-    pub(crate) device: Option<String>,
-    /// The only row of its GID table.
-    pub(crate) row: Option<u32>,
-}
 
 /// Connects to services. A clone is another handle.
 #[derive(Clone, Debug)]
@@ -71,7 +47,7 @@ pub struct ConnectorBuilder {
     patience: Duration,
     silence: Duration,
     wait: Duration,
-    rdma: Options,
+    rdma: Rdma,
     node: Option<String>,
     zone: Option<String>,
 }
@@ -94,7 +70,7 @@ impl Connector {
             patience: Duration::from_secs(5),
             silence: Duration::from_secs(10),
             wait: Duration::from_secs(30),
-            rdma: Options::default(),
+            rdma: Rdma::default(),
             node: std::env::var("MULTINET_NODE_NAME").ok().filter(|node| !node.is_empty()),
             zone: std::env::var("MULTINET_ZONE_NAME").ok().filter(|zone| !zone.is_empty()),
         }
@@ -311,26 +287,10 @@ impl ConnectorBuilder {
         self
     }
 
-    /// For so long after something has come by RDMA, a thread looks again and again whether there is more, before it waits for the device to report: a shorter
-    /// round trip, for a processor. Default: not at all.
+    /// How RDMA is used, where it is.
     #[must_use]
-    pub fn busy_poll(mut self, time: Duration) -> Self {
-        self.rdma.busy = time;
-        self
-    }
-
-    /// Uses no other RDMA device than this one. Default: the one whose GID stands for the local address.
-    #[must_use]
-    pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
-        self.rdma.device = Some(name.into());
-        self
-    }
-
-    /// Uses no other row of its GID table than this one, which still has to stand for the local address. Default: whichever does; the numbers
-    /// differ from pod to pod, so this is for trying things out.
-    #[must_use]
-    pub fn gid_row(mut self, row: u32) -> Self {
-        self.rdma.row = Some(row);
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = rdma;
         self
     }
 

@@ -73,12 +73,13 @@ mod rdma;
 pub mod resolve;
 mod stream;
 mod tls;
+mod transport;
 mod way;
 mod wire;
 
 pub use buffer::Buffer;
 pub use choose::Choice;
-pub use connector::{Connector, ConnectorBuilder, Transport};
+pub use connector::{Connector, ConnectorBuilder};
 pub use endpoint::{Endpoint, EndpointAddress, PodRef};
 pub use error::{BindError, ConnectError, DialError, ListenerClosed, SendError, TrySendError};
 pub use frame::{Frame, FrameId};
@@ -88,6 +89,7 @@ pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, R
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};
+pub use transport::{Rdma, Transport};
 
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;

@@ -21,13 +21,13 @@ use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connector::{Options, Transport};
 use crate::error::{BindError, ListenerClosed};
 use crate::identity::Identity;
 use crate::inbound::Sessions;
 use crate::nic;
 use crate::rdma::Rails;
 use crate::tls::Tls;
+use crate::transport::{Rdma, Transport};
 use crate::wire::Data;
 use control::{Flusher, SessionState};
 use notices::{Kind, Notices};
@@ -78,7 +78,7 @@ pub struct ListenerBuilder {
     identity: Identity,
     services: Vec<String>,
     transport: Transport,
-    rdma: Options,
+    rdma: Rdma,
     tls: Option<Tls>,
 }
 
@@ -149,7 +149,7 @@ impl Listener {
             identity: Identity::from_env(),
             services: Vec::new(),
             transport: Transport::default(),
-            rdma: Options::default(),
+            rdma: Rdma::default(),
             tls: None,
         }
     }
@@ -319,26 +319,10 @@ impl ListenerBuilder {
         self
     }
 
-    /// For so long after something has come by RDMA, a thread looks again and again whether there is more, before it waits for the device to report: a shorter
-    /// round trip, for a processor. Default: not at all.
+    /// How RDMA is used, where it is.
     #[must_use]
-    pub fn busy_poll(mut self, time: Duration) -> Self {
-        self.rdma.busy = time;
-        self
-    }
-
-    /// Uses no other RDMA device than this one. Default: the one whose GID stands for the local address.
-    #[must_use]
-    pub fn rdma_device(mut self, name: impl Into<String>) -> Self {
-        self.rdma.device = Some(name.into());
-        self
-    }
-
-    /// Uses no other row of its GID table than this one, which still has to stand for the local address. Default: whichever does; the numbers
-    /// differ from pod to pod, so this is for trying things out.
-    #[must_use]
-    pub fn gid_row(mut self, row: u32) -> Self {
-        self.rdma.row = Some(row);
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = rdma;
         self
     }
 

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use multinet_client::{ConnectorBuilder, ListenerBuilder};
+use multinet_client::Rdma;
 
-use crate::common::{ConnectArgs, ListenArgs};
+use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
 
 /// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
 const MAX_SIZE: u32 = 8 << 20;
@@ -162,23 +162,14 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl DeviceArgs {
-    fn connector(&self, mut builder: ConnectorBuilder) -> ConnectorBuilder {
-        if let Some(device) = &self.device {
-            builder = builder.rdma_device(device);
-        }
+    fn rdma(&self, transport: TransportArgs) -> Rdma {
+        let rdma = match &self.device {
+            Some(device) => transport.rdma().device(device),
+            None => transport.rdma(),
+        };
         match self.row {
-            Some(row) => builder.gid_row(row),
-            None => builder,
-        }
-    }
-
-    fn listener(&self, mut builder: ListenerBuilder) -> ListenerBuilder {
-        if let Some(device) = &self.device {
-            builder = builder.rdma_device(device);
-        }
-        match self.row {
-            Some(row) => builder.gid_row(row),
-            None => builder,
+            Some(row) => rdma.gid_row(row),
+            None => rdma,
         }
     }
 }

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use multinet_client::{
-    Connector, ConnectorBuilder, Listener, ListenerBuilder, ResolveError, Resolver, ResolverBuilder, Tls,
-    Transport,
+    Connector, ConnectorBuilder, Listener, ListenerBuilder, Rdma, ResolveError, Resolver, ResolverBuilder,
+    Tls, Transport,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -205,8 +205,8 @@ impl TransportArgs {
         }
     }
 
-    pub(crate) fn busy_poll(self) -> Duration {
-        Duration::from_micros(self.busy_poll.into())
+    pub(crate) fn rdma(self) -> Rdma {
+        Rdma::default().busy_poll(Duration::from_micros(self.busy_poll.into()))
     }
 }
 
@@ -222,7 +222,7 @@ impl ConnectArgs {
             .resolver(resolver)
             .allow_default_network(*allow_default_network)
             .transport(self.transport.transport())
-            .busy_poll(self.transport.busy_poll());
+            .rdma(self.transport.rdma());
         if let Some(alias) = network {
             builder = builder.network(alias);
         }
@@ -243,7 +243,7 @@ impl ListenArgs {
         let mut builder = Listener::builder()
             .allow_default_network(self.allow_default_network)
             .transport(self.transport.transport())
-            .busy_poll(self.transport.busy_poll());
+            .rdma(self.transport.rdma());
         for address in &self.address {
             builder = builder.address(*address);
         }

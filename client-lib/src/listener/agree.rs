@@ -7,9 +7,9 @@ use super::Shared;
 use super::accept::Decision;
 use super::receive::Ended;
 use super::slots::Slots;
-use crate::connector::Transport;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
 use crate::rdma::{QueuePair, Role};
+use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking};
 
 /// Our end, or why there is none.

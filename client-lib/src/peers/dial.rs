@@ -13,7 +13,6 @@ use tokio_rustls::TlsStream;
 
 use super::serve::Ended;
 use crate::choose::hash;
-use crate::connector::Transport;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
@@ -26,6 +25,7 @@ use crate::outbound::LinkId;
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::stream::{Stream, stay_on, tune};
 use crate::tls::{self, Tls};
+use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
 /// A connection to a peer.

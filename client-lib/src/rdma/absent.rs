@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::connector::Options;
 use crate::handshake::RdmaEnd;
 use crate::stream::Source;
+use crate::transport::Rdma;
 use crate::wire::Data;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) enum OwnSlots {}
 pub(crate) enum Violation {}
 
 impl Rails {
-    pub(crate) fn new(_options: Options) -> Self {
+    pub(crate) fn new(_options: Rdma) -> Self {
         Self
     }
 

@@ -14,7 +14,7 @@ use multinet_verbs::{Channel, Context, Device, Error, Library, Queue, Report};
 use tracing::warn;
 
 use super::Unusable;
-use crate::connector::Options;
+use crate::transport::Rdma;
 
 /// What looks at the completions of one connection.
 pub(crate) trait Completes: Send + Sync {
@@ -31,7 +31,7 @@ pub(crate) trait Completes: Send + Sync {
 /// The devices that a connector, or a listener, uses.
 #[derive(Debug)]
 pub(crate) struct Rails {
-    pub(super) options: Options,
+    pub(super) options: Rdma,
     open: Mutex<HashMap<String, Weak<Rail>>>,
 }
 
@@ -54,7 +54,7 @@ struct Watched {
 
 impl Rails {
     /// None yet.
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Rdma) -> Self {
         Self { options, open: Mutex::default() }
     }
 

@@ -23,11 +23,11 @@ use super::accounts::Places;
 use super::layout::{Layout, MOST_MEMORY};
 use super::queue_pair::{QueuePair, RECEIVED};
 use super::rail::{Rail, Rails};
-use crate::connector::Options;
 use crate::gid::{self, LinkLayer, Local, Place, Rejection};
 use crate::handshake::RdmaEnd;
 use crate::nic;
 use crate::stream::SHORT;
+use crate::transport::Rdma;
 use crate::way::Failure;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
@@ -189,7 +189,7 @@ impl Rails {
 }
 
 /// The row of the GID table that stands for an address.
-fn place(address: IpAddr, Options { device, row, .. }: &Options) -> Result<Place, Unusable> {
+fn place(address: IpAddr, Rdma { device, row, .. }: &Rdma) -> Result<Place, Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
         return Err(Unusable::NoDevice);

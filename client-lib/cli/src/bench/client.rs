@@ -22,7 +22,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.name, args.port.as_deref())?;
-    let connector = args.device.connector(target.connector(&args.connect)?);
+    let connector = target.connector(&args.connect)?.rdma(args.device.rdma(args.connect.transport));
     let connector = connector.connections_per_peer(args.connections).build()?;
     let peers = connector.connect(&target.name, &target.port).await?;
     everybody_is_there(&peers).await;

@@ -71,14 +71,14 @@ impl<'p> PingPong<'p> {
             .port(0)
             .frame_size(largest.max(1))
             .transport(transport.transport())
-            .busy_poll(transport.busy_poll());
+            .rdma(args.device.rdma(transport));
         for source in &sources {
             builder = builder.address(*source);
         }
         if let Some(tls) = args.connect.tls.tls()? {
             builder = builder.tls(tls);
         }
-        let listener = args.device.listener(builder).bind().await?;
+        let listener = builder.bind().await?;
         let port = listener.local_addresses().first().context("nothing was bound")?.port();
 
         let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());

@@ -31,8 +31,9 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // of a GiB for each connection.
     let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
     let listener = args
-        .device
-        .listener(args.listen.listener()?)
+        .listen
+        .listener()?
+        .rdma(args.device.rdma(args.listen.transport))
         .port(args.port)
         .frame_size(size)
         .slots(slots)
@@ -120,12 +121,11 @@ impl Echoes {
             .resolver(nobody()?)
             .allow_default_network(args.listen.allow_default_network)
             .transport(args.listen.transport.transport())
-            .busy_poll(args.listen.transport.busy_poll())
+            .rdma(args.device.rdma(args.listen.transport))
             .wait(Duration::from_secs(10));
         if let Some(tls) = args.listen.tls.tls()? {
             connector = connector.tls(tls);
         }
-        connector = args.device.connector(connector);
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
         let memory = Buffer::host(0);
         Ok(Self { connector: connector.build()?, memory, to: HashMap::new(), connected, ready })
