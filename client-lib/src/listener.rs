@@ -29,6 +29,7 @@ use crate::rdma::Rails;
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
 use crate::wire::Data;
+use agree::Late;
 use control::{Flusher, SessionState};
 use notices::{Kind, Notices};
 use queue::Queue;
@@ -101,6 +102,7 @@ struct Shared {
     memory: Arc<Memory>,
     flusher: Arc<Flusher>,
     rails: Arc<Rails>,
+    late: Arc<Late>,
     counts: Counts,
     notices: Notices,
     shutdown: CancellationToken,
@@ -426,6 +428,7 @@ impl Shared {
         Self {
             config,
             rails,
+            late: Arc::default(),
             queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,

@@ -27,7 +27,7 @@ pub(crate) use accounts::{OwnSlots, Violation};
 pub(crate) use layout::Immediate;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
-pub(crate) use setup::{Prepared, Role, Unusable};
+pub(crate) use setup::{Prepared, Role, Spare, Unusable};
 
 use crate::wire::Data;
 

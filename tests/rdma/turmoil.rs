@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const FRAMES: u64 = 20_000;
 
 /// How long anything may take.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(300);
 
 const SINKS: [&str; 3] = ["10.9.0.2", "10.9.0.3", "10.9.0.4"];
 

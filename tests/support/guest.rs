@@ -22,7 +22,7 @@ use crate::tools::repository;
 const QEMU: &str = "qemu-system-x86_64";
 
 /// How long a test may take in its guest.
-const BOUND: Duration = Duration::from_secs(600);
+const BOUND: Duration = Duration::from_secs(1200);
 
 /// Says to a test that it is in its guest.
 const VARIABLE: &str = "MULTINET_TEST_GUEST";
@@ -59,7 +59,7 @@ pub const LINK: &str = r#"
       attempts=0
       until "$@"; do
         attempts=$((attempts + 1))
-        [ $attempts -lt 600 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
+        [ $attempts -lt 1200 ] || { echo "it never came to $*: $(rdma link show)" >&2; exit 1; }
         sleep 0.1
       done
     }

@@ -1,19 +1,45 @@
 //! Which transport a sender gets: RDMA if both sides can and may, else TCP if both may.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::Shared;
 use super::accept::Decision;
 use super::receive::Ended;
 use super::slots::Slots;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
-use crate::rdma::{QueuePair, Role};
+use crate::rdma::{QueuePair, Role, Spare};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking};
 
 /// Our end, or why there is none.
 type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
+
+/// Memory that a slow device had ready when its sender was not waiting any more: the next one gets it, so that some get on however slow the device is.
+#[derive(Default)]
+pub(super) struct Late(Mutex<Vec<(Slots, Spare)>>);
+
+/// Of so many, at most; it is locked, and accounted for, as long as nobody comes.
+const LATE: usize = 4;
+
+impl Late {
+    fn take(&self) -> Option<(Slots, Spare)> {
+        self.lock().pop()
+    }
+
+    fn keep(&self, slots: Slots, spare: Spare) {
+        let mut kept = self.lock();
+        if kept.len() < LATE {
+            kept.push((slots, spare));
+        }
+    }
+
+    /// No code panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Vec<(Slots, Spare)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Makes our end at the first address for a sender at the second one, if it is to be RDMA.
 pub(super) async fn agree(
@@ -67,18 +93,32 @@ async fn connect(
 ) -> Result<(Slots, Made), Refusal> {
     let limits = &shared.config.limits;
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
-    let rails = Arc::clone(&shared.rails);
+    let (rails, late) = (Arc::clone(&shared.rails), Arc::clone(&shared.late));
+    let (slots, spare) = match late.take() {
+        Some((slots, spare)) => (slots, Some(spare)),
+        None => (slots, None),
+    };
     // The sender waits for the answer as long as it may take for the whole, as a rule.
+    let until = Instant::now() + patience;
     let making = blocking(patience, move || {
         let role = Role::Receiver { slots: slots.count(), frame_size };
-        let made = rails.prepare(ours, role).and_then(|own| {
-            let end = own.end().clone();
-            Ok((own.connect((&their_end, theirs), frame_size, patience)?, end))
-        });
-        Ok((slots, made.map_err(|error| error.reason())))
+        let made = match rails.prepare(ours, role, spare) {
+            Ok(own) if Instant::now() < until => {
+                let end = own.end().clone();
+                own.connect((&their_end, theirs), frame_size, patience).map(|pair| (pair, end))
+            }
+            Ok(own) => {
+                late.keep(slots, own.into_spare());
+                return Ok(None);
+            }
+            Err(error) => Err(error),
+        };
+        Ok(Some((slots, made.map_err(|error| error.reason()))))
     });
-    match making.await {
-        Ok(made) => Ok(made),
-        Err(NoRdma { reason, .. }) => Ok((shared.memory.grant(limits.slots)?, Err(reason))),
-    }
+    let reason = match making.await {
+        Ok(Some(made)) => return Ok(made),
+        Ok(None) => format!("the device takes {patience:?}"),
+        Err(NoRdma { reason, .. }) => reason,
+    };
+    Ok((shared.memory.grant(limits.slots)?, Err(reason)))
 }

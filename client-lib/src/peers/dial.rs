@@ -225,7 +225,7 @@ impl Dialer {
             Transport::Auto | Transport::Rdma => {}
         }
         let rails = Arc::clone(&self.rails);
-        blocking(self.patience, move || rails.prepare(source, Role::Sender)).await.map_err(Some)
+        blocking(self.patience, move || rails.prepare(source, Role::Sender, None)).await.map_err(Some)
     }
 
     /// The service itself, whichever network was asked for.

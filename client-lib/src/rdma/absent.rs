@@ -22,6 +22,8 @@ pub(crate) enum Role {
     Receiver { slots: u32, frame_size: u32 },
 }
 
+pub(crate) enum Spare {}
+
 pub(crate) enum Prepared {}
 
 pub(crate) struct QueuePair<E>(Infallible, PhantomData<E>);
@@ -38,7 +40,12 @@ impl Rails {
         Self
     }
 
-    pub(crate) fn prepare(&self, _address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
+    pub(crate) fn prepare(
+        &self,
+        _address: IpAddr,
+        role: Role,
+        _spare: Option<Spare>,
+    ) -> Result<Prepared, Unusable> {
         match role {
             Role::Sender | Role::Receiver { slots: _, frame_size: _ } => Err(Unusable),
         }
@@ -56,6 +63,10 @@ impl Unusable {
 }
 
 impl Prepared {
+    pub(crate) fn into_spare(self) -> Spare {
+        match self {}
+    }
+
     pub(crate) fn end(&self) -> &RdmaEnd {
         match *self {}
     }

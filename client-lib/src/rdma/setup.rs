@@ -116,6 +116,15 @@ pub(crate) enum Role {
     Receiver { slots: u32, frame_size: u32 },
 }
 
+/// Memory that has been registered for a peer to write to, and that no peer has been told of.
+pub(crate) struct Spare {
+    landing: Landing,
+    domain: Domain,
+    layout: Layout,
+    // Closed after what is of it.
+    rail: Arc<Rail>,
+}
+
 /// A queue pair that waits for the other side's.
 pub(crate) struct Prepared {
     role: Role,
@@ -134,8 +143,13 @@ pub(crate) struct Prepared {
 }
 
 impl Rails {
-    /// An end at this local address. It waits for the kernel, most of all for memory: not for an async task.
-    pub(crate) fn prepare(&self, address: IpAddr, role: Role) -> Result<Prepared, Unusable> {
+    /// An end at this local address, with what there is to spare, if it fits. It waits for the kernel, most of all for memory: not for an async task.
+    pub(crate) fn prepare(
+        &self,
+        address: IpAddr,
+        role: Role,
+        spare: Option<Spare>,
+    ) -> Result<Prepared, Unusable> {
         let place = place(address, &self.options)?;
         let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
             return Err(Unusable::Place(place));
@@ -159,8 +173,11 @@ impl Rails {
             return Err(Unusable::TooLarge(frame_size));
         }
         let state = rail.context().port(port)?;
-        let domain = Domain::new(rail.context())?;
-        let landing = domain.landing(NonZeroUsize::MIN.saturating_add(layout.size() - 1))?;
+        let fits = |spare: &Spare| Arc::ptr_eq(&spare.rail, &rail) && spare.layout == layout;
+        let Spare { landing, domain, .. } = match spare.filter(fits) {
+            Some(spare) => spare,
+            None => Spare::new(&rail, layout)?,
+        };
         let (queue, number) = rail.queue(depths.send + depths.receive)?;
         let fresh = Fresh::new(&domain, &queue, depths)?;
         let Endpoint { number: qpn, sequence: psn, gid, lid } = fresh.endpoint(place.gid, state.lid);
@@ -207,7 +224,21 @@ fn place(address: IpAddr, Rdma { device, row, .. }: &Rdma) -> Result<Place, Unus
     })
 }
 
+impl Spare {
+    fn new(rail: &Arc<Rail>, layout: Layout) -> Result<Self, Unusable> {
+        let domain = Domain::new(rail.context())?;
+        let landing = domain.landing(NonZeroUsize::MIN.saturating_add(layout.size() - 1))?;
+        Ok(Self { landing, domain, layout, rail: Arc::clone(rail) })
+    }
+}
+
 impl Prepared {
+    /// For somebody else: it comes too late for whom it was made, who must not have been told of it.
+    pub(crate) fn into_spare(self) -> Spare {
+        let Self { landing, domain, layout, rail, .. } = self;
+        Spare { landing, domain, layout, rail }
+    }
+
     /// What the other side has to know.
     pub(crate) fn end(&self) -> &RdmaEnd {
         &self.end

@@ -13,7 +13,7 @@ use crate::pair::{Depths, Fresh, Path, Write};
 use crate::queue::{Queue, Status};
 
 /// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long nothing is done between two looks at the queue.
 const PAUSE: Duration = Duration::from_micros(50);
