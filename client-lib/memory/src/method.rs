@@ -1,0 +1,160 @@
+//! By which method frames come to and from a GPU: decided by what has been found out, without a device.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How an RDMA device gets at the memory of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// The GPU's driver exports it, the RDMA device's imports it: what needs nothing but a current kernel.
+    DmaBuf,
+    /// A module of the kernel (`nvidia_peermem`) finds it by its address.
+    PeerMemory,
+    /// It does not: frames are copied through the machine's memory. This is the only one for TCP.
+    Staging,
+}
+
+/// That one method is to be used, and no other, or whichever works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Forced {
+    /// Whichever works, in the order that [`Method`] has.
+    #[default]
+    No,
+    /// This one.
+    To(Method),
+}
+
+/// What has been found out about a GPU and an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Findings {
+    /// Whether the GPU's memory can be exported; if not, why.
+    pub export: Result<(), String>,
+    /// Whether the RDMA device takes what others export; if not, why.
+    pub import: Result<(), String>,
+    /// The module by which it would find memory by its address.
+    pub peer_memory: Option<&'static str>,
+}
+
+/// What is to be tried, one after the other, and what is not, for which reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The first of them that works is used. The last one is [`Method::Staging`], unless another one has been forced.
+    pub candidates: Vec<Method>,
+    /// Those that are passed over.
+    pub rejected: Vec<(Method, String)>,
+}
+
+/// Says what is to be tried.
+pub fn choose(findings: &Findings, forced: Forced) -> Choice {
+    let mut choice = Choice { candidates: Vec::new(), rejected: Vec::new() };
+    for method in [Method::DmaBuf, Method::PeerMemory, Method::Staging] {
+        match against(method, findings, forced) {
+            None => choice.candidates.push(method),
+            Some(reason) => choice.rejected.push((method, reason)),
+        }
+    }
+    choice
+}
+
+/// What speaks against a method.
+fn against(method: Method, findings: &Findings, forced: Forced) -> Option<String> {
+    match (forced, method) {
+        (Forced::To(only), _) if only != method => Some(format!("{only} is forced")),
+        // Who forces one is to see how it fails.
+        (Forced::To(_), _) | (Forced::No, Method::Staging) => None,
+        (Forced::No, Method::DmaBuf) => {
+            [&findings.export, &findings.import].into_iter().find_map(|it| it.clone().err())
+        }
+        (Forced::No, Method::PeerMemory) => findings
+            .peer_memory
+            .is_none()
+            .then(|| "neither nvidia_peermem nor nv_peer_mem is loaded".to_owned()),
+    }
+}
+
+impl Method {
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::DmaBuf, "dma-buf"), (Self::PeerMemory, "peermem"), (Self::Staging, "staging")];
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, name) = Self::ALL[*self as usize];
+        f.write_str(name)
+    }
+}
+
+impl FromStr for Forced {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Method::ALL.into_iter().find(|(_, name)| *name == text);
+        match (text, known) {
+            (_, Some((method, _))) => Ok(Self::To(method)),
+            ("auto", None) => Ok(Self::No),
+            _ => Err(format!("{text:?} is none of auto, dma-buf, peermem, staging")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Method::{DmaBuf, PeerMemory, Staging};
+
+    fn findings(export: bool, import: bool, peer_memory: bool) -> Findings {
+        let may = |may: bool, reason: &str| if may { Ok(()) } else { Err(reason.to_owned()) };
+        Findings {
+            export: may(export, "not exported"),
+            import: may(import, "not imported"),
+            peer_memory: peer_memory.then_some("nvidia_peermem"),
+        }
+    }
+
+    #[test]
+    fn what_has_been_found_decides() {
+        /// Exported, imported, peer memory; what is tried, what is said of the others.
+        type Row = (bool, bool, bool, &'static [Method], &'static [(Method, &'static str)]);
+        let table: [Row; 6] = [
+            (true, true, true, &[DmaBuf, PeerMemory, Staging], &[]),
+            (true, true, false, &[DmaBuf, Staging], &[(PeerMemory, "neither ")]),
+            (true, false, true, &[PeerMemory, Staging], &[(DmaBuf, "not imported")]),
+            (false, true, true, &[PeerMemory, Staging], &[(DmaBuf, "not exported")]),
+            (false, false, true, &[PeerMemory, Staging], &[(DmaBuf, "not exported")]),
+            (false, false, false, &[Staging], &[(DmaBuf, "not exported"), (PeerMemory, "neither ")]),
+        ];
+        for (export, import, peer_memory, candidates, rejected) in table {
+            let choice = choose(&findings(export, import, peer_memory), Forced::No);
+            assert_eq!(choice.candidates, candidates);
+            let is_said =
+                |((method, reason), (expected, beginning)): (&(Method, String), &(Method, &str))| {
+                    method == expected && reason.starts_with(beginning)
+                };
+            assert!(
+                choice.rejected.len() == rejected.len() && choice.rejected.iter().zip(rejected).all(is_said),
+                "{choice:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_forces_gets_that_and_no_other() {
+        for all in [true, false] {
+            for method in [DmaBuf, PeerMemory, Staging] {
+                let choice = choose(&findings(all, all, all), Forced::To(method));
+                assert_eq!(choice.candidates, [method]);
+                assert_eq!(choice.rejected.len(), 2);
+                assert!(choice.rejected.iter().all(|(_, reason)| *reason == format!("{method} is forced")));
+            }
+        }
+    }
+
+    #[test]
+    fn methods_have_names() {
+        for (method, name) in Method::ALL {
+            assert_eq!((method.to_string(), name.parse()), (name.to_owned(), Ok(Forced::To(method))));
+        }
+        assert_eq!("auto".parse(), Ok(Forced::No));
+        assert!("gpu".parse::<Forced>().unwrap_err().contains("\"gpu\" is none of auto, dma-buf"));
+    }
+}
