@@ -1,16 +1,24 @@
 //! Memory that frames are sent from.
 
+#[cfg(not(feature = "rdma"))]
+mod unregistered;
+
 use std::fmt;
-#[cfg(feature = "rdma")]
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use multinet_memory::{Gpu, GpuError, GpuMemory, HostMemory};
+#[cfg(feature = "rdma")]
+pub(crate) use multinet_verbs::{GpuPages, Pages};
+
+#[cfg(not(feature = "rdma"))]
+pub(crate) use self::unregistered::{GpuPages, Pages};
 
 /// Memory of a frame. A clone is another handle of the same memory.
 ///
-/// It is written to the network from where it lies, under RDMA only what [`host`](Self::host) has made; all else is copied once then. The library lets go of it
-/// soon after the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
+/// It is written to the network from where it lies: under RDMA, what [`host`](Self::host), [`gpu`](Self::gpu) and [`from_registered`](Self::from_registered) have
+/// made; under TCP, all but a GPU's. All else is copied once. The library lets go of it soon after the frame has been written (at most once) or acknowledged (at least once). Until then [`as_mut`](Self::as_mut) gives nothing.
 ///
 /// # Examples
 ///
@@ -27,10 +35,10 @@ pub struct Buffer(Memory);
 #[derive(Clone)]
 enum Memory {
     Own(Arc<Box<[u8]>>),
-    /// That devices read where it lies.
-    #[cfg(feature = "rdma")]
-    Pages(Arc<multinet_verbs::Pages>),
+    /// So many bytes that devices read where they lie.
+    Pages(Arc<Pages>, usize),
     Bytes(Bytes),
+    Gpu(Arc<GpuPages>),
 }
 
 /// From here on memory is sent from where it lies, under RDMA: what is shorter is copied in less time than a device needs to look it up.
@@ -43,51 +51,96 @@ impl Buffer {
     pub fn host(length: usize) -> Self {
         #[cfg(feature = "rdma")]
         if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= WORTH_LENDING)
-            && let Ok(pages) = multinet_verbs::Pages::new(length)
+            && let Ok(pages) = Pages::new(length)
         {
-            return Self(Memory::Pages(Arc::new(pages)));
+            return Self(Memory::Pages(Arc::new(pages), length.get()));
         }
         Self(Memory::Own(Arc::new(vec![0; length].into_boxed_slice())))
     }
 
-    /// What RDMA can send from where it lies.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn pages(&self) -> Option<&Arc<multinet_verbs::Pages>> {
+    /// The machine's memory that a program has by other means: shared, mapped, from another library. RDMA registers it, once for each connection, and sends from
+    /// it without a copy, if it is all of a frame's payload.
+    pub fn from_registered(memory: HostMemory) -> Self {
+        let length = memory.length().get();
+        Self(Memory::Pages(Arc::new(memory.into()), length))
+    }
+
+    /// New memory of a GPU, all zero. RDMA sends from it without a copy where the GPU and the RDMA device can (see docs/rdma.md); else, and under TCP, it is
+    /// copied to the machine's memory on its way. Use it again rather than to make another one.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], most of all where the GPU has no memory left.
+    pub fn gpu(gpu: &dyn Gpu, length: NonZeroUsize) -> Result<Self, GpuError> {
+        Ok(gpu.allocate(length)?.into())
+    }
+
+    /// So many of the first bytes of pages.
+    pub(crate) fn of_pages(pages: Arc<Pages>, length: usize) -> Self {
+        let length = length.min(pages.bytes().len());
+        Self(Memory::Pages(pages, length))
+    }
+
+    /// What RDMA can send from where it lies, and its length.
+    pub(crate) fn pages(&self) -> Option<(&Arc<Pages>, usize)> {
         match &self.0 {
-            Memory::Pages(pages) => Some(pages),
-            Memory::Own(_) | Memory::Bytes(_) => None,
+            Memory::Pages(pages, length) => Some((pages, *length)),
+            Memory::Own(_) | Memory::Bytes(_) | Memory::Gpu(_) => None,
         }
+    }
+
+    pub(crate) fn gpu_pages(&self) -> Option<&Arc<GpuPages>> {
+        match &self.0 {
+            Memory::Gpu(pages) => Some(pages),
+            Memory::Own(_) | Memory::Bytes(_) | Memory::Pages(..) => None,
+        }
+    }
+
+    /// The memory of a GPU that it is, if it is one's.
+    pub fn gpu_memory(&self) -> Option<&Arc<dyn GpuMemory>> {
+        self.gpu_pages().map(|pages| pages.memory())
     }
 
     /// Its length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes().len()
+        match &self.0 {
+            Memory::Gpu(pages) => pages.memory().length(),
+            _ => self.bytes().len(),
+        }
     }
 
     /// Whether it has no byte.
     pub fn is_empty(&self) -> bool {
-        self.bytes().is_empty()
+        self.len() == 0
     }
 
-    /// What is in it.
+    /// What is in it. Of a GPU's memory, which the processor cannot read, nothing: [`gpu_memory`](Self::gpu_memory) has it.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Own(memory) => memory,
-            #[cfg(feature = "rdma")]
-            Memory::Pages(pages) => pages.bytes(),
+            Memory::Pages(pages, length) => &pages.bytes()[..*length],
             Memory::Bytes(bytes) => bytes,
+            Memory::Gpu(_) => &[],
         }
     }
 
     /// The same, to be written to. `None` while there are other handles of it, which the library has as long as
-    /// a frame is on its way, and for memory that came as [`Bytes`].
+    /// a frame is on its way, and for memory that came as [`Bytes`] or is a GPU's.
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
             Memory::Own(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),
-            #[cfg(feature = "rdma")]
-            Memory::Pages(pages) => Arc::get_mut(pages).map(multinet_verbs::Pages::bytes_mut),
-            Memory::Bytes(_) => None,
+            Memory::Pages(pages, length) => {
+                Arc::get_mut(pages).map(|pages| &mut pages.bytes_mut()[..*length])
+            }
+            Memory::Bytes(_) | Memory::Gpu(_) => None,
         }
+    }
+}
+
+impl From<Arc<dyn GpuMemory>> for Buffer {
+    /// Without a copy. Whoever has the GPU write to it while a frame of it is on its way sends a mixture.
+    fn from(memory: Arc<dyn GpuMemory>) -> Self {
+        Self(Memory::Gpu(Arc::new(GpuPages::new(memory))))
     }
 }
 

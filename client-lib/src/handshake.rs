@@ -10,7 +10,7 @@ mod rdma;
 
 use std::fmt;
 
-pub(crate) use rdma::{Chosen, RdmaEnd};
+pub(crate) use rdma::{Chosen, PayloadEnd, RdmaEnd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -71,6 +71,7 @@ mod rdma;
 #[path = "rdma/absent.rs"]
 mod rdma;
 pub mod resolve;
+mod staging;
 mod stream;
 mod tls;
 mod transport;
@@ -86,6 +87,7 @@ pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
 pub use identity::Identity;
 pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, Received, Sender};
+pub use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, GpuSlice, HostMemory, Method};
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};
 pub use tls::{Tls, TlsError};

@@ -3,6 +3,7 @@
 mod accept;
 mod agree;
 mod control;
+mod gpu;
 #[cfg(feature = "rdma")]
 mod landing;
 mod notices;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
+use multinet_memory::Gpu;
 use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,6 +33,7 @@ use crate::transport::{Rdma, Transport};
 use crate::wire::Data;
 use agree::Late;
 use control::{Flusher, SessionState};
+use gpu::GpuSlots;
 use notices::{Kind, Notices};
 use queue::Queue;
 pub use received::{Received, Sender};
@@ -80,6 +83,7 @@ pub struct ListenerBuilder {
     services: Vec<String>,
     transport: Transport,
     rdma: Rdma,
+    gpu: Option<Arc<dyn Gpu>>,
     tls: Option<Tls>,
 }
 
@@ -102,6 +106,7 @@ struct Shared {
     memory: Arc<Memory>,
     flusher: Arc<Flusher>,
     rails: Arc<Rails>,
+    gpu: Option<Arc<GpuSlots>>,
     late: Arc<Late>,
     counts: Counts,
     notices: Notices,
@@ -152,6 +157,7 @@ impl Listener {
             services: Vec::new(),
             transport: Transport::default(),
             rdma: Rdma::default(),
+            gpu: None,
             tls: None,
         }
     }
@@ -280,6 +286,13 @@ impl ListenerBuilder {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.limits.patience = patience;
+        self
+    }
+
+    /// Wants payloads in this GPU: [`Received::gpu`] has them there. A device that can writes them there by itself; the memory of a connection is the GPU's then.
+    #[must_use]
+    pub fn gpu(mut self, gpu: Arc<dyn Gpu>) -> Self {
+        self.gpu = Some(gpu);
         self
     }
 
@@ -425,9 +438,11 @@ impl Shared {
         let sessions = Sessions::new(connections.saturating_mul(4));
         let memory = Arc::new(Memory::new(memory, slot_size(frame_size), connections));
         let rails = Arc::new(Rails::new(config.rdma.clone()));
+        let gpu = config.gpu.clone().map(|gpu| Arc::new(GpuSlots::new(gpu)));
         Self {
             config,
             rails,
+            gpu,
             late: Arc::default(),
             queue: Queue::new(),
             sessions: Mutex::new(sessions),

@@ -12,12 +12,15 @@
 //!
 //! - Each connection has a protection domain of its own: what a peer is told a key of, it alone can write to.
 //! - A large payload that [`Buffer::host`](crate::Buffer::host) has made is sent from where it lies; all else is copied to registered memory first.
+//! - A payload of a GPU is sent from where it lies, and comes to where it is wanted, if the device can: [`gpu`]. It has a place of its own then, and is written
+//!   before its header is.
 //! - A device has one thread, which looks at what has completed and hears it: [`rail`].
 //! - What is written, to where, and when a completion is asked for is decided without a device: [`accounts`].
 //!
 //! Without the feature `rdma`, `absent.rs` stands in the place of this.
 
 mod accounts;
+mod gpu;
 mod layout;
 mod queue_pair;
 mod rail;
@@ -29,6 +32,8 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
 pub(crate) use setup::{Prepared, Role, Spare, Unusable};
 
+use multinet_memory::GpuSlice;
+
 use crate::wire::Data;
 
 /// A frame in one of our slots.
@@ -36,7 +41,14 @@ pub(crate) struct Landed {
     slot: u16,
     /// Key and metadata, copied: programs decide by them.
     prefix: Vec<u8>,
-    payload: multinet_verbs::Landed,
+    payload: Payload,
+}
+
+/// Where its payload lies.
+enum Payload {
+    Host(multinet_verbs::Landed),
+    /// In a GPU; the registration stays as long as somebody reads there.
+    Gpu(GpuSlice, #[expect(dead_code, reason = "only held")] multinet_verbs::GpuLanding),
 }
 
 impl Landed {
@@ -52,7 +64,19 @@ impl Landed {
         &self.prefix[usize::from(data.key)..]
     }
 
+    /// The payload, unless it is in a GPU.
     pub(crate) fn payload(&self) -> &[u8] {
-        &self.payload
+        match &self.payload {
+            Payload::Host(payload) => payload,
+            Payload::Gpu(..) => &[],
+        }
+    }
+
+    /// The payload, if it is in a GPU.
+    pub(crate) fn gpu(&self) -> Option<&GpuSlice> {
+        match &self.payload {
+            Payload::Host(_) => None,
+            Payload::Gpu(slice, _) => Some(slice),
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use multinet_memory::Forced;
+
 #[cfg(doc)]
 use crate::tls::Tls;
 
@@ -35,6 +37,7 @@ pub struct Rdma {
     pub(crate) busy: Duration,
     pub(crate) device: Option<String>,
     pub(crate) row: Option<u32>,
+    pub(crate) gpu_method: Forced,
 }
 
 impl Rdma {
@@ -58,6 +61,14 @@ impl Rdma {
     #[must_use]
     pub fn gid_row(mut self, row: u32) -> Self {
         self.row = Some(row);
+        self
+    }
+
+    /// Has frames come to and from GPUs by this method and no other. Default: the first one of dma-buf, peer memory and staging that is found to work. One that is forced and
+    /// does not work fails the connection, with the reason.
+    #[must_use]
+    pub fn gpu_method(mut self, forced: Forced) -> Self {
+        self.gpu_method = forced;
         self
     }
 }

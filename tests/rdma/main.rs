@@ -3,6 +3,7 @@
 mod docs;
 mod doctor;
 mod fallback;
+mod gpu;
 mod guest;
 mod hostile;
 mod link;

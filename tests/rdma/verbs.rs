@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pages, Pair, Path,
-    Queue, Region, Remote, Report, Write,
+    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Lent, Library, Pages, Pair,
+    Path, Queue, Region, Remote, Report, Write,
 };
 use multinet_tests::in_guest;
 
@@ -251,7 +251,8 @@ fn pages_are_sent_from_where_they_lie() -> Result<()> {
         let (ours, theirs) = connected(&here, &there)?;
         here.region.write(0, b"header")?;
         let remote = there.landing.remote(0)?;
-        let write = || Write { lent: Some((&pages, 0..HALF)), ..here.write(1, 0..6, remote, round) };
+        let write =
+            || Write { lent: Some((Lent::Pages(&pages), 0..HALF)), ..here.write(1, 0..6, remote, round) };
         let error = ours.write(&[write()]).err().context("sent without a registration")?;
         ensure!(error.call() == Call::Reach, "{error}");
         pages.register(&here.domain)?;

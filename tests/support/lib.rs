@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod controller;
 pub mod coredns;
 pub mod dns;
+pub mod gpu;
 pub mod guest;
 pub mod http;
 pub mod images;

@@ -85,7 +85,7 @@ pub struct DmaBuf {
 }
 
 /// A part of a GPU's memory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct GpuSlice {
     memory: Arc<dyn GpuMemory>,
     range: Range<usize>,
@@ -102,7 +102,7 @@ impl GpuSlice {
         &self.memory
     }
 
-    /// Where it begins: a device pointer, which is good as long as this value, or a clone of it, is there.
+    /// Where it begins: a device pointer, which is good as long as this value is there.
     pub fn address(&self) -> usize {
         self.memory.address() + self.range.start
     }

@@ -44,11 +44,15 @@ pub struct Choice {
     pub rejected: Vec<(Method, String)>,
 }
 
-/// Says what is to be tried.
+/// Says what is to be tried. One that is forced is, whatever speaks against it: who forces it is to see how it fails.
 pub fn choose(findings: &Findings, forced: Forced) -> Choice {
     let mut choice = Choice { candidates: Vec::new(), rejected: Vec::new() };
-    for method in [Method::DmaBuf, Method::PeerMemory, Method::Staging] {
-        match against(method, findings, forced) {
+    if let Forced::To(method) = forced {
+        choice.candidates.push(method);
+        return choice;
+    }
+    for (method, _) in Method::ALL {
+        match against(method, findings) {
             None => choice.candidates.push(method),
             Some(reason) => choice.rejected.push((method, reason)),
         }
@@ -57,18 +61,13 @@ pub fn choose(findings: &Findings, forced: Forced) -> Choice {
 }
 
 /// What speaks against a method.
-fn against(method: Method, findings: &Findings, forced: Forced) -> Option<String> {
-    match (forced, method) {
-        (Forced::To(only), _) if only != method => Some(format!("{only} is forced")),
-        // Who forces one is to see how it fails.
-        (Forced::To(_), _) | (Forced::No, Method::Staging) => None,
-        (Forced::No, Method::DmaBuf) => {
-            [&findings.export, &findings.import].into_iter().find_map(|it| it.clone().err())
+fn against(method: Method, findings: &Findings) -> Option<String> {
+    match method {
+        Method::DmaBuf => [&findings.export, &findings.import].into_iter().find_map(|it| it.clone().err()),
+        Method::PeerMemory if findings.peer_memory.is_none() => {
+            Some("neither nvidia_peermem nor nv_peer_mem is loaded".to_owned())
         }
-        (Forced::No, Method::PeerMemory) => findings
-            .peer_memory
-            .is_none()
-            .then(|| "neither nvidia_peermem nor nv_peer_mem is loaded".to_owned()),
+        Method::PeerMemory | Method::Staging => None,
     }
 }
 
@@ -142,9 +141,7 @@ mod tests {
         for all in [true, false] {
             for method in [DmaBuf, PeerMemory, Staging] {
                 let choice = choose(&findings(all, all, all), Forced::To(method));
-                assert_eq!(choice.candidates, [method]);
-                assert_eq!(choice.rejected.len(), 2);
-                assert!(choice.rejected.iter().all(|(_, reason)| *reason == format!("{method} is forced")));
+                assert_eq!(choice, Choice { candidates: vec![method], rejected: Vec::new() });
             }
         }
     }

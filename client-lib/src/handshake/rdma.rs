@@ -32,6 +32,20 @@ pub(crate) struct RdmaEnd {
     pub(crate) stride: u32,
     /// From the beginning of a place to what follows the header, in bytes.
     pub(crate) prefix: u32,
+    /// Where payloads are to go, if not behind their headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) payloads: Option<PayloadEnd>,
+}
+
+/// Memory for the payloads alone, a place for each slot: a GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PayloadEnd {
+    /// Where it begins.
+    pub(crate) address: u64,
+    /// Its key.
+    pub(crate) rkey: u32,
+    /// From one place to the next, in bytes.
+    pub(crate) stride: u32,
 }
 
 /// What the side that connects says last, if it was offered RDMA: whether it works.
@@ -50,8 +64,12 @@ impl RdmaEnd {
         if !(self.mtu.is_power_of_two() && (256..=4096).contains(&self.mtu)) {
             return Err(HandshakeError::Value("an MTU of RDMA that there is not"));
         }
-        let length = u64::from(self.places) * u64::from(self.stride);
-        if length == 0 || self.prefix > self.stride || self.address.checked_add(length).is_none() {
+        let cannot_be = |address: u64, stride: u32| {
+            let length = u64::from(self.places) * u64::from(stride);
+            length == 0 || address.checked_add(length).is_none()
+        };
+        let payloads = self.payloads.is_some_and(|payloads| cannot_be(payloads.address, payloads.stride));
+        if cannot_be(self.address, self.stride) || self.prefix > self.stride || payloads {
             return Err(HandshakeError::Value("memory for RDMA that cannot be"));
         }
         Ok(())
@@ -88,12 +106,17 @@ mod tests {
             places: 16,
             stride: 8192,
             prefix: 4416,
+            payloads: Some(PayloadEnd { address: 0x7000_0000_0000, rkey: 6, stride: 1 << 20 }),
         }
     }
 
     #[test]
     fn memory_that_cannot_be_is_refused() {
         assert!(end().check().is_ok());
+        let payloads = |address, stride| Some(PayloadEnd { address, rkey: 6, stride });
+        assert!(RdmaEnd { payloads: None, ..end() }.check().is_ok());
+        assert!(RdmaEnd { payloads: payloads(8, 0), ..end() }.check().is_err());
+        assert!(RdmaEnd { payloads: payloads(u64::MAX - 100, 64), ..end() }.check().is_err());
         let cases: [fn(&mut RdmaEnd); 5] = [
             |end| end.mtu = 1500,
             |end| end.places = 0,

@@ -93,6 +93,7 @@ async fn connect(
 ) -> Result<(Slots, Made), Refusal> {
     let limits = &shared.config.limits;
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
+    let gpu = shared.config.gpu.clone();
     let (rails, late) = (Arc::clone(&shared.rails), Arc::clone(&shared.late));
     let (slots, spare) = match late.take() {
         Some((slots, spare)) => (slots, Some(spare)),
@@ -101,7 +102,7 @@ async fn connect(
     // The sender waits for the answer as long as it may take for the whole, as a rule.
     let until = Instant::now() + patience;
     let making = blocking(patience, move || {
-        let role = Role::Receiver { slots: slots.count(), frame_size };
+        let role = Role::Receiver { slots: slots.count(), frame_size, gpu };
         let made = match rails.prepare(ours, role, spare) {
             Ok(own) if Instant::now() < until => {
                 let end = own.end().clone();

@@ -146,7 +146,7 @@ fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);
-            shared.queue.push(Received::new(data, slot, Arc::clone(connection)));
+            shared.queue.push(Received::new(data, slot, Arc::clone(connection), shared.gpu.as_ref()));
             None
         }
         arrival => Some((arrival, slot)),

@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use multinet_memory::{GpuError, GpuSlice};
+
 use super::Acknowledge;
 use super::control::Connection;
+use super::gpu::{GpuSlots, Uploaded};
 use super::slots::Slot;
 use crate::frame::FrameId;
 use crate::handshake::Delivery;
@@ -20,6 +23,8 @@ pub struct Received {
     /// Empty once it has been given back.
     slot: Slot,
     connection: Arc<Connection>,
+    /// If a GPU is set.
+    uploaded: Option<Uploaded>,
     is_acknowledged: bool,
 }
 
@@ -28,11 +33,48 @@ pub struct Received {
 pub struct Sender<'r>(&'r Connection);
 
 impl Received {
-    pub(super) fn new(header: Data, slot: Slot, connection: Arc<Connection>) -> Self {
-        Self { header, slot, connection, is_acknowledged: false }
+    pub(super) fn new(
+        header: Data,
+        slot: Slot,
+        connection: Arc<Connection>,
+        gpu: Option<&Arc<GpuSlots>>,
+    ) -> Self {
+        let uploaded = gpu.map(|slots| Uploaded::new(Arc::clone(slots)));
+        Self { header, slot, connection, uploaded, is_acknowledged: false }
     }
 
-    /// The payload.
+    /// Length of the payload in bytes, wherever it lies.
+    pub fn len(&self) -> usize {
+        self.header.payload as usize
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.header.payload == 0
+    }
+
+    /// The payload in the GPU that the listener [was given](super::ListenerBuilder::gpu), until the frame is dropped. If a device has written it there, it is where it
+    /// was written; else this copies it, the first time, and returns when that is done: for large frames not a thing for an async task that others wait for.
+    ///
+    /// What a sender may still do to it is said at [`bytes`](Self::bytes).
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], if no GPU was given, it has no memory left, or it has failed.
+    pub fn gpu(&self) -> Result<&GpuSlice, GpuError> {
+        match (self.slot.gpu(), &self.uploaded) {
+            (Some(landed), _) => {
+                landed.memory().flush()?;
+                Ok(landed)
+            }
+            (None, Some(uploaded)) => uploaded.payload(self.bytes()),
+            (None, None) => {
+                Err(GpuError::new("the listener has no GPU: give it one by ListenerBuilder::gpu"))
+            }
+        }
+    }
+
+    /// The payload, where the processor can read it: nothing of one that a device has written to a GPU, where [`gpu`](Self::gpu) has it.
     ///
     /// Under RDMA it is read where the sender's device has written it. A sender that breaks the protocol can go on writing there until the frame is dropped, so
     /// whoever does not trust its senders copies first what it decides by. Key and metadata are copies.
@@ -128,7 +170,7 @@ impl fmt::Debug for Received {
         f.debug_struct("Received")
             .field("sender", &self.connection.name())
             .field("sequence", &self.header.sequence)
-            .field("length", &self.bytes().len())
+            .field("length", &self.len())
             .finish()
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use multinet_memory::GpuSlice;
+
 use crate::handshake::{Refusal, RefusalCode};
 use crate::rdma::Landed;
 use crate::wire::Data;
@@ -57,6 +59,15 @@ impl Slot {
         }
     }
 
+    /// The payload, if it has come to a GPU.
+    pub(super) fn gpu(&self) -> Option<&GpuSlice> {
+        match self {
+            Self::Own(_) => None,
+            Self::Landed(landed) => landed.gpu(),
+        }
+    }
+
+    /// The payload, unless it has come to a GPU.
     pub(super) fn payload(&self, data: &Data) -> &[u8] {
         match self {
             Self::Own(slot) => &slot[data.prefix()..data.body()],

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use multinet_memory::GpuError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +15,7 @@ use crate::frame::Frame;
 use crate::handshake::TransportKind;
 use crate::outbound::{LinkId, Outbound, Outgoing, PeerId};
 use crate::resolve::ResolveError;
+use crate::staging::Staging;
 use crate::stream::{Body, Message, Source};
 use crate::way::Way;
 use crate::wire::{Data, Header};
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) progress: Notify,
     /// The manager has something to do.
     pub(crate) wake: Notify,
+    /// What GPUs' payloads are copied to.
+    staging: Staging,
     /// Everything ends.
     pub(crate) shutdown: CancellationToken,
 }
@@ -78,6 +82,7 @@ impl Shared {
             state: Mutex::new(state),
             progress: Notify::new(),
             wake: Notify::new(),
+            staging: Staging::default(),
             shutdown: CancellationToken::new(),
         }
     }
@@ -168,6 +173,13 @@ impl Source for Link {
     fn written(&self, count: usize) {
         self.shared.state().outbound.written(self.id, count);
         self.shared.progress.notify_waiters();
+    }
+
+    fn fetch(&self, message: &mut Message) -> Result<(), GpuError> {
+        match &mut message.body {
+            Body::Frame(frame) => self.shared.staging.fetch(frame),
+            Body::Bytes(_) | Body::Short(..) => Ok(()),
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use multinet_memory::{Gpu, GpuSlice};
 
 use crate::handshake::RdmaEnd;
 use crate::stream::Source;
@@ -19,7 +22,7 @@ pub(crate) struct Unusable;
 
 pub(crate) enum Role {
     Sender,
-    Receiver { slots: u32, frame_size: u32 },
+    Receiver { slots: u32, frame_size: u32, gpu: Option<Arc<dyn Gpu>> },
 }
 
 pub(crate) enum Spare {}
@@ -47,7 +50,7 @@ impl Rails {
         _spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
         match role {
-            Role::Sender | Role::Receiver { slots: _, frame_size: _ } => Err(Unusable),
+            Role::Sender | Role::Receiver { slots: _, frame_size: _, gpu: _ } => Err(Unusable),
         }
     }
 }
@@ -117,6 +120,10 @@ impl Landed {
     }
 
     pub(crate) fn payload(&self) -> &[u8] {
+        match *self {}
+    }
+
+    pub(crate) fn gpu(&self) -> Option<&GpuSlice> {
         match *self {}
     }
 }

@@ -47,6 +47,13 @@ impl Layout {
         Self { count: count.min(fitting).max(1), stride, prefix }
     }
 
+    /// Slots whose payloads have a place of their own, and from one such place to the next.
+    pub(crate) fn split(wanted: u32, frame_size: u32) -> (Self, usize) {
+        let stride = (frame_size as usize).max(1).next_multiple_of(LINE);
+        let fitting = u32::try_from(MOST_MEMORY / stride).unwrap_or(u32::MAX);
+        (Self::slots(wanted.min(fitting), 0), stride)
+    }
+
     /// The ring for answers.
     pub(crate) fn ring() -> Self {
         Self { count: RING, stride: (HEADER + SHORT).next_multiple_of(LINE), prefix: HEADER }
@@ -106,6 +113,8 @@ mod tests {
         let counts = [(1 << 20, 1), (5000, 4), (4, 8 << 20), (128, 8 << 20), (16, 1 << 29)]
             .map(|(wanted, frame_size)| Layout::slots(wanted, frame_size).count);
         assert_eq!(counts, [4096, 4096, 4, 31, 1]);
+        assert_eq!(Layout::split(3, 1000), (Layout { count: 3, stride: 4416, prefix: 4416 }, 1024));
+        assert_eq!(Layout::split(1000, 8 << 20), (Layout { count: 32, stride: 4416, prefix: 4416 }, 8 << 20));
         let immediates = [
             (Immediate::Frame(0x1234), 0x1234),
             (Immediate::Heard, 0x0100_0000),

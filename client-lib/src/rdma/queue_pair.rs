@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use multinet_verbs::{
-    Completion, Depths, Domain, Error, Landing, Pages, Pair, Queue, Region, Remote, Status, Write,
+    Completion, Depths, Domain, Error, GpuLanding, Landing, Pair, Queue, Region, Remote, Status, Write,
 };
 use tokio::sync::Notify;
 
-use self::writing::Writing;
+use self::writing::{Held, Writing};
 use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
+use super::gpu::Place;
 use super::layout::{Immediate, Layout};
 use super::rail::{Completes, Rail};
 use super::setup::Unusable;
@@ -45,9 +46,15 @@ pub(crate) struct QueuePair<E> {
     /// What the other side writes to.
     landing: Landing,
     layout: Layout,
+    /// What it writes payloads to, if they are to be in a GPU, and from one to the next.
+    gpu: Option<(GpuLanding, usize)>,
     /// What we write to.
     remote: Remote,
     theirs: Layout,
+    /// Where payloads go, if they have a place of their own.
+    payloads: Option<Payloads>,
+    /// Where we are.
+    own: Place,
     /// What we write from.
     staging: Region,
     domain: Domain,
@@ -66,6 +73,13 @@ pub(crate) struct QueuePair<E> {
     /// Something has completed.
     progress: Notify,
     names: String,
+}
+
+/// Memory of the other side for payloads alone, one to each of its slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payloads {
+    pub(super) remote: Remote,
+    pub(super) stride: usize,
 }
 
 struct Accounts {
@@ -89,7 +103,7 @@ type Posted = Option<Sent>;
 struct Sent {
     staged: Staged,
     // Only held, for the device reads from it.
-    _lent: Option<Arc<Pages>>,
+    _lent: Option<Held>,
 }
 
 #[derive(Default)]
@@ -100,17 +114,27 @@ struct Polling {
     is_stopped: bool,
 }
 
+impl Payloads {
+    /// Where the payload of a slot goes.
+    fn place(&self, slot: u16) -> Remote {
+        let Remote { address, key } = self.remote;
+        Remote { address: address + (usize::from(slot) * self.stride) as u64, key }
+    }
+}
+
 impl<E> QueuePair<E> {
     pub(super) fn new(
         (pair, queue, number, rail): (Pair, Queue, u64, Arc<Rail>),
-        (landing, layout): (Landing, Layout),
-        (remote, theirs, places): (Remote, Layout, Places),
+        (landing, layout, gpu): (Landing, Layout, Option<(GpuLanding, usize)>),
+        (remote, theirs, places, payloads): (Remote, Layout, Places, Option<Payloads>),
         (domain, staging, capacity): (Domain, Region, usize),
         depths: Depths,
-        names: String,
+        (names, own): (String, Place),
     ) -> Self {
+        // A message is two writes then.
+        let messages = if payloads.is_some() { depths.send / 2 } else { depths.send };
         let accounts = Accounts {
-            queue: SendQueue::new(depths.send),
+            queue: SendQueue::new(messages),
             staging: Staging::new(capacity),
             places,
             reading: Reading::new(layout.count),
@@ -125,8 +149,11 @@ impl<E> QueuePair<E> {
             rail,
             landing,
             layout,
+            gpu,
             remote,
             theirs,
+            payloads,
+            own,
             staging,
             domain,
             accounts: Mutex::new(accounts),
@@ -168,11 +195,17 @@ impl<E> QueuePair<E> {
         let _ = self.queue.arm();
     }
 
-    /// Tries the way to the other side, by so many bytes in the first of its slots, none of which has been used.
-    pub(super) fn ping(&self, length: usize) -> Result<(), Error> {
+    /// Tries the way to the other side, by so many bytes in the first of its slots, none of which has been used, and in the place for its payload.
+    pub(super) fn ping(&self, length: usize) -> Result<(), Failure> {
         let Some(posting) = lock(&self.accounts).queue.post(None, 0, true) else { return Ok(()) };
         let part = Some((&self.staging, 0..length.min(self.theirs.stride)));
-        self.post(&[Write { part, ..self.immediate(posting, Immediate::Ping) }])
+        let told = Write { part, ..self.immediate(posting, Immediate::Ping) };
+        if let Some(payloads) = &self.payloads {
+            let part = Some((&self.staging, 0..length.min(payloads.stride)));
+            let remote = payloads.remote;
+            self.post(&[Write { part, remote, immediate: None, is_signalled: false, ..told.clone() }])?;
+        }
+        self.post(&[told])
     }
 
     /// Whether the ping has arrived.
@@ -220,9 +253,9 @@ impl<E> QueuePair<E> {
         }
     }
 
-    fn post(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+    fn post(&self, writes: &[Write<'_>]) -> Result<(), Failure> {
         match &*self.pair.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(pair) => pair.write(writes),
+            Some(pair) => pair.write(writes).map_err(|error| self.explain(&error, error.hint())),
             // The other side will not miss it.
             None => Ok(()),
         }
@@ -255,8 +288,8 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
             }
             match self.write(writing, source) {
                 Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    self.fail(self.explain(&error, error.hint()).into());
+                Err(failure) => {
+                    self.fail(failure.into());
                     ControlFlow::Break(())
                 }
             }

@@ -10,10 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use multinet_memory::{Forced, Gpu, GpuError, Method};
 use multinet_verbs::{Channel, Context, Device, Error, Library, Queue, Report};
 use tracing::warn;
 
 use super::Unusable;
+use super::gpu::{Methods, Place};
 use crate::transport::Rdma;
 
 /// What looks at the completions of one connection.
@@ -42,6 +44,8 @@ pub(super) struct Rail {
     channel: Channel,
     watched: Arc<Watched>,
     next: AtomicU64,
+    methods: Methods,
+    forced: Forced,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -68,7 +72,7 @@ impl Rails {
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == name);
         let device = device.ok_or_else(|| Unusable::NotShown(name.to_owned()))?;
-        let rail = Arc::new(Rail::new(device, self.options.busy)?);
+        let rail = Arc::new(Rail::new(device, &self.options)?);
         open.retain(|_, rail| rail.strong_count() > 0);
         open.insert(name.to_owned(), Arc::downgrade(&rail));
         Ok(rail)
@@ -76,7 +80,8 @@ impl Rails {
 }
 
 impl Rail {
-    fn new(device: &Device, busy: Duration) -> Result<Self, Unusable> {
+    fn new(device: &Device, options: &Rdma) -> Result<Self, Unusable> {
+        let busy = options.busy;
         let context = device.open()?;
         let channel = Channel::new(&context)?;
         let watched = Arc::<Watched>::default();
@@ -93,11 +98,17 @@ impl Rail {
         };
         let thread = thread::Builder::new().name("multinet-rdma".to_owned()).spawn(hearing);
         let thread = Some(thread.map_err(Unusable::Thread)?);
-        Ok(Self { context, channel, watched, next: AtomicU64::new(0), thread })
+        let (next, methods, forced) = (AtomicU64::new(0), Methods::default(), options.gpu_method);
+        Ok(Self { context, channel, watched, next, methods, forced, thread })
     }
 
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// How it gets at the memory of a GPU. The first time, it tries which way works, from this place: not for an async task that others wait for.
+    pub(super) fn method(&self, gpu: &dyn Gpu, place: Place) -> Result<Method, GpuError> {
+        self.methods.of(gpu, &self.context, place, self.forced)
     }
 
     /// A queue for so many completions, with its number.

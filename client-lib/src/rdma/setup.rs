@@ -16,15 +16,19 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use multinet_verbs::{Depths, Domain, Endpoint, Fresh, Landing, LoadError, Path, Queue, Remote};
+use multinet_memory::{Gpu, GpuError, Method};
+use multinet_verbs::{
+    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Unreachable,
+};
 use thiserror::Error;
 
 use super::accounts::Places;
+use super::gpu;
 use super::layout::{Layout, MOST_MEMORY};
-use super::queue_pair::{QueuePair, RECEIVED};
+use super::queue_pair::{Payloads, QueuePair, RECEIVED};
 use super::rail::{Rail, Rails};
 use crate::gid::{self, LinkLayer, Local, Place, Rejection};
-use crate::handshake::RdmaEnd;
+use crate::handshake::{PayloadEnd, RdmaEnd};
 use crate::nic;
 use crate::stream::SHORT;
 use crate::transport::Rdma;
@@ -63,6 +67,10 @@ pub(crate) enum Unusable {
     Call(#[from] multinet_verbs::Error),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    GpuMemory(#[from] Unreachable),
     #[error("frames of {0} bytes are too large for RDMA")]
     TooLarge(u32),
     #[error("{0}")]
@@ -70,7 +78,7 @@ pub(crate) enum Unusable {
     #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
     Place(Place),
     #[error("the way does not work {0}")]
-    Ping(Failure),
+    Ping(#[from] Failure),
     #[error("the way {names} does not work: nothing is heard of a write within {after:?}")]
     Silent { names: String, after: Duration },
 }
@@ -108,17 +116,26 @@ fn listed(rejected: &[(Place, Rejection)]) -> String {
 }
 
 /// What the end is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Role {
     /// It sends frames, and gets answers.
     Sender,
-    /// It receives frames of so many bytes in so many slots.
-    Receiver { slots: u32, frame_size: u32 },
+    /// It receives frames of so many bytes in so many slots; their payloads are wanted in this GPU.
+    Receiver { slots: u32, frame_size: u32, gpu: Option<Arc<dyn Gpu>> },
+}
+
+/// The form of the memory that the other side writes to.
+#[derive(Clone, Debug)]
+struct Form {
+    layout: Layout,
+    /// The GPU that payloads come to, how, and how far it is from one to the next.
+    gpu: Option<(Arc<dyn Gpu>, Method, usize)>,
 }
 
 /// Memory that has been registered for a peer to write to, and that no peer has been told of.
 pub(crate) struct Spare {
     landing: Landing,
+    gpu: Option<(GpuLanding, usize)>,
     domain: Domain,
     layout: Layout,
     // Closed after what is of it.
@@ -131,6 +148,7 @@ pub(crate) struct Prepared {
     fresh: Fresh,
     domain: Domain,
     landing: Landing,
+    gpu: Option<(GpuLanding, usize)>,
     layout: Layout,
     depths: Depths,
     queue: Queue,
@@ -155,28 +173,18 @@ impl Rails {
             return Err(Unusable::Place(place));
         };
         let rail = self.open(&place.device)?;
-        let (layout, depths) = match role {
-            Role::Sender => {
-                // One more than there are entries: what has been read is said before its request is posted again.
-                let layout = Layout::ring();
-                (layout, Depths { send: SENDS, receive: layout.count + 1 })
-            }
-            Role::Receiver { slots, frame_size } => {
-                let layout = Layout::slots(slots, frame_size);
-                let ring = Layout::ring().count;
-                (layout, Depths { send: ring, receive: layout.count + BESIDE })
-            }
+        let form = Form::of(&role, &rail, (port, row, place.gid))?;
+        let layout = form.layout;
+        let depths = match role {
+            // One more than there are entries: what has been read is said before its request is posted again.
+            Role::Sender => Depths { send: SENDS, receive: layout.count + 1 },
+            Role::Receiver { .. } => Depths { send: Layout::ring().count, receive: layout.count + BESIDE },
         };
-        if let Role::Receiver { frame_size, .. } = role
-            && layout.stride > MOST_MEMORY
-        {
-            return Err(Unusable::TooLarge(frame_size));
-        }
         let state = rail.context().port(port)?;
-        let fits = |spare: &Spare| Arc::ptr_eq(&spare.rail, &rail) && spare.layout == layout;
-        let Spare { landing, domain, .. } = match spare.filter(fits) {
+        let fits = |spare: &Spare| Arc::ptr_eq(&spare.rail, &rail) && spare.is(&form);
+        let Spare { landing, gpu, domain, .. } = match spare.filter(fits) {
             Some(spare) => spare,
-            None => Spare::new(&rail, layout)?,
+            None => Spare::new(&rail, &form)?,
         };
         let (queue, number) = rail.queue(depths.send + depths.receive)?;
         let fresh = Fresh::new(&domain, &queue, depths)?;
@@ -186,12 +194,18 @@ impl Rails {
         let (mtu, places) = (state.mtu, layout.count);
         // Within MOST_MEMORY.
         let (stride, prefix) = (layout.stride as u32, layout.prefix as u32);
-        let end = RdmaEnd { device, qpn, psn, gid, lid, mtu, address, rkey, places, stride, prefix };
+        let payloads = gpu.as_ref().map(|(landing, stride)| {
+            let Remote { address, key: rkey } = landing.remote();
+            PayloadEnd { address, rkey, stride: *stride as u32 }
+        });
+        let end =
+            RdmaEnd { device, qpn, psn, gid, lid, mtu, address, rkey, places, stride, prefix, payloads };
         Ok(Prepared {
             role,
             fresh,
             domain,
             landing,
+            gpu,
             layout,
             depths,
             queue,
@@ -224,19 +238,54 @@ fn place(address: IpAddr, Rdma { device, row, .. }: &Rdma) -> Result<Place, Unus
     })
 }
 
+impl Form {
+    fn of(role: &Role, rail: &Rail, place: gpu::Place) -> Result<Self, Unusable> {
+        let (slots, frame_size, wanted) = match role {
+            Role::Sender => return Ok(Self { layout: Layout::ring(), gpu: None }),
+            Role::Receiver { slots, frame_size, gpu } => (*slots, *frame_size, gpu),
+        };
+        let method = wanted.as_ref().map(|gpu| rail.method(&**gpu, place)).transpose()?;
+        let (layout, gpu) = match (wanted, method) {
+            (Some(gpu), Some(method)) if method != Method::Staging => {
+                let (layout, stride) = Layout::split(slots, frame_size);
+                (layout, Some((Arc::clone(gpu), method, stride)))
+            }
+            _ => (Layout::slots(slots, frame_size), None),
+        };
+        if layout.stride.max(gpu.as_ref().map_or(0, |(_, _, stride)| *stride)) > MOST_MEMORY {
+            return Err(Unusable::TooLarge(frame_size));
+        }
+        Ok(Self { layout, gpu })
+    }
+}
+
 impl Spare {
-    fn new(rail: &Arc<Rail>, layout: Layout) -> Result<Self, Unusable> {
+    fn new(rail: &Arc<Rail>, Form { layout, gpu }: &Form) -> Result<Self, Unusable> {
         let domain = Domain::new(rail.context())?;
         let landing = domain.landing(NonZeroUsize::MIN.saturating_add(layout.size() - 1))?;
-        Ok(Self { landing, domain, layout, rail: Arc::clone(rail) })
+        let gpu = match gpu {
+            Some((gpu, method, stride)) => {
+                let size = usize::from(layout.count) * stride;
+                let memory = gpu.allocate(NonZeroUsize::MIN.saturating_add(size - 1))?;
+                Some((domain.gpu_landing(memory, *method)?, *stride))
+            }
+            None => None,
+        };
+        Ok(Self { landing, gpu, domain, layout: *layout, rail: Arc::clone(rail) })
+    }
+
+    fn is(&self, Form { layout, gpu }: &Form) -> bool {
+        let wanted = gpu.as_ref().map(|(gpu, _, stride)| (gpu.name(), *stride));
+        let own = self.gpu.as_ref().map(|(landing, stride)| (landing.memory().gpu().name(), *stride));
+        self.layout == *layout && own == wanted
     }
 }
 
 impl Prepared {
     /// For somebody else: it comes too late for whom it was made, who must not have been told of it.
     pub(crate) fn into_spare(self) -> Spare {
-        let Self { landing, domain, layout, rail, .. } = self;
-        Spare { landing, domain, layout, rail }
+        let Self { landing, gpu, domain, layout, rail, .. } = self;
+        Spare { landing, gpu, domain, layout, rail }
     }
 
     /// What the other side has to know.
@@ -259,24 +308,30 @@ impl Prepared {
         }
         let theirs =
             Layout { count: peer.places, stride: peer.stride as usize, prefix: peer.prefix as usize };
-        let (before, after, places, message) = match self.role {
-            Role::Sender => {
-                let after = frame_size as usize;
-                let message = HEADER + MAX_KEY + MAX_METADATA + after;
-                (HEADER + MAX_KEY + MAX_METADATA, after, Places::slots(peer.places), message)
-            }
-            Role::Receiver { .. } => (HEADER, SHORT, Places::ring(peer.places), HEADER + SHORT),
+        let is_sender = matches!(self.role, Role::Sender);
+        let payloads =
+            peer.payloads.filter(|_| is_sender).map(|PayloadEnd { address, rkey: key, stride }| Payloads {
+                remote: Remote { address, key },
+                stride: stride as usize,
+            });
+        let (before, after, places) = if is_sender {
+            (HEADER + MAX_KEY + MAX_METADATA, frame_size as usize, Places::slots(peer.places))
+        } else {
+            (HEADER, SHORT, Places::ring(peer.places))
         };
-        if theirs.prefix < before || theirs.stride - theirs.prefix < after {
+        let message = before + after;
+        let room = payloads.map_or(theirs.stride - theirs.prefix, |payloads| payloads.stride);
+        if theirs.prefix < before || room < after {
             return Err(Unusable::Peer("the peer's memory for RDMA is less than it should be"));
         }
         if message > MOST_MEMORY {
             return Err(Unusable::TooLarge(frame_size));
         }
-        let capacity = match self.role {
+        let capacity = if is_sender {
             // One is sent while the next is copied.
-            Role::Sender => STAGING.max(2 * message),
-            Role::Receiver { .. } => message * usize::from(Layout::ring().count),
+            STAGING.max(2 * message)
+        } else {
+            message * usize::from(Layout::ring().count)
         };
         let staging = self.domain.region(NonZeroUsize::MIN.saturating_add(capacity - 1))?;
         let path = Path {
@@ -294,13 +349,13 @@ impl Prepared {
         let remote = Remote { address: peer.address, key: peer.rkey };
         let pair = QueuePair::new(
             (pair, self.queue, self.number, self.rail),
-            (self.landing, self.layout),
-            (remote, theirs, places),
+            (self.landing, self.layout, self.gpu),
+            (remote, theirs, places, payloads),
             (self.domain, staging, capacity),
             self.depths,
-            names,
+            (names, (self.port, self.row, self.place.gid)),
         );
-        if let Role::Sender = self.role {
+        if is_sender {
             ping(&pair, path.mtu as usize, patience.min(PATIENCE))?;
         }
         Ok(pair)

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use multinet_memory::GpuError;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
@@ -22,6 +23,9 @@ const BATCH: usize = 16;
 
 /// How many pieces one call writes.
 const PIECES: usize = 64;
+
+/// So many bytes are fetched from GPUs before they are written: more would take memory, and be no faster.
+const FETCHED: usize = 256 << 10;
 
 /// A small message waits for the task's turn if another has been written so short a time ago: a few system calls' time.
 const LINGER: Duration = Duration::from_micros(20);
@@ -59,6 +63,11 @@ pub(crate) trait Source {
 
     /// So many have been written, in the order in which they were taken.
     fn written(&self, _count: usize) {}
+
+    /// Has a payload that lies in a GPU brought to where the processor reads it.
+    fn fetch(&self, _message: &mut Message) -> Result<(), GpuError> {
+        Ok(())
+    }
 }
 
 /// The writing side of a connection.
@@ -174,7 +183,8 @@ impl Outlet {
             let offset = std::mem::take(&mut state.offset);
             let mut bytes = Vec::new();
             state.batch.extend(last);
-            for message in state.batch.drain(..) {
+            // What is still in a GPU has not been begun.
+            for message in state.batch.drain(..).filter(Message::is_readable) {
                 message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
             }
             bytes.split_off(offset)
@@ -225,7 +235,8 @@ impl Outlet {
             return Err(io::ErrorKind::NotConnected.into());
         };
         loop {
-            while let Some(message) = source.next() {
+            while let Some(mut message) = source.next() {
+                source.fetch(&mut message).map_err(io::Error::other)?;
                 *is_within = true;
                 for piece in message.pieces() {
                     writer.write_all(piece).await?;
@@ -266,6 +277,9 @@ impl State {
                     return Progress::Drained;
                 }
             }
+            if let Err(error) = self.fetch(source) {
+                return Progress::Failed(io::Error::other(error));
+            }
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let count = self.pieces(&mut pieces);
             match write(&pieces[..count]) {
@@ -283,10 +297,24 @@ impl State {
         }
     }
 
+    /// Has what is written next fetched from GPUs.
+    fn fetch(&mut self, source: &impl Source) -> Result<(), GpuError> {
+        let mut bytes = 0;
+        for message in &mut self.batch {
+            if bytes >= FETCHED {
+                break;
+            }
+            source.fetch(message)?;
+            bytes += message.len();
+        }
+        Ok(())
+    }
+
     /// What is still to be written, as far as there is room.
     fn pieces<'a>(&'a self, to: &mut [IoSlice<'a>; PIECES]) -> usize {
         let mut skip = self.offset;
-        let all = self.batch.iter().flat_map(Message::pieces).filter_map(|piece| {
+        let readable = self.batch.iter().take_while(|message| message.is_readable());
+        let all = readable.flat_map(Message::pieces).filter_map(|piece| {
             let skipped = skip.min(piece.len());
             skip -= skipped;
             piece.get(skipped..).filter(|rest| !rest.is_empty())
@@ -348,16 +376,28 @@ impl Message {
         frame.into_iter().flat_map(|frame| frame.buffers().map(Buffer::bytes)).chain(bytes)
     }
 
-    /// The payload, if RDMA can send it from where it lies.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn lendable(&self) -> Option<&std::sync::Arc<multinet_verbs::Pages>> {
+    /// The payload, if it is one buffer, so that RDMA may send it from where it lies.
+    pub(crate) fn whole_payload(&self) -> Option<&Buffer> {
         match &self.body {
-            Body::Frame(frame) if frame.rest.is_empty() => frame.payload.pages(),
+            Body::Frame(frame) if frame.rest.is_empty() => Some(&frame.payload),
             _ => None,
         }
     }
 
+    /// Whether the processor can read all of it.
+    pub(crate) fn is_readable(&self) -> bool {
+        match &self.body {
+            Body::Frame(frame) => frame.buffers().all(|buffer| buffer.gpu_memory().is_none()),
+            Body::Bytes(_) | Body::Short(..) => true,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.pieces().map(<[u8]>::len).sum()
+        let payload = match &self.body {
+            Body::Frame(frame) => frame.len(),
+            Body::Bytes(bytes) => bytes.len(),
+            Body::Short(_, length) => *length,
+        };
+        HEADER + self.before_header() + payload
     }
 }

@@ -14,14 +14,15 @@
 //! ```
 //!
 //! Memory that we send from ([`Region`]) is out of the peers' reach. Memory that a peer writes to ([`Landing`]) is written to by nobody else,
-//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]). Memory of the program's own ([`Pages`]) is sent from where it
-//! lies.
+//! and can be read where it lies once the peer has said that it has done with it ([`Landed`]). Memory of the program's own ([`Pages`]), and of a GPU
+//! ([`GpuPages`]), is sent from where it lies; a GPU's can be written to, too ([`GpuLanding`]).
 //!
 //! Errors name the call, the device and the kernel's reason. What is probably wrong, and what to do, is their `hint()`.
 
 mod channel;
 mod context;
 mod error;
+mod gpu;
 mod gpu_direct;
 mod library;
 mod memory;
@@ -29,14 +30,16 @@ mod pages;
 mod pair;
 mod probe;
 mod queue;
+mod registrations;
 
 pub use channel::{Channel, Report};
 pub use context::{Context, Device, Port};
 pub use error::{Call, Error, LoadError};
+pub use gpu::{GpuLanding, GpuPages, Unreachable};
 pub use gpu_direct::peermem;
 pub use library::Library;
 pub use memory::{Domain, Landed, Landing, Region, Remote};
 pub use pages::Pages;
-pub use pair::{Depths, Endpoint, Fresh, MOST_WRITES, Pair, Path, Write};
-pub use probe::{ProbeError, Probed, probe};
+pub use pair::{Depths, Endpoint, Fresh, Lent, MOST_WRITES, Pair, Path, Write};
+pub use probe::{ProbeError, Probed, probe, probe_gpu};
 pub use queue::{Completion, Queue, Status};

@@ -76,11 +76,15 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 /// Registers memory, which has to stay until that has ended.
-pub(crate) fn register(domain: &Domain, memory: &Memory, access: u32) -> Result<NonNull<ibv_mr>, Error> {
+pub(crate) fn register(
+    domain: &Domain,
+    start: NonNull<u8>,
+    length: usize,
+    access: u32,
+) -> Result<NonNull<ibv_mr>, Error> {
     let register = domain.context().library().reg_mr;
-    // SAFETY: the pages are ours, and the caller keeps them.
-    let raw =
-        unsafe { register(domain.raw(), memory.start.as_ptr().cast(), memory.length.get(), bits(access)) };
+    // SAFETY: the kernel checks that it is memory; the caller keeps it.
+    let raw = unsafe { register(domain.raw(), start.as_ptr().cast(), length, bits(access)) };
     NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, domain.context().name()))
 }
 
@@ -158,7 +162,11 @@ impl Domain {
     fn allocate(&self, length: NonZeroUsize, access: ibv_access_flags) -> Result<Registered, Error> {
         let failed = |errno| Error::returned(Call::Allocate, self.context().name(), errno as i32);
         let memory = Memory::new(length).map_err(failed)?;
-        Ok(Registered { raw: register(self, &memory, access.0)?, memory, domain: self.clone() })
+        Ok(Registered {
+            raw: register(self, memory.start, memory.length.get(), access.0)?,
+            memory,
+            domain: self.clone(),
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use rdma_sys::{
 };
 
 use crate::error::{Call, Error};
+use crate::gpu::GpuPages;
 use crate::library::bits;
 use crate::memory::{Domain, Region, Remote};
 use crate::pages::Pages;
@@ -101,13 +102,22 @@ pub struct Write<'a> {
     /// What is written, 1 GiB at most; with none, the peer only gets the immediate.
     pub part: Option<(&'a Region, Range<usize>)>,
     /// What is written behind it, from where it lies. It has to be registered under the pair's domain.
-    pub lent: Option<(&'a Pages, Range<usize>)>,
+    pub lent: Option<(Lent<'a>, Range<usize>)>,
     /// Where it goes.
     pub remote: Remote,
     /// What the peer is told when it is there. It needs a receive request for it.
     pub immediate: Option<u32>,
     /// Whether there is a completion if it succeeds. There is one in any case if it fails.
     pub is_signalled: bool,
+}
+
+/// Memory that is sent from where it lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Lent<'a> {
+    /// The machine's.
+    Pages(&'a Pages),
+    /// A GPU's.
+    Gpu(&'a GpuPages),
 }
 
 /// The way of a connection.
@@ -159,6 +169,15 @@ impl Fresh {
     }
 }
 
+impl Lent<'_> {
+    fn part(self, domain: &Domain, range: &Range<usize>) -> Result<ibv_sge, Error> {
+        match self {
+            Self::Pages(pages) => pages.part(domain, range),
+            Self::Gpu(pages) => pages.part(domain, range),
+        }
+    }
+}
+
 impl Pair {
     /// Takes note that the peer may send one more immediate. The completion bears this number.
     ///
@@ -191,7 +210,9 @@ impl Pair {
             request.wr_id = write.id;
             let mut flags = ibv_send_flags(0);
             let part = write.part.as_ref().map(|(region, range)| region.part(range));
-            let lent = write.lent.as_ref().map(|(pages, range)| pages.part(&self.0.domain, range));
+            let lent = write.lent.as_ref().map(|(lent, range)| lent.part(&self.0.domain, range));
+            // The processor would read it, to put it into the request.
+            let is_readable = !matches!(write.lent, Some((Lent::Gpu(_), _)));
             let (mut count, mut length) = (0, 0_u64);
             for (place, part) in places.iter_mut().zip([part, lent].into_iter().flatten()) {
                 *place = part?;
@@ -201,7 +222,7 @@ impl Pair {
             if count > 0 {
                 request.sg_list = places.as_mut_ptr();
                 request.num_sge = count;
-                if length <= u64::from(self.0.inline) {
+                if is_readable && length <= u64::from(self.0.inline) {
                     flags |= ibv_send_flags::IBV_SEND_INLINE;
                 }
             }

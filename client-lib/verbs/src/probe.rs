@@ -1,15 +1,20 @@
-//! Whether an address can really be used: a write from memory to memory, from the device to itself and by the GID that connections leave from.
+//! Whether an address, or a GPU, can really be used: a write from memory to memory, from the device to itself and by the GID that connections leave from.
 
 use std::net::Ipv6Addr;
 use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use multinet_memory::{GpuError, GpuMemory, Method};
 use thiserror::Error;
 
+use crate::context::Context;
 use crate::error::{Error, LoadError};
+use crate::gpu::{GpuPages, Unreachable};
 use crate::library::Library;
-use crate::memory::Domain;
-use crate::pair::{Depths, Fresh, Path, Write};
+use crate::memory::{Domain, Region, Remote};
+use crate::pair::{Depths, Fresh, Lent, Pair, Path, Write};
 use crate::queue::{Queue, Status};
 
 /// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
@@ -19,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// What is written: several packets of every path MTU.
-const SIZE: usize = 10_000;
+const SIZE: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
 const RECEIVED: u64 = 1;
 const WRITTEN: u64 = 2;
@@ -43,6 +48,12 @@ pub enum ProbeError {
     /// A call fails.
     #[error(transparent)]
     Call(#[from] Error),
+    /// The GPU has failed.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The device cannot reach the GPU's memory.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
     /// libibverbs does not show the device.
     #[error("libibverbs does not show {0}")]
     NoDevice(String),
@@ -92,7 +103,7 @@ impl ProbeError {
             Self::Inactive { .. } => Some("bring its link up"),
             Self::Failed { status, .. } => status.hint(),
             Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
-            Self::Different { .. } => None,
+            Self::Gpu(_) | Self::Unreachable(_) | Self::Different { .. } => None,
         }
     }
 }
@@ -106,52 +117,114 @@ pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, P
     let devices = Library::load()?.devices()?;
     let found = devices.iter().find(|found| found.name() == device);
     let context = found.ok_or_else(|| ProbeError::NoDevice(device.to_owned()))?.open()?;
-    let attributes = context.port(port)?;
-    let device = device.to_owned();
-    if !attributes.is_active {
-        return Err(ProbeError::Inactive { device, port });
-    }
     let domain = Domain::new(&context)?;
-    let size = const { NonZeroUsize::new(SIZE).expect("not zero") };
-    let (region, landing) = (domain.region(size)?, domain.landing(size)?);
-    let pattern: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE).collect();
+    let loopback = Loopback::new(&domain, port, row, gid)?;
+    let (region, landing) = (domain.region(SIZE)?, domain.landing(SIZE)?);
+    let pattern = pattern();
     region.write(0, &pattern)?;
-    let queue = Queue::new(&context, 4)?;
-    // Two pairs, so that a failure of one does not hide its reason at the other.
-    let depths = Depths { send: 1, receive: 1 };
-    let (sender, receiver) = (Fresh::new(&domain, &queue, depths)?, Fresh::new(&domain, &queue, depths)?);
-    let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
-    let path = Path { port, row, mtu: attributes.mtu, is_global: true };
-    let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
-    receiver.receive(RECEIVED)?;
-    sender.write(&[Write {
-        id: WRITTEN,
-        part: Some((&region, 0..SIZE)),
-        lent: None,
-        remote: landing.remote(0)?,
-        immediate: Some(IMMEDIATE),
-        is_signalled: true,
-    }])?;
-    let (mut received, mut is_written) = (None, false);
-    let begun = Instant::now();
-    while !(received.is_some() && is_written) {
-        let Some(completion) = queue.poll()? else {
-            if begun.elapsed() > PATIENCE {
-                return Err(ProbeError::Silent { device, row });
-            }
-            std::thread::sleep(PAUSE);
-            continue;
-        };
-        completion.status.map_err(|status| ProbeError::Failed { device: device.clone(), row, status })?;
-        match completion.id {
-            RECEIVED => received = Some(completion.immediate),
-            _ => is_written = true,
-        }
-    }
-    let mut arrived = vec![0; SIZE];
+    loopback.write(Some((&region, 0..SIZE.get())), None, landing.remote(0)?)?;
+    let mut arrived = vec![0; SIZE.get()];
     landing.read(0, &mut arrived)?;
-    if arrived != pattern || received != Some(Some(IMMEDIATE)) {
-        return Err(ProbeError::Different { device });
+    loopback.compare(&pattern, &arrived)?;
+    Ok(Probed { mtu: loopback.mtu })
+}
+
+/// Writes into a GPU's memory, and from there, by this method, and compares. Of the memory, the first bytes are overwritten; it has to have 16 KiB or
+/// more. It waits, for some seconds at most: not for an async task.
+///
+/// # Errors
+///
+/// [`ProbeError`], which says what is in the way.
+pub fn probe_gpu(
+    context: &Context,
+    (port, row, gid): (u8, u8, Ipv6Addr),
+    memory: &Arc<dyn GpuMemory>,
+    method: Method,
+) -> Result<(), ProbeError> {
+    let domain = Domain::new(context)?;
+    let loopback = Loopback::new(&domain, port, row, gid)?;
+    let (region, landing) = (domain.region(SIZE)?, domain.landing(SIZE)?);
+    let mut arrived = vec![0; SIZE.get()];
+
+    let there = pattern();
+    region.write(0, &there)?;
+    let gpu = domain.gpu_landing(Arc::clone(memory), method)?;
+    loopback.write(Some((&region, 0..SIZE.get())), None, gpu.remote())?;
+    memory.flush()?;
+    memory.read(0, &mut arrived)?;
+    loopback.compare(&there, &arrived)?;
+
+    let back = pattern();
+    memory.write(0, &back)?;
+    let pages = GpuPages::new(Arc::clone(memory));
+    pages.register(&domain, method)?;
+    loopback.write(None, Some((Lent::Gpu(&pages), 0..SIZE.get())), landing.remote(0)?)?;
+    landing.read(0, &mut arrived)?;
+    loopback.compare(&back, &arrived)
+}
+
+fn pattern() -> Vec<u8> {
+    std::iter::repeat_with(|| fastrand::u8(..)).take(SIZE.get()).collect()
+}
+
+/// Two pairs of one device, so that a failure of one does not hide its reason at the other.
+struct Loopback {
+    device: String,
+    row: u8,
+    mtu: u32,
+    queue: Queue,
+    sender: Pair,
+    receiver: Pair,
+}
+
+impl Loopback {
+    fn new(domain: &Domain, port: u8, row: u8, gid: Ipv6Addr) -> Result<Self, ProbeError> {
+        let context = domain.context();
+        let (device, attributes) = (context.name().to_owned(), context.port(port)?);
+        if !attributes.is_active {
+            return Err(ProbeError::Inactive { device, port });
+        }
+        let queue = Queue::new(context, 4)?;
+        let depths = Depths { send: 1, receive: 1 };
+        let (sender, receiver) = (Fresh::new(domain, &queue, depths)?, Fresh::new(domain, &queue, depths)?);
+        let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
+        let mtu = attributes.mtu;
+        let path = Path { port, row, mtu, is_global: true };
+        let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
+        Ok(Self { device, row, mtu, queue, sender, receiver })
     }
-    Ok(Probed { mtu: attributes.mtu })
+
+    /// Writes, and waits until it has arrived.
+    fn write(
+        &self,
+        part: Option<(&Region, Range<usize>)>,
+        lent: Option<(Lent<'_>, Range<usize>)>,
+        remote: Remote,
+    ) -> Result<(), ProbeError> {
+        let (device, row) = (self.device.clone(), self.row);
+        self.receiver.receive(RECEIVED)?;
+        let immediate = Some(IMMEDIATE);
+        self.sender.write(&[Write { id: WRITTEN, part, lent, remote, immediate, is_signalled: true }])?;
+        let (mut received, mut is_written) = (None, false);
+        let begun = Instant::now();
+        while !(received.is_some() && is_written) {
+            let Some(completion) = self.queue.poll()? else {
+                if begun.elapsed() > PATIENCE {
+                    return Err(ProbeError::Silent { device, row });
+                }
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            completion.status.map_err(|status| ProbeError::Failed { device: device.clone(), row, status })?;
+            match completion.id {
+                RECEIVED => received = Some(completion.immediate),
+                _ => is_written = true,
+            }
+        }
+        if received == Some(Some(IMMEDIATE)) { Ok(()) } else { Err(ProbeError::Different { device }) }
+    }
+
+    fn compare(&self, sent: &[u8], arrived: &[u8]) -> Result<(), ProbeError> {
+        if sent == arrived { Ok(()) } else { Err(ProbeError::Different { device: self.device.clone() }) }
+    }
 }

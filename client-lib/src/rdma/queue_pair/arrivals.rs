@@ -1,8 +1,12 @@
 //! What the other side has written to our memory, and what it says of its own.
 
+use std::sync::Arc;
+
+use multinet_memory::GpuSlice;
+
 use super::{QueuePair, lock};
-use crate::rdma::Landed;
 use crate::rdma::accounts::{OwnSlots, Violation};
+use crate::rdma::{Landed, Payload};
 use crate::stream::SHORT;
 use crate::wire::{Data, HEADER};
 
@@ -53,16 +57,27 @@ impl<E> QueuePair<E> {
 
     /// What has come to one of our slots. `None` if it does not fit.
     pub(crate) fn landed(&self, slot: u16, data: &Data) -> Option<Landed> {
-        let body = self.layout.body(slot);
+        let (body, length) = (self.layout.body(slot), data.payload as usize);
         let begin = body.checked_sub(HEADER + data.prefix())?;
-        let end = body.checked_add(data.payload as usize)?;
-        let is_within = data.prefix() + HEADER <= self.layout.prefix
-            && data.payload as usize <= self.layout.stride - self.layout.prefix;
-        if !is_within {
+        let room = match &self.gpu {
+            Some((_, stride)) => *stride,
+            None => self.layout.stride - self.layout.prefix,
+        };
+        if data.prefix() + HEADER > self.layout.prefix || length > room {
             return None;
         }
         let mut prefix = vec![0; data.prefix()];
         self.landing.read(begin, &mut prefix).ok()?;
-        Some(Landed { slot, prefix, payload: self.landing.landed(body..end).ok()? })
+        let payload = match &self.gpu {
+            Some((landing, stride)) => {
+                let begin = usize::from(slot) * stride;
+                Payload::Gpu(
+                    GpuSlice::new(Arc::clone(landing.memory()), begin..begin + length)?,
+                    landing.clone(),
+                )
+            }
+            None => Payload::Host(self.landing.landed(body..body + length).ok()?),
+        };
+        Some(Landed { slot, prefix, payload })
     }
 }

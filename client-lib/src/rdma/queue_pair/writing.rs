@@ -4,14 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use multinet_verbs::{Error, MOST_WRITES, Pages, Remote, Write};
+use multinet_memory::Method;
+use multinet_verbs::{GpuPages, Lent, MOST_WRITES, Pages, Remote, Write};
 use tracing::warn;
 
 use super::{Accounts, QueuePair, Sent, lock};
 use crate::rdma::accounts::{Posting, Staged};
 use crate::rdma::layout::Immediate;
 use crate::stream::{Message, Source};
+use crate::way::Failure;
 use crate::wire::HEADER;
+
+/// So many bytes are fetched from GPUs for one batch: the first of them should be on their way while the next are fetched.
+const FETCHED: usize = 1 << 20;
 
 /// Messages that have been taken to be written.
 #[derive(Default)]
@@ -23,7 +28,14 @@ pub(super) struct Writing {
 /// A message that has been taken to be written, and its payload, if that is sent from where it lies.
 pub(super) struct Taken {
     message: Message,
-    lent: Option<Arc<Pages>>,
+    lent: Option<Held>,
+}
+
+/// A payload that a device reads where it lies, and its length.
+#[derive(Clone)]
+pub(super) enum Held {
+    Pages(Arc<Pages>, usize),
+    Gpu(Arc<GpuPages>, usize),
 }
 
 /// What a message is going to be.
@@ -31,16 +43,15 @@ struct Reserved {
     posting: Posting,
     place: u16,
     staged: Staged,
-    /// How much has been copied to be sent.
-    copied: usize,
+    /// How much of it has been copied to be sent: what comes before the payload, and the payload.
+    copied: (usize, usize),
 }
 
 impl<E> QueuePair<E> {
     /// Posts a batch, as far as there is room.
-    pub(super) fn write(&self, writing: &mut Writing, source: &impl Source) -> Result<(), Error> {
+    pub(super) fn write(&self, writing: &mut Writing, source: &impl Source) -> Result<(), Failure> {
         let Writing { messages, reserved } = writing;
-        let more = MOST_WRITES - messages.len();
-        messages.extend(std::iter::from_fn(|| source.next()).take(more).map(|message| self.lend(message)));
+        self.take(messages, source)?;
         let heard = self.reserve(messages, reserved);
         if let Some(posting) = heard {
             self.post(&[self.immediate(posting, Immediate::Heard)])?;
@@ -51,34 +62,67 @@ impl<E> QueuePair<E> {
             // Key, metadata and header, and the payload unless it is lent.
             let count = if lent.is_some() { 3 } else { usize::MAX };
             for piece in message.pieces_in_place().take(count) {
-                self.staging.write(at, piece)?;
+                self.staging.write(at, piece).map_err(|error| self.explain(&error, error.hint()))?;
                 at += piece.len();
             }
         }
         let nothing = self.immediate(Posting { id: 0, is_signalled: true }, Immediate::Heard);
         let mut writes: [_; MOST_WRITES] = std::array::from_fn(|_| nothing.clone());
-        for ((write, taken), reserved) in writes.iter_mut().zip(&*messages).zip(&*reserved) {
-            *write = self.message(reserved, taken);
+        let mut used = 0;
+        for (taken, reserved) in messages.iter().zip(&*reserved) {
+            for write in self.message(reserved, taken).into_iter().flatten() {
+                writes[used] = write;
+                used += 1;
+            }
         }
-        self.post(&writes[..count])?;
+        self.post(&writes[..used])?;
         messages.drain(..count);
         Ok(())
     }
 
+    /// Takes messages to be written.
+    fn take(&self, messages: &mut VecDeque<Taken>, source: &impl Source) -> Result<(), Failure> {
+        let most = if self.payloads.is_some() { MOST_WRITES / 2 } else { MOST_WRITES };
+        let mut fetched = 0;
+        while messages.len() < most && fetched < FETCHED {
+            let Some(mut message) = source.next() else { break };
+            let mut lent = self.lend(&message)?;
+            if lent.is_none() && !message.is_readable() {
+                source.fetch(&mut message).map_err(|error| self.explain(&error, None))?;
+                fetched += message.len();
+                lent = self.lend(&message)?;
+            }
+            messages.push_back(Taken { message, lent });
+        }
+        Ok(())
+    }
+
     /// Has the payload of a message registered, if it is memory of the kind. If that cannot be, it is copied like all others.
-    fn lend(&self, message: Message) -> Taken {
-        let lends = |pages: &&Arc<Pages>| {
-            if self.only_copies.load(Ordering::Relaxed) {
-                return false;
-            }
+    fn lend(&self, message: &Message) -> Result<Option<Held>, Failure> {
+        let Some(payload) = message.whole_payload() else { return Ok(None) };
+        let may = !self.only_copies.load(Ordering::Relaxed);
+        let (held, outcome) = if let Some((pages, length)) = payload.pages().filter(|_| may) {
             let registered = pages.register(&self.domain);
-            if let Err(error) = &registered {
-                self.only_copies.store(true, Ordering::Relaxed);
-                warn!("frames are copied from now on: {}", self.explain(error, error.hint()));
+            let outcome = registered.map_err(|error| self.explain(&error, error.hint()));
+            (Held::Pages(Arc::clone(pages), length), outcome)
+        } else if let Some(pages) = payload.gpu_pages().filter(|_| may) {
+            let gpu = pages.memory().gpu();
+            let method = self.rail.method(gpu, self.own).map_err(|error| self.explain(&error, None))?;
+            if method == Method::Staging {
+                return Ok(None);
             }
-            registered.is_ok()
+            let registered = pages.register(&self.domain, method);
+            let outcome = registered.map_err(|error| self.explain(&error, None));
+            (Held::Gpu(Arc::clone(pages), payload.len()), outcome)
+        } else {
+            return Ok(None);
         };
-        Taken { lent: message.lendable().filter(lends).cloned(), message }
+        if let Err(failure) = outcome {
+            self.only_copies.store(true, Ordering::Relaxed);
+            warn!("frames are copied from now on: {failure}");
+            return Ok(None);
+        }
+        Ok(Some(held))
     }
 
     /// Takes what it needs to say that a half has been heard, for which the other side may wait, and what the first messages need, as many as there is room
@@ -94,10 +138,11 @@ impl<E> QueuePair<E> {
             if !(queue.has_room_for(reserved.len() + 1) && places.has_one()) {
                 break;
             }
-            let copied = message.len() - lent.as_ref().map_or(0, |pages| pages.bytes().len());
-            let Some(staged) = staging.take(copied) else { break };
+            let before = message.before_header() + HEADER;
+            let payload = if lent.is_some() { 0 } else { message.len() - before };
+            let Some(staged) = staging.take(before + payload) else { break };
             let Some(place) = places.take() else { break };
-            reserved.push(Reserved { posting: nobody, place, staged, copied });
+            reserved.push(Reserved { posting: nobody, place, staged, copied: (before, payload) });
         }
         let count = reserved.len();
         for ((number, it), Taken { message, lent }) in (1..).zip(reserved.iter_mut()).zip(messages) {
@@ -112,17 +157,41 @@ impl<E> QueuePair<E> {
         heard
     }
 
-    fn message<'a>(&'a self, reserved: &Reserved, Taken { message, lent }: &'a Taken) -> Write<'a> {
-        let Reserved { posting, place, staged, copied } = *reserved;
+    /// A message as one write, or as two, if payloads have a place of their own: the second one tells the other side of both.
+    fn message<'a>(
+        &'a self,
+        reserved: &Reserved,
+        Taken { message, lent }: &'a Taken,
+    ) -> [Option<Write<'a>>; 2] {
+        let Reserved { posting: Posting { id, is_signalled }, place, staged, copied } = *reserved;
+        let (start, middle) = (staged.offset, staged.offset + copied.0);
+        let end = middle + copied.1;
+        let lent = lent.as_ref().map(Held::lent);
         let offset = self.theirs.body(place) - HEADER - message.before_header();
         let Remote { address, key } = self.remote;
-        Write {
-            id: posting.id,
-            part: Some((&self.staging, staged.offset..staged.offset + copied)),
-            lent: lent.as_deref().map(|pages| (pages, 0..pages.bytes().len())),
-            remote: Remote { address: address + offset as u64, key },
-            immediate: Some(Immediate::Frame(place).encode()),
-            is_signalled: posting.is_signalled,
+        let remote = Remote { address: address + offset as u64, key };
+        let immediate = Some(Immediate::Frame(place).encode());
+        let Some(payloads) = &self.payloads else {
+            let part = Some((&self.staging, start..end));
+            return [None, Some(Write { id, part, lent, remote, immediate, is_signalled })];
+        };
+        let part = Some((&self.staging, start..middle));
+        let told = Write { id, part, lent: None, remote, immediate, is_signalled };
+        if lent.is_none() && copied.1 == 0 {
+            return [None, Some(told)];
+        }
+        let part = lent.is_none().then_some((&self.staging, middle..end));
+        let remote = payloads.place(place);
+        let payload = Write { id, part, lent, remote, immediate: None, is_signalled: false };
+        [Some(payload), Some(told)]
+    }
+}
+
+impl Held {
+    fn lent(&self) -> (Lent<'_>, std::ops::Range<usize>) {
+        match self {
+            Self::Pages(pages, length) => (Lent::Pages(pages), 0..*length),
+            Self::Gpu(pages, length) => (Lent::Gpu(pages), 0..*length),
         }
     }
 }

@@ -1,0 +1,69 @@
+//! The machine's memory that a GPU's payloads are copied to, to be sent from, where no device reads them where they lie.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use multinet_memory::{GpuError, GpuMemory};
+
+use crate::buffer::{Buffer, Pages};
+use crate::frame::Frame;
+
+/// What is kept to be used again, at most: more than are on their way at a time, as a rule. To lock memory takes long.
+const POOL: usize = 32;
+
+/// Frames of all sizes up to this one use the same memory.
+const LEAST: usize = 64 << 10;
+
+/// Locked memory, used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Staging(Mutex<Vec<Arc<Pages>>>);
+
+impl Staging {
+    /// Copies what a frame has in GPUs to the machine. It is one payload then, without a seam.
+    pub(crate) fn fetch(&self, frame: &mut Frame) -> Result<(), GpuError> {
+        let Some(gpu) = frame.buffers().find_map(Buffer::gpu_memory) else { return Ok(()) };
+        let length = frame.len();
+        let mut pages = self.take(gpu, length)?;
+        // Nobody else has a handle.
+        if let Some(to) = Arc::get_mut(&mut pages) {
+            let mut rest = &mut to.bytes_mut()[..length];
+            for buffer in frame.buffers() {
+                let (place, behind) = rest.split_at_mut(buffer.len());
+                match buffer.gpu_memory() {
+                    Some(memory) => memory.read(0, place)?,
+                    None => place.copy_from_slice(buffer.bytes()),
+                }
+                rest = behind;
+            }
+        }
+        self.keep(&pages);
+        frame.payload = Buffer::of_pages(pages, length);
+        frame.rest.clear();
+        Ok(())
+    }
+
+    /// Memory that nobody uses, of that length or more.
+    fn take(&self, gpu: &Arc<dyn GpuMemory>, length: usize) -> Result<Arc<Pages>, GpuError> {
+        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |pages: &mut Arc<Pages>| Arc::get_mut(pages).is_some();
+        if let Some(place) = pool.iter_mut().position(|pages| is_free(pages) && pages.bytes().len() >= length)
+        {
+            return Ok(pool.swap_remove(place));
+        }
+        if pool.len() >= POOL
+            && let Some(place) = pool.iter_mut().position(is_free)
+        {
+            pool.swap_remove(place);
+        }
+        drop(pool);
+        let length = NonZeroUsize::MIN.saturating_add(length.max(LEAST).next_power_of_two() - 1);
+        Ok(Arc::new(gpu.gpu().host(length)?.into()))
+    }
+
+    fn keep(&self, pages: &Arc<Pages>) {
+        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pool.len() < POOL {
+            pool.push(Arc::clone(pages));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Memory of GPUs that a device reads and writes where it lies (GPUDirect RDMA).
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use multinet_memory::{DmaBuf, GpuError, GpuMemory, Method};
+use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
+use thiserror::Error;
+
+use crate::error::{Call, Error};
+use crate::library::bits;
+use crate::memory::{Domain, Remote, register};
+use crate::registrations::{Registrations, reap};
+
+/// Why a device cannot reach a GPU's memory.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Unreachable {
+    /// The GPU does not give it.
+    #[error("{0}")]
+    Gpu(#[from] GpuError),
+    /// The device does not take it.
+    #[error("{call}{}", hinted(call))]
+    Call {
+        /// What failed.
+        #[from]
+        call: Error,
+    },
+    /// It was asked for what needs no device to reach it.
+    #[error("with {0} no device reaches it")]
+    Method(Method),
+}
+
+fn hinted(call: &Error) -> String {
+    call.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
+}
+
+/// A GPU's memory that devices read where it lies, as [`Pages`](crate::Pages) is the machine's.
+pub struct GpuPages(ManuallyDrop<Parts>);
+
+struct Parts {
+    // Ended before the memory is given back.
+    registrations: Registrations,
+    memory: Arc<dyn GpuMemory>,
+}
+
+impl GpuPages {
+    /// It is registered when it is needed.
+    pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
+        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<dyn GpuMemory> {
+        &self.0.memory
+    }
+
+    /// Has it registered under a domain by this method, if it is not yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`].
+    pub fn register(&self, domain: &Domain, method: Method) -> Result<(), Unreachable> {
+        // Devices read, and nobody writes.
+        self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0))
+    }
+
+    /// A part, as a work request names it. It has to be registered.
+    pub(crate) fn part(&self, domain: &Domain, range: &Range<usize>) -> Result<ibv_sge, Error> {
+        let place = (self.0.memory.address(), self.0.memory.length());
+        self.0.registrations.part(domain, place, range)
+    }
+}
+
+impl Drop for GpuPages {
+    fn drop(&mut self) {
+        // SAFETY: nobody looks at it any more.
+        let parts = unsafe { ManuallyDrop::take(&mut self.0) };
+        if !parts.registrations.is_empty() {
+            reap(parts);
+        }
+    }
+}
+
+/// A GPU's memory for a peer to write to, once it is told the key, as [`Landing`](crate::Landing) is the machine's.
+#[derive(Clone, Debug)]
+pub struct GpuLanding(Arc<Landed>);
+
+struct Landed {
+    raw: NonNull<ibv_mr>,
+    // Given back after the registration has ended.
+    memory: Arc<dyn GpuMemory>,
+    domain: Domain,
+}
+
+// SAFETY: verbs may be called from all threads.
+unsafe impl Send for Landed {}
+// SAFETY: as above.
+unsafe impl Sync for Landed {}
+
+impl Domain {
+    /// Has a peer write to a GPU's memory. What it had in it the peer may see.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`].
+    pub fn gpu_landing(&self, memory: Arc<dyn GpuMemory>, method: Method) -> Result<GpuLanding, Unreachable> {
+        // The one takes the other (InfiniBand Architecture, 10.6.6.2).
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        let raw = reach(self, &*memory, method, access.0)?;
+        Ok(GpuLanding(Arc::new(Landed { raw, memory, domain: self.clone() })))
+    }
+}
+
+impl GpuLanding {
+    /// The memory.
+    pub fn memory(&self) -> &Arc<dyn GpuMemory> {
+        &self.0.memory
+    }
+
+    /// Its beginning, for a peer to write to.
+    pub fn remote(&self) -> Remote {
+        // SAFETY: registered; the key does not change.
+        let key = unsafe { self.0.raw.as_ref() }.rkey;
+        Remote { address: self.0.memory.address() as u64, key }
+    }
+}
+
+impl Drop for Landed {
+    fn drop(&mut self) {
+        // SAFETY: when this returns the device refuses what peers still write.
+        let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
+    }
+}
+
+/// Registers a GPU's memory, which has to stay until that has ended.
+fn reach(
+    domain: &Domain,
+    memory: &dyn GpuMemory,
+    method: Method,
+    access: u32,
+) -> Result<NonNull<ibv_mr>, Unreachable> {
+    match method {
+        Method::DmaBuf => Ok(import(domain, memory.export()?, memory, access)?),
+        Method::PeerMemory => {
+            let start = NonNull::new(std::ptr::without_provenance_mut::<u8>(memory.address()));
+            let start = start.ok_or_else(|| GpuError::new("memory at address zero"))?;
+            Ok(register(domain, start, memory.length(), access)?)
+        }
+        Method::Staging => Err(Unreachable::Method(method)),
+    }
+}
+
+fn import(
+    domain: &Domain,
+    DmaBuf { fd, offset }: DmaBuf,
+    memory: &dyn GpuMemory,
+    access: u32,
+) -> Result<NonNull<ibv_mr>, Error> {
+    let context = domain.context();
+    let Some(register) = context.library().reg_dmabuf_mr else {
+        return Err(Error::returned(Call::DmaBuf, context.name(), libc::EOPNOTSUPP));
+    };
+    // The address by which work requests name it has the same place in its page as the offset has.
+    let (length, address) = (memory.length(), memory.address() as u64);
+    // SAFETY: the kernel checks the range against the dma-buf, and holds that itself: the descriptor may be closed.
+    let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
+    NonNull::new(raw).ok_or_else(|| Error::last(Call::DmaBuf, context.name()))
+}
+
+impl fmt::Debug for GpuPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.memory.fmt(f)
+    }
+}
+
+impl fmt::Debug for Landed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {:?}", self.memory, self.domain)
+    }
+}

@@ -1,0 +1,91 @@
+//! Registrations of memory that is lent to devices: one for each protection domain that sends from it.
+#![allow(unsafe_code, reason = "talks to verbs")]
+
+use std::any::Any;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+
+use rdma_sys::{ibv_mr, ibv_sge};
+
+use crate::error::{Call, Error};
+use crate::memory::{Domain, LONGEST};
+
+/// Made when they are needed; they stay until the memory goes, or until another one is needed after their domain has been
+/// [retired](Domain::retire).
+#[derive(Default)]
+pub(crate) struct Registrations(Mutex<Vec<Registration>>);
+
+struct Registration {
+    raw: NonNull<ibv_mr>,
+    domain: Domain,
+}
+
+// SAFETY: verbs may be called from all threads.
+unsafe impl Send for Registration {}
+
+impl Registrations {
+    /// Sees to it that there is one under a domain.
+    pub(crate) fn ensure<E>(
+        &self,
+        domain: &Domain,
+        register: impl FnOnce() -> Result<NonNull<ibv_mr>, E>,
+    ) -> Result<(), E> {
+        let mut all = self.all();
+        all.retain(|known| !known.domain.is_retired());
+        if !all.iter().any(|known| known.domain.is(domain)) {
+            all.push(Registration { raw: register()?, domain: domain.clone() });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// A part of the memory, which lies there, as a work request names it.
+    pub(crate) fn part(
+        &self,
+        domain: &Domain,
+        (start, length): (usize, usize),
+        range: &Range<usize>,
+    ) -> Result<ibv_sge, Error> {
+        let all = self.all();
+        let known = all.iter().find(|known| known.domain.is(domain));
+        let wanted = range.end.checked_sub(range.start).and_then(|wanted| u32::try_from(wanted).ok());
+        let (Some(known), Some(wanted @ 0..=LONGEST), true) = (known, wanted, range.end <= length) else {
+            return Err(Error::returned(Call::Reach, domain.context().name(), libc::EINVAL));
+        };
+        // SAFETY: registered; the key does not change.
+        let lkey = unsafe { known.raw.as_ref() }.lkey;
+        Ok(ibv_sge { addr: (start + range.start) as u64, length: wanted, lkey })
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: when this returns the device has done with the memory, and fails what is still to be sent from it.
+        let _ = unsafe { (self.domain.context().library().dereg_mr)(self.raw.as_ptr()) };
+    }
+}
+
+/// Lets go of registered memory in a thread of its own: it takes a while, and whoever drops the last handle may have others wait.
+pub(crate) fn reap(memory: impl Any + Send) {
+    static REAPER: OnceLock<Option<Sender<Box<dyn Any + Send>>>> = OnceLock::new();
+    let start = || {
+        let (send, memory) = channel::<Box<dyn Any + Send>>();
+        let reap = move || memory.into_iter().for_each(drop);
+        thread::Builder::new().name("multinet-pages".to_owned()).spawn(reap).ok()?;
+        Some(send)
+    };
+    if let Some(reaper) = REAPER.get_or_init(start) {
+        // If it has ended, it comes back, and is let go of here.
+        let _ = reaper.send(Box::new(memory));
+    }
+}

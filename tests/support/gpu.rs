@@ -1,0 +1,170 @@
+//! Stands in for a GPU where there is none: memory behind a file descriptor (memfd), which the kernel exports as a dma-buf (udmabuf), and which
+//! processors and devices get at by an address, or do not.
+#![allow(unsafe_code, reason = "maps memory, and promises what a GPU's memory promises")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use multinet_client::{DmaBuf, Gpu, GpuError, GpuMemory, HostMemory};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// What a device finds at the memory's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The memory: as if a module told the kernel what a GPU's addresses are.
+    Memory,
+    /// Nothing that it, or the processor, may touch.
+    Nothing,
+}
+
+/// A GPU that is none.
+#[derive(Clone, Debug)]
+pub struct StandIn(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    name: String,
+    at: At,
+    flushes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Memory {
+    gpu: StandIn,
+    file: File,
+    start: NonNull<u8>,
+    length: NonZeroUsize,
+    mapped: NonZeroUsize,
+}
+
+// SAFETY: no more than an address; what is there is reached by the file only.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const PAGE: usize = 4096;
+
+mod call {
+    #![allow(missing_docs, reason = "the macro makes it public")]
+    nix::ioctl_write_ptr!(udmabuf_create, b'u', 0x42, super::Create);
+}
+
+/// `struct udmabuf_create` of `<linux/udmabuf.h>`.
+#[repr(C)]
+struct Create {
+    memfd: u32,
+    flags: u32,
+    offset: u64,
+    size: u64,
+}
+
+impl StandIn {
+    /// A GPU of that name.
+    pub fn new(name: &str, at: At) -> Self {
+        Self(Arc::new(State { name: name.to_owned(), at, flushes: AtomicU64::new(0) }))
+    }
+
+    /// For the library.
+    pub fn gpu(&self) -> Arc<dyn Gpu> {
+        Arc::new(self.clone())
+    }
+
+    /// How often it was told that devices have written to it.
+    pub fn flushes(&self) -> u64 {
+        self.0.flushes.load(Ordering::Relaxed)
+    }
+
+    fn new_memory(&self, length: NonZeroUsize) -> io::Result<Memory> {
+        let mapped = length.saturating_add(length.get().wrapping_neg() % PAGE);
+        let fd = memfd_create("stand-in", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        let file = File::from(fd);
+        file.set_len(mapped.get() as u64)?;
+        // As udmabuf wants it.
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
+        let start = match self.0.at {
+            At::Memory => {
+                let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+                // SAFETY: a new mapping; through it only devices write.
+                unsafe { mmap(None, mapped, protection, MapFlags::MAP_SHARED, &file, 0) }
+            }
+            // SAFETY: new pages, which nobody may touch.
+            At::Nothing => unsafe {
+                mmap_anonymous(None, mapped, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)
+            },
+        };
+        Ok(Memory { gpu: self.clone(), file, start: start?.cast(), length, mapped })
+    }
+}
+
+impl Gpu for StandIn {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {
+        let memory = self.new_memory(length).map_err(|error| GpuError::new(error.to_string()))?;
+        Ok(Arc::new(memory))
+    }
+
+    fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
+        let mut bytes = vec![0_u8; length.get()].into_boxed_slice();
+        let start = NonNull::new(bytes.as_mut_ptr()).ok_or_else(|| GpuError::new("no memory"))?;
+        // SAFETY: the owner has the bytes, does not move them, and touches them no more.
+        Ok(unsafe { HostMemory::new(start, length, bytes) })
+    }
+}
+
+// SAFETY: the pages stay mapped as long as the value lives, and what is exported has nothing else.
+unsafe impl GpuMemory for Memory {
+    fn gpu(&self) -> &dyn Gpu {
+        &self.gpu
+    }
+
+    fn address(&self) -> usize {
+        self.start.addr().get()
+    }
+
+    fn length(&self) -> usize {
+        self.length.get()
+    }
+
+    fn export(&self) -> Result<DmaBuf, GpuError> {
+        let failed = |error: io::Error| GpuError::new(format!("/dev/udmabuf: {error}"));
+        let device = OpenOptions::new().read(true).write(true).open("/dev/udmabuf").map_err(failed)?;
+        let memfd = u32::try_from(self.file.as_raw_fd()).map_err(|error| GpuError::new(error.to_string()))?;
+        let create = Create { memfd, flags: 1, offset: 0, size: self.mapped.get() as u64 };
+        // SAFETY: the structure is that of the call, which only reads it.
+        let fd: RawFd = unsafe { call::udmabuf_create(device.as_raw_fd(), &raw const create) }
+            .map_err(|errno| failed(errno.into()))?;
+        // SAFETY: a new descriptor, which is nobody else's.
+        Ok(DmaBuf { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset: 0 })
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        self.file.read_exact_at(bytes, offset as u64).map_err(|error| GpuError::new(error.to_string()))
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.file.write_all_at(bytes, offset as u64).map_err(|error| GpuError::new(error.to_string()))
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        self.gpu.0.flushes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nothing refers to any more.
+        let _ = unsafe { munmap(self.start.cast(), self.mapped.get()) };
+    }
+}
