@@ -43,7 +43,7 @@ use crate::host::HostMemory;
 /// in the legacy default stream, and in all streams of the same process that are not non-blocking ones, those of `cudaStreamCreate` and
 /// `cudaStreamPerThread` among them ([CUDA Driver API, "Stream synchronization
 /// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are done when the call returns, so that whatever is
-/// asked of the GPU afterwards comes after them.
+/// asked of the GPU afterwards comes after them. While such a stream is being captured for a graph, they fail, as `cudaMemcpy` does.
 ///
 /// There is no such order with **non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`): before a read or a write, wait
 /// until what they do with the memory is done, by `cudaStreamSynchronize` or an event. Nor is there any order with **other devices**: before an

@@ -33,11 +33,10 @@ fn length(bytes: usize) -> NonZeroUsize {
     NonZeroUsize::new(bytes).unwrap()
 }
 
-/// Bytes of which each depends on its place, and no two pieces of a copy are the same.
+/// Bytes of which each depends on its place, so that no two pieces of a copy are the same.
 fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|index| (index.wrapping_mul(31).wrapping_add(index >> 8).wrapping_add(seed * 7)) as u8)
-        .collect()
+    let byte = |index: usize| (index.wrapping_mul(31) + (index >> 8) + (index >> 20) + seed * 7) as u8;
+    (0..bytes).map(byte).collect()
 }
 
 #[test]
@@ -107,7 +106,6 @@ fn new_memory_is_zero() -> Result<(), GpuError> {
         let mut read = vec![1; bytes];
         memory.read(0, &mut read)?;
         assert!(read.iter().all(|byte| *byte == 0), "{bytes}");
-        memory.flush()?;
     }
     Ok(())
 }
@@ -163,7 +161,7 @@ fn several_threads_copy_at_once() -> Result<(), GpuError> {
                     let mut read = vec![0; written.len()];
                     memory.read(number * 4 * MIB, &mut read)?;
                     assert!(read == written, "thread {number}, round {round}");
-                    let own = gpu.allocate(length(MIB + number))?;
+                    let own = gpu.allocate(length(MIB + 1 + number))?;
                     own.write(1, &written[..MIB])?;
                     own.read(1, &mut read[..MIB])?;
                     assert!(read[..MIB] == written[..MIB], "thread {number}, round {round}");
@@ -182,6 +180,7 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
     let mut host = gpu.host(length(5 * MIB + 3))?;
     assert_eq!(host.length().get(), 5 * MIB + 3);
     assert!(host.bytes().iter().all(|byte| *byte == 0));
+    as_the_runtime_does();
     let mut kind = 0_u32;
     // SAFETY: `kind` outlives the call.
     let code = unsafe {
@@ -208,12 +207,23 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
 }
 
 #[test]
+fn other_devices_writes_are_seen_or_it_is_said_that_they_are_not() -> Result<(), GpuError> {
+    let gpu = gpu!();
+    if let Err(error) = gpu.allocate(length(100))?.flush() {
+        assert!(error.to_string().ends_with("frames have to come by staging"), "{error}");
+        println!("{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn memory_is_exported_with_its_offset() -> Result<(), GpuError> {
     let gpu = gpu!();
     let memory = gpu.allocate(length(4 * MIB))?;
     let whole = match memory.export() {
         Ok(whole) => whole,
-        Err(error) => skip!("memory is not exported: {error}"),
+        Err(error) if error.to_string().contains("does not export memory") => skip!("{error}"),
+        Err(error) => return Err(error),
     };
     assert_eq!(whole.offset, 0);
     let link = std::fs::read_link(format!("/proc/self/fd/{}", whole.fd.as_raw_fd())).unwrap();
