@@ -12,13 +12,17 @@
 //! calls to its driver is tested where there is none. [`choose`] says by which [`Method`] frames come to and from it: a table of what has been
 //! found out, without a device.
 //!
-//! `unsafe` is in [`host`] and behind the traits.
+//! `unsafe` is in [`host`] and behind the traits. With the feature `cuda`, `Cuda` implements them for GPUs of NVIDIA.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod error;
 mod gpu;
 pub mod host;
 mod method;
 
+#[cfg(feature = "cuda")]
+pub use cuda::{Cuda, CudaArray};
 pub use error::GpuError;
 pub use gpu::{DmaBuf, Gpu, GpuMemory, GpuSlice};
 pub use host::HostMemory;

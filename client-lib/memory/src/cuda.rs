@@ -1,0 +1,145 @@
+//! GPUs by CUDA: the driver's own interface, which is loaded when it is needed, and where there is none is missed only by who asks for a GPU.
+//!
+//! ```text
+//!   Cuda ── Device ──┬─ Context ──> Library ──> libcuda          (context, library, failure)
+//!     │              └─ Lane up, Lane down: copies by two slots  (copy)
+//!     └─ CudaMemory: cuMemAlloc's, or the program's              (memory, pointer, array)
+//! ```
+#![allow(unsafe_code, reason = "talks to CUDA")]
+
+mod array;
+mod context;
+mod copy;
+mod device;
+mod failure;
+mod library;
+mod memory;
+mod pointer;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+pub use array::CudaArray;
+use context::Locked;
+use device::Device;
+use library::Library;
+use memory::CudaMemory;
+
+use crate::error::GpuError;
+use crate::gpu::{Gpu, GpuMemory};
+use crate::host::HostMemory;
+
+/// A GPU, by CUDA. Clones are the same GPU.
+///
+/// It uses the primary context, which the CUDA runtime, PyTorch and others use as well, so that their pointers are good here and ours there.
+/// Any thread may call; each has its own current context again afterwards. A child of `fork` cannot use CUDA.
+///
+/// # Order
+///
+/// [Reading](GpuMemory::read) and [writing](GpuMemory::write) come after what the program has asked the GPU to do before, as `cudaMemcpy` does:
+/// in the legacy default stream, and in all streams of the same process that are not non-blocking ones, those of `cudaStreamCreate` and
+/// `cudaStreamPerThread` among them ([CUDA Driver API, "Stream synchronization
+/// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are done when the call returns, so that whatever is
+/// asked of the GPU afterwards comes after them. While such a stream is being captured for a graph, they fail, as `cudaMemcpy` does.
+///
+/// There is no such order with **non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`): before a read or a write, wait
+/// until what they do with the memory is done, by `cudaStreamSynchronize` or an event. Nor is there any order with **other devices**: before an
+/// RDMA device reads the memory, all work on it has to be done, in whatever stream, and after one has written,
+/// [`flush`](GpuMemory::flush) comes before the GPU reads.
+#[derive(Clone)]
+pub struct Cuda {
+    device: Arc<Device>,
+}
+
+impl Cuda {
+    /// How many GPUs this process may see.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], if there is no libcuda on this machine, or it finds no GPU, or the driver is not in order.
+    pub fn count() -> Result<u32, GpuError> {
+        Library::ready()?.count()
+    }
+
+    /// One of them, by its number among those that the process may see (`CUDA_VISIBLE_DEVICES`), from 0 on: that of `cudaSetDevice`. The first
+    /// time, that takes a while and some hundred MB of its memory, unless the program uses CUDA already.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], as of [`count`](Self::count), or if there is no such GPU.
+    pub fn device(ordinal: u32) -> Result<Arc<Self>, GpuError> {
+        /// Those in use, so that each GPU has its locked memory once.
+        static OPEN: Mutex<BTreeMap<u32, Weak<Device>>> = Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = match open.get(&ordinal).and_then(Weak::upgrade) {
+            Some(device) => device,
+            None => {
+                let device = Arc::new(Device::open(ordinal)?);
+                open.insert(ordinal, Arc::downgrade(&device));
+                device
+            }
+        };
+        Ok(Arc::new(Self { device }))
+    }
+
+    /// Its number, as [`device`](Self::device) takes it.
+    pub fn ordinal(&self) -> u32 {
+        self.device.ordinal
+    }
+
+    /// Where it is plugged in, as the kernel writes it below `/sys/bus/pci/devices`: `0000:1b:00.0`.
+    pub fn pci_address(&self) -> &str {
+        &self.device.pci_address
+    }
+
+    /// Memory that the program has by other means: from `cudaMalloc`, or an array of PyTorch, CuPy or another library ([`CudaArray`]). It is
+    /// memory of this GPU, and not managed. That of pools (`cudaMallocAsync`) is taken as well, but RDMA devices cannot reach it:
+    /// [`export`](GpuMemory::export) says so, and frames are copied.
+    ///
+    /// The owner is dropped when the memory is not used any more, or if there is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], if the address is not in memory of this GPU, or fewer bytes are allocated there.
+    ///
+    /// # Safety
+    ///
+    /// Until the owner is dropped, the bytes stay allocated and mapped. As long as the memory is lent to a call that reads it, nobody writes to
+    /// it, neither the processor nor the GPU, and to one that writes it, nobody else reaches it. The allocation that they lie in is the
+    /// program's own as a whole: an RDMA device of this machine is given it, though no peer reaches more than these bytes.
+    pub unsafe fn memory(
+        &self,
+        address: u64,
+        length: NonZeroUsize,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Arc<dyn GpuMemory>, GpuError> {
+        // SAFETY: as was promised.
+        let memory = unsafe { CudaMemory::of_program(self.clone(), address, length, Box::new(owner)) }?;
+        Ok(Arc::new(memory))
+    }
+}
+
+impl Gpu for Cuda {
+    fn name(&self) -> &str {
+        &self.device.context.name
+    }
+
+    fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {
+        Ok(Arc::new(CudaMemory::allocate(self.clone(), length)?))
+    }
+
+    fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
+        let locked = Locked::new(&self.device.context, length)?;
+        // SAFETY: all bytes are zero, nobody else knows of them, and they are freed when the owner is dropped.
+        Ok(unsafe { HostMemory::new(locked.start(), length, locked) })
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

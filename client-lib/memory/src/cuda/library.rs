@@ -1,0 +1,163 @@
+//! The functions of libcuda, looked up when the first of them is needed.
+//!
+//! cudarc has functions of its own for them, which are not called: they panic where libcuda lacks one, and they return an enumeration, which
+//! must not hold the numbers of errors that newer drivers have. Its types are used, and its signatures are what ours are checked against.
+#![allow(unsafe_code, reason = "talks to CUDA")]
+
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUflushGPUDirectRDMAWritesScope,
+    CUflushGPUDirectRDMAWritesTarget, CUmemRangeHandleType, CUpointer_attribute, CUresult, CUstream,
+};
+
+use super::failure;
+use crate::error::GpuError;
+
+macro_rules! library {
+    (
+        always { $($always:ident($($argument:ty),* $(,)?);)* }
+        newer { $($newer:ident($($newer_argument:ty),* $(,)?);)* }
+    ) => {
+        /// libcuda, loaded. It is never unloaded.
+        #[allow(non_snake_case, reason = "CUDA's own names")]
+        pub(super) struct Library {
+            $(pub(super) $always: unsafe extern "C" fn($($argument),*) -> u32,)*
+            // Drivers of long ago lack these.
+            $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> u32>,)*
+            cuGetErrorName: Words,
+            cuGetErrorString: Words,
+        }
+
+        // cudarc's are made from CUDA's header.
+        $(const _: unsafe fn($($argument),*) -> CUresult = sys::$always;)*
+        $(const _: unsafe fn($($newer_argument),*) -> CUresult = sys::$newer;)*
+
+        impl Library {
+            /// The functions of the library; if one is missing, its name.
+            ///
+            /// # Safety
+            ///
+            /// There is a libcuda, and it is NVIDIA's.
+            unsafe fn find() -> Result<Self, &'static str> {
+                // SAFETY: as was promised; the types are those of CUDA's header, in which the enumeration that is returned is such a number.
+                unsafe {
+                    Ok(Self {
+                        $($always: symbol(concat!(stringify!($always), "\0")).ok_or(stringify!($always))?,)*
+                        $($newer: symbol(concat!(stringify!($newer), "\0")),)*
+                        cuGetErrorName: symbol("cuGetErrorName\0").ok_or("cuGetErrorName")?,
+                        cuGetErrorString: symbol("cuGetErrorString\0").ok_or("cuGetErrorString")?,
+                    })
+                }
+            }
+        }
+    };
+}
+
+/// `cuGetErrorName` and `cuGetErrorString`, which are asked about numbers that cudarc's enumeration does not have.
+type Words = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
+
+/// A function, by its name, which ends in a zero byte.
+///
+/// # Safety
+///
+/// There is a libcuda, and the function is of this type.
+unsafe fn symbol<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: as was promised; the library is never unloaded.
+    unsafe { sys::culib().get::<F>(name.as_bytes()) }.ok().map(|function| *function)
+}
+
+// In the order of the CUDA Driver API's manual. Each name is that of the symbol, as <cuda.h> maps it: without a suffix for streams, so that
+// stream 0 is the legacy default stream.
+library! {
+    always {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGet(*mut CUdevice, c_int);
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
+        cuDevicePrimaryCtxRelease_v2(CUdevice);
+        cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        cuCtxPopCurrent_v2(*mut CUcontext);
+        cuCtxPushCurrent_v2(CUcontext);
+        cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemFree_v2(CUdeviceptr);
+        cuMemFreeHost(*mut c_void);
+        cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+        cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
+        cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
+        cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
+        cuStreamCreate(*mut CUstream, c_uint);
+        cuStreamDestroy_v2(CUstream);
+        cuStreamSynchronize(CUstream);
+        cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuEventCreate(*mut CUevent, c_uint);
+        cuEventDestroy_v2(CUevent);
+        cuEventRecord(CUevent, CUstream);
+    }
+    newer {
+        cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
+        cuMemGetHandleForAddressRange(*mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, c_ulonglong);
+    }
+}
+
+impl Library {
+    /// The library, loaded once for the whole program, and ready: what is wrong with the driver or the machine is found out here.
+    pub(super) fn ready() -> Result<&'static Self, GpuError> {
+        static LIBRARY: OnceLock<Result<Library, GpuError>> = OnceLock::new();
+        let library = LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)?;
+        // Again for each: a child of a program that has used CUDA is told so.
+        // SAFETY: takes no flags, and may be called as often as one likes.
+        library.check("cuInit", unsafe { (library.cuInit)(0) })?;
+        Ok(library)
+    }
+
+    fn open() -> Result<Self, GpuError> {
+        // SAFETY: libcuda's constructors only read its environment.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(GpuError::new(failure::NO_LIBRARY));
+        }
+        // SAFETY: there is one, as has just been found out. That it is NVIDIA's, its name says.
+        unsafe { Self::find() }.map_err(|function| GpuError::new(failure::lacking(function)))
+    }
+
+    /// What a call has returned, in words.
+    pub(super) fn check(&self, call: &str, code: u32) -> Result<(), GpuError> {
+        if code == failure::SUCCESS {
+            return Ok(());
+        }
+        let (name, words) = (self.words(self.cuGetErrorName, code), self.words(self.cuGetErrorString, code));
+        Err(GpuError::new(failure::line(call, code, name, words)))
+    }
+
+    fn words(&self, of: Words, code: u32) -> Option<&'static str> {
+        let mut text = ptr::null();
+        // SAFETY: takes any number; `text` outlives the call.
+        let known = unsafe { of(code, &raw mut text) } == failure::SUCCESS && !text.is_null();
+        // SAFETY: a constant of the library, which stays loaded.
+        known.then(|| unsafe { CStr::from_ptr(text) }).and_then(|text| text.to_str().ok())
+    }
+
+    /// The version of CUDA that the driver is for: 12020 stands for 12.2.
+    pub(super) fn version(&self) -> Result<c_int, GpuError> {
+        let mut version = 0;
+        // SAFETY: `version` outlives the call.
+        self.check("cuDriverGetVersion", unsafe { (self.cuDriverGetVersion)(&raw mut version) })?;
+        Ok(version)
+    }
+
+    /// How many GPUs this process may see.
+    pub(super) fn count(&self) -> Result<u32, GpuError> {
+        let mut count = 0;
+        // SAFETY: `count` outlives the call.
+        self.check("cuDeviceGetCount", unsafe { (self.cuDeviceGetCount)(&raw mut count) })?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+}

@@ -1,0 +1,202 @@
+//! Memory of a GPU.
+#![allow(unsafe_code, reason = "talks to CUDA")]
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUdeviceptr, CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUmemRangeHandleType,
+};
+
+use super::Cuda;
+use super::context::{Context, Current, Stream};
+use super::device::Flush;
+use super::pointer::{self, Exported};
+use crate::error::GpuError;
+use crate::gpu::{DmaBuf, Gpu, GpuMemory};
+
+/// The GPU's large page. What is allocated in multiples of it shares none with other allocations, so that it begins and ends at the machine's
+/// pages as well, as exporting needs it.
+const PAGE: usize = 2 << 20;
+
+/// Memory of a GPU, allocated here or by the program.
+pub(super) struct CudaMemory {
+    gpu: Cuda,
+    address: CUdeviceptr,
+    length: usize,
+    /// Whether RDMA devices may reach it; if not, why.
+    reachable: Result<(), GpuError>,
+    // Only held.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+/// What `cuMemAlloc` gave.
+struct Allocation {
+    context: Arc<Context>,
+    address: CUdeviceptr,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: allocated once, and not used again.
+            let _ = unsafe { (self.context.library.cuMemFree_v2)(self.address) };
+        }
+    }
+}
+
+impl CudaMemory {
+    /// New memory, all zero.
+    pub(super) fn allocate(gpu: Cuda, length: NonZeroUsize) -> Result<Self, GpuError> {
+        let context = Arc::clone(&gpu.device.context);
+        let Some(allocated) = length.get().checked_next_multiple_of(PAGE) else {
+            return Err(context.error(format!("{length} bytes are more than a GPU has")));
+        };
+        let current = context.enter()?;
+        let mut address = 0;
+        // SAFETY: `address` outlives the call, and the context is current.
+        let code = unsafe { (context.library.cuMemAlloc_v2)(&raw mut address, allocated) };
+        context
+            .check("cuMemAlloc", code)
+            .map_err(|error| GpuError::new(format!("{error} ({allocated} bytes)")))?;
+        let owner = Allocation { context: Arc::clone(&context), address };
+        let reachable = pointer::synchronous(&current, address);
+        let stream = Stream::new(&context)?;
+        // SAFETY: so many bytes have been allocated, and are not freed before the stream is done.
+        let zeroed = unsafe { stream.zero(address, allocated) };
+        let settled = stream.settle();
+        zeroed.and(settled)?;
+        drop(current);
+        Ok(Self { gpu, address, length: length.get(), reachable, _owner: Box::new(owner) })
+    }
+
+    /// Memory of the program's.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Cuda::memory`].
+    pub(super) unsafe fn of_program(
+        gpu: Cuda,
+        address: CUdeviceptr,
+        length: NonZeroUsize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self, GpuError> {
+        let context = Arc::clone(&gpu.device.context);
+        let current = context.enter()?;
+        let Some(end) = address.checked_add(length.get() as u64).filter(|end| usize::try_from(*end).is_ok())
+        else {
+            return Err(context.error(format!("there are no {length} bytes at {address:#x}")));
+        };
+        pointer::verify(&current, &(address..end), gpu.device.ordinal)?;
+        let reachable = pointer::reachable(&current, address);
+        // Memory that is put together of several allocations cannot be set to this; nothing else depends on it.
+        let _ = pointer::synchronous(&current, address);
+        drop(current);
+        Ok(Self { gpu, address, length: length.get(), reachable, _owner: owner })
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.address..self.address + self.length as u64
+    }
+
+    /// Where bytes lie. The error says that they do not.
+    fn within(&self, offset: usize, length: usize) -> Result<CUdeviceptr, GpuError> {
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            return Err(self.gpu.device.context.error(format!(
+                "{length} bytes at offset {offset} are not within the {} that there are",
+                self.length
+            )));
+        }
+        Ok(self.address + offset as CUdeviceptr)
+    }
+
+    fn named(&self, current: &Current<'_>) -> Result<DmaBuf, GpuError> {
+        let (context, facts) = (current.context, &self.gpu.device.facts);
+        facts.exports().map_err(|reason| context.error(reason))?;
+        self.reachable.clone()?;
+        let Some(function) = context.library.cuMemGetHandleForAddressRange else {
+            return Err(context.error("this libcuda has no cuMemGetHandleForAddressRange"));
+        };
+        let allocation = pointer::allocation(current, self.address)?;
+        let Some(exported) = Exported::of(&self.range(), &allocation, facts.page) else {
+            return Err(context.error(format!("{:#x?} has no whole pages", self.range())));
+        };
+        let (mut fd, length): (c_int, _) = (-1, exported.length as usize);
+        let kind = CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        // SAFETY: of this kind, the handle is a file descriptor. It outlives the call.
+        let code = unsafe { function((&raw mut fd).cast(), exported.start, length, kind, 0) };
+        context.check("cuMemGetHandleForAddressRange", code)?;
+        if fd < 0 {
+            return Err(context.error("cuMemGetHandleForAddressRange gave no file descriptor"));
+        }
+        // SAFETY: it was made for us alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(DmaBuf { fd, offset: exported.offset })
+    }
+}
+
+// SAFETY: the owner is held, which keeps the bytes: an allocation of ours, or what the program has promised of. What is exported is an
+// allocation of ours, or the program's that it has agreed to.
+unsafe impl GpuMemory for CudaMemory {
+    fn gpu(&self) -> &dyn Gpu {
+        &self.gpu
+    }
+
+    fn address(&self) -> usize {
+        // It is checked where it comes from that there is an end in the same address space.
+        self.address as usize
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn export(&self) -> Result<DmaBuf, GpuError> {
+        self.named(&self.gpu.device.context.enter()?)
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        let from = self.within(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: there are that many, as long as the owner is held.
+        unsafe { self.gpu.device.read(from, bytes) }
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let to = self.within(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: there is room for them, as long as the owner is held.
+        unsafe { self.gpu.device.write(to, bytes) }
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        let context = &self.gpu.device.context;
+        if self.gpu.device.facts.flush().map_err(|reason| context.error(reason))? == Flush::Needless {
+            return Ok(());
+        }
+        let Some(function) = context.library.cuFlushGPUDirectRDMAWrites else {
+            return Err(context
+                .error("this libcuda has no cuFlushGPUDirectRDMAWrites: frames have to come by staging"));
+        };
+        let _current = context.enter()?;
+        let target = CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+        let scope = CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
+        // SAFETY: takes constants; the context is current.
+        context.check("cuFlushGPUDirectRDMAWrites", unsafe { function(target, scope) })
+    }
+}
+
+impl fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x} of {}", self.length, self.address, self.gpu.name())
+    }
+}
