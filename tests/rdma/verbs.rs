@@ -114,7 +114,15 @@ async fn verbs_keep_their_word() -> Result<()> {
     failures_have_their_reason().context("failing")?;
     what_is_in_use_stays().context("letting go")?;
     completions_are_reported().context("reporting")?;
-    pages_are_sent_from_where_they_lie().context("pages")
+    pages_are_sent_from_where_they_lie().context("pages")?;
+    a_device_says_whether_it_takes_dma_bufs().context("dma-buf")
+}
+
+/// Soft-RoCE of this kernel does not.
+fn a_device_says_whether_it_takes_dma_bufs() -> Result<()> {
+    ensure!(Library::load()?.has_dma_buf(), "this libibverbs is too old to tell");
+    ensure!(!End::at(HERE)?.domain.takes_dma_buf()?, "it takes them");
+    Ok(())
 }
 
 fn what_is_written_arrives() -> Result<()> {

@@ -59,6 +59,8 @@ pub enum Call {
     Reach,
     /// `ibv_reg_mr`
     Register,
+    /// `ibv_reg_dmabuf_mr`
+    DmaBuf,
     /// `ibv_create_cq`
     Queue,
     /// `ibv_create_comp_channel`
@@ -148,6 +150,7 @@ impl fmt::Display for Error {
             Call::Allocate => "get memory to register",
             Call::Reach => "reach into registered memory",
             Call::Register => "register memory",
+            Call::DmaBuf => "register a dma-buf",
             Call::Queue => "make a completion queue",
             Call::Channel => "make a completion channel",
             Call::Wait => "wait for completions",

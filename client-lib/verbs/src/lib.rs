@@ -22,6 +22,7 @@
 mod channel;
 mod context;
 mod error;
+mod gpu_direct;
 mod library;
 mod memory;
 mod pages;
@@ -32,6 +33,7 @@ mod queue;
 pub use channel::{Channel, Report};
 pub use context::{Context, Device, Port};
 pub use error::{Call, Error, LoadError};
+pub use gpu_direct::peermem;
 pub use library::Library;
 pub use memory::{Domain, Landed, Landing, Region, Remote};
 pub use pages::Pages;

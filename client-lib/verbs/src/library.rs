@@ -27,6 +27,9 @@ pub struct Library {
     pub(crate) alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
     pub(crate) dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
     pub(crate) reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+    // Since rdma-core 34.
+    pub(crate) reg_dmabuf_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
     pub(crate) dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
     pub(crate) create_cq: unsafe extern "C" fn(
         *mut ibv_context,
@@ -87,6 +90,8 @@ impl Library {
             alloc_pd: function!(b"ibv_alloc_pd\0"),
             dealloc_pd: function!(b"ibv_dealloc_pd\0"),
             reg_mr: function!(b"ibv_reg_mr\0"),
+            // SAFETY: as above.
+            reg_dmabuf_mr: unsafe { object.get(b"ibv_reg_dmabuf_mr\0") }.ok().map(|function| *function),
             dereg_mr: function!(b"ibv_dereg_mr\0"),
             create_cq: function!(b"ibv_create_cq\0"),
             destroy_cq: function!(b"ibv_destroy_cq\0"),
@@ -118,6 +123,11 @@ impl Library {
             return Err(Error::last(Call::List, ""));
         }
         Ok(Device::all(self, list, usize::try_from(count).unwrap_or(0)))
+    }
+
+    /// Whether this libibverbs has a call to register a dma-buf, which came with rdma-core 34.
+    pub fn has_dma_buf(&self) -> bool {
+        self.reg_dmabuf_mr.is_some()
     }
 
     /// What libibverbs calls a status.
