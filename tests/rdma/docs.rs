@@ -18,12 +18,13 @@ async fn every_command_prints_what_the_page_says() -> Result<()> {
     let programs = multinet.parent().context("a folder of programs")?.display();
     let mut script = format!("{LINK}\nPATH={programs}:$PATH\n");
     for (number, Example { command, .. }) in examples.iter().enumerate() {
-        // What goes on has said what it says when it listens.
+        // What goes on has said what it says when it listens; what it says later is in a file of its own.
+        let said = format!("/tmp/said-{number}");
         script.push_str(&match command.contains("server") {
-            true => format!("{command} >/tmp/said 2>&1 & wait_for grep -q listening /tmp/said\n"),
-            false => format!("{command} >/tmp/said 2>&1 || true\n"),
+            true => format!("{command} >{said} 2>&1 & wait_for grep -q listening {said}\n"),
+            false => format!("{command} >{said} 2>&1 || true\n"),
         });
-        script.push_str(&format!("echo '=== {number}'; grep -v ' WARN ' /tmp/said\n"));
+        script.push_str(&format!("echo '=== {number}'; grep -v ' WARN ' {said}\n"));
     }
     let said = Guest::run(&script, BOUND).await?;
     ensure!(said.status == 0, "exit status {}:\n{}", said.status, said.output);

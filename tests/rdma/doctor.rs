@@ -6,6 +6,9 @@ use multinet_tests::process::workspace_binary;
 
 use super::{BOUND, LINK};
 
+/// Starts a program in a network namespace of its own.
+const ELSEWHERE: &str = "unshare --net --mount sh -c 'mount -t sysfs sysfs /sys && exec \"$@\"' sh";
+
 /// What is done to the machine, how doctor is started, and what it says of RDMA then. All in one guest, one after the other.
 const CASES: &[(&str, &str, &[&str])] = &[
     (
@@ -16,6 +19,33 @@ const CASES: &[(&str, &str, &[&str])] = &[
             "ok       rdma      rdma0 10.9.0.1: rxe0 port 1 GID ",
             "(::ffff:10.9.0.1), writes to itself, path MTU 4096",
             "(fd09::2), writes to itself, path MTU 4096",
+            "ok       rdma      namespace mode shared: all devices of the node are seen",
+            "note     gpu       rxe0: memory of GPUs cannot be registered, it is copied: its driver takes no dma-buf",
+            "ok       memory    may lock any amount of memory (CAP_IPC_LOCK)",
+        ],
+    ),
+    (
+        // Before the others, because it takes a machine that has no other network namespace.
+        "rdma system set netns exclusive",
+        "",
+        &[
+            "ok       rdma      namespace mode exclusive: only devices that have been moved to this pod are seen",
+            "(::ffff:10.9.0.1), writes to itself",
+        ],
+    ),
+    (
+        "true",
+        ELSEWHERE,
+        &[
+            "note     rdma      no RDMA device has been moved to this pod's network namespace (mode exclusive): frames go over TCP",
+        ],
+    ),
+    (
+        "wait_for rdma system set netns shared 2>/dev/null",
+        ELSEWHERE,
+        &[
+            "ok       rdma      devices rxe0; /dev/infiniband has ",
+            "ok       rdma      namespace mode shared: all devices of the node are seen",
         ],
     ),
     (
@@ -24,7 +54,15 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "",
         &["(::ffff:10.9.0.1), writes to itself", "(::ffff:10.9.0.7), writes to itself"],
     ),
-    ("ip link set rdma0 mtu 1500", "", &["(::ffff:10.9.0.1), writes to itself, path MTU 1024"]),
+    (
+        "ip link set rdma0 mtu 1500",
+        "",
+        &[
+            "(::ffff:10.9.0.1), writes to itself, path MTU 1024",
+            "note     rdma      rdma0: path MTU 1024 of 4096, for its MTU is 1500",
+            "fix: give NICs and switches an MTU of 4200 or more",
+        ],
+    ),
     (
         "true",
         "setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192",
@@ -32,7 +70,16 @@ const CASES: &[(&str, &str, &[&str])] = &[
             "warning  rdma      rdma0 10.9.0.1: rxe0 port 1 GID ",
             "cannot be used, frames go over TCP: rxe0: cannot register memory: Cannot allocate memory",
             "fix: too little memory may be locked: raise memlock",
-            "may lock 8 KiB only",
+            "may lock 8 KiB only (memlock), as root without CAP_IPC_LOCK",
+        ],
+    ),
+    (
+        // Has the capability, which does not help.
+        "true",
+        "prlimit --memlock=8192:8192 unshare --user --map-root-user",
+        &[
+            "cannot be used, frames go over TCP: rxe0: cannot register memory: Cannot allocate memory",
+            "may lock 8 KiB only (memlock), in a user namespace, where CAP_IPC_LOCK does not count",
         ],
     ),
     (

@@ -3,6 +3,7 @@
 mod collect;
 mod facts;
 mod findings;
+mod pci;
 mod probe;
 mod report;
 
@@ -39,13 +40,13 @@ pub(crate) struct DoctorArgs {
 const HELP: &str = "\
 Looks at DNS (search path, each server, the zone), this pod's second NICs, every record of the service, and for each \
 of its addresses at the route, a TCP connection and the size of packets that pass; then at RDMA devices (each writes \
-to itself once, by the GID of each second NIC's address) and the limit of locked memory. Peers see a connection that is \
+to itself once, by the GID of each second NIC's address), at what lies between them and this pod's GPUs, and at the limit of locked memory. Peers see a connection that is \
 closed at once, and a few datagrams to UDP ports 33434 and 33435, where nobody listens.
 
 Each finding is ok, a note, a warning or a problem; warnings and problems have their fix below them. --output json prints one object:
   {\"worst\": \"ok\" | \"note\" | \"warning\" | \"problem\",
    \"findings\": [{\"level\", \"about\", \"message\", \"fix\"}]}
-where \"about\" is dns, network, service, endpoint, peer, rdma or memory, and \"fix\" may be null.
+where \"about\" is dns, network, service, endpoint, peer, rdma, gpu or memory, and \"fix\" may be null.
 
 Examples:
   multinet doctor

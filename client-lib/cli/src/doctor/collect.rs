@@ -1,17 +1,21 @@
 //! Asks DNS, the kernel and the network for the facts. What they mean is said elsewhere.
 
+mod namespaces;
+mod pci;
+mod process;
+mod rdma;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use futures::StreamExt as _;
 use multinet_client::nic::{self, RouteError};
-use multinet_client::{Endpoint, ResolveError, Resolver, gid, verbs};
+use multinet_client::{Endpoint, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{
-    Dns, Facts, Failure, Gid, Machine, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
-};
+use super::facts::{Dns, Facts, Failure, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
 use super::{DoctorArgs, probe};
 use crate::common::nobody;
 
@@ -21,10 +25,8 @@ const SERVICES: &str = "svc.multinet";
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
 /// Peers that are tried at a time.
 const AT_ONCE: usize = 32;
-/// For so long an RDMA device may try to write to itself. It gives up by itself within half of that, unless its driver hangs.
-const RDMA_PATIENCE: Duration = Duration::from_secs(10);
-/// CAP_IPC_LOCK, capabilities(7).
-const IPC_LOCK: u32 = 14;
+/// Where `/sys`, `/proc` and `/dev` are.
+const ROOT: &str = "/";
 
 /// All facts. Takes as long as the slowest of the RDMA devices, then of the DNS servers, then of the peers.
 pub(super) async fn facts(args: &DoctorArgs) -> Facts {
@@ -190,65 +192,29 @@ fn route(peer: IpAddr, machine: &Machine) -> Result<Route, NoRoute> {
 async fn machine() -> Machine {
     let interfaces = nics().map_err(|error| error.to_string());
     let rdma_files = names_in("/dev/infiniband");
+    let rdma_devices = names_in("/sys/class/infiniband");
     let loaded = verbs::Library::load();
     let verbs =
         loaded.map(drop).map_err(|error| Failure { what: error.to_string(), fix: Some(error.hint()) });
     let can_try = verbs.is_ok() && Machine::has_uverbs(&rdma_files);
+    let gids = rdma::gids(interfaces.as_deref().unwrap_or_default(), can_try).await;
+    let has_rdma = !rdma_devices.is_empty() || Path::new("/sys/module/ib_core").exists();
+    let used = rdma::devices(&gids, |_| true).into_iter();
     Machine {
-        gids: gids(interfaces.as_deref().unwrap_or_default(), can_try).await,
+        dma_bufs: rdma::dma_bufs(&gids).await,
+        functions: used
+            .filter_map(|device| Some((device.clone(), pci::nic(ROOT.as_ref(), &device)?)))
+            .collect(),
+        gids,
         interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
-        may_lock: fs::read_to_string("/proc/self/status")
-            .is_ok_and(|status| has_capability(&status, IPC_LOCK)),
-        rdma_devices: names_in("/sys/class/infiniband"),
+        process: process::process(),
+        namespaces: has_rdma.then(|| namespaces::namespaces().map_err(|error| error.to_string())),
+        peermem: verbs::peermem(),
+        gpus: pci::gpus(ROOT.as_ref()),
+        rdma_devices,
         rdma_files,
         verbs,
-    }
-}
-
-/// What the addresses of second NICs are to RDMA.
-async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
-    let ports = gid::local_ports().unwrap_or_default();
-    if ports.is_empty() {
-        return Vec::new();
-    }
-    let second = interfaces.iter().filter(|nic| !nic.is_default_network);
-    let addresses = second.flat_map(|nic| nic.addresses.iter().map(|&address| (nic.name.as_str(), address)));
-    let found = addresses.map(|(interface, address)| gid_of(&ports, interface, address, can_try));
-    futures::future::join_all(found).await
-}
-
-async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: bool) -> Gid {
-    let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
-    let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
-    let of_this = rejected.iter().filter(|(_, reason)| *reason != gid::Rejection::OtherAddress);
-    Gid {
-        interface: interface.to_owned(),
-        address,
-        rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
-        row: match chosen {
-            Some(place) if can_try => {
-                Some(Row { place: place.to_string(), writes: Some(writes(place).await) })
-            }
-            chosen => chosen.map(|place| Row { place: place.to_string(), writes: None }),
-        },
-    }
-}
-
-/// Has the device write to itself.
-async fn writes(place: gid::Place) -> Result<u32, Failure> {
-    // Verbs have a byte for either.
-    let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
-        return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
-    };
-    let probing = tokio::task::spawn_blocking(move || verbs::probe(&place.device, port, row, place.gid));
-    match tokio::time::timeout(RDMA_PATIENCE, probing).await {
-        Ok(Ok(Ok(probed))) => Ok(probed.mtu),
-        Ok(Ok(Err(error))) => Err(Failure { what: error.to_string(), fix: error.hint() }),
-        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
-        Err(_) => {
-            Err(Failure { what: format!("its driver does not return within {RDMA_PATIENCE:?}"), fix: None })
-        }
     }
 }
 
@@ -274,15 +240,8 @@ fn nics() -> std::io::Result<Vec<Nic>> {
         .collect())
 }
 
-/// Whether `/proc/self/status` says that a capability is effective.
-fn has_capability(status: &str, number: u32) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .is_some_and(|bits| u64::from_str_radix(bits.trim(), 16).is_ok_and(|bits| bits >> number & 1 == 1))
-}
-
 /// The names in a folder, sorted; none, if it is not there.
-fn names_in(folder: &str) -> Vec<String> {
+fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -305,12 +264,5 @@ mod tests {
         for (name, zone) in cases {
             assert_eq!(zone_of(name), zone, "{name:?}");
         }
-    }
-
-    #[test]
-    fn capabilities_are_read_from_the_status() {
-        let status = "CapPrm:\t00000000ffffffff\nCapEff:\t0000000000004000\n";
-        assert!(has_capability(status, 14) && !has_capability(status, 13));
-        assert!(!has_capability("CapEff:\tnonsense\n", 14) && !has_capability("", 14));
     }
 }

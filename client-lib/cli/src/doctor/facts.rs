@@ -4,7 +4,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use multinet_client::gid::LinkLayer;
 use multinet_client::{ResolveError, Resolved};
+
+use super::pci::Function;
 
 /// All of it.
 #[derive(Debug)]
@@ -118,8 +121,7 @@ pub(super) struct Machine {
     pub(super) interfaces: Result<Vec<Nic>, String>,
     /// Soft and hard limit of locked memory, in octets.
     pub(super) memlock: Option<(u64, u64)>,
-    /// Whether the limit does not count for this process (CAP_IPC_LOCK is effective).
-    pub(super) may_lock: bool,
+    pub(super) process: Process,
     /// `/sys/class/infiniband`.
     pub(super) rdma_devices: Vec<String>,
     /// `/dev/infiniband`.
@@ -128,6 +130,56 @@ pub(super) struct Machine {
     pub(super) verbs: Result<(), Failure>,
     /// Of each address of a second NIC, if there are RDMA devices.
     pub(super) gids: Vec<Gid>,
+    /// How network namespaces share RDMA devices, or why that is not known. Absent where the kernel has no RDMA.
+    pub(super) namespaces: Option<Result<Namespaces, String>>,
+    /// Of each device that could write to itself, by name: whether it takes dma-bufs.
+    pub(super) dma_bufs: Vec<(String, Result<DmaBuf, Failure>)>,
+    /// The kernel module by which RDMA knows the addresses of NVIDIA's GPUs, if one is loaded.
+    pub(super) peermem: Option<&'static str>,
+    pub(super) gpus: Gpus,
+    /// The PCI functions of the devices that have a row for this pod, by name. Virtual devices have none.
+    pub(super) functions: Vec<(String, Function)>,
+}
+
+/// What this process is allowed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Process {
+    /// Whether it runs as root.
+    pub(super) is_root: bool,
+    /// Whether CAP_IPC_LOCK is effective.
+    pub(super) has_ipc_lock: bool,
+    /// Whether its container was given CAP_IPC_LOCK (it is in the bounding set).
+    pub(super) was_given_ipc_lock: bool,
+    /// Whether it is in a user namespace of its own, whose capabilities do not count for the limit of locked memory.
+    pub(super) is_in_user_namespace: bool,
+}
+
+/// How network namespaces share RDMA devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Namespaces {
+    /// Each sees all devices.
+    Shared,
+    /// Each sees those that have been moved to it.
+    Exclusive,
+}
+
+/// Whether a device can register memory of a GPU as a dma-buf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DmaBuf {
+    Taken,
+    /// Its driver cannot.
+    Refused,
+    /// This libibverbs has no call for it.
+    NoCall,
+}
+
+/// NVIDIA's GPUs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gpus {
+    /// How many the node has.
+    pub(super) on_node: usize,
+    /// Those that this pod may use.
+    pub(super) of_pod: Vec<Function>,
 }
 
 impl Machine {
@@ -152,6 +204,10 @@ pub(super) struct Gid {
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) place: String,
+    /// The device that it is of.
+    pub(super) device: String,
+    /// What lies below its port.
+    pub(super) link: LinkLayer,
     /// The path MTU, in bytes of payload, of a device that could write to itself by this GID; or why it could not. Absent where it
     /// could not be tried.
     pub(super) writes: Option<Result<u32, Failure>>,

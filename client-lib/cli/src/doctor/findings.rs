@@ -1,7 +1,9 @@
 //! What the facts mean: facts in, findings out. Pure.
 
+mod gpu;
 mod machine;
 mod peer;
+mod rdma;
 
 use super::facts::{Dns, Facts, Says, Server, Service};
 use super::report::Finding;
@@ -28,7 +30,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
             peer::peer(peer, facts.allows_default_network, &mut findings);
         }
     }
-    machine::rdma(&facts.machine, &mut findings);
+    rdma::rdma(&facts.machine, &mut findings);
+    gpu::gpu(&facts.machine, &mut findings);
+    machine::memory(&facts.machine, &mut findings);
     findings
 }
 

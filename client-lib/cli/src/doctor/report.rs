@@ -22,7 +22,7 @@ pub(super) enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
-    /// What it is about: dns, network, service, endpoint, peer, rdma or memory.
+    /// What it is about: dns, network, service, endpoint, peer, rdma, gpu or memory.
     pub(super) about: &'static str,
     pub(super) message: String,
     /// What to do about it.

@@ -1,14 +1,11 @@
-//! What is found on this machine itself.
+//! What is found on this machine itself: its second NICs, and the memory that it may lock.
 
-use super::super::facts::{Failure, Gid, Machine, Nic, Row};
+use super::super::facts::{Machine, Nic, Process};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
 /// What a limit of locked memory looks like that is none (`RLIM_INFINITY`).
 const UNLIMITED: u64 = u64::MAX;
-
-/// Where nothing better is known.
-const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
 
 /// The second NICs.
 pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
@@ -49,81 +46,11 @@ fn list(nic: &Nic) -> String {
     addresses.join(", ")
 }
 
-/// What RDMA needs. Without devices nothing is missed: frames go over TCP.
-pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
-    let Machine { rdma_devices: devices, rdma_files: files, .. } = machine;
-    let has_verbs = Machine::has_uverbs(files);
-    match (devices.is_empty(), has_verbs) {
-        (true, _) => findings.push(Finding::new(
-            Note,
-            "rdma",
-            "no RDMA device (/sys/class/infiniband is empty or absent): frames go over TCP",
-        )),
-        (false, false) => findings.push(
-            Finding::new(
-                Warning,
-                "rdma",
-                format!(
-                    "{}: on this node, but /dev/infiniband has no uverbs device for this pod",
-                    devices.join(", ")
-                ),
-            )
-            .fix("request the device plugin's resource for it, or a resource claim, in the pod's container"),
-        ),
-        (false, true) => findings.push(Finding::new(
-            Good,
-            "rdma",
-            format!("devices {}; /dev/infiniband has {}", devices.join(", "), files.join(", ")),
-        )),
-    }
-    if has_verbs && !devices.is_empty() {
-        if let Err(Failure { what, fix }) = &machine.verbs {
-            let found = format!("{what}: frames go over TCP");
-            findings.push(Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE)));
-        }
-        findings.extend(machine.gids.iter().map(say));
-    }
-    memlock(machine, !devices.is_empty(), findings);
-}
-
-fn say(gid: &Gid) -> Finding {
-    let Gid { interface, address, row, rejected } = gid;
-    match row {
-        Some(Row { place, writes: None }) => {
-            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}"));
-        }
-        Some(Row { place, writes: Some(Ok(mtu)) }) => {
-            let found = format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}");
-            return Finding::new(Good, "rdma", found);
-        }
-        Some(Row { place, writes: Some(Err(Failure { what, fix })) }) => {
-            let found = format!("{interface} {address}: {place} cannot be used, frames go over TCP: {what}");
-            return Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE));
-        }
-        None => {}
-    }
-    match &rejected[..] {
-        [] => Finding::new(
-            Warning,
-            "rdma",
-            format!("{interface} {address}: no RDMA device has a GID of this address, frames go over TCP"),
-        )
-        .fix("attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)"),
-        rows => Finding::new(
-            Warning,
-            "rdma",
-            format!("{interface} {address}: no usable GID, frames go over TCP: {}", rows.join("; ")),
-        )
-        .fix(
-            "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, \
-             the port has no link; not RoCE v2, the device's RoCE mode wants changing",
-        ),
-    }
-}
-
-fn memlock(machine: &Machine, has_device: bool, findings: &mut Vec<Finding>) {
+/// Whether RDMA may register its memory: the limit, and who is exempt from it.
+pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
     let Some((soft, hard)) = machine.memlock else { return };
-    if machine.may_lock {
+    let process = machine.process;
+    if process.has_ipc_lock && !process.is_in_user_namespace {
         findings.push(Finding::new(Good, "memory", "may lock any amount of memory (CAP_IPC_LOCK)"));
     } else if soft == UNLIMITED {
         findings.push(Finding::new(Good, "memory", "may lock any amount of memory (memlock is unlimited)"));
@@ -137,14 +64,37 @@ fn memlock(machine: &Machine, has_device: bool, findings: &mut Vec<Finding>) {
             .fix("`ulimit -l unlimited` before the program starts"),
         );
     } else {
-        let level = if has_device { Warning } else { Note };
+        let level = if machine.rdma_devices.is_empty() { Note } else { Warning };
+        let (why, also) = no_exemption(process);
         findings.push(
-            Finding::new(level, "memory", format!("may lock {} only (memlock): RDMA registers all its buffers", size(soft)))
-                .fix(
-                    "set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it; the capability \
-                     IPC_LOCK only helps containers that run as root",
-                ),
+            Finding::new(
+                level,
+                "memory",
+                format!("may lock {} only (memlock), {why}: RDMA registers all its buffers", size(soft)),
+            )
+            .fix(format!(
+                "set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it and the pod; {also}"
+            )),
         );
+    }
+}
+
+/// Why the capability IPC_LOCK is of no use to this process, and what would be.
+fn no_exemption(process: Process) -> (&'static str, &'static str) {
+    match process {
+        Process { is_in_user_namespace: true, .. } => (
+            "in a user namespace, where CAP_IPC_LOCK does not count",
+            "or set hostUsers: true, run as root, and add the capability IPC_LOCK",
+        ),
+        Process { is_root: true, .. } => (
+            "as root without CAP_IPC_LOCK",
+            "or add the capability IPC_LOCK (securityContext.capabilities.add)",
+        ),
+        Process { was_given_ipc_lock: true, .. } => (
+            "not as root, for which IPC_LOCK of the container does nothing",
+            "or run as root: capabilities of a container are effective for root only",
+        ),
+        _ => ("not as root", "the capability IPC_LOCK only helps containers that run as root"),
     }
 }
 

@@ -4,13 +4,19 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use multinet_client::gid::LinkLayer;
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
 use super::super::facts::{
-    Dns, Facts, Failure, Gid, Machine, Mtu, Nic, NoRoute, Peer, Route, Row, Says, Server, Service,
+    DmaBuf, Dns, Facts, Failure, Gid, Gpus, Machine, Mtu, Namespaces, Nic, NoRoute, Peer, Process, Route,
+    Row, Says, Server, Service,
 };
+use super::super::pci::Acs;
 use super::super::report::{Level, json, text, worst};
 use super::findings;
+use machine::function;
+
+mod machine;
 
 fn server() -> SocketAddr {
     "10.96.0.10:53".parse().unwrap()
@@ -52,7 +58,7 @@ fn good() -> Facts {
         machine: Machine {
             interfaces: Ok(vec![nic("eth0", "10.244.0.9"), nic("net1", "192.168.111.4")]),
             memlock: Some((u64::MAX, u64::MAX)),
-            may_lock: false,
+            process: Process::default(),
             rdma_devices: vec!["mlx5_2".to_owned()],
             rdma_files: vec!["rdma_cm".to_owned(), "uverbs2".to_owned()],
             verbs: Ok(()),
@@ -61,12 +67,22 @@ fn good() -> Facts {
                 address: [192, 168, 111, 4].into(),
                 row: Some(Row {
                     place: "mlx5_2 port 1 GID 3 (::ffff:192.168.111.4)".to_owned(),
+                    device: "mlx5_2".to_owned(),
+                    link: LinkLayer::Ethernet,
                     writes: Some(Ok(4096)),
                 }),
                 rejected: vec![
                     "mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2".to_owned(),
                 ],
             }],
+            namespaces: Some(Ok(Namespaces::Shared)),
+            dma_bufs: vec![("mlx5_2".to_owned(), Ok(DmaBuf::Taken))],
+            peermem: None,
+            gpus: Gpus::default(),
+            functions: vec![(
+                "mlx5_2".to_owned(),
+                function("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Acs::Hidden),
+            )],
         },
         allows_default_network: false,
     }
@@ -161,7 +177,9 @@ ok       network   second NIC net1: 192.168.111.4, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms from 192.168.111.4 on net1, MTU 9000
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
 ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
+ok       rdma      namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used
 ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096
+ok       gpu       mlx5_2: memory of GPUs can be registered, as dma-buf
 ok       memory    may lock any amount of memory (memlock is unlimited)
 no problems, no warnings
 "
@@ -363,7 +381,7 @@ fn a_machine_without_rdma_misses_nothing() {
     facts.machine.memlock = Some((8 << 20, 8 << 20));
     let found = findings(&facts);
     assert_eq!(worst(&found), Level::Note, "{found:?}");
-    facts.machine.may_lock = true;
+    facts.machine.process.has_ipc_lock = true;
     assert_eq!(bad(&facts).len(), 1, "only that there is no device");
 }
 

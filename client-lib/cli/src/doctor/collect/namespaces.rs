@@ -1,0 +1,143 @@
+//! Asks the kernel how network namespaces share RDMA devices, as `rdma system` does: by netlink (`<rdma/rdma_netlink.h>`), for which no
+//! privilege is needed.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
+};
+
+use super::super::facts::Namespaces;
+
+/// The length of a message's header.
+const HEADER: usize = 16;
+/// The length of an attribute's header.
+const ATTRIBUTE: usize = 4;
+/// NLM_F_REQUEST
+const REQUEST: u16 = 1;
+/// NLMSG_ERROR
+const ERROR: u16 = 2;
+/// RDMA_NLDEV_CMD_SYS_GET of RDMA_NL_NLDEV
+const SYS_GET: u16 = 5 << 10 | 6;
+/// RDMA_NLDEV_SYS_ATTR_NETNS_MODE
+const NETNS_MODE: u16 = 66;
+/// What of an attribute's type is its number (NLA_TYPE_MASK).
+const NUMBER: u16 = 0x3fff;
+
+/// Asks. To be called only where the kernel has RDMA: otherwise the question has it load the modules.
+pub(super) fn namespaces() -> io::Result<Namespaces> {
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRDMA)?;
+    sendto(socket.as_raw_fd(), &question(), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let mut bytes = [0; 1024];
+    // The kernel answers while it is asked.
+    let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT)?;
+    answer(bytes.get(..length).unwrap_or_default())
+}
+
+/// Length, type, flags, sequence number and port, of which the last two are not needed for one question. No attributes.
+fn question() -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    bytes[..4].copy_from_slice(&(HEADER as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SYS_GET.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    bytes
+}
+
+fn answer(bytes: &[u8]) -> io::Result<Namespaces> {
+    let unclear = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer makes no sense");
+    let length = first(bytes).map_or(0, u32::from_ne_bytes);
+    let message = usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or_else(unclear)?;
+    let kind = message.get(4..).and_then(first).map(u16::from_ne_bytes);
+    let mut rest = message.get(HEADER..).ok_or_else(unclear)?;
+    match kind {
+        Some(SYS_GET) => {}
+        Some(ERROR) => {
+            let number = first(rest).map(i32::from_ne_bytes).ok_or_else(unclear)?;
+            return Err(io::Error::from_raw_os_error(number.saturating_neg()));
+        }
+        _ => return Err(unclear()),
+    }
+    while let (Some(length), Some(number)) = (first(rest), rest.get(2..).and_then(first)) {
+        let length = usize::from(u16::from_ne_bytes(length));
+        let value = rest.get(ATTRIBUTE..length).ok_or_else(unclear)?;
+        if u16::from_ne_bytes(number) & NUMBER == NETNS_MODE {
+            return match value {
+                [0] => Ok(Namespaces::Exclusive),
+                [1] => Ok(Namespaces::Shared),
+                _ => Err(unclear()),
+            };
+        }
+        rest = rest.get(length.next_multiple_of(ATTRIBUTE)..).unwrap_or_default();
+    }
+    // Before there was a choice (Linux 5.2) all were shared.
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel does not tell"))
+}
+
+fn first<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    bytes.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::from(((HEADER + rest.len()) as u32).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(rest);
+        bytes
+    }
+
+    fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::from(((ATTRIBUTE + value.len()) as u16).to_ne_bytes());
+        bytes.extend(number.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn the_mode_is_found_among_other_attributes() {
+        for (value, mode) in [(0, Namespaces::Exclusive), (1, Namespaces::Shared)] {
+            let rest =
+                [attribute(90, &[7]), attribute(NETNS_MODE, &[value]), attribute(91, &[0; 9])].concat();
+            assert_eq!(answer(&message(SYS_GET, &rest)).unwrap(), mode);
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_kernels_reason() {
+        let number = nix::errno::Errno::EOPNOTSUPP as i32;
+        let error = answer(&message(ERROR, &(-number).to_ne_bytes())).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(number));
+    }
+
+    #[test]
+    fn no_answer_is_taken_for_another() {
+        let good = message(SYS_GET, &attribute(NETNS_MODE, &[1]));
+        for length in 0..good.len() {
+            assert!(answer(&good[..length]).is_err(), "{length}");
+        }
+        for bytes in [
+            message(SYS_GET, &[]),
+            message(SYS_GET, &attribute(65, &[1])),
+            message(SYS_GET, &attribute(NETNS_MODE, &[2])),
+            message(SYS_GET, &attribute(NETNS_MODE, &[])),
+            message(SYS_GET, &[0, 0, 66, 0]),
+            message(SYS_GET, &[255, 255, 66, 0, 1]),
+            message(ERROR, &[]),
+            message(3, &attribute(NETNS_MODE, &[1])),
+        ] {
+            assert!(answer(&bytes).is_err(), "{bytes:?}");
+        }
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..10_000 {
+            let mut rest = vec![0; random.usize(..40)];
+            random.fill(&mut rest);
+            let _ = answer(&message(SYS_GET, &rest));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Reads the PCI functions of GPUs and NICs from `/sys` (Linux, `Documentation/ABI/testing/sysfs-bus-pci`).
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+
+use super::super::facts::Gpus;
+use super::super::pci::{Acs, CONFIGURATION, Function, Place};
+use super::names_in;
+
+const NVIDIA: &str = "0x10de";
+
+/// The first digits of the class of what draws or computes.
+const DISPLAY: &str = "0x03";
+
+/// NVIDIA's GPUs, in the folder that everything is in: `/`.
+pub(super) fn gpus(all: &Path) -> Gpus {
+    let folder = all.join("sys/bus/pci/devices");
+    let is_gpu = |address: &String| {
+        let function = folder.join(address);
+        text(&function.join("vendor")).is_some_and(|vendor| vendor == NVIDIA)
+            && text(&function.join("class")).is_some_and(|class| class.starts_with(DISPLAY))
+    };
+    let gpus: Vec<String> = names_in(&folder).into_iter().filter(is_gpu).collect();
+    let of_pod = gpus.iter().filter(|address| is_usable(all, address));
+    Gpus {
+        of_pod: of_pod.filter_map(|address| function(&folder.join(address))).collect(),
+        on_node: gpus.len(),
+    }
+}
+
+/// The PCI function of an RDMA device. A virtual one, as of soft-RoCE, has none.
+pub(super) fn nic(all: &Path, device: &str) -> Option<Function> {
+    function(&all.join("sys/class/infiniband").join(device).join("device"))
+}
+
+/// `/sys` has all GPUs of the node. A pod has the device files of its own.
+fn is_usable(all: &Path, address: &str) -> bool {
+    let file = all.join("proc/driver/nvidia/gpus").join(address).join("information");
+    let minor = text(&file).and_then(|text| {
+        text.lines().find_map(|line| line.strip_prefix("Device Minor:")?.trim().parse().ok())
+    });
+    minor.is_some_and(|minor: u32| all.join(format!("dev/nvidia{minor}")).exists())
+}
+
+fn function(folder: &Path) -> Option<Function> {
+    let folder = fs::canonicalize(folder).ok()?;
+    let place = Place::parse(folder.to_str()?)?;
+    let folder_of = |address: &str| {
+        folder.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == address))
+    };
+    let acs = place.bridges.iter().map(|bridge| folder_of(bridge).map_or(Acs::Hidden, acs)).collect();
+    let numa = text(&folder_of(&place.address)?.join("numa_node"));
+    // -1 is none.
+    Some(Function { acs, numa: numa.and_then(|number| number.parse().ok()), place })
+}
+
+fn acs(bridge: &Path) -> Acs {
+    let mut configuration = Vec::new();
+    let file = File::open(bridge.join("config"));
+    let read = file.and_then(|file| file.take(CONFIGURATION as u64).read_to_end(&mut configuration));
+    read.map_or(Acs::Hidden, |_| Acs::parse(&configuration))
+}
+
+fn text(file: &Path) -> Option<String> {
+    Some(fs::read_to_string(file).ok()?.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::super::super::pci::Distance;
+    use super::*;
+
+    const SWITCH: &str = "pci0000:00/0000:00:01.0/0000:01:00.0";
+
+    /// A machine of folders.
+    struct Machine(TempDir);
+
+    impl Machine {
+        fn new() -> io::Result<Self> {
+            let machine = Self(TempDir::new()?);
+            for folder in ["sys/bus/pci/devices", "sys/class/infiniband", "proc/driver/nvidia/gpus", "dev"] {
+                fs::create_dir_all(machine.0.path().join(folder))?;
+            }
+            Ok(machine)
+        }
+
+        fn write(&self, file: &str, text: impl AsRef<[u8]>) -> io::Result<()> {
+            let file = self.0.path().join(file);
+            file.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(file, text)
+        }
+
+        fn function(&self, path: &str, vendor: &str, class: &str) -> io::Result<()> {
+            let folder = format!("sys/devices/{path}");
+            self.write(&format!("{folder}/vendor"), format!("{vendor}\n"))?;
+            self.write(&format!("{folder}/class"), format!("{class}\n"))?;
+            self.write(&format!("{folder}/numa_node"), "1\n")?;
+            let address = path.rsplit('/').next().unwrap_or(path);
+            symlink(self.0.path().join(folder), self.0.path().join("sys/bus/pci/devices").join(address))
+        }
+
+        fn nic(&self, device: &str, path: &str) -> io::Result<()> {
+            self.function(path, "0x15b3", "0x020700")?;
+            fs::create_dir_all(self.0.path().join("sys/class/infiniband").join(device))?;
+            let link = self.0.path().join("sys/class/infiniband").join(device).join("device");
+            symlink(self.0.path().join("sys/devices").join(path), link)
+        }
+
+        fn is_given(&self, address: &str, minor: &str) -> io::Result<()> {
+            let text = format!("Model: \t\t NVIDIA H200\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n");
+            self.write(&format!("proc/driver/nvidia/gpus/{address}/information"), text)
+        }
+    }
+
+    #[test]
+    fn gpus_and_nics_are_found_where_they_are() -> io::Result<()> {
+        let machine = Machine::new()?;
+        machine.function(&format!("{SWITCH}/0000:02:00.0/0000:03:00.0"), "0x10de", "0x030200")?;
+        machine.function(&format!("{SWITCH}/0000:02:02.0/0000:05:00.0"), "0x10de", "0x030000")?;
+        // What NVIDIA makes that is no GPU, and a GPU that is not NVIDIA's.
+        machine.function(&format!("{SWITCH}/0000:02:03.0/0000:06:00.0"), "0x10de", "0x068000")?;
+        machine.function("pci0000:00/0000:00:02.0", "0x8086", "0x030000")?;
+        machine.nic("mlx5_2", &format!("{SWITCH}/0000:02:01.0/0000:04:00.2"))?;
+        machine.is_given("0000:03:00.0", "0")?;
+        machine.is_given("0000:05:00.0", "1")?;
+        machine.write("dev/nvidia0", "")?;
+        let mut configuration = vec![0; CONFIGURATION];
+        configuration[0x100] = 0x0d;
+        configuration[0x106] = 0x1d;
+        machine.write(&format!("sys/devices/{SWITCH}/0000:02:00.0/config"), &configuration)?;
+        machine.write(&format!("sys/devices/{SWITCH}/0000:02:01.0/config"), &configuration[..64])?;
+
+        let gpus = gpus(machine.0.path());
+        assert_eq!((gpus.on_node, gpus.of_pod.len()), (2, 1), "{gpus:?}");
+        let (gpu, nic) = (&gpus.of_pod[0], nic(machine.0.path(), "mlx5_2").unwrap());
+        assert_eq!(
+            (&*gpu.place.address, &*nic.place.address, gpu.numa),
+            ("0000:03:00.0", "0000:04:00.2", Some(1))
+        );
+        assert_eq!(gpu.distance(&nic), Distance::Pix);
+        let between: Vec<_> = gpu.between(&nic).collect();
+        assert_eq!(between, [("0000:02:00.0", Acs::Control(0x1d)), ("0000:02:01.0", Acs::Hidden)]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out() -> io::Result<()> {
+        let machine = Machine::new()?;
+        assert_eq!(gpus(machine.0.path()).on_node, 0);
+        assert_eq!(gpus(&machine.0.path().join("nowhere")).on_node, 0);
+        machine.function(&format!("{SWITCH}/0000:02:00.0/0000:03:00.0"), "0x10de", "0x030200")?;
+        machine.function("elsewhere/gpu", "0x10de", "0x030200")?;
+        for minor in ["", "x", "-1", "99999999999", "../sda", "0"] {
+            machine.is_given("0000:03:00.0", minor)?;
+            machine.is_given("gpu", minor)?;
+            assert!(gpus(machine.0.path()).of_pod.is_empty(), "{minor}");
+        }
+        machine.write("dev/nvidia0", "")?;
+        machine.write(&format!("sys/devices/{SWITCH}/0000:02:00.0/0000:03:00.0/numa_node"), b"\xff\xfe")?;
+        let found = gpus(machine.0.path());
+        assert_eq!((found.on_node, found.of_pod.len(), found.of_pod[0].numa), (2, 1, None), "{found:?}");
+        // Soft-RoCE.
+        fs::create_dir_all(machine.0.path().join("sys/class/infiniband/rxe0"))?;
+        assert_eq!(nic(machine.0.path(), "rxe0"), None);
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Asks RDMA devices: which rows of their tables are this pod's, and what they can do.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use multinet_client::{gid, verbs};
+
+use super::super::facts::{DmaBuf, Failure, Gid, Nic, Row};
+
+/// For so long a device may take to answer. It gives up by itself within half of that, unless its driver hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the addresses of second NICs are to RDMA.
+pub(super) async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
+    let ports = gid::local_ports().unwrap_or_default();
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    let second = interfaces.iter().filter(|nic| !nic.is_default_network);
+    let addresses = second.flat_map(|nic| nic.addresses.iter().map(|&address| (nic.name.as_str(), address)));
+    let found = addresses.map(|(interface, address)| gid_of(&ports, interface, address, can_try));
+    futures::future::join_all(found).await
+}
+
+async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: bool) -> Gid {
+    let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
+    let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
+    let of_this = rejected.iter().filter(|(_, reason)| *reason != gid::Rejection::OtherAddress);
+    let row = match chosen {
+        Some(place) => Some(Row {
+            place: place.to_string(),
+            device: place.device.clone(),
+            link: place.link,
+            writes: if can_try { Some(writes(place).await) } else { None },
+        }),
+        None => None,
+    };
+    Gid {
+        interface: interface.to_owned(),
+        address,
+        rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
+        row,
+    }
+}
+
+/// Has the device write to itself.
+async fn writes(place: gid::Place) -> Result<u32, Failure> {
+    // Verbs have a byte for either.
+    let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
+        return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
+    };
+    let probed = patiently(move || verbs::probe(&place.device, port, row, place.gid)).await?;
+    let failed = |error: verbs::ProbeError| Failure { what: error.to_string(), fix: error.hint() };
+    probed.map(|probed| probed.mtu).map_err(failed)
+}
+
+/// The devices of rows that are like this, each once.
+pub(super) fn devices(gids: &[Gid], is_wanted: impl Fn(&Row) -> bool) -> Vec<String> {
+    let rows = gids.iter().filter_map(|gid| gid.row.as_ref()).filter(|row| is_wanted(row));
+    let mut devices: Vec<String> = rows.map(|row| row.device.clone()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
+}
+
+/// Whether devices take dma-bufs. Of one that cannot even write to itself there is nothing to ask.
+pub(super) async fn dma_bufs(gids: &[Gid]) -> Vec<(String, Result<DmaBuf, Failure>)> {
+    let devices = devices(gids, |row| matches!(row.writes, Some(Ok(_))));
+    let asked = devices.into_iter().map(async |device| {
+        let name = device.clone();
+        let said = patiently(move || dma_buf(&name)).await;
+        (device, said.flatten())
+    });
+    futures::future::join_all(asked).await
+}
+
+fn dma_buf(device: &str) -> Result<DmaBuf, Failure> {
+    let failed = |error: verbs::Error| Failure { what: error.to_string(), fix: error.hint() };
+    let library = verbs::Library::load()
+        .map_err(|error| Failure { what: error.to_string(), fix: Some(error.hint()) })?;
+    if !library.has_dma_buf() {
+        return Ok(DmaBuf::NoCall);
+    }
+    let devices = library.devices().map_err(failed)?;
+    let found = devices.iter().find(|found| found.name() == device);
+    let gone = || Failure { what: format!("libibverbs does not show {device} any more"), fix: None };
+    let context = found.ok_or_else(gone)?.open().map_err(failed)?;
+    let takes = verbs::Domain::new(&context).and_then(|domain| domain.takes_dma_buf()).map_err(failed)?;
+    Ok(if takes { DmaBuf::Taken } else { DmaBuf::Refused })
+}
+
+/// What a call says that may hang in a driver.
+async fn patiently<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(call)).await {
+        Ok(Ok(said)) => Ok(said),
+        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
+        Err(_) => Err(Failure { what: format!("its driver does not return within {PATIENCE:?}"), fix: None }),
+    }
+}

@@ -1,0 +1,145 @@
+//! What is found of GPUs: whether RDMA devices can register their memory, how far they are, and what is on the way.
+
+use std::collections::BTreeMap;
+
+use super::super::facts::{DmaBuf, Failure, Machine};
+use super::super::pci::{Acs, Distance, Function};
+use super::super::report::Finding;
+use super::super::report::Level::{self, Note, Ok as Good, Warning};
+use super::rdma::SAYS_MORE;
+
+/// What GPUs can have of the devices that this pod uses. Where there is no GPU nothing is missed.
+pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
+    let has_gpu = !machine.gpus.of_pod.is_empty();
+    for (device, said) in &machine.dma_bufs {
+        findings.push(dma_buf(device, said, machine.peermem, has_gpu));
+    }
+    // Without a device there is nothing to be near to.
+    if machine.dma_bufs.is_empty() && machine.functions.is_empty() {
+        return;
+    }
+    if machine.gpus.on_node > 0 && !has_gpu {
+        let found =
+            format!("{} on this node, none of this pod's", super::count(machine.gpus.on_node, "NVIDIA GPU"));
+        findings.push(
+            Finding::new(Note, "gpu", found).fix("request nvidia.com/gpu, or a claim, if it is to use one"),
+        );
+    }
+    for gpu in &machine.gpus.of_pod {
+        findings.extend(distance(gpu, &machine.functions));
+    }
+    findings.extend(acs(machine));
+}
+
+/// The order in which memory of GPUs is registered: as a dma-buf, else by its address.
+fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, has_gpu: bool) -> Finding {
+    let why = match said {
+        Ok(DmaBuf::Taken) => {
+            return Finding::new(
+                Good,
+                "gpu",
+                format!("{device}: memory of GPUs can be registered, as dma-buf"),
+            );
+        }
+        Ok(DmaBuf::Refused) => "its driver takes no dma-buf".to_owned(),
+        Ok(DmaBuf::NoCall) => "this libibverbs takes no dma-buf".to_owned(),
+        Err(Failure { what, .. }) => format!("whether it takes dma-bufs is not known ({what})"),
+    };
+    if let Some(module) = peermem {
+        return Finding::new(
+            Good,
+            "gpu",
+            format!("{device}: memory of GPUs can be registered, by {module}; {why}"),
+        );
+    }
+    let found = format!(
+        "{device}: memory of GPUs cannot be registered, it is copied: {why}, and no nvidia-peermem is loaded"
+    );
+    if !has_gpu {
+        return Finding::new(Note, "gpu", found);
+    }
+    Finding::new(Warning, "gpu", found).fix(match said {
+        Ok(DmaBuf::NoCall) => "install rdma-core 34 or newer (libibverbs1) in the image",
+        Err(Failure { fix, .. }) => fix.unwrap_or(SAYS_MORE),
+        _ => {
+            "on the node, use a kernel and a driver of the device that take dma-bufs (mlx5: Linux 5.12), with NVIDIA's open kernel module; or \
+             `modprobe nvidia-peermem`, which needs the device's driver from DOCA-OFED"
+        }
+    })
+}
+
+/// The device that is nearest to a GPU, and the others.
+fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
+    let mut by_distance: Vec<(Distance, &str)> =
+        devices.iter().map(|(name, function)| (gpu.distance(function), name.as_str())).collect();
+    by_distance.sort_unstable();
+    let ((nearest, name), others) = by_distance.split_first()?;
+    let (level, words): (Level, _) = match nearest {
+        Distance::Pix => (Good, "behind the same PCIe switch"),
+        Distance::Pxb => (Good, "behind switches of the same PCIe root"),
+        Distance::Phb => (Note, "behind the same PCIe host bridge, through the processor"),
+        Distance::Node => (Note, "behind another PCIe host bridge of the same NUMA node"),
+        Distance::Sys => (Warning, "on another NUMA node"),
+    };
+    let others: String = others.iter().map(|(distance, name)| format!("; {name}: {distance}")).collect();
+    let address = &gpu.place.address;
+    let found = format!("GPU {address}: nearest is {name}, {words} ({nearest}){others}");
+    let finding = Finding::new(level, "gpu", found);
+    Some(match level {
+        Good => finding,
+        _ => finding.fix(
+            "have GPU and NIC allocated together: a claim with matchAttribute resource.kubernetes.io/pcieRoot, or kubelet's Topology Manager \
+             (single-numa-node); in a virtual machine, this is as far as it shows the real tree",
+        ),
+    })
+}
+
+/// What bridges between GPUs and devices do with their packets.
+fn acs(machine: &Machine) -> Vec<Finding> {
+    let pairs = machine
+        .gpus
+        .of_pod
+        .iter()
+        .flat_map(|gpu| machine.functions.iter().map(move |(_, function)| (gpu, function)));
+    let bridges: BTreeMap<&str, Acs> = pairs.flat_map(|(gpu, function)| gpu.between(function)).collect();
+    let those = |is_wanted: fn(Acs) -> bool| {
+        let wanted = bridges.iter().filter(|(_, acs)| is_wanted(**acs)).map(|(address, _)| *address);
+        wanted.collect::<Vec<_>>().join(" ")
+    };
+    let redirect = those(|acs| acs.redirects() && !acs.lets_translated_pass());
+    let translated = those(|acs| acs.redirects() && acs.lets_translated_pass());
+    let hidden = those(|acs| acs == Acs::Hidden);
+    let mut findings = Vec::new();
+    if !redirect.is_empty() {
+        let found = format!(
+            "ACS of PCIe bridges sends packets between GPU and NIC through the processor: {redirect}"
+        );
+        findings.push(Finding::new(Warning, "gpu", found).fix(format!(
+            "on the node, as root: `for bridge in {redirect}; do setpci -s $bridge ECAP_ACS+0x6.w=0000; done` until it boots again, or \
+             ACS off in its firmware; in a virtual machine leave ACS on, and use ATS"
+        )));
+    }
+    if !translated.is_empty() {
+        let found = format!(
+            "ACS of PCIe bridges lets packets between GPU and NIC go straight only if the NIC translates addresses (ATS): {translated}"
+        );
+        findings.push(Finding::new(Note, "gpu", found).fix(
+            "`lspci -vvv` on the node shows ATSCtl of the NIC: `Enable+` is needed (mlxconfig ATS_ENABLED=1)",
+        ));
+    }
+    if !hidden.is_empty() {
+        let found = format!(
+            "whether ACS of PCIe bridges sends packets through the processor cannot be seen here: {hidden}"
+        );
+        findings.push(Finding::new(Note, "gpu", found).fix(format!(
+            "on the node, as root: `for bridge in {hidden}; do lspci -vvv -s $bridge | grep ACSCtl; done` should show ReqRedir- and UpstreamFwd-"
+        )));
+    } else if findings.is_empty() && !bridges.is_empty() {
+        findings.push(Finding::new(
+            Good,
+            "gpu",
+            "ACS of the PCIe bridges between GPU and NIC redirects nothing",
+        ));
+    }
+    findings
+}

@@ -1,0 +1,180 @@
+//! What is found of RDMA: devices, who sees them, and which of their rows are this pod's.
+
+use std::collections::BTreeSet;
+
+use multinet_client::gid::LinkLayer;
+
+use super::super::facts::{Failure, Gid, Machine, Namespaces, Row};
+use super::super::report::Finding;
+use super::super::report::Level::{Note, Ok as Good, Warning};
+
+/// Where nothing better is known.
+pub(super) const SAYS_MORE: &str = "`ibv_devinfo -v` here and the kernel's log on the node say more";
+
+/// The largest path MTU, in octets (InfiniBand Architecture, 9.4.3).
+const MOST: u32 = 4096;
+/// What a write has around its payload: IPv6, UDP, BTH, RETH, immediate and checksum (annex A17).
+const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
+/// What an interface's MTU has to be for the largest path MTU: the kernel keeps room for the longest headers that there are, and this is a number
+/// that people remember.
+const FOR_MOST: u32 = 4200;
+
+/// What RDMA needs. Without devices nothing is missed: frames go over TCP.
+pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
+    let Machine { rdma_devices: devices, rdma_files: files, .. } = machine;
+    let has_verbs = Machine::has_uverbs(files);
+    match (devices.is_empty(), has_verbs) {
+        (true, _) => findings.push(no_device(machine)),
+        (false, false) => findings.push(
+            Finding::new(
+                Warning,
+                "rdma",
+                format!(
+                    "{}: on this node, but /dev/infiniband has no uverbs device for this pod",
+                    devices.join(", ")
+                ),
+            )
+            .fix("request the device plugin's resource for it, or a resource claim, in the pod's container"),
+        ),
+        (false, true) => findings.push(Finding::new(
+            Good,
+            "rdma",
+            format!("devices {}; /dev/infiniband has {}", devices.join(", "), files.join(", ")),
+        )),
+    }
+    if !devices.is_empty() {
+        findings.extend(machine.namespaces.as_ref().map(namespaces));
+    }
+    if has_verbs && !devices.is_empty() {
+        if let Err(Failure { what, fix }) = &machine.verbs {
+            let found = format!("{what}: frames go over TCP");
+            findings.push(Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE)));
+        }
+        findings.extend(machine.gids.iter().map(say));
+        mtus(machine, findings);
+    }
+}
+
+fn no_device(machine: &Machine) -> Finding {
+    match machine.namespaces {
+        Some(Ok(Namespaces::Exclusive)) => Finding::new(
+            Note,
+            "rdma",
+            "no RDMA device has been moved to this pod's network namespace (mode exclusive): frames go over TCP",
+        )
+        .fix("if it is to have one, request it by the resource claim, or the SR-IOV resource, that moves it"),
+        _ => Finding::new(
+            Note,
+            "rdma",
+            "no RDMA device (/sys/class/infiniband is empty or absent): frames go over TCP",
+        ),
+    }
+}
+
+/// What the mode means for this pod.
+fn namespaces(mode: &Result<Namespaces, String>) -> Finding {
+    match mode {
+        Ok(Namespaces::Shared) => Finding::new(
+            Good,
+            "rdma",
+            "namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used",
+        ),
+        Ok(Namespaces::Exclusive) => Finding::new(
+            Good,
+            "rdma",
+            "namespace mode exclusive: only devices that have been moved to this pod are seen",
+        ),
+        Err(error) => Finding::new(Note, "rdma", format!("the namespace mode cannot be read: {error}"))
+            .fix("`rdma system` on the node says it"),
+    }
+}
+
+/// What the interfaces' MTU makes of the path MTU. Said once for each interface and device, of RoCE only: InfiniBand's does not depend on it.
+fn mtus(machine: &Machine, findings: &mut Vec<Finding>) {
+    let nics = machine.interfaces.as_deref().unwrap_or_default();
+    let mut said = BTreeSet::new();
+    for Gid { interface, row, .. } in &machine.gids {
+        let Some(Row { device, link: LinkLayer::Ethernet, writes: Some(Ok(path)), .. }) = row else {
+            continue;
+        };
+        let mtu = nics.iter().find(|nic| nic.name == *interface).and_then(|nic| nic.mtu);
+        if let Some(mtu) = mtu
+            && said.insert((interface, device))
+        {
+            findings.extend(mtu_of(interface, device, *path, mtu));
+        }
+    }
+}
+
+fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding> {
+    // Of a packet with everything in it this much or more is taken.
+    let needed = path.saturating_add(HEADERS);
+    if mtu < needed {
+        return Some(
+            Finding::new(
+                Note,
+                "rdma",
+                format!("{interface}: {device} sends packets of up to {needed} octets (path MTU {path}), {interface} has MTU {mtu}"),
+            )
+            .fix(format!(
+                "if the network takes no more than {mtu}, lower the MTU of the node's interface that {device} belongs to; else raise that of \
+                 {interface} (mtu in the NetworkAttachmentDefinition)"
+            )),
+        );
+    }
+    if path >= MOST {
+        return None;
+    }
+    let finding = if mtu < FOR_MOST {
+        Finding::new(Note, "rdma", format!("{interface}: path MTU {path} of {MOST}, for its MTU is {mtu}")).fix(format!(
+            "give NICs and switches an MTU of {FOR_MOST} or more (mtu in the NetworkAttachmentDefinition, `ip link set` on the node): the \
+             path MTU is then {MOST}"
+        ))
+    } else {
+        Finding::new(
+            Note,
+            "rdma",
+            format!("{interface}: path MTU {path} of {MOST}, although its MTU is {mtu}"),
+        )
+        .fix(format!(
+            "`ibv_devinfo -d {device}` shows the port's max_mtu and active_mtu; give the node's interface that it belongs to an MTU of \
+             {FOR_MOST} or more"
+        ))
+    };
+    Some(finding)
+}
+
+fn say(gid: &Gid) -> Finding {
+    let Gid { interface, address, row, rejected } = gid;
+    match row {
+        Some(Row { place, writes: None, .. }) => {
+            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}"));
+        }
+        Some(Row { place, writes: Some(Ok(mtu)), .. }) => {
+            let found = format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}");
+            return Finding::new(Good, "rdma", found);
+        }
+        Some(Row { place, writes: Some(Err(Failure { what, fix })), .. }) => {
+            let found = format!("{interface} {address}: {place} cannot be used, frames go over TCP: {what}");
+            return Finding::new(Warning, "rdma", found).fix(fix.unwrap_or(SAYS_MORE));
+        }
+        None => {}
+    }
+    match &rejected[..] {
+        [] => Finding::new(
+            Warning,
+            "rdma",
+            format!("{interface} {address}: no RDMA device has a GID of this address, frames go over TCP"),
+        )
+        .fix("attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)"),
+        rows => Finding::new(
+            Warning,
+            "rdma",
+            format!("{interface} {address}: no usable GID, frames go over TCP: {}", rows.join("; ")),
+        )
+        .fix(
+            "`rdma system` and `rdma link` say more: of another interface, the device belongs to another network namespace; down, \
+             the port has no link; not RoCE v2, the device's RoCE mode wants changing",
+        ),
+    }
+}
