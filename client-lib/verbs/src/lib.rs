@@ -22,12 +22,16 @@
 mod channel;
 mod context;
 mod error;
+#[cfg(test)]
+mod fake;
 mod library;
 mod memory;
 mod pages;
 mod pair;
 mod probe;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{Channel, Report};
 pub use context::{Context, Device, Port};
