@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every test: installs the tools, runs cargo's tests and a short round of fuzzing, then says how
-# many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
+# Every test: installs the tools, runs cargo's tests, those of verbs once more with a sanitizer, and a short round of fuzzing, then says
+# how many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -28,6 +28,10 @@ CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/numaflow \
 numaflow_status=${PIPESTATUS[0]}
 [ "$cargo_status" -ne 0 ] || cargo_status=$numaflow_status
 
+tests/sanitize.sh 2>&1 | tee -a "$work/log"
+sanitize_status=${PIPESTATUS[0]}
+[ "$cargo_status" -ne 0 ] || cargo_status=$sanitize_status
+
 fuzz_status=0
 tests/fuzz.sh "${FUZZ_SECONDS:-10}" 2>&1 | tee -a "$work/log"
 [ "${PIPESTATUS[0]}" -eq 0 ] || fuzz_status=1
@@ -40,12 +44,14 @@ passed=$((passed - skipped))
 failed=$((failed + fuzz_status))
 # A test binary that crashed has no result line, nor has one that did not compile.
 failed=$((failed + $(grep -c "process didn't exit successfully.*signal:" "$work/log")))
+# A leak is found when all tests have passed; what else the sanitizer finds ends them.
+failed=$((failed + $(grep -c '^SUMMARY: AddressSanitizer' "$work/log")))
 if [ "$cargo_status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
 
 echo
 if [ "$failed" -gt 0 ]; then
   echo "Failed:"
-  grep -E '^test .* FAILED$|^error: could not compile|^error: test failed|^fuzz target' "$work/log" | sort -u | sed 's/^/  /'
+  grep -E '^test .* FAILED$|^error: could not compile|^error: test failed|^SUMMARY: AddressSanitizer|^fuzz target' "$work/log" | sort -u | sed 's/^/  /'
   echo "What they said, in short (all of it is above):"
   grep -E -A4 "^Error: |^thread '.*panicked at" "$work/log" | grep -vE '^$|^Stack backtrace' | head -40 | sed 's/^/  /'
 fi

@@ -22,6 +22,8 @@
 mod channel;
 mod context;
 mod error;
+#[cfg(test)]
+mod fake;
 mod gpu;
 mod gpu_direct;
 mod library;
@@ -31,6 +33,8 @@ mod pair;
 mod probe;
 mod queue;
 mod registrations;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{Channel, Report};
 pub use context::{Context, Device, Port};

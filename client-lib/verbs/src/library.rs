@@ -47,9 +47,9 @@ pub struct Library {
     pub(crate) create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
     pub(crate) modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
     pub(crate) destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
-    wc_status_str: unsafe extern "C" fn(ibv_wc_status::Type) -> *const c_char,
+    pub(crate) wc_status_str: unsafe extern "C" fn(ibv_wc_status::Type) -> *const c_char,
     // The functions above are in it.
-    _object: libloading::Library,
+    pub(crate) _object: libloading::Library,
 }
 
 impl Library {

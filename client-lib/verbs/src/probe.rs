@@ -114,7 +114,18 @@ impl ProbeError {
 ///
 /// [`ProbeError`], which says what is in the way.
 pub fn probe(device: &str, port: u8, row: u8, gid: Ipv6Addr) -> Result<Probed, ProbeError> {
-    let devices = Library::load()?.devices()?;
+    probe_by(Library::load()?, device, port, row, gid)
+}
+
+/// As [`probe`], by these functions.
+pub(crate) fn probe_by(
+    library: &'static Library,
+    device: &str,
+    port: u8,
+    row: u8,
+    gid: Ipv6Addr,
+) -> Result<Probed, ProbeError> {
+    let devices = library.devices()?;
     let found = devices.iter().find(|found| found.name() == device);
     let context = found.ok_or_else(|| ProbeError::NoDevice(device.to_owned()))?.open()?;
     let domain = Domain::new(&context)?;

@@ -1,0 +1,268 @@
+//! The table, and what is not on the way of data: devices, domains, memory.
+#![allow(unsafe_code, reason = "stands in for verbs")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MsFlags, msync};
+use rdma_sys::{
+    ibv_access_flags, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_port_attr, ibv_port_state, ibv_wc_status,
+};
+
+use super::objects::{Context, Device, Domain, List, MOST_DEVICES, Raw, Region};
+use super::{CURRENT, Verb, fault, pairs, queues, state, wire};
+use crate::library::Library;
+
+pub(super) fn table() -> Library {
+    Library {
+        get_device_list,
+        free_device_list,
+        get_device_name,
+        open_device,
+        close_device,
+        query_port,
+        alloc_pd,
+        dealloc_pd,
+        reg_mr,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
+        dereg_mr,
+        create_cq: queues::create_cq,
+        destroy_cq: queues::destroy_cq,
+        create_comp_channel: queues::create_comp_channel,
+        destroy_comp_channel: queues::destroy_comp_channel,
+        get_cq_event: queues::get_cq_event,
+        ack_cq_events: queues::ack_cq_events,
+        create_qp: pairs::create_qp,
+        modify_qp: pairs::modify_qp,
+        destroy_qp: pairs::destroy_qp,
+        wc_status_str,
+        _object: libloading::os::unix::Library::this().into(),
+    }
+}
+
+/// What a call returns that makes something.
+pub(super) fn made<T>(made: Result<*mut T, i32>) -> *mut T {
+    made.unwrap_or_else(|errno| {
+        Errno::set_raw(errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// What a call returns that is an error or none.
+pub(super) fn returned(done: Result<(), i32>) -> c_int {
+    done.err().unwrap_or_default()
+}
+
+extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let mut state = state();
+    let world = CURRENT.get();
+    if let Err(errno) = state.call(world, Verb::List) {
+        return made(Err(errno));
+    }
+    let mut list = [std::ptr::null_mut(); MOST_DEVICES];
+    let names = state.world(world).devices.clone();
+    for (entry, name) in list.iter_mut().zip(&names) {
+        // SAFETY: a structure of numbers and functions that may be missing.
+        let mut device: ibv_device = unsafe { std::mem::zeroed() };
+        for (to, from) in device.name.iter_mut().zip(name.bytes()) {
+            *to = from.cast_signed();
+        }
+        *entry = state.devices.insert(Device { world, raw: Raw::new(device), holders: 1 });
+    }
+    // SAFETY: the caller's number.
+    unsafe { *count = c_int::try_from(names.len()).unwrap_or_default() };
+    state.lists.insert(List { world, raw: Raw::new(list) }).cast()
+}
+
+extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    let mut state = state();
+    let Ok(list) = state.lists.remove(list.cast()) else { return };
+    // SAFETY: it is still there, and nobody else's.
+    let devices = unsafe { *list.raw.pointer() };
+    for device in devices.into_iter().filter(|device| !device.is_null()) {
+        state.let_go(device);
+    }
+}
+
+impl super::State {
+    /// One holds a device less.
+    fn let_go(&mut self, device: *mut ibv_device) {
+        let Ok(found) = self.devices.get(device) else { return };
+        found.holders -= 1;
+        if found.holders == 0 {
+            // It has just been found.
+            let _ = self.devices.remove(device);
+        }
+    }
+}
+
+extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    match state().devices.get(device) {
+        // SAFETY: the device is there.
+        Ok(_) => unsafe { (&raw const (*device).name).cast() },
+        Err(_) => c"".as_ptr(),
+    }
+}
+
+extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let mut state = state();
+    let open = |state: &mut super::State| {
+        let world = state.devices.get(device)?.world;
+        state.call(world, Verb::Open)?;
+        state.devices.get(device)?.holders += 1;
+        // SAFETY: a structure of numbers and functions that may be missing.
+        let mut context: ibv_context = unsafe { std::mem::zeroed() };
+        context.device = device;
+        context.ops.poll_cq = Some(queues::poll_cq);
+        context.ops.req_notify_cq = Some(queues::req_notify_cq);
+        context.ops.post_send = Some(wire::post_send);
+        context.ops.post_recv = Some(wire::post_recv);
+        Ok(state.contexts.insert(Context { world, raw: Raw::new(context) }))
+    };
+    made(open(&mut state))
+}
+
+extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    let mut state = state();
+    let close = |state: &mut super::State| {
+        let world = state.contexts.get(context)?.world;
+        state.domains.need("context", world, |domain| domain.context == context.addr())?;
+        state.queues.need("context", world, |queue| queue.context == context.addr())?;
+        state.channels.need("context", world, |channel| channel.context == context.addr())?;
+        // SAFETY: it is still there.
+        let device = unsafe { (*context).device };
+        state.contexts.remove(context)?;
+        state.let_go(device);
+        Ok(())
+    };
+    returned(close(&mut state))
+}
+
+extern "C" fn query_port(context: *mut ibv_context, port: u8, to: *mut ibv_port_attr) -> c_int {
+    let mut state = state();
+    let query = |state: &mut super::State| {
+        let world = state.contexts.get(context)?.world;
+        state.call(world, Verb::Query)?;
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        let world = state.world(world);
+        // SAFETY: the caller's structure.
+        let to = unsafe { &mut *to };
+        to.state = match world.is_active {
+            true => ibv_port_state::IBV_PORT_ACTIVE,
+            false => ibv_port_state::IBV_PORT_DOWN,
+        };
+        to.active_mtu = world.mtu;
+        to.lid = world.lid;
+        Ok(())
+    };
+    returned(query(&mut state))
+}
+
+extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    let mut state = state();
+    let alloc = |state: &mut super::State| {
+        let world = state.contexts.get(context)?.world;
+        state.call(world, Verb::AllocPd)?;
+        let raw = Raw::new(ibv_pd { context, handle: 0 });
+        Ok(state.domains.insert(Domain { world, raw, context: context.addr() }))
+    };
+    made(alloc(&mut state))
+}
+
+extern "C" fn dealloc_pd(domain: *mut ibv_pd) -> c_int {
+    let mut state = state();
+    let dealloc = |state: &mut super::State| {
+        let world = state.domains.get(domain)?.world;
+        state.regions.need("domain", world, |region| region.domain == domain.addr())?;
+        state.pairs.need("domain", world, |pair| pair.domain == domain.addr())?;
+        state.domains.remove(domain).map(drop)
+    };
+    returned(dealloc(&mut state))
+}
+
+extern "C" fn reg_mr(domain: *mut ibv_pd, start: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    register(Verb::RegMr, domain, start, length, access)
+}
+
+/// Of a dma-buf, no more than the address is known here, where the memory is mapped, too.
+extern "C" fn reg_dmabuf_mr(
+    domain: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    address: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if fd < 0 {
+        return made(Err(libc::EBADF));
+    }
+    // As the kernel has it: the two have the same place in their pages.
+    if offset % 4096 != address % 4096 {
+        return made(Err(libc::EINVAL));
+    }
+    let start = std::ptr::with_exposed_provenance_mut(address as usize);
+    register(Verb::RegDmaBuf, domain, start, length, access)
+}
+
+fn register(
+    verb: Verb,
+    domain: *mut ibv_pd,
+    start: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let mut state = state();
+    let register = |state: &mut super::State| {
+        let found = state.domains.get(domain)?;
+        let (world, context) = (found.world, found.context);
+        state.call(world, verb)?;
+        let context = state.contexts.at(context).ok_or(libc::EBADF)?.raw.pointer();
+        let access = access.cast_unsigned();
+        let has = |flag: ibv_access_flags| access & flag.0 != 0;
+        if has(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE) && !has(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) {
+            return Err(libc::EINVAL);
+        }
+        if length == 0 || !is_mapped(start, length) {
+            return Err(libc::EFAULT);
+        }
+        // Keys of one are not keys of another, nor for the other side.
+        let (lkey, rkey) = (state.number(), state.number());
+        let raw = Raw::new(ibv_mr { context, pd: domain, addr: start, length, handle: 0, lkey, rkey });
+        let (domain, start) = (domain.addr(), start.expose_provenance());
+        Ok(state.regions.insert(Region { world, raw, domain, start, length, access }))
+    };
+    made(register(&mut state))
+}
+
+extern "C" fn dereg_mr(region: *mut ibv_mr) -> c_int {
+    let mut state = state();
+    let deregister = |state: &mut super::State| {
+        let region = state.regions.remove(region)?;
+        if !is_mapped(std::ptr::with_exposed_provenance_mut(region.start), region.length) {
+            fault(region.world, "memory is given back before its registration has ended");
+        }
+        Ok(())
+    };
+    returned(deregister(&mut state))
+}
+
+/// Whether all of it is this process's.
+fn is_mapped(start: *mut c_void, length: usize) -> bool {
+    // SAFETY: to write back what there is no file of does nothing but look for the pages.
+    NonNull::new(start).is_some_and(|start| unsafe { msync(start, length, MsFlags::MS_ASYNC) }.is_ok())
+}
+
+extern "C" fn wc_status_str(status: ibv_wc_status::Type) -> *const c_char {
+    let text = match status {
+        ibv_wc_status::IBV_WC_SUCCESS => c"success",
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR => c"local protection error",
+        ibv_wc_status::IBV_WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
+        ibv_wc_status::IBV_WC_REM_ACCESS_ERR => c"remote access error",
+        ibv_wc_status::IBV_WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
+        _ => return std::ptr::null(),
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,78 @@
+//! A fake that takes anything proves nothing.
+#![allow(unsafe_code, reason = "does what the wrappers never do")]
+
+use super::{Fake, Verb};
+use crate::{Channel, Domain, Queue};
+
+#[test]
+fn what_is_destroyed_before_what_needs_it_is_a_fault() {
+    let fake = Fake::new();
+    let (library, context) = (fake.library(), fake.open());
+    let (domain, channel) = (Domain::new(&context).unwrap(), Channel::new(&context).unwrap());
+    let region = domain.region(9.try_into().unwrap()).unwrap();
+    let queue = Queue::reporting(&channel, 1, 1).unwrap();
+    let pair = crate::Fresh::new(&domain, &queue, crate::Depths { send: 1, receive: 1 }).unwrap();
+    // SAFETY: the fake refuses what is needed.
+    let outcomes = unsafe {
+        [
+            (library.close_device)(context.raw()),
+            (library.dealloc_pd)(domain.raw()),
+            (library.destroy_comp_channel)(channel.raw()),
+            (library.destroy_cq)(queue.raw()),
+        ]
+    };
+    assert_eq!(outcomes, [libc::EBUSY; 4]);
+    let faults = fake.faults();
+    assert_eq!(faults.len(), 4, "{faults:?}");
+    assert!(faults.iter().all(|fault| fault.contains("is destroyed before its")), "{faults:?}");
+    drop((pair, region));
+}
+
+#[test]
+fn what_is_destroyed_twice_or_never_is_a_fault() {
+    let fake = Fake::new();
+    let (library, context) = (fake.library(), fake.open());
+    // SAFETY: the context is open.
+    let domain = unsafe { (library.alloc_pd)(context.raw()) };
+    drop(context);
+    assert_eq!(fake.faults(), ["a context is destroyed before its domain"]);
+    assert_eq!(fake.left(), "1 device 1 context 1 domain ");
+    // SAFETY: nothing has it; the second time, the fake only compares the address.
+    let outcomes = unsafe { [(library.dealloc_pd)(domain), (library.dealloc_pd)(domain)] };
+    assert_eq!(outcomes, [0, libc::EBADF]);
+    assert_eq!(fake.faults(), ["a domain is used after its end"]);
+    let contexts: Vec<_> = super::state().contexts.all(fake.0).map(super::Made::raw).collect();
+    // SAFETY: the one that could not be closed.
+    assert_eq!(unsafe { (library.close_device)(contexts[0]) }, 0);
+}
+
+#[test]
+fn memory_that_is_given_back_too_early_is_a_fault() {
+    let fake = Fake::new();
+    let domain = Domain::new(&fake.open()).unwrap();
+    let memory = crate::memory::Memory::new(4096.try_into().unwrap()).unwrap();
+    let region = crate::memory::register(&domain, memory.start(), memory.length(), 0).unwrap();
+    drop(memory);
+    // SAFETY: registered, and not used.
+    assert_eq!(unsafe { (fake.library().dereg_mr)(region.as_ptr()) }, 0);
+    assert_eq!(fake.faults(), ["memory is given back before its registration has ended"]);
+}
+
+#[test]
+#[should_panic(expected = "against the rules")]
+fn a_fault_fails_its_test() {
+    let fake = Fake::new();
+    super::fault(fake.0, "a fault");
+}
+
+#[test]
+fn calls_are_counted_and_fail_as_they_are_told_to() {
+    let fake = Fake::new();
+    fake.fail_one(1, libc::EPERM);
+    let devices = fake.library().devices().unwrap();
+    let error = devices[0].open().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EPERM));
+    assert!(error.hint().unwrap().contains("device plugin"));
+    drop(devices[0].open().unwrap());
+    assert_eq!(fake.calls(), [Verb::List, Verb::Open, Verb::Open]);
+}

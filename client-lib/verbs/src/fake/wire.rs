@@ -1,0 +1,313 @@
+//! The way of data: what is posted, and what becomes of it.
+#![allow(unsafe_code, reason = "stands in for verbs")]
+
+use std::ffi::c_int;
+use std::net::Ipv6Addr;
+
+use rdma_sys::{
+    ibv_access_flags, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc,
+    ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+};
+
+use super::control::returned;
+use super::objects::{Entry, Pair};
+use super::{State, Verb, fault, state};
+
+/// A write that is on its way.
+#[derive(Clone)]
+pub(super) struct Send {
+    id: u64,
+    payload: Payload,
+    address: u64,
+    key: u32,
+    /// In the order of the network.
+    immediate: Option<u32>,
+    is_signalled: bool,
+}
+
+#[derive(Clone)]
+enum Payload {
+    Inline(Vec<u8>),
+    Parts(Vec<ibv_sge>),
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    pair: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut state = state();
+    let post = |state: &mut State| {
+        let world = state.pairs.get(pair)?.world;
+        state.call(world, Verb::PostSend)?;
+        let mut next = first;
+        while !next.is_null() {
+            // SAFETY: one of the caller's requests.
+            let request = unsafe { &*next };
+            if let Err(errno) = state.pairs.get(pair)?.post(request) {
+                // SAFETY: the caller's place.
+                unsafe { *bad = next };
+                state.settle(world, pair);
+                return Err(errno);
+            }
+            next = request.next;
+        }
+        state.settle(world, pair);
+        Ok(())
+    };
+    returned(post(&mut state))
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    pair: *mut ibv_qp,
+    request: *mut ibv_recv_wr,
+    _bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut state = state();
+    let post = |state: &mut State| {
+        let world = state.pairs.get(pair)?.world;
+        state.call(world, Verb::PostReceive)?;
+        // SAFETY: the caller's request.
+        let request = unsafe { &*request };
+        let found = state.pairs.get(pair)?;
+        if !request.next.is_null() || request.num_sge != 0 {
+            fault(world, "a receive request of a kind that is not known here");
+        }
+        if found.receives.len() == found.most_receives {
+            return Err(libc::ENOMEM);
+        }
+        found.receives.push_back(request.wr_id);
+        state.settle(world, pair);
+        Ok(())
+    };
+    returned(post(&mut state))
+}
+
+impl Pair {
+    fn post(&mut self, request: &ibv_send_wr) -> Result<(), i32> {
+        if !matches!(self.state, ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_ERR) {
+            return Err(libc::EINVAL);
+        }
+        if self.taken == self.most_sends {
+            return Err(libc::ENOMEM);
+        }
+        let count = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+        if count > self.most_parts {
+            return Err(libc::EINVAL);
+        }
+        let mut parts = Vec::new();
+        for index in 0..count {
+            // SAFETY: the caller's list has so many.
+            parts.push(unsafe { *request.sg_list.add(index) });
+        }
+        let payload = match request.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 {
+            0 => Payload::Parts(parts),
+            _ if parts.iter().map(|part| u64::from(part.length)).sum::<u64>() > self.inline.into() => {
+                return Err(libc::EINVAL);
+            }
+            _ => Payload::Inline(parts.iter().flat_map(|part| read(part.addr, part.length)).collect()),
+        };
+        // SAFETY: the fields of the unions that these operations have, all of them numbers.
+        let (immediate, remote) =
+            unsafe { (request.imm_data_invalidated_rkey_union.imm_data, request.wr.rdma) };
+        let immediate = match request.opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => None,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Some(immediate),
+            _ => return Err(libc::EINVAL),
+        };
+        let is_signalled = request.send_flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0;
+        let (address, key) = (remote.remote_addr, remote.rkey);
+        self.sends.push_back(Send { id: request.wr_id, payload, address, key, immediate, is_signalled });
+        self.taken += 1;
+        Ok(())
+    }
+}
+
+/// What the device reads.
+fn read(address: u64, length: u32) -> Vec<u8> {
+    let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
+    let mut bytes = vec![0; length as usize];
+    // SAFETY: as the caller has posted it, or registered it.
+    unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    bytes
+}
+
+impl State {
+    /// Something has been posted.
+    fn settle(&mut self, world: u64, pair: *mut ibv_qp) {
+        if self.pairs.at(pair.addr()).is_some_and(|pair| pair.state == ibv_qp_state::IBV_QPS_ERR) {
+            self.flush(pair.addr());
+        }
+        self.run(world);
+    }
+
+    /// Does all that can be done.
+    pub(super) fn run(&mut self, world: u64) {
+        if self.world(world).is_held {
+            return;
+        }
+        let mut has_moved = true;
+        while has_moved {
+            let all: Vec<_> = self.pairs.all(world).map(|pair| pair.raw.pointer().addr()).collect();
+            has_moved = all.into_iter().filter(|&pair| self.carry(pair)).count() > 0;
+        }
+    }
+
+    /// Does what is next in a send queue. Whether there was something, and the peer was ready for it.
+    fn carry(&mut self, sender: usize) -> bool {
+        let Some(pair) = self.pairs.at(sender) else { return false };
+        let Some(send) = pair.sends.front().cloned() else { return false };
+        let Some(outcome) = self.transfer(sender, &send) else { return false };
+        let Some(pair) = self.pairs.at(sender) else { return false };
+        pair.sends.pop_front();
+        if outcome == ibv_wc_status::IBV_WC_SUCCESS {
+            pair.silent += 1;
+            if send.is_signalled {
+                self.sent(sender, &send, outcome);
+            }
+            return true;
+        }
+        pair.state = ibv_qp_state::IBV_QPS_ERR;
+        pair.silent += 1;
+        self.sent(sender, &send, outcome);
+        self.flush(sender);
+        true
+    }
+
+    /// Copies a write's bytes. Nothing, if the peer has no receive request yet.
+    fn transfer(&mut self, sender: usize, send: &Send) -> Option<ibv_wc_status::Type> {
+        let (world, domain) = self.pairs.at(sender).map(|pair| (pair.world, pair.domain))?;
+        let mut bytes = match &send.payload {
+            Payload::Inline(bytes) => bytes.clone(),
+            Payload::Parts(parts) => {
+                if !parts.iter().all(|part| self.is_readable(world, domain, part)) {
+                    return Some(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
+                }
+                parts.iter().flat_map(|part| read(part.addr, part.length)).collect()
+            }
+        };
+        if self.world(world).is_noisy {
+            bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        let Some(receiver) = self.peer(sender) else { return Some(ibv_wc_status::IBV_WC_RETRY_EXC_ERR) };
+        let to = match self.writable(receiver, send, bytes.len()) {
+            Ok(to) => to,
+            Err(status) => {
+                self.pairs.at(receiver)?.state = ibv_qp_state::IBV_QPS_ERR;
+                self.flush(receiver);
+                return Some(status);
+            }
+        };
+        let pair = self.pairs.at(receiver)?;
+        let id = match send.immediate {
+            Some(_) => Some(pair.receives.pop_front()?),
+            None => None,
+        };
+        // SAFETY: found to be registered memory, which is there until that has ended; it is none of `bytes`.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        if let Some((id, immediate)) = id.zip(send.immediate) {
+            let mut found = completion(id, ibv_wc_status::IBV_WC_SUCCESS);
+            found.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+            found.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            found.imm_data_invalidated_rkey_union.imm_data = immediate;
+            let queue = pair.queue;
+            self.complete(queue, Entry { found, pair: receiver, frees: 0 });
+        }
+        Some(ibv_wc_status::IBV_WC_SUCCESS)
+    }
+
+    fn is_readable(&self, world: u64, domain: usize, part: &ibv_sge) -> bool {
+        let mut all = self.regions.all(world);
+        // SAFETY: what is registered is there.
+        let known = all.find(|region| unsafe { (*region.raw.pointer()).lkey } == part.lkey);
+        known.is_some_and(|it| it.domain == domain && it.has(part.addr, part.length as usize))
+    }
+
+    /// The pair at the other end of a way that both ends agree on.
+    fn peer(&mut self, sender: usize) -> Option<usize> {
+        let pair = self.pairs.at(sender)?;
+        let (world, number, way) = (pair.world, pair.number, pair.way);
+        let lid = self.world(world).lid;
+        let gids = self.world(world).gids.clone();
+        let row = |row: u8| gids.get(usize::from(row)).map(Ipv6Addr::octets);
+        let peer = self.pairs.all(world).find(|pair| pair.number == way.peer)?;
+        let is_there = match (way.global, peer.way.global) {
+            (Some((ours, to)), Some((theirs, back))) => row(theirs) == Some(to) && row(ours) == Some(back),
+            (None, None) => way.lid == lid && peer.way.lid == lid,
+            _ => false,
+        };
+        let is_ready = matches!(peer.state, ibv_qp_state::IBV_QPS_RTR | ibv_qp_state::IBV_QPS_RTS);
+        let agrees = peer.way.peer == number && peer.way.receive_sequence == way.send_sequence;
+        (is_there && is_ready && agrees).then(|| peer.raw.pointer().addr())
+    }
+
+    /// Where a write goes.
+    fn writable(
+        &mut self,
+        receiver: usize,
+        send: &Send,
+        length: usize,
+    ) -> Result<*mut u8, ibv_wc_status::Type> {
+        let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+        let pair = self.pairs.at(receiver).ok_or(refused)?;
+        let (world, domain, access) = (pair.world, pair.domain, pair.access);
+        let to = std::ptr::with_exposed_provenance_mut(send.address as usize);
+        if length == 0 {
+            return Ok(to);
+        }
+        let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        let mut all = self.regions.all(world);
+        // SAFETY: what is registered is there.
+        let known = all.find(|region| unsafe { (*region.raw.pointer()).rkey } == send.key);
+        let allows = known.is_some_and(|it| {
+            it.domain == domain && it.access & access & remote != 0 && it.has(send.address, length)
+        });
+        if allows { Ok(to) } else { Err(refused) }
+    }
+
+    /// A write has come to its end, and with it those before it that say nothing.
+    fn sent(&mut self, sender: usize, send: &Send, status: ibv_wc_status::Type) {
+        let mut found = completion(send.id, status);
+        if status == ibv_wc_status::IBV_WC_SUCCESS {
+            found.opcode = ibv_wc_opcode::IBV_WC_RDMA_WRITE;
+        }
+        let Some(pair) = self.pairs.at(sender) else { return };
+        let (queue, frees) = (pair.queue, std::mem::take(&mut pair.silent));
+        self.complete(queue, Entry { found, pair: sender, frees });
+    }
+
+    /// What a pair that has failed still had to do is given up.
+    fn flush(&mut self, pair: usize) {
+        let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+        while let Some(found) = self.pairs.at(pair) {
+            if let Some(send) = found.sends.pop_front() {
+                found.silent += 1;
+                self.sent(pair, &send, flushed);
+            } else if let Some(id) = found.receives.pop_front() {
+                let queue = found.queue;
+                self.complete(queue, Entry { found: completion(id, flushed), pair, frees: 0 });
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// What is not defined looks like what it is not: an immediate of the peer's, which soft-RoCE also says of what we have sent.
+fn completion(id: u64, status: ibv_wc_status::Type) -> ibv_wc {
+    // SAFETY: a structure of numbers.
+    let mut found: ibv_wc = unsafe { std::mem::zeroed() };
+    (found.wr_id, found.status, found.vendor_err) = (id, status, 0xbad);
+    found.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    found.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+    found.imm_data_invalidated_rkey_union.imm_data = 0xdead_beef;
+    found
+}
+
+impl super::Region {
+    /// Whether all of a range is within it.
+    fn has(&self, address: u64, length: usize) -> bool {
+        let end = (address as usize).checked_add(length);
+        address as usize >= self.start && end.is_some_and(|end| end <= self.start + self.length)
+    }
+}

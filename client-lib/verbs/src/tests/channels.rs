@@ -1,0 +1,115 @@
+use std::sync::mpsc;
+use std::thread;
+
+use crate::fake::Verb;
+use crate::{Call, Channel, Queue, Report};
+
+use super::{Rig, assert_fails, connect, outcomes};
+
+#[test]
+fn a_queue_reports_once_each_time_it_is_armed() {
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queues = [3, u64::MAX].map(|number| Queue::reporting(&channel, number, 16).unwrap());
+    let (one, other) = connect((&rig.domain, &queues[0]), (&rig.domain, &queues[1]));
+    // Nobody has asked.
+    one.write(&[rig.part(1, 0..1)]).unwrap();
+    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    queues[0].arm().unwrap();
+    // What has come already is not reported.
+    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    one.write(&[rig.part(2, 0..1), rig.part(3, 0..1)]).unwrap();
+    assert_eq!(channel.try_wait().unwrap(), Report::Queue(3));
+    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    queues.iter().for_each(|queue| queue.arm().unwrap());
+    other.write(&[rig.part(4, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), Report::Queue(u64::MAX));
+    one.write(&[rig.part(5, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    assert_eq!(outcomes(&queues[0]), [(1, None), (2, None), (3, None), (5, None)]);
+}
+
+#[test]
+fn who_waits_is_told_that_the_channel_is_closed() {
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| channel.wait().unwrap())).collect();
+        channel.close();
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap(), Report::Closed);
+        }
+    });
+    // Whatever is to be reported.
+    queue.arm().unwrap();
+    one.write(&[rig.part(1, 0..1)]).unwrap();
+    assert_eq!((channel.wait().unwrap(), channel.try_wait().unwrap()), (Report::Closed, Report::Closed));
+}
+
+#[test]
+fn a_queue_that_has_gone_reports_nothing() {
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let (one, other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+    queue.arm().unwrap();
+    one.write(&[rig.part(1, 0..1)]).unwrap();
+    drop((one, other, queue));
+    assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+}
+
+#[test]
+fn a_device_that_is_gone_ends_the_waiting() {
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+    queue.arm().unwrap();
+    one.write(&[rig.part(1, 0..1)]).unwrap();
+    rig.fake.fail(Verb::GetEvent, libc::EIO);
+    assert_fails(channel.wait(), Call::Wait, libc::EIO);
+    // Two who were told of one report, and one that was interrupted.
+    for errno in [libc::EAGAIN, libc::EINTR] {
+        rig.fake.fail(Verb::GetEvent, errno);
+        assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    }
+    rig.fake.heal();
+    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    rig.fake.fail(Verb::Arm, libc::ENODEV);
+    assert_fails(queue.arm(), Call::Arm, libc::ENODEV);
+}
+
+/// Threads that wait for the same reports, while the queues that report come and go.
+#[test]
+fn threads_share_reports_while_queues_go() {
+    const ROUNDS: usize = 200;
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let (tell, heard) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let (channel, tell) = (channel.clone(), tell.clone());
+            scope.spawn(move || {
+                while channel.wait().unwrap() == Report::Queue(3) {
+                    tell.send(()).unwrap();
+                }
+            });
+        }
+        // When all have ended, nothing is heard.
+        drop(tell);
+        for round in 0..ROUNDS {
+            let queue = Queue::reporting(&channel, 3, 16).unwrap();
+            let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+            queue.arm().unwrap();
+            one.write(&[rig.part(1, 0..1)]).unwrap();
+            // The others go with what they have to report.
+            if round % 2 == 0 {
+                heard.recv().unwrap();
+            }
+        }
+        channel.close();
+    });
+    assert!(heard.iter().count() <= ROUNDS / 2);
+}

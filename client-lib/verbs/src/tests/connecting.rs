@@ -1,0 +1,137 @@
+use rdma_sys::ibv_mtu;
+
+use crate::fake::{Fake, Verb, gid};
+use crate::{Call, Context, Depths, Domain, Endpoint, Fresh, Path, Queue, Write};
+
+use super::{DEPTHS, INLINE, LENGTH, PATH, Rig, assert_fails, end, outcomes, size};
+
+struct Ends {
+    one: Fresh,
+    other: Fresh,
+    queue: Queue,
+    domain: Domain,
+    context: Context,
+    fake: Fake,
+}
+
+fn ends() -> Ends {
+    let fake = Fake::new();
+    let context = fake.open();
+    let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
+    let [one, other] = [(); 2].map(|()| Fresh::new(&domain, &queue, DEPTHS).unwrap());
+    Ends { one, other, queue, domain, context, fake }
+}
+
+#[test]
+fn devices_and_ports_are_what_they_are() {
+    let fake = Fake::new();
+    fake.set(|world| {
+        world.devices = vec!["fake_0", "fake_1"];
+        (world.is_active, world.mtu, world.lid) = (false, ibv_mtu::IBV_MTU_4096, 3);
+    });
+    let devices = fake.library().devices().unwrap();
+    assert_eq!(format!("{devices:?}"), r#"[Device("fake_0"), Device("fake_1")]"#);
+    let context = devices[1].open().unwrap();
+    drop(devices);
+    let port = context.port(1).unwrap();
+    assert_eq!((context.name(), port.is_active, port.mtu, port.lid), ("fake_1", false, 4096, 3));
+    assert_fails(context.port(2), Call::Query, libc::EINVAL);
+    drop(context);
+    fake.set(|world| world.devices = Vec::new());
+    assert!(fake.library().devices().unwrap().is_empty());
+    fake.fail(Verb::List, libc::ENOSYS);
+    let error = fake.library().devices().unwrap_err();
+    assert_eq!(error.to_string(), "cannot list RDMA devices: Function not implemented (os error 38)");
+    assert!(error.hint().unwrap().contains("kernel has no RDMA"));
+}
+
+#[test]
+fn a_path_that_the_device_does_not_have_is_an_error() {
+    let paths = [
+        (Path { port: 2, ..PATH }, Call::Init, libc::EINVAL),
+        (Path { row: 9, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
+        (Path { mtu: 2048, ..PATH }, Call::ReadyToReceive, libc::EINVAL),
+    ];
+    for (path, call, errno) in paths {
+        let ends = ends();
+        assert_fails(ends.one.connect(path, end(&ends.other)), call, errno);
+        assert!(ends.fake.left().ends_with(" 1 pair "), "{}", ends.fake.left());
+    }
+    let ends = ends();
+    let peer = Endpoint { gid: "fd00::2".parse().unwrap(), ..end(&ends.other) };
+    let error = ends.one.connect(PATH, peer).unwrap_err();
+    assert_eq!((error.call(), error.errno()), (Call::ReadyToReceive, Some(libc::ENETUNREACH)));
+    assert!(error.hint().unwrap().contains("no way to the peer's GID"));
+}
+
+#[test]
+fn without_gids_pairs_meet_by_local_identifiers() {
+    for (lid, is_heard) in [(7, true), (8, false)] {
+        let rig = ends();
+        let path = Path { is_global: false, row: 99, ..PATH };
+        let ends = [&rig.one, &rig.other].map(|fresh| fresh.endpoint(gid(), lid));
+        let one = rig.one.connect(path, ends[1]).unwrap();
+        let _other = rig.other.connect(path, ends[0]).unwrap();
+        let (region, landing) = (rig.domain.region(size(9)).unwrap(), rig.domain.landing(size(9)).unwrap());
+        let part = Some((&region, 0..9));
+        one.write(&[Write { part, ..super::bare(1, landing.remote(0).unwrap()) }]).unwrap();
+        assert_eq!(matches!(outcomes(&rig.queue)[..], [(1, None)]), is_heard);
+    }
+}
+
+/// A peer can say anything; what does not fit in a packet is cut off.
+#[test]
+fn sequence_numbers_have_24_bits() {
+    for _ in 0..16 {
+        let ends = ends();
+        assert!(end(&ends.one).sequence < 1 << 24);
+        let peer = end(&ends.other);
+        ends.one.connect(PATH, Endpoint { sequence: peer.sequence | 0xff00_0000, ..peer }).unwrap();
+    }
+}
+
+#[test]
+fn a_queue_of_another_context_is_refused_before_the_device_sees_it() {
+    let ends = ends();
+    let foreign = Queue::new(&ends.fake.open(), 16).unwrap();
+    let before = ends.fake.calls().len();
+    assert_fails(Fresh::new(&ends.domain, &foreign, DEPTHS), Call::Pair, libc::EINVAL);
+    assert_eq!(ends.fake.calls().len(), before);
+}
+
+#[test]
+fn queues_have_room_for_something() {
+    let ends = ends();
+    assert_fails(Queue::new(&ends.context, 0), Call::Queue, libc::EINVAL);
+}
+
+/// A device that takes less with a request, and one that gives more than was asked for.
+#[test]
+fn what_goes_with_requests_is_what_the_device_takes() {
+    for (most, least, longest) in [(INLINE - 1, 0, 0), (0, 0, 0), (512, 300, 300), (512, 0, INLINE)] {
+        let fake = Fake::new();
+        fake.set(|world| world.inline = (most as u32, least as u32));
+        let rig = Rig::with(fake);
+        rig.fake.hold();
+        let writes = [rig.part(1, 0..longest), rig.part(2, 1000..1000 + longest + 1)];
+        rig.sender.write(&writes).unwrap();
+        rig.region.write(0, &[0xee; LENGTH]).unwrap();
+        rig.fake.release();
+        assert!(!rig.landed()[..longest].contains(&0xee));
+        assert_eq!(rig.landed()[1000..1000 + longest + 1], vec![0xee; longest + 1]);
+        assert_eq!(outcomes(&rig.sent), [(1, None), (2, None)]);
+    }
+}
+
+#[test]
+fn a_pair_that_the_device_does_not_have_is_an_error() {
+    let ends = ends();
+    let before = ends.fake.calls().len();
+    ends.fake.fail(Verb::CreateQp, libc::ENOMEM);
+    let depths = Depths { send: u16::MAX, receive: u16::MAX };
+    let error = Fresh::new(&ends.domain, &ends.queue, depths).unwrap_err();
+    assert_eq!((error.call(), error.errno()), (Call::Pair, Some(libc::ENOMEM)));
+    assert!(error.hint().unwrap().contains("queues that deep"));
+    // Once more without what goes with requests.
+    assert_eq!(ends.fake.calls()[before..], [Verb::CreateQp; 2]);
+}

@@ -1,0 +1,194 @@
+//! Memory of a GPU, whose part a mapping of this process has: the fake device reads and writes it by its address.
+#![allow(unsafe_code, reason = "stands in for a GPU")]
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use multinet_memory::{DmaBuf, Gpu, GpuError, GpuMemory, HostMemory, Method};
+
+use super::{LENGTH, Rig, assert_fails, outcomes, pattern, size};
+use crate::fake::{Fake, Verb, gid};
+use crate::memory::Memory;
+use crate::{Call, Domain, GpuPages, Lent, ProbeError, Unreachable, Write, probe_gpu};
+
+#[derive(Debug)]
+struct Mapping(Arc<Mapped>);
+
+struct Mapped {
+    memory: Memory,
+    /// What it writes is lost.
+    is_deaf: AtomicBool,
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a mapping")
+    }
+}
+
+impl Gpu for Mapping {
+    fn name(&self) -> &str {
+        "mapping"
+    }
+
+    fn allocate(&self, _length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {
+        Err(GpuError::new("there is no more"))
+    }
+
+    fn host(&self, _length: NonZeroUsize) -> Result<HostMemory, GpuError> {
+        Err(GpuError::new("there is no more"))
+    }
+}
+
+// SAFETY: the mapping stays as long as the value.
+unsafe impl GpuMemory for Mapping {
+    fn gpu(&self) -> &dyn Gpu {
+        self
+    }
+
+    fn address(&self) -> usize {
+        self.0.memory.start().expose_provenance().get()
+    }
+
+    fn length(&self) -> usize {
+        self.0.memory.length()
+    }
+
+    fn export(&self) -> Result<DmaBuf, GpuError> {
+        let fd = File::open("/dev/null").map_err(|error| GpuError::new(error.to_string()))?;
+        Ok(DmaBuf { fd: fd.into(), offset: 8192 })
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        assert!(offset + bytes.len() <= self.length());
+        // SAFETY: within the mapping, which nobody writes to now.
+        unsafe {
+            self.0
+                .memory
+                .start()
+                .add(offset)
+                .copy_to_nonoverlapping(std::ptr::NonNull::from(&mut *bytes).cast(), bytes.len());
+        };
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        assert!(offset + bytes.len() <= self.length());
+        if !self.0.is_deaf.load(Ordering::Relaxed) {
+            // SAFETY: within the mapping, which nobody reads now.
+            unsafe {
+                self.0
+                    .memory
+                    .start()
+                    .add(offset)
+                    .copy_from_nonoverlapping(std::ptr::NonNull::from(bytes).cast(), bytes.len());
+            };
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        Ok(())
+    }
+}
+
+fn mapping(length: usize) -> (Arc<dyn GpuMemory>, Arc<Mapped>) {
+    let mapped = Mapped { memory: Memory::new(size(length)).unwrap(), is_deaf: AtomicBool::new(false) };
+    let mapped = Arc::new(mapped);
+    (Arc::new(Mapping(Arc::clone(&mapped))), mapped)
+}
+
+const METHODS: [(Method, Verb, Call); 2] =
+    [(Method::DmaBuf, Verb::RegDmaBuf, Call::DmaBuf), (Method::PeerMemory, Verb::RegMr, Call::Register)];
+
+#[test]
+fn it_is_sent_from_where_it_lies_behind_what_is_copied() {
+    for (method, _, _) in METHODS {
+        let rig = Rig::new();
+        let (memory, _) = mapping(LENGTH);
+        memory.write(0, &pattern(LENGTH)).unwrap();
+        let pages = GpuPages::new(Arc::clone(&memory));
+        let send = |range| {
+            let lent = Some((Lent::Gpu(&pages), range));
+            rig.sender.write(&[Write { lent, ..rig.part(1, 0..10) }])
+        };
+        assert_fails(send(0..1), Call::Reach, libc::EINVAL);
+        pages.register(&rig.domain, method).unwrap();
+        assert_fails(send(0..LENGTH + 1), Call::Reach, libc::EINVAL);
+        send(5..5005).unwrap();
+        assert_eq!(rig.landed()[10..5010], pattern(LENGTH)[5..5005]);
+        assert_eq!(outcomes(&rig.sent), [(1, None)]);
+    }
+}
+
+#[test]
+fn few_bytes_are_not_read_by_the_processor() {
+    let rig = Rig::new();
+    let (memory, _) = mapping(LENGTH);
+    let pages = GpuPages::new(Arc::clone(&memory));
+    pages.register(&rig.domain, Method::DmaBuf).unwrap();
+    rig.fake.hold();
+    let lent = Some((Lent::Gpu(&pages), 0..4));
+    rig.sender.write(&[Write { lent, ..rig.part(1, 0..1) }]).unwrap();
+    // What went with the request would have been read already.
+    memory.write(0, b"late").unwrap();
+    rig.fake.release();
+    assert_eq!(rig.landed()[1..5], *b"late");
+}
+
+#[test]
+fn a_peer_writes_to_it() {
+    for (method, _, _) in METHODS {
+        let rig = Rig::new();
+        let (memory, mapped) = mapping(LENGTH);
+        let landing = rig.domain.gpu_landing(memory, method).unwrap();
+        let remote = landing.remote();
+        rig.sender.write(&[Write { remote, ..rig.part(1, 0..LENGTH) }]).unwrap();
+        let mut found = vec![0; LENGTH];
+        landing.memory().read(0, &mut found).unwrap();
+        assert_eq!(found, pattern(LENGTH));
+        // Both the landing and the fake's registration hold it.
+        drop(landing);
+        assert_eq!(Arc::strong_count(&mapped), 1);
+        rig.sender.write(&[Write { remote, ..rig.part(2, 0..1) }]).unwrap();
+        let outcomes = outcomes(&rig.sent);
+        assert!(matches!(outcomes[..], [(1, None), (2, Some(_))]), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_says_which_side_does_not() {
+    let (memory, _) = mapping(LENGTH);
+    let reach =
+        |rig: &Rig, method| rig.domain.gpu_landing(Arc::clone(&memory), method).map(drop).unwrap_err();
+    for (method, verb, call) in METHODS {
+        let rig = Rig::new();
+        rig.fake.fail(verb, libc::EOPNOTSUPP);
+        assert!(matches!(reach(&rig, method), Unreachable::Call { call: error } if error.call() == call));
+    }
+    let rig = Rig::new();
+    assert!(matches!(reach(&rig, Method::Staging), Unreachable::Method(Method::Staging)));
+    assert!(Domain::new(&rig.context).unwrap().takes_dma_buf().unwrap());
+}
+
+#[test]
+fn it_is_tried_both_ways_before_it_is_trusted() {
+    for (method, _, _) in METHODS {
+        let fake = Fake::new();
+        let (memory, mapped) = mapping(64 << 10);
+        let context = fake.open();
+        let tried = || probe_gpu(&context, (1, 1, gid()), &memory, method);
+        tried().unwrap();
+        // What the GPU is told to have does not come out of it.
+        mapped.is_deaf.store(true, Ordering::Relaxed);
+        assert!(matches!(tried(), Err(ProbeError::Different { .. })));
+        mapped.is_deaf.store(false, Ordering::Relaxed);
+        fake.set(|world| world.is_noisy = true);
+        assert!(matches!(tried(), Err(ProbeError::Different { .. })));
+        drop(context);
+        // The last of it is let go of by a thread of its own.
+        fake.until(str::is_empty);
+    }
+}

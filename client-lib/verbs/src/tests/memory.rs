@@ -1,0 +1,117 @@
+use std::ops::Range;
+
+use crate::fake::{Fake, Verb};
+use crate::{Call, Domain, Write};
+
+use super::{LENGTH, Rig, assert_fails, pattern, size};
+
+/// Offsets and lengths that are not within memory of [`LENGTH`] bytes.
+const OUTSIDE: [(usize, usize); 6] =
+    [(0, LENGTH + 1), (LENGTH, 1), (LENGTH + 1, 0), (usize::MAX, 0), (usize::MAX, 1), (usize::MAX - 1, 3)];
+
+#[test]
+fn a_region_takes_what_is_within_it() {
+    let rig = Rig::new();
+    let write = |(offset, length)| rig.region.write(offset, &vec![1; length]);
+    for inside in [(0, LENGTH), (LENGTH, 0), (LENGTH - 1, 1), (0, 0)] {
+        write(inside).unwrap();
+    }
+    for outside in OUTSIDE {
+        assert_fails(write(outside), Call::Reach, libc::EINVAL);
+    }
+}
+
+#[test]
+fn a_landing_gives_what_is_within_it() {
+    let rig = Rig::new();
+    for (offset, length) in [(0, LENGTH), (LENGTH, 0), (LENGTH - 1, 1)] {
+        rig.landing.read(offset, &mut vec![1; length]).unwrap();
+        assert_eq!(rig.landing.landed(offset..offset + length).unwrap().len(), length);
+        rig.landing.remote(offset).unwrap();
+    }
+    for (offset, length) in OUTSIDE {
+        assert_fails(rig.landing.read(offset, &mut vec![0; length]), Call::Reach, libc::EINVAL);
+        let landed = rig.landing.landed(offset..offset.wrapping_add(length));
+        assert_fails(landed, Call::Reach, libc::EINVAL);
+    }
+    assert_fails(rig.landing.remote(LENGTH + 1), Call::Reach, libc::EINVAL);
+    assert_fails(rig.landing.landed(Range { start: 2, end: 1 }), Call::Reach, libc::EINVAL);
+}
+
+#[test]
+fn memory_is_zero_at_first() {
+    let rig = Rig::new();
+    let region = rig.domain.region(size(LENGTH)).unwrap();
+    rig.region.write(0, &[0xff; LENGTH]).unwrap();
+    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
+    assert_eq!(rig.landed(), [0xff; LENGTH]);
+    let part = Some((&region, 0..LENGTH));
+    rig.sender.write(&[Write { part, ..rig.part(2, 0..0) }]).unwrap();
+    assert_eq!(rig.landed(), [0; LENGTH]);
+    assert_eq!(&*rig.domain.landing(size(LENGTH)).unwrap().landed(0..LENGTH).unwrap(), [0; LENGTH]);
+}
+
+#[test]
+fn what_has_landed_outlives_all_that_it_came_by() {
+    let rig = Rig::new();
+    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
+    let landed = rig.landing.landed(3..LENGTH).unwrap();
+    let again = landed.clone();
+    let fake = rig.end();
+    assert_eq!(fake.left(), "1 device 1 context 1 domain 1 region ");
+    assert_eq!(&*landed, &pattern(LENGTH)[3..]);
+    drop(landed);
+    assert_eq!(&*again, &pattern(LENGTH)[3..]);
+    drop(again);
+}
+
+#[test]
+fn memory_is_given_back() {
+    let fake = Fake::new();
+    let domain = Domain::new(&fake.open()).unwrap();
+    let before = address_space();
+    for _ in 0..64 {
+        // Nobody touches it, so the machine need not have it.
+        drop(domain.region(size(256 << 20)).unwrap());
+        drop(domain.landing(size(256 << 20)).unwrap());
+        fake.fail(Verb::RegMr, libc::ENOMEM);
+        assert_fails(domain.region(size(256 << 20)), Call::Register, libc::ENOMEM);
+        fake.heal();
+    }
+    // What other tests have at the same time is less by far.
+    assert!(address_space() < before + (8 << 30));
+}
+
+/// How many bytes of addresses this process has.
+fn address_space() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn what_cannot_be_registered_says_why() {
+    let fake = Fake::new();
+    let domain = Domain::new(&fake.open()).unwrap();
+    let hint = |errno| {
+        fake.fail(Verb::RegMr, errno);
+        let (region, landing) = (domain.region(size(1)).unwrap_err(), domain.landing(size(1)).unwrap_err());
+        assert_eq!(region.to_string(), landing.to_string());
+        assert!(region.to_string().starts_with("fake_0: cannot register memory: "), "{region}");
+        assert_eq!((region.call(), region.errno()), (Call::Register, Some(errno)));
+        region.hint()
+    };
+    assert!(hint(libc::ENOMEM).unwrap().contains("memlock"));
+    assert!(hint(libc::EFAULT).unwrap().contains("nvidia-peermem"));
+    assert_eq!(hint(libc::EOPNOTSUPP), None);
+    assert_eq!(fake.registrations(), 0);
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error() {
+    let fake = Fake::new();
+    let domain = Domain::new(&fake.open()).unwrap();
+    let error = domain.region(size(isize::MAX as usize & !0xfff)).unwrap_err();
+    assert_eq!((error.call(), error.errno()), (Call::Allocate, Some(libc::ENOMEM)));
+    assert!(error.hint().unwrap().contains("memory"));
+}

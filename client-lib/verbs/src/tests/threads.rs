@@ -1,0 +1,90 @@
+use std::sync::Barrier;
+use std::thread;
+
+use crate::fake::Fake;
+use crate::{Channel, Domain, Queue, Write};
+
+use super::{LENGTH, Rig, bare, connect, polled, size};
+
+/// One pair, one region, many who copy, post and look at the same time.
+#[test]
+fn writers_and_senders_share_a_region() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 200;
+    const SHARE: usize = LENGTH / THREADS;
+    let rig = Rig::new();
+    let barrier = Barrier::new(THREADS);
+    let work = |thread: usize| {
+        let (mut seen, start) = (Vec::new(), thread * SHARE);
+        barrier.wait();
+        for round in 1..=ROUNDS {
+            rig.region.write(start, &[(round + thread) as u8; SHARE]).unwrap();
+            let id = (thread * ROUNDS + round) as u64;
+            rig.sender.write(&[rig.part(id, start..start + SHARE)]).unwrap();
+            // Of any thread: each finds as many as it has posted.
+            let found = std::iter::repeat_with(|| rig.sent.poll().unwrap()).flatten().next().unwrap();
+            found.status.unwrap();
+            seen.push(found.id);
+            // Whatever others do, our share is as we have written it.
+            let mut bytes = [0; SHARE];
+            rig.landing.read(start, &mut bytes).unwrap();
+            assert_eq!(bytes, [(round + thread) as u8; SHARE]);
+        }
+        seen
+    };
+    let mut seen: Vec<u64> = thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(1..=(THREADS * ROUNDS) as u64));
+}
+
+/// Copies into a region do not mix.
+#[test]
+fn what_threads_copy_to_one_place_is_one_of_theirs() {
+    let rig = Rig::new();
+    thread::scope(|scope| {
+        for byte in 1..=3 {
+            let region = rig.region.clone();
+            scope.spawn(move || (0..200).for_each(|_| region.write(0, &[byte; LENGTH]).unwrap()));
+        }
+    });
+    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
+    let landed = rig.landed();
+    assert!((1..=3).any(|byte| landed == [byte; LENGTH]));
+}
+
+/// Threads that let go of the same things at the same time.
+#[test]
+fn the_last_handle_may_be_any_threads() {
+    let fake = Fake::new();
+    for _ in 0..100 {
+        let context = fake.open();
+        let channel = Channel::new(&context).unwrap();
+        let queue = Queue::reporting(&channel, 1, 16).unwrap();
+        let domain = Domain::new(&context).unwrap();
+        let (region, landing) = (domain.region(size(9)).unwrap(), domain.landing(size(9)).unwrap());
+        let (one, other) = connect((&domain, &queue), (&domain, &queue));
+        let part = Some((&region, 0..9));
+        one.write(&[Write { part, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
+        assert_eq!(polled(&queue).len(), 1);
+        let landed = landing.landed(0..9).unwrap();
+        let pairs = [Some(one), Some(other), None];
+        let barrier = Barrier::new(pairs.len());
+        thread::scope(|scope| {
+            for pair in pairs {
+                let handles = (landed.clone(), region.clone(), landing.clone(), domain.clone());
+                let handles = (handles, queue.clone(), channel.clone(), context.clone(), pair);
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    drop(handles);
+                });
+            }
+            drop((landed, region, landing, domain, queue, channel, context));
+        });
+        assert_eq!(fake.left(), "");
+    }
+}
