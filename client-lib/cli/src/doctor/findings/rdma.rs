@@ -107,7 +107,7 @@ fn mtus(machine: &Machine, findings: &mut Vec<Finding>) {
 }
 
 fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding> {
-    // Of a packet with everything in it this much or more is taken.
+    // The longest packet that the device sends.
     let needed = path.saturating_add(HEADERS);
     if mtu < needed {
         return Some(
