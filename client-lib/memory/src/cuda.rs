@@ -99,6 +99,8 @@ impl Cuda {
     /// memory of this GPU, and not managed. That of pools (`cudaMallocAsync`) is taken as well, but RDMA devices cannot reach it:
     /// [`export`](GpuMemory::export) says so, and frames are copied.
     ///
+    /// Where RDMA devices can reach it, the allocation that it lies in is set to `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA asks for.
+    ///
     /// The owner is dropped when the memory is not used any more, or if there is an error.
     ///
     /// # Errors

@@ -93,7 +93,9 @@ fn hint(call: &str, code: u32) -> Option<&'static str> {
         (_, ILLEGAL_ADDRESS | LAUNCH_TIMEOUT | ASSERT | HARDWARE_STACK_ERROR..=LAUNCH_FAILED) => {
             "a kernel of this program has failed before, or the GPU is lost (dmesg has the Xid): the process has to be started again"
         }
-        (_, CONTEXT_IS_DESTROYED) => "the program has reset the GPU (cudaDeviceReset): ask for the GPU again",
+        (_, CONTEXT_IS_DESTROYED) => {
+            "the program has reset the GPU (cudaDeviceReset): let go of all that is of it, and ask for it again"
+        }
         (_, NOT_PERMITTED) => "the driver or the system's administrator does not allow it in this container",
         (_, NOT_SUPPORTED) => "this GPU, its driver or the kind of memory does not support it",
         (_, SYSTEM_NOT_READY) => {

@@ -63,7 +63,7 @@ impl CudaMemory {
         let code = unsafe { (context.library.cuMemAlloc_v2)(&raw mut address, allocated) };
         context
             .check("cuMemAlloc", code)
-            .map_err(|error| GpuError::new(format!("{error} ({allocated} bytes)")))?;
+            .map_err(|error| GpuError::new(format!("{error} ({allocated} bytes were asked for)")))?;
         let owner = Allocation { context: Arc::clone(&context), address };
         let reachable = pointer::synchronous(&current, address);
         let stream = Stream::new(&context)?;
@@ -94,8 +94,11 @@ impl CudaMemory {
         };
         pointer::verify(&current, &(address..end), gpu.device.ordinal)?;
         let reachable = pointer::reachable(&current, address);
-        // Memory that is put together of several allocations cannot be set to this; nothing else depends on it.
-        let _ = pointer::synchronous(&current, address);
+        if reachable.is_ok() {
+            // Memory that is put together of several allocations cannot be set to this. The program then has to wait for what it asks for, as
+            // it is told to in any case.
+            let _ = pointer::synchronous(&current, address);
+        }
         drop(current);
         Ok(Self { gpu, address, length: length.get(), reachable, _owner: owner })
     }
