@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 export MULTINET_SKIP_LOG=$work/skipped
 : >"$MULTINET_SKIP_LOG"
 
-cargo test --workspace --features multinet-memory/cuda --no-fail-fast 2>&1 | tee "$work/log"
+cargo test --workspace --no-fail-fast 2>&1 | tee "$work/log"
 cargo_status=${PIPESTATUS[0]}
 
 # The example with somebody else's SDK is a workspace of its own.

@@ -75,6 +75,16 @@ impl Buffer {
         Ok(gpu.allocate(length)?.into())
     }
 
+    /// As [`gpu`](Self::gpu), of the GPU that CUDA counts as this one, from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`], if there is no such GPU, or it has no memory left.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32, length: NonZeroUsize) -> Result<Self, GpuError> {
+        Self::gpu(&*multinet_memory::Cuda::device(ordinal)?, length)
+    }
+
     /// So many of the first bytes of pages.
     pub(crate) fn of_pages(pages: Arc<Pages>, length: usize) -> Self {
         let length = length.min(pages.bytes().len());

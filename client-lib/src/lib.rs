@@ -87,6 +87,8 @@ pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
 pub use identity::Identity;
 pub use listener::{Acknowledge, Listener, ListenerBuilder, ListenerStatistics, Received, Sender};
+#[cfg(feature = "cuda")]
+pub use multinet_memory::{Cuda, CudaArray};
 pub use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, GpuSlice, HostMemory, Method};
 pub use peers::{Closed, Peer, PeerClosed, PeerSet, PeerStatus, Sent, Statistics};
 pub use resolve::{Change, ResolveError, Resolved, Resolver, ResolverBuilder, Watch};

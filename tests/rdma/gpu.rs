@@ -1,18 +1,19 @@
 //! Frames from GPU to GPU. A stand-in has the GPU's part ([`StandIn`]): all but the calls to a GPU's driver is the library's own, and the device that
-//! reads and writes the memory is soft-RoCE.
+//! reads and writes the memory is soft-RoCE. Where there is a real GPU, frames go from it to it by TCP, too.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::channel::mpsc::unbounded;
 use multinet_client::{
-    Buffer, Connector, Delivery, Endpoint, Forced, Frame, Gpu as _, Listener, ListenerBuilder, Method,
-    PeerSet, Rdma, Resolver, Transport, TransportKind,
+    Buffer, Connector, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener, ListenerBuilder, Method,
+    PeerSet, Rdma, Received, Resolver, Transport, TransportKind,
 };
 use multinet_tests::gpu::{At, StandIn};
-use multinet_tests::in_guest;
+use multinet_tests::{in_guest, skip};
 
 /// The largest frame.
 const SIZE: u32 = 1 << 20;
@@ -20,7 +21,15 @@ const SIZE: u32 = 1 << 20;
 /// Of a GPU: how many bytes frames have.
 const SIZES: [usize; 7] = [1, 63, 4096, 4097, 65_536, 300_001, SIZE as usize];
 
+/// So many of each size.
+const EACH: usize = 6;
+
+const GUEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
+
 const FORCED: Forced = Forced::To(Method::PeerMemory);
+
+/// A GPU, if there is one, and how it is to be reached.
+type Kind = (Option<StandIn>, Forced);
 
 /// All in one guest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,23 +37,30 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     what_the_kernel_can_is_found_out().context("the stand-in")?;
-    let reached = || StandIn::new("reached", At::Memory);
-    let hidden = || StandIn::new("hidden", At::Nothing);
-    // Where devices reach the memory, where they do not, and all mixtures.
-    for (sender, theirs) in [(Some(reached()), FORCED), (Some(hidden()), Forced::No), (None, Forced::No)] {
-        for (receiver, ours) in [(Some(reached()), FORCED), (Some(hidden()), Forced::No), (None, Forced::No)]
-        {
+    // Where devices reach the memory, where they do not, and where there is none; and all mixtures.
+    let kinds: [fn() -> Kind; 3] = [
+        || (Some(StandIn::new("reached", At::Memory)), FORCED),
+        || (Some(StandIn::new("hidden", At::Nothing)), Forced::No),
+        || (None, Forced::No),
+    ];
+    for (sender, theirs) in kinds.map(|kind| kind()) {
+        for (receiver, ours) in kinds.map(|kind| kind()) {
             let case = format!("{sender:?} {theirs:?} to {receiver:?} {ours:?}");
+            let gpus = [&sender, &receiver].map(|gpu| gpu.as_ref().map(StandIn::gpu));
             // Which one makes no difference to memory.
             let is_once = receiver.is_none();
             let delivery = if is_once { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
-            let ends = (Transport::Rdma, delivery);
-            travel(ends, (sender.as_ref(), theirs), (receiver.as_ref(), ours)).await.context(case)?;
+            let count =
+                travel(GUEST, (Transport::Rdma, delivery), &gpus, [theirs, ours]).await.context(case)?;
+            if ours == FORCED {
+                let flushes = receiver.as_ref().map_or(0, StandIn::flushes);
+                ensure!(flushes >= count, "{count} frames have come to a GPU that was told of {flushes}");
+            }
         }
     }
-    let (sender, receiver) = (hidden(), hidden());
+    let gpus = [(); 2].map(|()| Some(StandIn::new("hidden", At::Nothing).gpu()));
     let ends = (Transport::Tcp, Delivery::AtLeastOnce);
-    travel(ends, (Some(&sender), Forced::No), (Some(&receiver), Forced::No)).await.context("TCP")?;
+    travel(GUEST, ends, &gpus, [Forced::No; 2]).await.context("TCP")?;
     what_is_forced_and_does_not_work_says_why().await.context("forced")?;
     nobody_has_a_gpu_unasked().await.context("no GPU")
 }
@@ -61,96 +77,90 @@ fn what_the_kernel_can_is_found_out() -> Result<()> {
     Ok(())
 }
 
-type End<'s> = (Option<&'s StandIn>, Forced);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_travel_by_tcp_between_real_gpus() -> Result<()> {
+    let gpu: Arc<dyn Gpu> = match Cuda::count() {
+        Ok(1..) => Cuda::device(0)?,
+        Ok(0) => skip!("CUDA finds no GPU"),
+        Err(error) => skip!("no GPU: {error}"),
+    };
+    let loopback = [127, 0, 0, 1].into();
+    let gpus = [Some(Arc::clone(&gpu)), Some(gpu)];
+    travel(loopback, (Transport::Tcp, Delivery::AtLeastOnce), &gpus, [Forced::No; 2]).await?;
+    travel(loopback, (Transport::Tcp, Delivery::AtMostOnce), &gpus, [Forced::No; 2]).await.map(drop)
+}
 
-/// Frames of all sizes, several of each under way, arrive as they were sent, where they are wanted.
+/// Frames of all sizes, several of each under way, arrive as they were sent, where they are wanted. How many.
 async fn travel(
+    address: IpAddr,
     (transport, delivery): (Transport, Delivery),
-    sender: End<'_>,
-    receiver: End<'_>,
-) -> Result<()> {
-    let mut listener = listener(receiver.1).transport(transport);
-    if let Some(gpu) = receiver.0 {
-        listener = listener.gpu(gpu.gpu());
+    [ours, theirs]: &[Option<Arc<dyn Gpu>>; 2],
+    forced: [Forced; 2],
+) -> Result<u64> {
+    let mut listener = listener(address, forced[1]).transport(transport);
+    if let Some(gpu) = theirs {
+        listener = listener.gpu(Arc::clone(gpu));
     }
     let listener = listener.bind().await?;
-    let peers = connect(&listener, (transport, delivery), sender.1)?;
+    let peers = connect(&listener, (transport, delivery), forced[0])?;
     peers.connected(1).await;
     let kind = if transport == Transport::Tcp { TransportKind::Tcp } else { TransportKind::Rdma };
     ensure!(peers.status()[0].transport == Some(kind), "{:?}", peers.status());
-    let flushes = receiver.0.map_or(0, StandIn::flushes);
-    let mut count = 0;
     for size in SIZES {
-        let mut payloads = vec![vec![0; size]; 6];
+        let mut payloads = vec![vec![0; size]; EACH];
         payloads.iter_mut().for_each(|payload| fastrand::fill(payload));
         let sending = async {
             for payload in &payloads {
-                let buffer = match sender.0 {
-                    None => payload.clone().into(),
-                    Some(gpu) => {
-                        let buffer = Buffer::gpu(gpu, NonZeroUsize::new(size).context("nothing")?)?;
-                        ensure!(buffer.len() == size && buffer.bytes().is_empty(), "{buffer:?}");
-                        buffer.gpu_memory().context("no memory of a GPU")?.write(0, payload)?;
-                        buffer
-                    }
-                };
                 // With something before it, so that not all begins where a page does.
-                peers.send(Frame::new(buffer).key("key").metadata(vec![7; size % 100])).await?;
+                let frame = Frame::new(buffer(ours.as_ref(), payload)?).key("key");
+                peers.send(frame.metadata(vec![7; size % 100])).await?;
             }
-            Ok(())
+            anyhow::Ok(())
         };
         let receiving = async {
             for payload in &payloads {
                 let frame = listener.recv().await?;
-                ensure!(frame.len() == size && frame.key() == b"key", "{frame:?}");
-                ensure!(frame.metadata() == vec![7; size % 100], "{frame:?}");
-                let is_landed = receiver.1 == FORCED;
-                let seen = if is_landed { &[][..] } else { payload };
-                ensure!(
-                    frame.bytes() == seen,
-                    "{} bytes are to be seen, not {}",
-                    frame.bytes().len(),
-                    seen.len()
-                );
-                match receiver.0 {
-                    None => ensure!(frame.gpu().is_err()),
-                    Some(_) => {
-                        let mut found = vec![0; frame.gpu()?.len()];
-                        frame.gpu()?.read(&mut found)?;
-                        ensure!(found == *payload, "{size} bytes in the GPU are others");
-                    }
-                }
+                ensure!(frame.key() == b"key" && frame.metadata() == vec![7; size % 100], "{frame:?}");
+                // What a device has written to a GPU is not to be seen anywhere else.
+                let seen = if forced[1] == FORCED { &[][..] } else { payload };
+                ensure!(frame.bytes() == seen, "{} bytes, not {}", frame.bytes().len(), seen.len());
+                arrived(&frame, theirs.is_some(), payload)?;
                 frame.acknowledge();
-                count += 1;
             }
             Ok(())
         };
         futures::try_join!(sending, receiving)?;
     }
-    // A frame with a seam, of both kinds of memory.
-    if let Some(gpu) = sender.0 {
-        let buffer = Buffer::gpu(gpu, NonZeroUsize::new(5000).context("nothing")?)?;
-        buffer.gpu_memory().context("no memory of a GPU")?.write(0, &[3; 5000])?;
-        peers.send(Frame::new(vec![1; 10]).and(buffer).and(vec![2; 20])).await?;
-        let frame = listener.recv().await?;
-        let whole = [&[1; 10][..], &[3; 5000], &[2; 20]].concat();
-        let found = match receiver.0 {
-            None => frame.bytes().to_vec(),
-            Some(_) => {
-                let mut found = vec![0; frame.len()];
-                frame.gpu()?.read(&mut found)?;
-                found
-            }
-        };
-        ensure!(found == whole, "the parts are others");
-        frame.acknowledge();
-    }
-    if receiver.1 == FORCED {
-        let flushed = receiver.0.map_or(0, StandIn::flushes) - flushes;
-        ensure!(flushed >= count, "{count} frames have come to the GPU, which was told of {flushed}");
-    }
+    // With seams between both kinds of memory.
+    let parts = [vec![1; 10], vec![3; 5000], vec![2; 20]];
+    let seamed = Frame::new(parts[0].clone()).and(buffer(ours.as_ref(), &parts[1])?).and(parts[2].clone());
+    peers.send(seamed).await?;
+    let frame = listener.recv().await?;
+    arrived(&frame, theirs.is_some(), &parts.concat())?;
+    frame.acknowledge();
     peers.flush().await;
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
+    Ok((SIZES.len() * EACH) as u64)
+}
+
+/// A payload in a GPU, or in the machine's memory.
+fn buffer(gpu: Option<&Arc<dyn Gpu>>, payload: &[u8]) -> Result<Buffer> {
+    let Some(gpu) = gpu else { return Ok(payload.to_vec().into()) };
+    let buffer = Buffer::gpu(&**gpu, NonZeroUsize::new(payload.len()).context("nothing")?)?;
+    ensure!(buffer.len() == payload.len() && buffer.bytes().is_empty(), "{buffer:?}");
+    buffer.gpu_memory().context("no memory of a GPU")?.write(0, payload)?;
+    Ok(buffer)
+}
+
+fn arrived(frame: &Received, is_in_gpu: bool, payload: &[u8]) -> Result<()> {
+    ensure!(frame.len() == payload.len(), "{frame:?}, not {} bytes", payload.len());
+    if !is_in_gpu {
+        ensure!(frame.gpu().is_err() && frame.bytes() == payload, "{} bytes are others", payload.len());
+        return Ok(());
+    }
+    let mut found = vec![0; frame.gpu()?.len()];
+    frame.gpu()?.read(&mut found)?;
+    ensure!(found == payload, "{} bytes in the GPU are others", payload.len());
     Ok(())
 }
 
@@ -162,7 +172,7 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
         (Method::PeerMemory, "peermem: rxe0: cannot register memory: Bad address"),
     ];
     for (method, why) in cases {
-        let listener = listener(Forced::To(method)).gpu(gpu.gpu()).bind().await?;
+        let listener = listener(GUEST, Forced::To(method)).gpu(gpu.gpu()).bind().await?;
         let peers = connect(&listener, (Transport::Auto, Delivery::AtLeastOnce), Forced::No)?;
         peers.connected(1).await;
         let status = peers.status();
@@ -174,7 +184,7 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
 }
 
 async fn nobody_has_a_gpu_unasked() -> Result<()> {
-    let listener = listener(Forced::No).bind().await?;
+    let listener = listener(GUEST, Forced::No).bind().await?;
     let peers = connect(&listener, (Transport::Rdma, Delivery::AtLeastOnce), Forced::No)?;
     peers.send(vec![1, 2, 3]).await?;
     let frame = listener.recv().await?;
@@ -183,9 +193,9 @@ async fn nobody_has_a_gpu_unasked() -> Result<()> {
     Ok(())
 }
 
-fn listener(forced: Forced) -> ListenerBuilder {
+fn listener(address: IpAddr, forced: Forced) -> ListenerBuilder {
     Listener::builder()
-        .address([10, 9, 0, 2].into())
+        .address(address)
         .port(0)
         .frame_size(SIZE)
         .slots(4)

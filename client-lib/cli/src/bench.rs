@@ -4,6 +4,7 @@ mod bandwidth;
 mod client;
 mod figures;
 mod latency;
+mod memory;
 mod server;
 mod table;
 pub(crate) mod target;
@@ -77,6 +78,10 @@ struct DeviceArgs {
     /// Row of its GID table to use, and no other
     #[arg(short = 'x', long = "gid-index", value_name = "ROW")]
     row: Option<u32>,
+
+    /// Have messages in the memory of this GPU, as CUDA counts them from 0
+    #[arg(long = "use_cuda", visible_alias = "use-cuda", value_name = "GPU")]
+    use_cuda: Option<u32>,
 }
 
 /// Who sends.

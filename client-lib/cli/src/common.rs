@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use multinet_client::{
-    Connector, ConnectorBuilder, Listener, ListenerBuilder, Rdma, ResolveError, Resolver, ResolverBuilder,
-    Tls, Transport,
+    Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
+    ResolverBuilder, Tls, Transport,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -93,6 +93,16 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "USEC", env = "MULTINET_BUSY_POLL", default_value_t = 0, help_heading = "Network",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     busy_poll: u32,
+
+    /// How RDMA gets at the memory of GPUs: auto, dma-buf, peermem or staging
+    #[arg(
+        long,
+        value_name = "METHOD",
+        env = "MULTINET_GPU_METHOD",
+        default_value = "auto",
+        help_heading = "Network"
+    )]
+    gpu_method: Forced,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -206,7 +216,7 @@ impl TransportArgs {
     }
 
     pub(crate) fn rdma(self) -> Rdma {
-        Rdma::default().busy_poll(Duration::from_micros(self.busy_poll.into()))
+        Rdma::default().busy_poll(Duration::from_micros(self.busy_poll.into())).gpu_method(self.gpu_method)
     }
 }
 

@@ -18,6 +18,9 @@ use super::Unusable;
 use super::gpu::{Methods, Place};
 use crate::transport::Rdma;
 
+/// Has the GPU method forced for a program that does not do so itself.
+const GPU_METHOD: &str = "MULTINET_GPU_METHOD";
+
 /// What looks at the completions of one connection.
 pub(crate) trait Completes: Send + Sync {
     /// Looks at some. Whether there were any.
@@ -58,7 +61,10 @@ struct Watched {
 
 impl Rails {
     /// None yet.
-    pub(crate) fn new(options: Rdma) -> Self {
+    pub(crate) fn new(mut options: Rdma) -> Self {
+        if options.gpu_method == Forced::No {
+            options.gpu_method = from_environment();
+        }
         Self { options, open: Mutex::default() }
     }
 
@@ -130,6 +136,14 @@ impl Rail {
     pub(super) fn forget(&self, number: u64) {
         lock(&self.watched.by).remove(&number);
     }
+}
+
+fn from_environment() -> Forced {
+    let Some(value) = std::env::var_os(GPU_METHOD) else { return Forced::No };
+    value.to_string_lossy().parse().unwrap_or_else(|error| {
+        warn!("{GPU_METHOD} is passed over: {error}");
+        Forced::No
+    })
 }
 
 /// The thread's stay. When it ends, even by a panic, whoever counted on it is told.

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use multinet_client::{Buffer, PeerSet};
+use multinet_client::PeerSet;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::figures::{Bandwidth, Latency};
+use super::memory::Memory;
 use super::table::{LINE, Test, Unit};
 use super::target::Target;
 use super::{ClientArgs, Output, bandwidth, latency};
@@ -21,6 +22,7 @@ const COMPANY: Duration = Duration::from_secs(5);
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
+    let memory = Memory::of(args.device.use_cuda)?;
     let target = Target::parse(&args.name, args.port.as_deref())?;
     let connector = target.connector(&args.connect)?.rdma(args.device.rdma(args.connect.transport));
     let connector = connector.connections_per_peer(args.connections).build()?;
@@ -30,7 +32,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let unit = if args.report_gbits { Unit::Gigabits } else { Unit::Mebibytes };
     let test = if args.latency { Test::Latency } else { Test::Bandwidth(unit) };
     let sizes = args.sizes();
-    let messages = sizes.iter().map(|&size| message(size as usize));
+    let messages = sizes.iter().map(|&size| memory.message(size as usize));
     let largest = sizes.iter().copied().max().unwrap_or_default();
 
     let mut report = Report::begin(&args, test, &target, &peers)?;
@@ -39,14 +41,14 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
             let connections = u64::from(args.connections) * peers.statistics().connected as u64;
             let depth = args.tx_depth.saturating_mul(connections);
             for message in messages {
-                let figures = bandwidth::measure(&peers, message, args.extent(), connections, depth).await?;
+                let figures = bandwidth::measure(&peers, message?, args.extent(), connections, depth).await?;
                 report.bandwidth(figures, unit)?;
             }
         }
         Test::Latency => {
-            let there_and_back = latency::PingPong::begin(&peers, &args, largest).await?;
+            let there_and_back = latency::PingPong::begin(&peers, &args, largest, &memory).await?;
             for message in messages {
-                report.latency(there_and_back.measure(message, args.extent()).await?)?;
+                report.latency(there_and_back.measure(message?, args.extent()).await?)?;
             }
             there_and_back.end().await?;
         }
@@ -72,15 +74,6 @@ async fn everybody_is_there(peers: &PeerSet) {
         }
         credits = now;
     }
-}
-
-/// Memory that is sent again and again. Not zeros: those would all be one page of memory, that of the kernel.
-fn message(size: usize) -> Buffer {
-    let mut message = Buffer::host(size);
-    if let Some(bytes) = message.as_mut() {
-        bytes.fill(0xa5);
-    }
-    message
 }
 
 /// How messages travel: to all peers alike, or by both ways.

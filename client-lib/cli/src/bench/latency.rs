@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::figures::Latency;
+use super::memory::Memory;
 use super::{ClientArgs, Extent};
 
 /// How long the server may take to connect back, and to answer.
@@ -37,6 +39,7 @@ pub(super) struct PingPong<'p> {
     peers: &'p PeerSet,
     peer: Peer,
     listener: Listener,
+    memory: &'p Memory,
 }
 
 impl Hello {
@@ -52,7 +55,12 @@ impl Hello {
 
 impl<'p> PingPong<'p> {
     /// Has the first connected server connect back.
-    pub(super) async fn begin(peers: &'p PeerSet, args: &ClientArgs, largest: u32) -> anyhow::Result<Self> {
+    pub(super) async fn begin(
+        peers: &'p PeerSet,
+        args: &ClientArgs,
+        largest: u32,
+        memory: &'p Memory,
+    ) -> anyhow::Result<Self> {
         let status = peers.status().into_iter().find(|status| status.is_connected);
         let endpoint = status.context("the server has gone")?.endpoint;
         let peer = peers.peers().into_iter().find(|peer| *peer.endpoint() == *endpoint);
@@ -72,6 +80,9 @@ impl<'p> PingPong<'p> {
             .frame_size(largest.max(1))
             .transport(transport.transport())
             .rdma(args.device.rdma(transport));
+        if let Some(gpu) = memory.gpu() {
+            builder = builder.gpu(Arc::clone(gpu));
+        }
         for source in &sources {
             builder = builder.address(*source);
         }
@@ -82,7 +93,7 @@ impl<'p> PingPong<'p> {
         let port = listener.local_addresses().first().context("nothing was bound")?.port();
 
         let hello = Frame::new(Bytes::new()).metadata(Hello { echo_to_port: port }.encode());
-        let this = Self { peers, peer, listener };
+        let this = Self { peers, peer, listener, memory };
         if !matches!(timeout(PATIENCE, this.there_and_back(hello, 0)).await, Ok(Ok(()))) {
             bail!(
                 "the server did not connect back to {sources:?} port {port} within {} s: is it multinet bench server, and may it connect here?",
@@ -136,7 +147,8 @@ impl<'p> PingPong<'p> {
     async fn there_and_back(&self, frame: Frame, length: usize) -> anyhow::Result<()> {
         self.peers.send_to(&self.peer, frame).await?;
         let echo = self.listener.recv().await?;
-        ensure!(echo.bytes().len() == length, "{} bytes came back for {length}", echo.bytes().len());
+        ensure!(echo.len() == length, "{} bytes came back for {length}", echo.len());
+        self.memory.take(&echo)?;
         Ok(())
     }
 }

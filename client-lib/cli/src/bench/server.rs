@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_client::{Buffer, Connector, Frame, Listener, PeerSet, Received};
@@ -14,6 +15,7 @@ use tracing::{info, warn};
 
 use super::ServerArgs;
 use super::latency::Hello;
+use super::memory::Memory;
 use crate::common::nobody;
 use crate::output::print;
 
@@ -30,7 +32,8 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // By TCP slots cost nothing before a message needs them, and each is free again at once: the bound is on clients. By RDMA they are locked, a quarter
     // of a GiB for each connection.
     let memory = (size as usize + 8192).saturating_mul(slots as usize).saturating_mul(1024);
-    let listener = args
+    let mut server = Server::new(&args)?;
+    let mut listener = args
         .listen
         .listener()?
         .rdma(args.device.rdma(args.listen.transport))
@@ -38,8 +41,10 @@ pub(super) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         .frame_size(size)
         .slots(slots)
         .memory(memory);
+    if let Some(gpu) = server.echoes.kind.gpu() {
+        listener = listener.gpu(Arc::clone(gpu));
+    }
     let listener = listener.bind().await?;
-    let mut server = Server::new(&args)?;
     for address in listener.local_addresses() {
         print(&format!("listening on {address}\n"))?;
     }
@@ -67,17 +72,18 @@ impl Server {
         let mut sweep = interval(SWEEP);
         loop {
             tokio::select! {
-                received = listener.recv() => self.take(received?),
-                Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers),
+                received = listener.recv() => self.take(received?)?,
+                Some((session, peers)) = self.echoes.ready.recv() => self.echoes.begin(session, peers)?,
                 _ = sweep.tick() => self.echoes.sweep(),
             }
         }
     }
 
     /// Does not acknowledge, so that nobody who wants something kept takes this for its receiver.
-    fn take(&mut self, received: Received) {
+    fn take(&mut self, received: Received) -> anyhow::Result<()> {
         self.messages += 1;
-        self.bytes += received.bytes().len() as u64;
+        self.bytes += received.len() as u64;
+        self.echoes.kind.take(&received)?;
         let session = received.id().session;
         match Hello::decode(received.metadata()) {
             Some(Hello { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
@@ -85,14 +91,17 @@ impl Server {
                 let from = received.sender().address();
                 self.echoes.connect(session, SocketAddr::new(from.ip(), hello.echo_to_port));
             }
-            None => self.echoes.echo(session, received.bytes().len()),
+            None => self.echoes.echo(session, received.len())?,
         }
+        Ok(())
     }
 }
 
 /// Clients that get as much back as they send.
 struct Echoes {
     connector: Connector,
+    /// Where echoes lie.
+    kind: Memory,
     /// As long as the last echo.
     memory: Buffer,
     to: HashMap<u128, Echo>,
@@ -128,7 +137,8 @@ impl Echoes {
         }
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
         let memory = Buffer::host(0);
-        Ok(Self { connector: connector.build()?, memory, to: HashMap::new(), connected, ready })
+        let kind = Memory::of(args.device.use_cuda)?;
+        Ok(Self { connector: connector.build()?, kind, memory, to: HashMap::new(), connected, ready })
     }
 
     fn connect(&self, session: u128, client: SocketAddr) {
@@ -152,25 +162,26 @@ impl Echoes {
         });
     }
 
-    fn begin(&mut self, session: u128, peers: PeerSet) {
+    fn begin(&mut self, session: u128, peers: PeerSet) -> anyhow::Result<()> {
         self.to.insert(session, Echo { peers, late: None });
         // The answer to the first message, which had no payload.
-        self.echo(session, 0);
+        self.echo(session, 0)
     }
 
-    fn echo(&mut self, session: u128, length: usize) {
-        let Some(echo) = self.to.get_mut(&session) else { return };
+    fn echo(&mut self, session: u128, length: usize) -> anyhow::Result<()> {
+        let Some(echo) = self.to.get_mut(&session) else { return Ok(()) };
         if self.memory.len() != length {
-            self.memory = Buffer::host(length);
+            self.memory = self.kind.message(length)?;
         }
         let frame = Frame::new(self.memory.clone());
-        let Err((frame, _)) = echo.peers.try_send(frame) else { return };
+        let Err((frame, _)) = echo.peers.try_send(frame) else { return Ok(()) };
         // The client has not told of its free room yet. Nobody waits here for it; and a client that has one message under way
         // has one echo that is late.
         if echo.late.as_ref().is_none_or(JoinHandle::is_finished) {
             let peers = echo.peers.clone();
             echo.late = Some(tokio::spawn(async move { drop(peers.send(frame).await) }));
         }
+        Ok(())
     }
 
     fn sweep(&mut self) {
