@@ -44,16 +44,28 @@ fn writers_and_senders_share_a_region() {
 /// Copies into a region do not mix.
 #[test]
 fn what_threads_copy_to_one_place_is_one_of_theirs() {
+    const LONG: usize = 1 << 20;
+    const THREADS: u8 = 4;
     let rig = Rig::new();
-    thread::scope(|scope| {
-        for byte in 1..=3 {
-            let region = rig.region.clone();
-            scope.spawn(move || (0..200).for_each(|_| region.write(0, &[byte; LENGTH]).unwrap()));
-        }
-    });
-    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
-    let landed = rig.landed();
-    assert!((1..=3).any(|byte| landed == [byte; LENGTH]));
+    let (region, landing) = (rig.domain.region(size(LONG)).unwrap(), rig.domain.landing(size(LONG)).unwrap());
+    for round in 0..50 {
+        let barrier = Barrier::new(THREADS.into());
+        thread::scope(|scope| {
+            for byte in 0..THREADS {
+                let (region, barrier) = (&region, &barrier);
+                scope.spawn(move || {
+                    let bytes = vec![byte; LONG];
+                    barrier.wait();
+                    region.write(0, &bytes).unwrap();
+                });
+            }
+        });
+        let part = Some((&region, 0..LONG));
+        rig.sender.write(&[Write { part, ..bare(round, landing.remote(0).unwrap()) }]).unwrap();
+        assert_eq!(polled(&rig.sent).len(), 1);
+        let landed = landing.landed(0..LONG).unwrap();
+        assert!(landed.iter().all(|&byte| byte == landed[0]), "a mixture");
+    }
 }
 
 /// Threads that let go of the same things at the same time.
