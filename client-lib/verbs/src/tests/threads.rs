@@ -2,7 +2,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::fake::Fake;
-use crate::{Channel, Domain, Queue, Write};
+use crate::{Channel, Domain, Pages, Queue, Write};
 
 use super::{LENGTH, Rig, bare, connect, polled, size};
 
@@ -99,4 +99,34 @@ fn the_last_handle_may_be_any_threads() {
         });
         assert_eq!(fake.left(), "");
     }
+}
+
+/// Connections that come and go, as those of a listener do, and pages that are sent by all of them.
+#[test]
+fn pages_are_sent_while_connections_come_and_go() {
+    const THREADS: usize = 3;
+    let fake = Fake::new();
+    let context = fake.open();
+    let shared = Pages::new(size(LENGTH)).unwrap();
+    let connection = || {
+        let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
+        let (one, _other) = connect((&domain, &queue), (&domain, &queue));
+        let landing = domain.landing(size(LENGTH)).unwrap();
+        let own = Pages::new(size(LENGTH)).unwrap();
+        for pages in [&shared, &own] {
+            pages.register(&domain).unwrap();
+            let lent = Some((pages, 0..LENGTH));
+            one.write(&[Write { lent, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
+            let [completion] = &polled(&queue)[..] else { panic!("one write, one completion") };
+            assert_eq!(completion.status, Ok(()));
+        }
+        domain.retire();
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| (0..100).for_each(|_| connection()));
+        }
+    });
+    drop(shared);
+    fake.until(|left| left == "1 device 1 context ");
 }
