@@ -18,7 +18,7 @@ use std::net::Ipv6Addr;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdma_sys::ibv_mtu;
+use rdma_sys::{ibv_access_flags, ibv_mtu};
 
 use self::objects::{Channel, Context, Device, Domain, List, Made, Pair, Queue, Region, Table};
 use crate::library::Library;
@@ -95,7 +95,7 @@ static GONE: Condvar = Condvar::new();
 static FAULTS: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 
 /// Longer than any machine needs for what another thread has begun: only a test that fails waits for so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 thread_local! {
     /// `ibv_get_device_list` takes nothing by which it could be told apart whose it is.
@@ -175,6 +175,12 @@ impl Fake {
     /// So many registrations there are.
     pub(crate) fn registrations(&self) -> usize {
         state().regions.count(self.0)
+    }
+
+    /// So many of them peers may write to.
+    pub(crate) fn reachable(&self) -> usize {
+        let remote = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        state().regions.all(self.0).filter(|region| region.access & remote != 0).count()
     }
 
     /// What there is, by kind.

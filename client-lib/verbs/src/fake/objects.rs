@@ -1,4 +1,5 @@
 //! What can be made of the fake device, and who knows of it.
+#![allow(unsafe_code, reason = "stands in for verbs")]
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use crate::fake::{Fake, Verb};
-use crate::{Call, Domain, Write};
+use crate::{Call, Domain, Pages, Write};
 
 use super::{LENGTH, Rig, assert_fails, pattern, size};
 
@@ -63,6 +63,17 @@ fn what_has_landed_outlives_all_that_it_came_by() {
     drop(landed);
     assert_eq!(&*again, &pattern(LENGTH)[3..]);
     drop(again);
+}
+
+#[test]
+fn peers_reach_landings_only() {
+    let fake = Fake::new();
+    let domain = Domain::new(&fake.open()).unwrap();
+    let (_region, pages) = (domain.region(size(9)).unwrap(), Pages::new(size(9)).unwrap());
+    pages.register(&domain).unwrap();
+    assert_eq!((fake.registrations(), fake.reachable()), (2, 0));
+    let _landing = domain.landing(size(9)).unwrap();
+    assert_eq!((fake.registrations(), fake.reachable()), (3, 1));
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::fake::Fake;
-use crate::{Channel, Domain, Queue, Write};
+use crate::{Channel, Domain, Pages, Queue, Write};
 
 use super::{LENGTH, Rig, bare, connect, polled, size};
 
@@ -44,16 +44,28 @@ fn writers_and_senders_share_a_region() {
 /// Copies into a region do not mix.
 #[test]
 fn what_threads_copy_to_one_place_is_one_of_theirs() {
+    const LONG: usize = 1 << 20;
+    const THREADS: u8 = 4;
     let rig = Rig::new();
-    thread::scope(|scope| {
-        for byte in 1..=3 {
-            let region = rig.region.clone();
-            scope.spawn(move || (0..200).for_each(|_| region.write(0, &[byte; LENGTH]).unwrap()));
-        }
-    });
-    rig.sender.write(&[rig.part(1, 0..LENGTH)]).unwrap();
-    let landed = rig.landed();
-    assert!((1..=3).any(|byte| landed == [byte; LENGTH]));
+    let (region, landing) = (rig.domain.region(size(LONG)).unwrap(), rig.domain.landing(size(LONG)).unwrap());
+    for round in 0..50 {
+        let barrier = Barrier::new(THREADS.into());
+        thread::scope(|scope| {
+            for byte in 0..THREADS {
+                let (region, barrier) = (&region, &barrier);
+                scope.spawn(move || {
+                    let bytes = vec![byte; LONG];
+                    barrier.wait();
+                    region.write(0, &bytes).unwrap();
+                });
+            }
+        });
+        let part = Some((&region, 0..LONG));
+        rig.sender.write(&[Write { part, ..bare(round, landing.remote(0).unwrap()) }]).unwrap();
+        assert_eq!(polled(&rig.sent).len(), 1);
+        let landed = landing.landed(0..LONG).unwrap();
+        assert!(landed.iter().all(|&byte| byte == landed[0]), "a mixture");
+    }
 }
 
 /// Threads that let go of the same things at the same time.
@@ -87,4 +99,34 @@ fn the_last_handle_may_be_any_threads() {
         });
         assert_eq!(fake.left(), "");
     }
+}
+
+/// Connections that come and go, as those of a listener do, and pages that are sent by all of them.
+#[test]
+fn pages_are_sent_while_connections_come_and_go() {
+    const THREADS: usize = 3;
+    let fake = Fake::new();
+    let context = fake.open();
+    let shared = Pages::new(size(LENGTH)).unwrap();
+    let connection = || {
+        let (domain, queue) = (Domain::new(&context).unwrap(), Queue::new(&context, 16).unwrap());
+        let (one, _other) = connect((&domain, &queue), (&domain, &queue));
+        let landing = domain.landing(size(LENGTH)).unwrap();
+        let own = Pages::new(size(LENGTH)).unwrap();
+        for pages in [&shared, &own] {
+            pages.register(&domain).unwrap();
+            let lent = Some((pages, 0..LENGTH));
+            one.write(&[Write { lent, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
+            let [completion] = &polled(&queue)[..] else { panic!("one write, one completion") };
+            assert_eq!(completion.status, Ok(()));
+        }
+        domain.retire();
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| (0..100).for_each(|_| connection()));
+        }
+    });
+    drop(shared);
+    fake.until(|left| left == "1 device 1 context ");
 }
