@@ -58,7 +58,7 @@ impl Buffer {
         Self(Memory::Own(Arc::new(vec![0; length].into_boxed_slice())))
     }
 
-    /// The machine's memory that a program has by other means: shared, mapped, from another library. RDMA registers it, once for each connection, and sends from
+    /// The machine's memory that a program has by other means: mapped, or from another library. RDMA registers it, once for each connection, and sends from
     /// it without a copy, if it is all of a frame's payload.
     pub fn from_registered(memory: HostMemory) -> Self {
         let length = memory.length().get();
@@ -148,7 +148,8 @@ impl Buffer {
 }
 
 impl From<Arc<dyn GpuMemory>> for Buffer {
-    /// Without a copy. Whoever has the GPU write to it while a frame of it is on its way sends a mixture.
+    /// Without a copy. Do it once, and clone the buffer: each has registrations of its own. Whoever has the GPU write to it while a frame of it is on
+    /// its way sends a mixture.
     fn from(memory: Arc<dyn GpuMemory>) -> Self {
         Self(Memory::Gpu(Arc::new(GpuPages::new(memory))))
     }

@@ -32,7 +32,7 @@
 //!
 //! # Features
 //!
-//! Features only add. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: frames go by RDMA
+//! Features only add. `cuda`: GPUs by CUDA (`Cuda`); libcuda is loaded at run time. `metrics`: [`metrics::Collector`](crate::metrics) for prometheus-client. `rdma`: frames go by RDMA
 //! ([`Transport`]); libibverbs is loaded at run time. The crate of verbs is there as `verbs`, too.
 
 #![forbid(unsafe_code)]
@@ -97,6 +97,11 @@ pub use transport::{Rdma, Transport};
 
 #[cfg(feature = "rdma")]
 pub use multinet_verbs as verbs;
+
+/// Another one.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/rdma.md")]
+mod rdma_page {}
 
 /// The page for users, whose code has to compile.
 #[cfg(doctest)]

@@ -6,20 +6,22 @@ mod control;
 mod gpu;
 #[cfg(feature = "rdma")]
 mod landing;
+mod late;
 mod notices;
 mod queue;
 mod receive;
 mod received;
 mod slots;
+mod statistics;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
 use multinet_memory::Gpu;
 use tokio::net::TcpSocket;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,14 +32,15 @@ use crate::nic;
 use crate::rdma::Rails;
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
-use crate::wire::Data;
-use agree::Late;
 use control::{Flusher, SessionState};
 use gpu::GpuSlots;
+use late::Late;
 use notices::{Kind, Notices};
 use queue::Queue;
 pub use received::{Received, Sender};
 use slots::Memory;
+use statistics::Counts;
+pub use statistics::ListenerStatistics;
 
 /// When a received frame is acknowledged to its sender, which only matters to senders that promise
 /// [at least once](crate::Delivery::AtLeastOnce).
@@ -98,6 +101,9 @@ struct Limits {
     silence: Duration,
 }
 
+/// So many senders have a device get memory ready at a time. What those take who have given up waiting is memory, too.
+const TURNS: usize = 2;
+
 /// What the tasks of a listener share.
 struct Shared {
     config: ListenerBuilder,
@@ -108,33 +114,11 @@ struct Shared {
     rails: Arc<Rails>,
     gpu: Option<Arc<GpuSlots>>,
     late: Arc<Late>,
+    /// Of those who have a device get memory ready.
+    turns: Arc<Semaphore>,
     counts: Counts,
     notices: Notices,
     shutdown: CancellationToken,
-}
-
-#[derive(Default)]
-struct Counts {
-    frames: AtomicU64,
-    bytes: AtomicU64,
-    duplicates: AtomicU64,
-    refused: AtomicU64,
-}
-
-/// What a [`Listener`] has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ListenerStatistics {
-    /// Frames that have come and were new.
-    pub frames: u64,
-    /// Bytes of their payloads.
-    pub bytes: u64,
-    /// Frames that had come before, and were passed over (at least once).
-    pub duplicates: u64,
-    /// Connections that were not let in.
-    pub refused: u64,
-    /// Connections that there are now, and those that have ended, but whose frames our code still has.
-    pub connections: usize,
 }
 
 impl Listener {
@@ -202,14 +186,8 @@ impl Listener {
 
     /// What has happened so far.
     pub fn statistics(&self) -> ListenerStatistics {
-        let Counts { frames, bytes, duplicates, refused } = &self.shared.counts;
-        ListenerStatistics {
-            frames: frames.load(Ordering::Relaxed),
-            bytes: bytes.load(Ordering::Relaxed),
-            duplicates: duplicates.load(Ordering::Relaxed),
-            refused: refused.load(Ordering::Relaxed),
-            connections: self.shared.memory.connections(),
-        }
+        let connections = self.shared.memory.connections().saturating_sub(self.shared.late.count());
+        self.shared.counts.statistics(connections)
     }
 
     /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
@@ -268,7 +246,7 @@ impl ListenerBuilder {
 
     /// The most memory for frames of all connections together, in bytes: further connections get fewer slots, or none. Memory
     /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection until its last frame is
-    /// dropped. Default: 4 GiB.
+    /// dropped; what a slow device has ready too late stays for the next connections, for two of them at most. Default: 4 GiB.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.limits.memory = bytes;
@@ -416,21 +394,6 @@ impl ListenerBuilder {
     }
 }
 
-impl Counts {
-    fn arrived(&self, data: &Data) {
-        self.frames.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(data.payload.into(), Ordering::Relaxed);
-    }
-
-    fn passed_over(&self) {
-        self.duplicates.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 impl Shared {
     fn new(config: ListenerBuilder) -> Self {
         let Limits { frame_size, memory, connections, .. } = config.limits;
@@ -443,7 +406,8 @@ impl Shared {
             config,
             rails,
             gpu,
-            late: Arc::default(),
+            late: Arc::new(Late::new()),
+            turns: Arc::new(Semaphore::new(TURNS)),
             queue: Queue::new(),
             sessions: Mutex::new(sessions),
             memory,

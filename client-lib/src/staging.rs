@@ -8,8 +8,8 @@ use multinet_memory::{GpuError, GpuMemory};
 use crate::buffer::{Buffer, Pages};
 use crate::frame::Frame;
 
-/// What is kept to be used again, at most: more than are on their way at a time, as a rule. To lock memory takes long.
-const POOL: usize = 32;
+/// So many bytes are kept to be used again, at most. To lock memory takes long.
+const POOL: usize = 256 << 20;
 
 /// Frames of all sizes up to this one use the same memory.
 const LEAST: usize = 64 << 10;
@@ -50,19 +50,22 @@ impl Staging {
         {
             return Ok(pool.swap_remove(place));
         }
-        if pool.len() >= POOL
-            && let Some(place) = pool.iter_mut().position(is_free)
-        {
-            pool.swap_remove(place);
-        }
+        // Room for the new one: what is too small goes first.
+        let too_small = pool.iter_mut().position(is_free).map(|place| pool.swap_remove(place));
         drop(pool);
-        let length = NonZeroUsize::MIN.saturating_add(length.max(LEAST).next_power_of_two() - 1);
-        Ok(Arc::new(gpu.gpu().host(length)?.into()))
+        drop(too_small);
+        let wanted = length.max(LEAST).next_power_of_two();
+        let memory = gpu.gpu().host(NonZeroUsize::MIN.saturating_add(wanted - 1))?;
+        if memory.length().get() < length {
+            return Err(GpuError::new("the GPU gives less memory than was asked for"));
+        }
+        Ok(Arc::new(memory.into()))
     }
 
     fn keep(&self, pages: &Arc<Pages>) {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if pool.len() < POOL {
+        let kept: usize = pool.iter().map(|pages| pages.bytes().len()).sum();
+        if kept + pages.bytes().len() <= POOL {
             pool.push(Arc::clone(pages));
         }
     }

@@ -37,7 +37,7 @@ pub struct Rdma {
     pub(crate) busy: Duration,
     pub(crate) device: Option<String>,
     pub(crate) row: Option<u32>,
-    pub(crate) gpu_method: Forced,
+    pub(crate) gpu_method: Option<Forced>,
 }
 
 impl Rdma {
@@ -64,11 +64,12 @@ impl Rdma {
         self
     }
 
-    /// Has frames come to and from GPUs by this method and no other. Default: the first one of dma-buf, peer memory and staging that is found to work. One that is forced and
-    /// does not work fails the connection, with the reason.
+    /// Has frames come to and from GPUs by this method and no other. Default: what the environment variable `MULTINET_GPU_METHOD` says, or
+    /// the first one of dma-buf, peer memory and staging that is found to work. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA,
+    /// and connections that are to send from one fail, with the reason.
     #[must_use]
     pub fn gpu_method(mut self, forced: Forced) -> Self {
-        self.gpu_method = forced;
+        self.gpu_method = Some(forced);
         self
     }
 }

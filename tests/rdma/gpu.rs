@@ -36,7 +36,7 @@ type Kind = (Option<StandIn>, Forced);
 async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
-    what_the_kernel_can_is_found_out().context("the stand-in")?;
+    the_stand_in_does_its_part().context("the stand-in")?;
     // Where devices reach the memory, where they do not, and where there is none; and all mixtures.
     let kinds: [fn() -> Kind; 3] = [
         || (Some(StandIn::new("reached", At::Memory)), FORCED),
@@ -61,12 +61,13 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     let gpus = [(); 2].map(|()| Some(StandIn::new("hidden", At::Nothing).gpu()));
     let ends = (Transport::Tcp, Delivery::AtLeastOnce);
     travel(GUEST, ends, &gpus, [Forced::No; 2]).await.context("TCP")?;
+    many_small_frames_find_their_places().await.context("many")?;
     what_is_forced_and_does_not_work_says_why().await.context("forced")?;
     nobody_has_a_gpu_unasked().await.context("no GPU")
 }
 
-/// The kernel exports the memory, and finds the same bytes in it; soft-RoCE takes no dma-buf.
-fn what_the_kernel_can_is_found_out() -> Result<()> {
+/// The kernel exports the memory, and what is written to it is there.
+fn the_stand_in_does_its_part() -> Result<()> {
     let memory = StandIn::new("hidden", At::Nothing).allocate(NonZeroUsize::MIN)?;
     memory.export()?;
     let memory = StandIn::new("reached", At::Memory).allocate(NonZeroUsize::MIN)?;
@@ -161,6 +162,44 @@ fn arrived(frame: &Received, is_in_gpu: bool, payload: &[u8]) -> Result<()> {
     let mut found = vec![0; frame.gpu()?.len()];
     frame.gpu()?.read(&mut found)?;
     ensure!(found == payload, "{} bytes in the GPU are others", payload.len());
+    Ok(())
+}
+
+/// Payload and header go to different places: far more of them than are under way at a time, and than either queue holds.
+async fn many_small_frames_find_their_places() -> Result<()> {
+    const FRAMES: u32 = 3000;
+    let gpu = || StandIn::new("reached", At::Memory).gpu();
+    let listener = listener(GUEST, FORCED).frame_size(4096).slots(300).gpu(gpu()).bind().await?;
+    let peers = connect(&listener, (Transport::Rdma, Delivery::AtLeastOnce), FORCED)?;
+    let place = gpu();
+    let sending = async {
+        for number in 0..FRAMES {
+            let payload = number.to_le_bytes().repeat(1 + number as usize % 7);
+            // Some from a GPU, some not, some empty.
+            let frame = match number % 3 {
+                0 => Frame::new(buffer(Some(&place), &payload)?),
+                1 => Frame::new(payload),
+                _ => Frame::new(Vec::new()).metadata(payload),
+            };
+            peers.send(frame).await?;
+        }
+        anyhow::Ok(())
+    };
+    let receiving = async {
+        for number in 0..FRAMES {
+            let payload = number.to_le_bytes().repeat(1 + number as usize % 7);
+            let frame = listener.recv().await?;
+            let (metadata, expected) =
+                if number % 3 == 2 { (&payload[..], &[][..]) } else { (&[][..], &payload[..]) };
+            ensure!(frame.metadata() == metadata, "frame {number}: {frame:?}");
+            arrived(&frame, true, expected).with_context(|| format!("frame {number}"))?;
+            frame.acknowledge();
+        }
+        Ok(())
+    };
+    futures::try_join!(sending, receiving)?;
+    peers.flush().await;
+    ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
     Ok(())
 }
 

@@ -25,7 +25,7 @@ const SCRIPT: &str = r#"
 
     echo "--- multinet bench"
     options="-d rxe0 --transport rdma"
-    $MULTINET bench server $options --address 10.9.0.2 >/tmp/server 2>&1 &
+    $MULTINET bench server $options -s 65536 --address 10.9.0.2 >/tmp/server 2>&1 &
     wait_for grep -q 'listening on' /tmp/server
     # The kernel's way there begins with the other address.
     options="$options -x $(gid_row 10.9.0.1) 10.9.0.2"

@@ -34,8 +34,9 @@ pub trait Gpu: fmt::Debug + Send + Sync {
 ///
 /// # Safety
 ///
-/// As long as the value lives, its bytes are allocated, whether or not anybody uses them; what [`export`](Self::export) gives names them and
-/// no others that this process would not show to a peer.
+/// As long as the value lives, its address and length stay as they are, and its bytes are allocated, whether or not anybody uses them. Devices, and
+/// peers through them, may write to them at any time, so nobody in this process has a reference to them. What [`export`](Self::export) gives names them and
+/// no others that this process would not show to a device.
 pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     /// The GPU that it is of.
     fn gpu(&self) -> &dyn Gpu;
@@ -53,7 +54,8 @@ pub unsafe trait GpuMemory: fmt::Debug + Send + Sync {
     /// [`GpuError`], where the GPU's driver or the kernel cannot.
     fn export(&self) -> Result<DmaBuf, GpuError>;
 
-    /// Copies bytes from an offset, when what the program has asked the GPU to do before is done.
+    /// Copies bytes from an offset, when what the program has asked the GPU to do before is done, as far as that is in order: the documentation of the
+    /// implementation says what is.
     ///
     /// # Errors
     ///
@@ -97,9 +99,14 @@ impl GpuSlice {
         (range.start <= range.end && range.end <= memory.length()).then_some(Self { memory, range })
     }
 
-    /// The memory that it is part of.
+    /// The memory that it is part of: all of it, with what others have there.
     pub fn memory(&self) -> &Arc<dyn GpuMemory> {
         &self.memory
+    }
+
+    /// The same.
+    pub fn into_memory(self) -> Arc<dyn GpuMemory> {
+        self.memory
     }
 
     /// Where it begins: a device pointer, which is good as long as this value is there.

@@ -20,12 +20,12 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Memory that a program has by other means: shared, mapped, or from another library.
+    /// Memory that a program has by other means: mapped, or from another library.
     ///
     /// # Safety
     ///
-    /// All bytes are initialized, and until the owner is dropped they stay where they are and nobody else writes to them. If they are to be
-    /// [written](Self::bytes_mut) to, nobody else reads them either.
+    /// All bytes are initialized and may be read and written; until the owner is dropped they stay where they are, and nobody else reads or writes
+    /// them, the owner included.
     pub unsafe fn new(start: NonNull<u8>, length: NonZeroUsize, owner: impl Any + Send + Sync) -> Self {
         Self { start, length, _owner: Box::new(owner) }
     }

@@ -27,9 +27,10 @@ use crate::handshake::{
     TransportKind, VERSION, encode,
 };
 use crate::peers::close;
-use crate::rdma::QueuePair;
+use crate::rdma::{QueuePair, Spare};
 use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
+use crate::transport::Transport;
 use crate::way::{Way, discard};
 use crate::wire::CloseCode;
 
@@ -322,7 +323,7 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
 /// Hears whether the sender uses RDMA, if it was offered: it has tried.
 async fn settle(
     mut stream: Stream,
-    Decision { hello, membership, accept, pair }: Decision,
+    Decision { hello, membership, accept, pair, .. }: Decision,
     slots: Slots,
 ) -> Result<Admitted, Turned> {
     let Some(pair) = pair else {
@@ -391,6 +392,8 @@ pub(super) struct Decision {
     pub(super) accept: Accept,
     /// Connected already, if that is what is offered.
     pub(super) pair: Option<QueuePair<Ended>>,
+    /// Memory that is ready for it.
+    pub(super) spare: Option<Spare>,
 }
 
 /// Whether a sender is let in.
@@ -422,7 +425,8 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
     state.admitted.notify_waiters();
     let membership = Membership { shared: Arc::clone(shared), id: hello.session, state };
     // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
-    let slots = shared.memory.grant(config.limits.slots)?;
+    let uses_memory = hello.rdma.is_some() && config.transport != Transport::Tcp;
+    let (slots, spare) = shared.late.slots(uses_memory, || shared.memory.grant(config.limits.slots))?;
     let accept = Accept {
         uid: me.uid.clone(),
         name: me.name.clone(),
@@ -433,7 +437,7 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
         rdma_only: false,
         reason: None,
     };
-    Ok((Decision { hello, membership, accept, pair: None }, slots))
+    Ok((Decision { hello, membership, accept, pair: None, spare }, slots))
 }
 
 fn is_end_of_label(rest: &str) -> bool {

@@ -1,7 +1,7 @@
 //! Which transport a sender gets: RDMA if both sides can and may, else TCP if both may.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Shared;
@@ -11,35 +11,10 @@ use super::slots::Slots;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
 use crate::rdma::{QueuePair, Role, Spare};
 use crate::transport::Transport;
-use crate::way::{NOT_WITH_TLS, NoRdma, blocking};
+use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
 
 /// Our end, or why there is none.
 type Made = Result<(QueuePair<Ended>, RdmaEnd), String>;
-
-/// Memory that a slow device had ready when its sender was not waiting any more: the next one gets it, so that some get on however slow the device is.
-#[derive(Default)]
-pub(super) struct Late(Mutex<Vec<(Slots, Spare)>>);
-
-/// Of so many, at most; it is locked, and accounted for, as long as nobody comes.
-const LATE: usize = 4;
-
-impl Late {
-    fn take(&self) -> Option<(Slots, Spare)> {
-        self.lock().pop()
-    }
-
-    fn keep(&self, slots: Slots, spare: Spare) {
-        let mut kept = self.lock();
-        if kept.len() < LATE {
-            kept.push((slots, spare));
-        }
-    }
-
-    /// No code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Vec<(Slots, Spare)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Makes our end at the first address for a sender at the second one, if it is to be RDMA.
 pub(super) async fn agree(
@@ -62,9 +37,13 @@ pub(super) async fn agree(
         _ => Err("the sender does not offer it".to_owned()),
     };
     let (mut slots, made) = match theirs {
-        Ok(theirs) => connect(shared, slots, addresses, theirs).await?,
+        Ok(theirs) => connect(shared, (slots, decision.spare.take()), addresses, theirs).await?,
         Err(reason) => (slots, Err(reason)),
     };
+    // It had slots, and does not use the memory.
+    if let Some(spare) = decision.spare.take() {
+        discard(spare).await;
+    }
     match made {
         Ok((pair, end)) => {
             slots.shrink(end.places.into());
@@ -87,7 +66,7 @@ pub(super) async fn agree(
 /// Has the device make our end. The memory is accounted for until it has, whoever still waits for it.
 async fn connect(
     shared: &Shared,
-    slots: Slots,
+    (slots, spare): (Slots, Option<Spare>),
     (ours, theirs): (IpAddr, IpAddr),
     their_end: RdmaEnd,
 ) -> Result<(Slots, Made), Refusal> {
@@ -95,15 +74,17 @@ async fn connect(
     let (frame_size, patience) = (limits.frame_size, limits.patience / 2);
     let gpu = shared.config.gpu.clone();
     let (rails, late) = (Arc::clone(&shared.rails), Arc::clone(&shared.late));
-    let (slots, spare) = match late.take() {
-        Some((slots, spare)) => (slots, Some(spare)),
-        None => (slots, None),
-    };
     // The sender waits for the answer as long as it may take for the whole, as a rule.
     let until = Instant::now() + patience;
-    let making = blocking(patience, move || {
+    let turn = Arc::clone(&shared.turns).acquire_owned();
+    let Ok(Ok(turn)) = tokio::time::timeout_at(until.into(), turn).await else {
+        return Ok((slots, Err(format!("the device takes more than {patience:?} for others"))));
+    };
+    let making = blocking(until.saturating_duration_since(Instant::now()), move || {
         let role = Role::Receiver { slots: slots.count(), frame_size, gpu };
-        let made = match rails.prepare(ours, role, spare) {
+        let prepared = rails.prepare(ours, role, spare);
+        drop(turn);
+        let made = match prepared {
             Ok(own) if Instant::now() < until => {
                 let end = own.end().clone();
                 own.connect((&their_end, theirs), frame_size, patience).map(|pair| (pair, end))

@@ -43,7 +43,11 @@ impl GpuSlots {
         }
     }
 
-    fn give_back(&self, memory: Arc<dyn GpuMemory>) {
+    fn give_back(&self, mut memory: Arc<dyn GpuMemory>) {
+        if Arc::get_mut(&mut memory).is_none() {
+            // Somebody has it still.
+            return;
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < POOL {
             free.push(memory);
@@ -73,7 +77,7 @@ impl Uploaded {
 impl Drop for Uploaded {
     fn drop(&mut self) {
         if let Some(payload) = self.payload.take() {
-            self.slots.give_back(Arc::clone(payload.memory()));
+            self.slots.give_back(payload.into_memory());
         }
     }
 }

@@ -56,7 +56,8 @@ impl Received {
     /// The payload in the GPU that the listener [was given](super::ListenerBuilder::gpu), until the frame is dropped. If a device has written it there, it is where it
     /// was written; else this copies it, the first time, and returns when that is done: for large frames not a thing for an async task that others wait for.
     ///
-    /// What a sender may still do to it is said at [`bytes`](Self::bytes).
+    /// All that the GPU is to do with it has to be done before the frame is dropped or acknowledged: then its place is used again. What a sender may still do to it is
+    /// said at [`bytes`](Self::bytes).
     ///
     /// # Errors
     ///

@@ -7,7 +7,8 @@
 //!   entry of the ring:                 | header (40) | sequences, slots     |
 //! ```
 //!
-//! So a message is one write, wherever its header begins, and the payload is aligned whatever comes before it.
+//! So a message is one write, wherever its header begins, and the payload is aligned whatever comes before it. Payloads that are to be in a GPU have a place
+//! of their own, and are a write of their own.
 
 use super::accounts::Violation;
 use crate::stream::SHORT;

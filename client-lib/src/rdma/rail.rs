@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use multinet_memory::{Forced, Gpu, GpuError, Method};
+use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
 use multinet_verbs::{Channel, Context, Device, Error, Library, Queue, Report};
 use tracing::warn;
 
@@ -62,9 +62,7 @@ struct Watched {
 impl Rails {
     /// None yet.
     pub(crate) fn new(mut options: Rdma) -> Self {
-        if options.gpu_method == Forced::No {
-            options.gpu_method = from_environment();
-        }
+        options.gpu_method.get_or_insert_with(from_environment);
         Self { options, open: Mutex::default() }
     }
 
@@ -104,7 +102,8 @@ impl Rail {
         };
         let thread = thread::Builder::new().name("multinet-rdma".to_owned()).spawn(hearing);
         let thread = Some(thread.map_err(Unusable::Thread)?);
-        let (next, methods, forced) = (AtomicU64::new(0), Methods::default(), options.gpu_method);
+        let (next, methods, forced) =
+            (AtomicU64::new(0), Methods::default(), options.gpu_method.unwrap_or_default());
         Ok(Self { context, channel, watched, next, methods, forced, thread })
     }
 
@@ -112,9 +111,18 @@ impl Rail {
         &self.context
     }
 
-    /// How it gets at the memory of a GPU. The first time, it tries which way works, from this place: not for an async task that others wait for.
+    /// How it gets at the memory of a GPU. The first time, it tries which way works, from this place: not for an async task.
     pub(super) fn method(&self, gpu: &dyn Gpu, place: Place) -> Result<Method, GpuError> {
         self.methods.of(gpu, &self.context, place, self.forced)
+    }
+
+    /// As [`method`](Self::method), for the GPU of this memory, but leaves what is not known to a thread of its own.
+    pub(super) fn known_method(
+        &self,
+        memory: &Arc<dyn GpuMemory>,
+        place: Place,
+    ) -> Option<Result<Method, GpuError>> {
+        self.methods.known(memory, &self.context, place, self.forced)
     }
 
     /// A queue for so many completions, with its number.

@@ -182,9 +182,8 @@ impl Outlet {
             state.is_finished = true;
             let offset = std::mem::take(&mut state.offset);
             let mut bytes = Vec::new();
-            state.batch.extend(last);
-            // What is still in a GPU has not been begun.
-            for message in state.batch.drain(..).filter(Message::is_readable) {
+            // What is still in a GPU has not been begun, nor what is behind it.
+            for message in state.batch.drain(..).take_while(Message::is_readable).chain(last) {
                 message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
             }
             bytes.split_off(offset)

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use multinet_memory::{DmaBuf, GpuError, GpuMemory, Method};
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
@@ -14,7 +15,7 @@ use thiserror::Error;
 
 use crate::error::{Call, Error};
 use crate::library::bits;
-use crate::memory::{Domain, Remote, register};
+use crate::memory::{Domain, Remote, register, relaxed};
 use crate::registrations::{Registrations, reap};
 
 /// Why a device cannot reach a GPU's memory.
@@ -47,12 +48,14 @@ struct Parts {
     // Ended before the memory is given back.
     registrations: Registrations,
     memory: Arc<dyn GpuMemory>,
+    is_refused: AtomicBool,
 }
 
 impl GpuPages {
     /// It is registered when it is needed.
     pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
-        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory }))
+        let is_refused = AtomicBool::new(false);
+        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, is_refused }))
     }
 
     /// The memory.
@@ -64,10 +67,21 @@ impl GpuPages {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`].
+    /// [`Unreachable`]. From then on it [is refused](Self::is_refused).
     pub fn register(&self, domain: &Domain, method: Method) -> Result<(), Unreachable> {
         // Devices read, and nobody writes.
-        self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0))
+        let registered = self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0));
+        registered.inspect_err(|_| self.0.is_refused.store(true, Ordering::Relaxed))
+    }
+
+    /// Whether it is registered under a domain.
+    pub fn is_registered(&self, domain: &Domain) -> bool {
+        self.0.registrations.has(domain)
+    }
+
+    /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only.
+    pub fn is_refused(&self) -> bool {
+        self.0.is_refused.load(Ordering::Relaxed)
     }
 
     /// A part, as a work request names it. It has to be registered.
@@ -81,9 +95,8 @@ impl Drop for GpuPages {
     fn drop(&mut self) {
         // SAFETY: nobody looks at it any more.
         let parts = unsafe { ManuallyDrop::take(&mut self.0) };
-        if !parts.registrations.is_empty() {
-            reap(parts);
-        }
+        // A GPU may wait for all of its work before it gives memory back.
+        reap(parts);
     }
 }
 
@@ -168,9 +181,11 @@ fn import(
     };
     // The address by which work requests name it has the same place in its page as the offset has.
     let (length, address) = (memory.length(), memory.address() as u64);
-    // SAFETY: the kernel checks the range against the dma-buf, and holds that itself: the descriptor may be closed.
-    let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
-    NonNull::new(raw).ok_or_else(|| Error::last(Call::DmaBuf, context.name()))
+    relaxed(access, |access| {
+        // SAFETY: the kernel checks the range against the dma-buf, and holds that itself: the descriptor may be closed.
+        let raw = unsafe { register(domain.raw(), offset, length, address, fd.as_raw_fd(), bits(access)) };
+        NonNull::new(raw).ok_or_else(|| Error::last(Call::DmaBuf, context.name()))
+    })
 }
 
 impl fmt::Debug for GpuPages {

@@ -21,6 +21,10 @@ pub(crate) const LONGEST: u32 = 1 << 30;
 /// share of them is killed when it touches one.
 const HUGE: usize = 2 << 20;
 
+/// `IBV_ACCESS_RELAXED_ORDERING`, which older headers lack: a peer's writes may come to memory in any order, which lets PCIe bridges be faster. Nothing
+/// is looked at before the completion has come that tells of it, and that comes last. Devices that have no such order pass it over.
+const RELAXED: u32 = 1 << 20;
+
 /// A protection domain: queue pairs reach the memory of their own only.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Allocated>);
@@ -83,9 +87,22 @@ pub(crate) fn register(
     access: u32,
 ) -> Result<NonNull<ibv_mr>, Error> {
     let register = domain.context().library().reg_mr;
-    // SAFETY: the kernel checks that it is memory; the caller keeps it.
-    let raw = unsafe { register(domain.raw(), start.as_ptr().cast(), length, bits(access)) };
-    NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, domain.context().name()))
+    relaxed(access, |access| {
+        // SAFETY: the kernel checks that it is memory; the caller keeps it.
+        let raw = unsafe { register(domain.raw(), start.as_ptr().cast(), length, bits(access)) };
+        NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, domain.context().name()))
+    })
+}
+
+/// What peers write to is registered in relaxed order, unless the kernel is older than that (5.7) and refuses what it does not know.
+pub(crate) fn relaxed<T>(access: u32, register: impl Fn(u32) -> Result<T, Error>) -> Result<T, Error> {
+    if access & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 == 0 {
+        return register(access);
+    }
+    match register(access | RELAXED) {
+        Err(error) if error.errno() == Some(libc::EINVAL) => register(access),
+        outcome => outcome,
+    }
 }
 
 /// Pages of our own.

@@ -141,7 +141,7 @@ pub(crate) fn probe_by(
 }
 
 /// Writes into a GPU's memory, and from there, by this method, and compares. Of the memory, the first bytes are overwritten; it has to have 16 KiB or
-/// more. It waits, for some seconds at most: not for an async task.
+/// more. It waits, for twenty seconds at most: not for an async task.
 ///
 /// # Errors
 ///

@@ -41,6 +41,11 @@ impl Registrations {
         Ok(())
     }
 
+    /// Whether there is one under a domain.
+    pub(crate) fn has(&self, domain: &Domain) -> bool {
+        self.all().iter().any(|known| known.domain.is(domain))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.all().is_empty()
     }

@@ -9,6 +9,7 @@ use multinet_verbs::{GpuPages, Lent, MOST_WRITES, Pages, Remote, Write};
 use tracing::warn;
 
 use super::{Accounts, QueuePair, Sent, lock};
+use crate::buffer::Buffer;
 use crate::rdma::accounts::{Posting, Staged};
 use crate::rdma::layout::Immediate;
 use crate::stream::{Message, Source};
@@ -105,17 +106,8 @@ impl<E> QueuePair<E> {
             let registered = pages.register(&self.domain);
             let outcome = registered.map_err(|error| self.explain(&error, error.hint()));
             (Held::Pages(Arc::clone(pages), length), outcome)
-        } else if let Some(pages) = payload.gpu_pages().filter(|_| may) {
-            let gpu = pages.memory().gpu();
-            let method = self.rail.method(gpu, self.own).map_err(|error| self.explain(&error, None))?;
-            if method == Method::Staging {
-                return Ok(None);
-            }
-            let registered = pages.register(&self.domain, method);
-            let outcome = registered.map_err(|error| self.explain(&error, None));
-            (Held::Gpu(Arc::clone(pages), payload.len()), outcome)
         } else {
-            return Ok(None);
+            return self.lend_gpu(payload);
         };
         if let Err(failure) = outcome {
             self.only_copies.store(true, Ordering::Relaxed);
@@ -123,6 +115,24 @@ impl<E> QueuePair<E> {
             return Ok(None);
         }
         Ok(Some(held))
+    }
+
+    /// The same for a GPU's. One that cannot be registered concerns no other.
+    fn lend_gpu(&self, payload: &Buffer) -> Result<Option<Held>, Failure> {
+        let Some(pages) = payload.gpu_pages().filter(|pages| !pages.is_refused()) else { return Ok(None) };
+        let held = Some(Held::Gpu(Arc::clone(pages), payload.len()));
+        if pages.is_registered(&self.domain) {
+            return Ok(held);
+        }
+        let method = match self.rail.known_method(pages.memory(), self.own) {
+            None | Some(Ok(Method::Staging)) => return Ok(None),
+            Some(method) => method.map_err(|error| self.explain(&error, None))?,
+        };
+        if let Err(error) = pages.register(&self.domain, method) {
+            warn!("a payload of a GPU is copied: {}", self.explain(&error, None));
+            return Ok(None);
+        }
+        Ok(held)
     }
 
     /// Takes what it needs to say that a half has been heard, for which the other side may wait, and what the first messages need, as many as there is room

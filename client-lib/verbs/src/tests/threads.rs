@@ -2,7 +2,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::fake::Fake;
-use crate::{Channel, Domain, Pages, Queue, Write};
+use crate::{Channel, Domain, Lent, Pages, Queue, Write};
 
 use super::{LENGTH, Rig, bare, connect, polled, size};
 
@@ -115,7 +115,7 @@ fn pages_are_sent_while_connections_come_and_go() {
         let own = Pages::new(size(LENGTH)).unwrap();
         for pages in [&shared, &own] {
             pages.register(&domain).unwrap();
-            let lent = Some((pages, 0..LENGTH));
+            let lent = Some((Lent::Pages(pages), 0..LENGTH));
             one.write(&[Write { lent, ..bare(1, landing.remote(0).unwrap()) }]).unwrap();
             let [completion] = &polled(&queue)[..] else { panic!("one write, one completion") };
             assert_eq!(completion.status, Ok(()));

@@ -1,0 +1,86 @@
+//! Memory that a slow device had ready when its sender was not waiting any more: the next one gets it, so that some get on however slow the device
+//! is.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::slots::Slots;
+use crate::handshake::Refusal;
+use crate::rdma::Spare;
+
+/// Of so many, at most.
+const MOST: usize = 2;
+
+/// What is kept, with the slots that it is accounted as.
+pub(super) struct Late<S = Spare>(Mutex<Vec<(Slots, S)>>);
+
+impl<S> Late<S> {
+    pub(super) fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(super) fn keep(&self, slots: Slots, spare: S) {
+        let mut kept = self.lock();
+        if kept.len() < MOST {
+            kept.push((slots, spare));
+        }
+    }
+
+    /// Slots for a sender: those whose memory is ready, if it may use that, or if what is kept is why there are no others.
+    pub(super) fn slots(
+        &self,
+        uses_memory: bool,
+        grant: impl FnOnce() -> Result<Slots, Refusal>,
+    ) -> Result<(Slots, Option<S>), Refusal> {
+        let take = || self.lock().pop().map(|(slots, spare)| (slots, Some(spare)));
+        if uses_memory && let Some(kept) = take() {
+            return Ok(kept);
+        }
+        grant().map(|slots| (slots, None)).or_else(|refusal| take().ok_or(refusal))
+    }
+
+    /// No code panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Vec<(Slots, S)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::slots::Memory;
+    use super::*;
+
+    #[test]
+    fn what_is_kept_goes_to_who_can_use_it_and_keeps_nobody_out() {
+        let memory = Arc::new(Memory::new(1000, 10, 2));
+        let late = Late::new();
+        let slots = |uses_memory| late.slots(uses_memory, || memory.grant(4)).map(|(_, spare)| spare);
+        let full = || Arc::clone(&memory);
+        assert_eq!(slots(true).unwrap(), None);
+
+        late.keep(full().grant(4).unwrap(), "first");
+        assert_eq!(slots(false).unwrap(), None, "there are others");
+        assert_eq!(slots(true).unwrap(), Some("first"));
+        assert_eq!((late.count(), memory.connections()), (0, 0));
+
+        late.keep(full().grant(4).unwrap(), "first");
+        late.keep(full().grant(4).unwrap(), "second");
+        assert!(memory.grant(1).is_err(), "there are only two connections");
+        assert_eq!(slots(false).unwrap(), Some("second"));
+        assert_eq!((late.count(), memory.connections()), (1, 1));
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be() {
+        let memory = Arc::new(Memory::new(1000, 10, 10));
+        let late = Late::new();
+        (0..10).for_each(|number| late.keep(memory.grant(1).unwrap(), number));
+        assert_eq!((late.count(), memory.connections()), (MOST, MOST));
+    }
+}

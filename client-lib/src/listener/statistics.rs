@@ -1,0 +1,56 @@
+//! What a listener has done so far.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::wire::Data;
+
+/// Counted as it happens.
+#[derive(Default)]
+pub(super) struct Counts {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+    duplicates: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a [`Listener`](super::Listener) has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenerStatistics {
+    /// Frames that have come and were new.
+    pub frames: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Frames that had come before, and were passed over (at least once).
+    pub duplicates: u64,
+    /// Connections that were not let in.
+    pub refused: u64,
+    /// Connections that there are now, and those that have ended, but whose frames our code still has.
+    pub connections: usize,
+}
+
+impl Counts {
+    pub(super) fn statistics(&self, connections: usize) -> ListenerStatistics {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ListenerStatistics {
+            frames: now(&self.frames),
+            bytes: now(&self.bytes),
+            duplicates: now(&self.duplicates),
+            refused: now(&self.refused),
+            connections,
+        }
+    }
+
+    pub(super) fn arrived(&self, data: &Data) {
+        self.frames.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(data.payload.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn passed_over(&self) {
+        self.duplicates.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
