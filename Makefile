@@ -4,7 +4,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming bench-client crds clean
+.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming bench-client bench-rdma crds clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -47,6 +47,9 @@ bench-programming: ## Compare the way from pod to answer with that of Kubernetes
 
 bench-client: ## Compare the client library with iperf3 and UCX over TCP, into docs/benchmarks.md
 	@tests/bench-client.sh
+
+bench-rdma: ## Compare the client library by RDMA with perftest and UCX, over soft-RoCE, into docs/benchmarks.md
+	@tests/bench-rdma.sh
 
 crds: ## Generate deploy/crds anew
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests

@@ -13,9 +13,10 @@ use std::io::{self, Write as _};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use multinet_tests::cluster::Cluster;
 use multinet_tests::coredns::CoreDns;
+use multinet_tests::measure::middle;
 use multinet_tests::replica::{Options, Replica};
 use multinet_tests::usage::resident_mebibytes;
 use multinet_tests::wait::eventually;
@@ -86,7 +87,7 @@ fn queries(ours: &Replica, core: &CoreDns) -> Result<String> {
             our_costs.push(cpu_per_query(ours.pid(), ours.dns(), Kind::Ours, question)?);
             core_costs.push(cpu_per_query(core.pid(), core.address(), Kind::Core, question)?);
         }
-        let (our_cost, core_cost) = (median(our_costs)?, median(core_costs)?);
+        let (our_cost, core_cost) = (middle(our_costs)?, middle(core_costs)?);
         rows += &format!(
             "| {} | {our_cost:.1} | {core_cost:.1} | {:.1} |\n",
             question.name(),
@@ -94,11 +95,6 @@ fn queries(ours: &Replica, core: &CoreDns) -> Result<String> {
         );
     }
     Ok(rows)
-}
-
-fn median(mut values: Vec<f64>) -> Result<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().context("no measurement")
 }
 
 fn page(queries: &str, delays: &str, small: (f64, f64), large: (f64, f64)) -> Result<String> {

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use multinet_tests::guest::{Guest, Said};
+use multinet_tests::perftest::rows;
 use multinet_tests::process::workspace_binary;
 use tokio::sync::OnceCell;
 
@@ -55,15 +56,6 @@ async fn said() -> Result<(&'static str, &'static str, &'static str)> {
     Ok((device, perftest, bench))
 }
 
-/// The numbers in a row of results that begins with this size, in all tables of it.
-fn rows(said: &str, size: &str) -> Result<Vec<Vec<f64>>> {
-    let rows = said.lines().filter_map(|line| line.trim_start().strip_prefix(size)?.strip_prefix(' '));
-    let numbers = |row: &str| row.split_whitespace().map(str::parse).collect::<Result<Vec<f64>, _>>();
-    let rows: Vec<Vec<f64>> = rows.map(numbers).collect::<Result<_, _>>()?;
-    ensure!(!rows.is_empty(), "no row of results:\n{said}");
-    Ok(rows)
-}
-
 #[tokio::test]
 async fn the_guest_sees_the_port() -> Result<()> {
     let (device, _, _) = said().await?;
@@ -82,7 +74,7 @@ async fn two_processes_write_to_each_other() -> Result<()> {
         ensure!(perftest.contains(&format!(":255:255:{peer}\n")), "no GID {peer}:\n{perftest}");
     }
     // Iterations, peak and average bandwidth, messages per second.
-    let rows = rows(perftest, "65536")?;
+    let rows = rows(perftest, 65_536);
     // The rest may be zero: perftest measures how fast the processor's clock ticks first, and on a busy machine the guest's is
     // too unsteady for it.
     ensure!(
@@ -102,14 +94,14 @@ async fn bench_prints_what_perftest_prints() -> Result<()> {
         header.map(|header| header.split_whitespace().collect::<Vec<_>>().join(" ").replace("MiB", "MB"))
     };
     ensure!(header(perftest).is_some() && header(perftest) == header(bench), "{perftest}\n{bench}");
-    let bandwidths = rows(bench, "65536")?;
+    let bandwidths = rows(bench, 65_536);
     let iterations: Vec<f64> = bandwidths.iter().map(|row| row[0]).collect();
     ensure!(
         iterations == [200.0, 200.0] && bandwidths.iter().flatten().all(|it| *it > 0.0),
         "{bandwidths:?}"
     );
-    let latencies = rows(bench, "64")?;
-    let [ref row] = latencies[..] else { bail!("{latencies:?}") };
+    let latencies = rows(bench, 64);
+    let [ref row] = latencies[..] else { bail!("{latencies:?}\n{bench}") };
     // Iterations, then least, most, median, average, deviation and two percentiles.
     ensure!(
         row.len() == 8 && row[0] == 50.0 && row[1] > 0.0 && row[1] <= row[3] && row[3] <= row[2],

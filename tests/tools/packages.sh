@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `build`, `bench-client` or
-# `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
+# Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `build`, `bench-client`,
+# `bench-rdma` or `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
 set -euo pipefail
 
 # Where Debian keeps some of the commands, which is no place that an ordinary user's shell looks into.
@@ -14,20 +14,10 @@ build=(
   "/usr/include/infiniband/verbs.h libibverbs-dev"
   "/usr/include/rdma/rdma_cma.h    librdmacm-dev"
 )
-needed=(
-  "${build[@]}"
-  "dig        bind9-dnsutils"
-  "kdig       knot-dnsutils"
-  "dnsperf    dnsperf"
-  "g++        g++"
-  "shellcheck shellcheck"
-  "containerd containerd"
-  "runc       runc"
+# The guest with soft-RoCE: what it is built with, booted by, and asked with.
+guest=(
   "busybox    busybox-static"
   "ip         iproute2"
-  "iptables   iptables"
-  "conntrack  conntrack"
-  # The guest with soft-RoCE: what it is built with, booted by, and asked with.
   "depmod                        kmod"
   "cpio                          cpio"
   "xz                            xz-utils"
@@ -37,10 +27,24 @@ needed=(
   "ibv_devinfo                   ibverbs-utils"
   "ib_write_bw                   perftest"
 )
+needed=(
+  "${build[@]}"
+  "${guest[@]}"
+  "dig        bind9-dnsutils"
+  "kdig       knot-dnsutils"
+  "dnsperf    dnsperf"
+  "g++        g++"
+  "shellcheck shellcheck"
+  "containerd containerd"
+  "runc       runc"
+  "iptables   iptables"
+  "conntrack  conntrack"
+)
 
 case "${1:-}" in
   build) needed=("${build[@]}") ;;
   bench-client) needed=("iperf3 iperf3" "ucx_perftest ucx-utils") ;;
+  bench-rdma) needed=("${guest[@]}" "ucx_perftest ucx-utils") ;;
   shellcheck) needed=("shellcheck shellcheck") ;;
 esac
 

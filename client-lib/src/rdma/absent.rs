@@ -93,6 +93,10 @@ impl<E> QueuePair<E> {
         match self.0 {}
     }
 
+    pub(crate) fn kick_or_linger(&self, _source: &impl Source) {
+        match self.0 {}
+    }
+
     pub(crate) async fn run(&self, _source: &impl Source) -> E {
         match self.0 {}
     }

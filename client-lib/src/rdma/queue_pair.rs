@@ -92,7 +92,7 @@ struct Accounts {
     owed: u32,
     /// Messages have been taken that there was no room for.
     is_waiting: bool,
-    /// There was no room, and none has become free since.
+    /// There was no room, or what there is waits for more, and nothing has completed or become free since.
     is_blocked: bool,
 }
 
@@ -294,7 +294,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
                 }
             }
         };
-        // If there is no room, the completion that makes some wakes the task.
+        // If there is no room, or it is to wait for more, the next completion wakes the task.
         let has_more = || {
             let Accounts { owed, is_waiting, is_blocked, .. } = *lock(&self.accounts);
             !is_blocked && (is_waiting || owed > 0 || source.has_work())
@@ -302,6 +302,20 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         if self.writing.pass(write, has_more).is_break() {
             self.wake.notify_one();
         }
+    }
+
+    /// As [`kick`](Self::kick), but as long as something is under way it leaves all to the task, which its completion wakes. What has come
+    /// together until then is written by one call, and only the last of it gets a completion.
+    pub(crate) fn kick_or_linger(&self, source: &impl Source) {
+        {
+            let mut accounts = lock(&self.accounts);
+            // The last of what is under way always gets a completion, and that is taken in under this lock, too.
+            if !accounts.queue.is_empty() {
+                accounts.is_blocked = true;
+                return;
+            }
+        }
+        self.kick(source);
     }
 
     /// Writes everything, and waits until it has arrived, or it is over.

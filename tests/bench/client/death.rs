@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures::channel::mpsc::unbounded;
 use multinet_client::{Buffer, Delivery, Endpoint, Frame, PeerSet};
+use multinet_tests::measure::Process;
 use tokio::time::{interval, sleep, timeout};
 
 use crate::allocations;
 use crate::roles::{Role, now};
-use crate::run::Process;
 
 /// Receivers at a time.
 const RECEIVERS: usize = 3;
@@ -90,7 +90,7 @@ fn first_after(hear: &Receiver<Duration>, death: Duration) -> Result<Duration> {
 
 impl Victim {
     fn start(say: Sender<Duration>) -> Result<Self> {
-        let (mut process, address) = Process::play(&Role::Receiver)?;
+        let (mut process, address) = Role::Receiver.start()?;
         let mut lines = process.take_stdout()?;
         std::thread::spawn(move || {
             let mut line = String::new();

@@ -9,14 +9,13 @@ mod echo;
 mod many;
 mod page;
 mod roles;
-mod run;
 mod tools;
 mod trip;
 
 use std::io::{self, Write as _};
-use std::time::Instant;
 
 use anyhow::Result;
+use multinet_tests::measure::Log;
 
 use crate::page::Page;
 
@@ -72,7 +71,7 @@ async fn main() -> Result<()> {
     }
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let extent = if is_quick { QUICK } else { FULL };
-    let log = Log(Instant::now());
+    let log = Log::begin();
 
     log.say("allocations");
     let allocations = allocations::measure(extent.frames).await?;
@@ -92,13 +91,4 @@ async fn main() -> Result<()> {
     let page = Page { bandwidths, round_trips, allocations, many, deaths, rounds: extent.rounds };
     io::stdout().write_all(page.to_string().as_bytes())?;
     Ok(())
-}
-
-/// What is going on, for whoever waits.
-struct Log(Instant);
-
-impl Log {
-    fn say(&self, what: &str) {
-        eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
-    }
 }

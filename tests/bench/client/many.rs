@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result};
 use multinet_tests::usage::{cpu_seconds, resident_mebibytes};
 
 use crate::roles::Role;
-use crate::run::Process;
 
 /// How long processes have to become quiet.
 const QUIET: Duration = Duration::from_secs(2);
@@ -44,8 +43,9 @@ pub(crate) fn measure(peers: usize, rest: u64) -> Result<Figures> {
 }
 
 fn snapshot(peers: usize, addresses: usize, rest: u64) -> Result<Snapshot> {
-    let (receiver, port) = Process::play(&Role::Listeners(addresses))?;
-    let (sender, _) = Process::play(&Role::Sender { port: port.parse()?, peers })?;
+    let (receiver, port) = Role::Listeners(addresses).start()?;
+    let sender = Role::Sender { port: port.parse()?, peers };
+    let (sender, _) = sender.start()?;
     std::thread::sleep(QUIET);
     let pids = [sender.pid(), receiver.pid()];
     let resident = [resident_mebibytes(pids[0])?, resident_mebibytes(pids[1])?];

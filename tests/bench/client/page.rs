@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use multinet_tests::measure::verdict;
+
 use crate::tools::{Bandwidths, RoundTrips};
 use crate::{allocations, many};
 
@@ -146,8 +148,4 @@ impl Page {
             at(99),
         )
     }
-}
-
-fn verdict(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "**missed**" }
 }

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use multinet_client::{Delivery, Endpoint, Listener};
+use multinet_tests::measure::Process;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::timeout;
 
@@ -64,7 +66,7 @@ impl Role {
     }
 
     /// Its command line.
-    pub(crate) fn arguments(&self) -> Vec<String> {
+    fn arguments(&self) -> Vec<String> {
         match self {
             Self::Receiver => vec!["receiver".to_owned()],
             Self::Listeners(count) => vec!["listeners".to_owned(), count.to_string()],
@@ -78,6 +80,13 @@ impl Role {
                 vec!["asker".to_owned(), server.to_string(), trips.to_string()]
             }
         }
+    }
+
+    /// This program in that role, and the line that it says when it is ready.
+    pub(crate) fn start(&self) -> Result<(Process, String)> {
+        let mut process = Process::start(Command::new(std::env::current_exe()?).args(self.arguments()))?;
+        let line = process.line()?;
+        Ok((process, line))
     }
 
     pub(crate) async fn play(self) -> Result<()> {

@@ -5,11 +5,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use multinet_tests::measure::{Process, cpu_of_children, middle, output};
+use multinet_tests::perftest::ucx_row;
 use serde_json::Value;
 
 use crate::echo;
 use crate::roles::Role;
-use crate::run::{Process, cpu_of_children, output};
 
 /// iperf3 takes no longer blocks.
 const IPERF_MAX: u32 = 1 << 20;
@@ -63,13 +64,13 @@ pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<RoundTrips> {
     let [mut ours, mut acknowledged, mut ucxs, mut echoes] = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         ours.push(multinet_trip(trips)?);
-        let (_server, address) = Process::play(&Role::Acknowledger)?;
+        let (_server, address) = Role::Acknowledger.start()?;
         let client = Role::Asker { server: address.parse()?, trips };
-        acknowledged.push(Process::play(&client)?.1.parse()?);
+        acknowledged.push(client.start()?.1.parse()?);
         ucxs.push(ucx_trip(trips)?);
-        let (_server, address) = Process::play(&Role::EchoServer)?;
+        let (_server, address) = Role::EchoServer.start()?;
         let client = Role::EchoClient { server: address.parse()?, trips };
-        echoes.push(Process::play(&client)?.1.parse()?);
+        echoes.push(client.start()?.1.parse()?);
     }
     let acknowledged = middle(acknowledged)?;
     Ok(RoundTrips { multinet: middle(ours)?, acknowledged, ucx: middle(ucxs)?, echo: middle(echoes)? })
@@ -165,11 +166,7 @@ fn ucx_figures(test: &str, size: u32, messages: u64) -> Result<Vec<f64>> {
     client.args(["127.0.0.1", "-p", &port, "-t", test, "-s", &size.to_string()]);
     let text = output(client.args(["-n", &messages.to_string(), "-w", &warm_up, "-f", "-v"]))?;
     server.kill()?;
-    let row = text.lines().last().with_context(|| format!("{test} printed nothing"))?;
-    row.split(',')
-        .map(|figure| Ok(figure.trim().parse()?))
-        .collect::<Result<_>>()
-        .with_context(|| text.clone())
+    ucx_row(&text)
 }
 
 fn warm_up(messages: u64) -> u64 {
@@ -230,9 +227,4 @@ fn until_listening(port: u16) -> Result<()> {
 fn median(mut runs: Vec<Bandwidth>) -> Result<Bandwidth> {
     runs.sort_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
     runs.get(runs.len() / 2).copied().context("nothing was measured")
-}
-
-fn middle(mut values: Vec<f64>) -> Result<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().context("nothing was measured")
 }

@@ -16,9 +16,10 @@ mod watcher;
 mod writes;
 
 use std::io::{self, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
+use multinet_tests::measure::Log;
 use multinet_tests::usage::{peak_mebibytes, resident_mebibytes};
 use tokio::time::sleep;
 
@@ -61,7 +62,7 @@ struct Memory {
 #[tokio::main]
 async fn main() -> Result<()> {
     let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
-    let log = Log(Instant::now());
+    let log = Log::begin();
     log.say("starting a control plane");
     let mut stage = Stage::set().await?;
     log.say("writing slices by each verb and of each size");
@@ -132,14 +133,5 @@ impl Memory {
     fn of(stage: &Stage, pods: usize) -> Result<Self> {
         let pid = stage.controller_pid(Side::Ours)?;
         Ok(Self { pods, resident: resident_mebibytes(pid)?, peak: peak_mebibytes(pid)? })
-    }
-}
-
-/// What is going on, for whoever waits.
-struct Log(Instant);
-
-impl Log {
-    fn say(&self, what: &str) {
-        eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use multinet_tests::measure::verdict;
+
 use crate::changes::{BURST, Figures, IN_FLIGHT, ROUNDS};
 use crate::cold::{EVENTS, Restart, Start, Usage};
 use crate::samples::Samples;
@@ -198,8 +200,4 @@ fn row(f: &mut fmt::Formatter<'_>, what: &str, ours: f64, core: f64, target: Opt
 fn cells(cost: &Cost) -> String {
     let [half, most] = [50, 99].map(|percent| cost.times.percentile(percent));
     format!("{:.1} | {half:.1} | {most:.1}", cost.cpu_milliseconds())
-}
-
-fn verdict(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "**missed**" }
 }

@@ -1,4 +1,4 @@
-//! Runs processes, and tells what they said and what they cost.
+//! What programs that measure share: they run processes, and tell what those said and what they cost.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,20 +8,20 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
-use crate::roles::Role;
-
 /// Nothing takes longer; what does is killed.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A process that runs beside the measurement. It is killed when this is dropped.
-pub(crate) struct Process {
+#[derive(Debug)]
+pub struct Process {
     child: Child,
     _stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
-    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+    /// Starts it. What it says to standard error goes to ours.
+    pub fn start(command: &mut Command) -> Result<Self> {
         let name = format!("{command:?}");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let mut child = child.with_context(|| format!("cannot start {name}"))?;
@@ -30,14 +30,8 @@ impl Process {
         Ok(Self { child, _stdin: stdin, stdout: Some(stdout) })
     }
 
-    /// This program in another role, and the line that it says when it is ready.
-    pub(crate) fn play(role: &Role) -> Result<(Self, String)> {
-        let mut process = Self::start(Command::new(std::env::current_exe()?).args(role.arguments()))?;
-        let line = process.line()?;
-        Ok((process, line))
-    }
-
-    pub(crate) fn line(&mut self) -> Result<String> {
+    /// The next line that it says.
+    pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.stdout.as_mut().context("somebody else reads")?.read_line(&mut line)?;
         ensure!(!line.is_empty(), "a process that was started has ended");
@@ -45,16 +39,17 @@ impl Process {
     }
 
     /// What it says from now on.
-    pub(crate) fn take_stdout(&mut self) -> Result<BufReader<ChildStdout>> {
+    pub fn take_stdout(&mut self) -> Result<BufReader<ChildStdout>> {
         self.stdout.take().context("somebody else reads")
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// The process id.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// As by `kill -9`; waits until it has ended.
-    pub(crate) fn kill(&mut self) -> Result<()> {
+    pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -68,7 +63,7 @@ impl Drop for Process {
 }
 
 /// Runs a command to its end, and gives what it printed.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     let name = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("cannot start {name}"))?;
@@ -97,7 +92,34 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// User and system time of all children that have ended, in seconds.
-pub(crate) fn cpu_of_children() -> Result<f64> {
+pub fn cpu_of_children() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+}
+
+/// The value in the middle.
+pub fn middle(mut values: Vec<f64>) -> Result<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().context("nothing was measured")
+}
+
+/// Whether a target is met, for a table.
+pub fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "**missed**" }
+}
+
+/// What is going on, for whoever waits.
+#[derive(Debug)]
+pub struct Log(Instant);
+
+impl Log {
+    /// Time counts from now on.
+    pub fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// To standard error.
+    pub fn say(&self, what: &str) {
+        eprintln!("[{:4} s] {what}", self.0.elapsed().as_secs());
+    }
 }

@@ -1,0 +1,200 @@
+//! The programs that are compared, each as a server and a client.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use multinet_tests::measure::{Process, output};
+use multinet_tests::perftest::{rows, ucx_row};
+use multinet_tests::process::workspace_binary;
+use multinet_tests::usage::machine_cpu_seconds;
+
+/// What others write to, and what they write from, of the same device. With `multinet bench` it is the other way round: it takes the row
+/// from which the kernel's way to the server begins.
+pub(crate) const SERVER: &str = "10.9.0.1";
+pub(crate) const CLIENT: &str = "10.9.0.2";
+
+const DEVICE: &str = "rxe0";
+
+/// How long a server may take to listen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Memory for slots, at most, unless a message is larger. All of it is locked for each connection, and the guest is small.
+const SLOTS: u32 = 64 << 20;
+
+/// From this size on perftest's bandwidth has more digits than its message rate.
+const DIGITS: u32 = 4 << 10;
+
+/// UCX copies up to so many bytes into the request itself, and up to so many to memory of its own; its active messages are no longer.
+const UCX_SHORT: u32 = 64;
+const UCX_COPIED: u32 = 8 << 10;
+
+/// What is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) size: u32,
+    pub(crate) pairs: u16,
+    /// By each queue pair.
+    pub(crate) iterations: u64,
+}
+
+/// What a program got done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done {
+    /// Messages a second.
+    pub(crate) rate: f64,
+    pub(crate) messages: u64,
+    /// What the guest used from the client's start to its end, in seconds.
+    pub(crate) cpu: f64,
+}
+
+impl Load {
+    /// The least of it that all programs do: what a start costs.
+    pub(crate) fn least(self) -> Self {
+        Self { iterations: 5, ..self }
+    }
+
+    fn messages(self) -> u64 {
+        self.iterations * u64::from(self.pairs)
+    }
+
+    fn options(self) -> [String; 4] {
+        ["-s".to_owned(), self.size.to_string(), "-n".to_owned(), self.iterations.to_string()]
+    }
+
+    fn done(self, said: &str, cpu: f64) -> Result<Done> {
+        let all = rows(said, self.size);
+        let [row] = &all[..] else { bail!("no row of results for {} bytes: {said}", self.size) };
+        let [_, _, bandwidth, rate] = row[..] else { bail!("an odd row of results: {row:?}") };
+        let by_bandwidth = bandwidth * f64::from(1 << 20) / f64::from(self.size);
+        let rate = if self.size >= DIGITS { by_bandwidth } else { rate * 1e6 };
+        // perftest, where the clock is too unsteady for it.
+        ensure!(rate.is_finite() && rate > 0.0, "a rate of {rate}");
+        Ok(Done { rate, messages: self.messages(), cpu })
+    }
+}
+
+pub(crate) fn perftest_bandwidth(load: Load) -> Result<Done> {
+    let (said, cpu) = perftest("ib_write_bw", load, &["-q", &load.pairs.to_string()])?;
+    load.done(&said, cpu)
+}
+
+pub(crate) fn perftest_latency(load: Load) -> Result<f64> {
+    typical(&perftest("ib_write_lat", load, &[])?.0, load.size)
+}
+
+fn perftest(program: &str, load: Load, more: &[&str]) -> Result<(String, f64)> {
+    let port = port();
+    let command = |row: &str| {
+        let mut command = Command::new(program);
+        command.args(["-F", "-d", DEVICE, "-p", &port.to_string(), "-x", &variable(row)?]);
+        command.args(load.options()).args(more);
+        anyhow::Ok(command)
+    };
+    pair(&mut command("SERVER_ROW")?, command("CLIENT_ROW")?.arg(SERVER), port)
+}
+
+pub(crate) fn multinet_bandwidth(load: Load) -> Result<Done> {
+    let (said, cpu) = multinet(load, &["-q", &load.pairs.to_string()], 0)?;
+    load.done(&said, cpu)
+}
+
+/// Both sides look for messages so many microseconds before they sleep.
+pub(crate) fn multinet_latency(load: Load, busy: u32) -> Result<f64> {
+    typical(&multinet(load, &["--latency"], busy)?.0, load.size)
+}
+
+fn multinet(load: Load, more: &[&str], busy: u32) -> Result<(String, f64)> {
+    let (port, binary) = (port().to_string(), workspace_binary("multinet", "MULTINET_BIN")?);
+    let slots = (SLOTS / load.size).clamp(8, 128).to_string();
+    let command = |side: &str| {
+        let mut command = Command::new(&binary);
+        command.env_remove("RUST_LOG").args(["bench", side, "-d", DEVICE, "--transport", "rdma"]);
+        command.args(["--busy-poll", &busy.to_string()]);
+        command
+    };
+    let mut server = command("server");
+    server.args(["--address", CLIENT, "--port", &port, "-s", &load.size.to_string(), "--slots", &slots]);
+    let mut client = command("client");
+    client.args([CLIENT, &port, "-x", &variable("SERVER_ROW")?]).args(load.options()).args(more);
+    pair(&mut server, &mut client, port.parse()?)
+}
+
+/// UCX' own transport, for one queue pair: its layer for programs cannot be used here, as it connects by unreliable datagrams, which
+/// soft-RoCE loses.
+pub(crate) fn ucx_bandwidth(test: &str, load: Load) -> Result<Done> {
+    let port = port().to_string();
+    let command = |row: &str| {
+        let mut command = Command::new("ucx_perftest");
+        command.env("UCX_IB_GID_INDEX", variable(row)?).env("UCX_LOG_LEVEL", "error").args(["-p", &port]);
+        anyhow::Ok(command)
+    };
+    let layout = match load.size {
+        size if size <= UCX_SHORT => "short",
+        size if size <= UCX_COPIED => "bcopy",
+        _ => "zcopy",
+    };
+    let warm_up = (load.iterations / 10).max(1);
+    let mut client = command("CLIENT_ROW")?;
+    client.args([SERVER, "-t", test, "-d", &format!("{DEVICE}:1"), "-x", "rc_verbs", "-D", layout]);
+    client.args(load.options()).args(["-w", &warm_up.to_string(), "-f", "-v"]);
+    let (said, cpu) = pair(&mut command("SERVER_ROW")?, &mut client, port.parse()?)?;
+    // "overall_mr".
+    let rate = *ucx_row(&said)?.get(7).context("too few columns")?;
+    Ok(Done { rate, messages: load.iterations + warm_up, cpu })
+}
+
+/// The tests of UCX that send messages of this size, of which now one is faster, now another.
+pub(crate) fn ucx_tests(size: u32) -> &'static [&'static str] {
+    if size <= UCX_COPIED { &["put_bw", "am_bw"] } else { &["put_bw"] }
+}
+
+fn typical(said: &str, size: u32) -> Result<f64> {
+    let all = rows(said, size);
+    // Iterations, least, most, typical.
+    let typical = all.first().and_then(|row| row.get(3)).copied();
+    let typical = typical.with_context(|| format!("no row of results for {size} bytes: {said}"))?;
+    ensure!(typical.is_finite() && typical > 0.0, "a latency of {typical}");
+    Ok(typical)
+}
+
+/// What the client says, and what both use.
+fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<(String, f64)> {
+    let mut server = Process::start(server)?;
+    let begun = Instant::now();
+    while !listens(port)? {
+        ensure!(begun.elapsed() < PATIENCE, "nothing listens on port {port}");
+        sleep(Duration::from_millis(10));
+    }
+    let before = machine_cpu_seconds()?;
+    let said = output(client)?;
+    let cpu = machine_cpu_seconds()? - before;
+    server.kill()?;
+    Ok((said, cpu))
+}
+
+/// Whether anybody listens: a connection to find out would be the client that these servers wait for.
+fn listens(port: u16) -> Result<bool> {
+    let mut sockets = String::new();
+    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        sockets += &fs::read_to_string(file)?;
+    }
+    let is_it = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, local, _, "0A", ..] if local.ends_with(&format!(":{port:04X}")))
+    };
+    Ok(sockets.lines().any(is_it))
+}
+
+/// One that nobody has used yet.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(18_600);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn variable(name: &str) -> Result<String> {
+    std::env::var(name).with_context(|| format!("{name} is not set"))
+}
