@@ -40,15 +40,21 @@ use crate::host::HostMemory;
 /// # Order
 ///
 /// [Reading](GpuMemory::read) and [writing](GpuMemory::write) come after what the program has asked the GPU to do before, as `cudaMemcpy` does:
-/// in the legacy default stream, and in all streams of the same process that are not non-blocking ones, those of `cudaStreamCreate` and
+/// in the legacy default stream, and in all streams of the primary context that are not non-blocking ones, those of `cudaStreamCreate` and
 /// `cudaStreamPerThread` among them ([CUDA Driver API, "Stream synchronization
 /// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are done when the call returns, so that whatever is
-/// asked of the GPU afterwards comes after them. While such a stream is being captured for a graph, they fail, as `cudaMemcpy` does.
+/// asked of the GPU afterwards comes after them.
 ///
 /// There is no such order with **non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`): before a read or a write, wait
 /// until what they do with the memory is done, by `cudaStreamSynchronize` or an event. Nor is there any order with **other devices**: before an
 /// RDMA device reads the memory, all work on it has to be done, in whatever stream, and after one has written,
 /// [`flush`](GpuMemory::flush) comes before the GPU reads.
+///
+/// # CUDA graphs
+///
+/// While the program captures a graph, in whatever mode and thread, memory may be allocated, freed, read and written; none of it becomes part of
+/// the graph. Only where a stream is captured that is not a non-blocking one (`torch.cuda.graph` takes a non-blocking one), reading and writing
+/// fail, since they could not come after it; the capture goes on, unless it begins at that very moment: keep the two apart.
 #[derive(Clone)]
 pub struct Cuda {
     device: Arc<Device>,

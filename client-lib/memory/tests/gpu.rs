@@ -7,9 +7,10 @@
 mod skip;
 
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -18,11 +19,31 @@ use multinet_memory::{Cuda, Gpu, GpuError, GpuMemory, GpuSlice};
 
 const MIB: usize = 1 << 20;
 
+/// Whoever captures a graph has the GPU for itself.
+static CAPTURE: RwLock<()> = RwLock::new(());
+
+/// A GPU, and its place among the tests.
+struct Held<G> {
+    gpu: Arc<Cuda>,
+    _guard: G,
+}
+
+impl<G> Deref for Held<G> {
+    type Target = Arc<Cuda>;
+
+    fn deref(&self) -> &Arc<Cuda> {
+        &self.gpu
+    }
+}
+
 /// The first GPU. A test without one is skipped, but not where the kernel has one: there, CUDA has to find it.
 macro_rules! gpu {
     () => {
+        gpu!(read)
+    };
+    ($how:ident) => {
         match Cuda::device(0) {
-            Ok(gpu) => gpu,
+            Ok(gpu) => Held { gpu, _guard: CAPTURE.$how().unwrap_or_else(PoisonError::into_inner) },
             Err(error) if Path::new("/dev/nvidia0").exists() => return Err(error),
             Err(error) => skip!("no GPU: {error}"),
         }
@@ -89,7 +110,7 @@ fn a_gpu_has_a_name_and_a_place() -> Result<(), GpuError> {
     assert!(gpu.name().ends_with(&format!(" (gpu 0, {place})")), "{}", gpu.name());
     assert_eq!((gpu.ordinal(), place, place.split([':', '.']).count()), (0, &*place.to_lowercase(), 4));
     assert_eq!(Cuda::device(0)?.name(), gpu.name());
-    println!("{gpu:?}");
+    println!("{:?}", *gpu);
     Ok(())
 }
 
@@ -343,6 +364,51 @@ fn a_thread_has_its_own_context_again() -> Result<(), GpuError> {
     memory.read(0, &mut [0; 5])?;
     drop(memory);
     assert_eq!(result::ctx::get_current().unwrap(), own);
+    Ok(())
+}
+
+#[test]
+fn a_graph_is_captured_meanwhile() -> Result<(), GpuError> {
+    const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let gpu = gpu!(write);
+    as_the_runtime_does();
+    let memory = gpu.allocate(length(MIB))?;
+    let work = || {
+        let (allocated, locked) = (gpu.gpu.allocate(length(MIB)), gpu.gpu.host(length(MIB)));
+        (allocated.map(drop), locked.map(drop), memory.write(0, b"frame"))
+    };
+    for (kind, copied) in
+        [(result::stream::StreamKind::NonBlocking, true), (result::stream::StreamKind::Default, false)]
+    {
+        let stream = result::stream::create(kind).unwrap();
+        // SAFETY: the stream is there.
+        unsafe { result::stream::begin_capture(stream, GLOBAL) }.unwrap();
+        let outcomes = [work(), thread::scope(|scope| scope.spawn(work).join().unwrap())];
+        // SAFETY: begun above, by this thread.
+        let graph = unsafe { result::stream::end_capture(stream) }.unwrap();
+        // SAFETY: it is there, and not used again.
+        unsafe { result::graph::destroy(graph) }.unwrap();
+        // SAFETY: as above.
+        unsafe { result::stream::destroy(stream) }.unwrap();
+        for (allocated, locked, written) in outcomes {
+            allocated?;
+            locked?;
+            match written {
+                Ok(()) => assert!(copied),
+                Err(error) => {
+                    assert!(
+                        !copied && error.to_string().contains("a CUDA graph is being captured"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        memory.write(0, b"frame")?;
+    }
+    let mut mode = GLOBAL;
+    // SAFETY: `mode` outlives the call.
+    let code = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    assert_eq!((code, mode), (sys::CUresult::CUDA_SUCCESS, GLOBAL));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUflushGPUDirectRDMAWritesScope,
     CUflushGPUDirectRDMAWritesTarget, CUmemRangeHandleType, CUpointer_attribute, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use super::failure;
@@ -101,8 +102,10 @@ library! {
         cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuStreamCreate(*mut CUstream, c_uint);
         cuStreamDestroy_v2(CUstream);
+        cuStreamIsCapturing(CUstream, *mut CUstreamCaptureStatus);
         cuStreamSynchronize(CUstream);
         cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuThreadExchangeStreamCaptureMode(*mut CUstreamCaptureMode);
         cuEventCreate(*mut CUevent, c_uint);
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
