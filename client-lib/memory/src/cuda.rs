@@ -102,8 +102,8 @@ impl Cuda {
     }
 
     /// Memory that the program has by other means: from `cudaMalloc`, or an array of PyTorch, CuPy or another library ([`CudaArray`]). It is
-    /// memory of this GPU, and not managed. That of pools (`cudaMallocAsync`) is taken as well, but RDMA devices cannot reach it:
-    /// [`export`](GpuMemory::export) says so, and frames are copied.
+    /// memory of this GPU, of its primary context (not of one of `cuCtxCreate`), and not managed. That of pools (`cudaMallocAsync`) is taken as
+    /// well, but RDMA devices cannot reach it: [`export`](GpuMemory::export) says so, and frames are copied.
     ///
     /// Where RDMA devices can reach it, the allocation that it lies in is set to `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA asks for.
     ///
@@ -111,7 +111,7 @@ impl Cuda {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if the address is not in memory of this GPU, or fewer bytes are allocated there.
+    /// [`GpuError`], if the address is not in such memory, or fewer bytes are allocated there.
     ///
     /// # Safety
     ///

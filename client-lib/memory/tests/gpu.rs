@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::ptr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -349,6 +350,24 @@ fn memory_of_another_gpu_is_refused() -> Result<(), GpuError> {
     // SAFETY: it is refused.
     let error = unsafe { gpu.memory(memory.address() as u64, length(MIB), ()) }.unwrap_err().to_string();
     assert!(error.contains("is memory of gpu 1: use that one"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn memory_of_another_context_is_refused() -> Result<(), GpuError> {
+    let gpu = gpu!();
+    let (device, mut context) = (result::device::get(0).unwrap(), ptr::null_mut());
+    // SAFETY: `context` outlives the call. It becomes this thread's own.
+    unsafe { sys::cuCtxCreate_v2(&raw mut context, 0, device) }.result().unwrap();
+    // SAFETY: freed below.
+    let address = unsafe { result::malloc_sync(MIB) }.unwrap();
+    // SAFETY: it is refused.
+    let error = unsafe { gpu.memory(address, length(MIB), ()) }.unwrap_err().to_string();
+    // SAFETY: allocated above, and not used.
+    unsafe { result::free_sync(address) }.unwrap();
+    // SAFETY: made above, and not used again.
+    unsafe { sys::cuCtxDestroy_v2(context) }.result().unwrap();
+    assert!(error.contains("is memory of another context than the GPU's primary one"), "{error}");
     Ok(())
 }
 

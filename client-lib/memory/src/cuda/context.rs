@@ -56,6 +56,11 @@ impl Context {
         Ok(current)
     }
 
+    /// Whether it is this one.
+    pub(super) fn is(&self, other: CUcontext) -> bool {
+        self.raw == other
+    }
+
     /// What a call has returned, in words, with the GPU's name.
     pub(super) fn check(&self, call: &str, code: u32) -> Result<(), GpuError> {
         self.library.check(call, code).map_err(|error| self.error(error))
