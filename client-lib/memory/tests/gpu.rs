@@ -229,6 +229,33 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
 }
 
 #[test]
+fn memory_that_is_locked_at_its_ends_only_is_copied() -> Result<(), GpuError> {
+    let gpu = gpu!();
+    as_the_runtime_does();
+    let memory = gpu.allocate(length(3 * MIB))?;
+    let mut bytes = vec![0; 4 * MIB];
+    let before = bytes.as_ptr().align_offset(4096);
+    let bytes = &mut bytes[before..before + 3 * MIB];
+    let ends = [0, 2 * MIB].map(|offset| bytes[offset..].as_mut_ptr().cast());
+    for end in ends {
+        // SAFETY: unlocked below, before it is freed.
+        unsafe { sys::cuMemHostRegister_v2(end, MIB, 0) }.result().unwrap();
+    }
+    let written = pattern(4, 3 * MIB);
+    bytes.copy_from_slice(&written);
+    let up = memory.write(0, bytes);
+    bytes.fill(0);
+    let down = memory.read(0, bytes);
+    for end in ends {
+        // SAFETY: locked above.
+        unsafe { sys::cuMemHostUnregister(end) }.result().unwrap();
+    }
+    up.and(down)?;
+    assert!(bytes == written);
+    Ok(())
+}
+
+#[test]
 fn other_devices_writes_are_seen_or_it_is_said_that_they_are_not() -> Result<(), GpuError> {
     let gpu = gpu!();
     if let Err(error) = gpu.allocate(length(100))?.flush() {
