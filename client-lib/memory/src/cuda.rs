@@ -79,11 +79,14 @@ impl Cuda {
     pub fn device(ordinal: u32) -> Result<Arc<Self>, GpuError> {
         /// Those in use, so that each GPU has its locked memory once.
         static OPEN: Mutex<BTreeMap<u32, Weak<Device>>> = Mutex::new(BTreeMap::new());
+        // Before the lock, and also where the GPU is open: a forked child, which can use none of it, is told so, and does not wait for a lock that
+        // another thread of its parent held.
+        let library = Library::ready()?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let device = match open.get(&ordinal).and_then(Weak::upgrade) {
             Some(device) => device,
             None => {
-                let device = Arc::new(Device::open(ordinal)?);
+                let device = Arc::new(Device::open(library, ordinal)?);
                 open.insert(ordinal, Arc::downgrade(&device));
                 device
             }
