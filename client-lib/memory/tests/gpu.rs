@@ -37,7 +37,8 @@ impl<G> Deref for Held<G> {
     }
 }
 
-/// The first GPU. A test without one is skipped, but not where the kernel has one: there, CUDA has to find it.
+/// The first GPU. A test without one is skipped, but not where NVIDIA's kernel module shows one to the process, whichever
+/// number that has: there, CUDA has to find it.
 macro_rules! gpu {
     () => {
         gpu!(read)
@@ -45,7 +46,7 @@ macro_rules! gpu {
     ($how:ident) => {
         match Cuda::device(0) {
             Ok(gpu) => Held { gpu, _guard: CAPTURE.$how().unwrap_or_else(PoisonError::into_inner) },
-            Err(error) if Path::new("/dev/nvidia0").exists() => return Err(error),
+            Err(error) if Path::new("/dev/nvidiactl").exists() => return Err(error),
             Err(error) => skip!("no GPU: {error}"),
         }
     };
