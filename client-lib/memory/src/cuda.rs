@@ -37,6 +37,9 @@ use crate::host::HostMemory;
 /// It uses the primary context, which the CUDA runtime, PyTorch and others use as well, so that their pointers are good here and ours there.
 /// Any thread may call; each has its own current context again afterwards. A child of `fork` cannot use CUDA.
 ///
+/// Dropping the last handle of memory that was [allocated](Gpu::allocate) here, or of [the machine's](Gpu::host), frees it, and that may wait until
+/// the GPU is done with all that it has been asked for (`cuMemFree`, `cuMemFreeHost`): keep it, where time matters.
+///
 /// # Order
 ///
 /// [Reading](GpuMemory::read) and [writing](GpuMemory::write) come after what the program has asked the GPU to do before, as `cudaMemcpy` does:
@@ -144,7 +147,8 @@ impl Gpu for Cuda {
 
     fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
         let locked = Locked::new(&self.device.context, length)?;
-        // SAFETY: all bytes are zero, nobody else knows of them, and they are freed when the owner is dropped.
+        // SAFETY: all bytes are zero, they may be read and written, and they stay until the owner is dropped, which frees them. Nobody else knows
+        // of them: the GPU reaches them in copies only, which borrow them and are done when they return.
         Ok(unsafe { HostMemory::new(locked.start(), length, locked) })
     }
 }
