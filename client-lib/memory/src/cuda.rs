@@ -37,18 +37,27 @@ use crate::host::HostMemory;
 /// It uses the primary context, which the CUDA runtime, PyTorch and others use as well, so that their pointers are good here and ours there.
 /// Any thread may call; each has its own current context again afterwards. A child of `fork` cannot use CUDA.
 ///
+/// Dropping the last handle of memory that was [allocated](Gpu::allocate) here, or of [the machine's](Gpu::host), frees it, and that may wait until
+/// the GPU is done with all that it has been asked for (`cuMemFree`, `cuMemFreeHost`): keep it, where time matters.
+///
 /// # Order
 ///
 /// [Reading](GpuMemory::read) and [writing](GpuMemory::write) come after what the program has asked the GPU to do before, as `cudaMemcpy` does:
-/// in the legacy default stream, and in all streams of the same process that are not non-blocking ones, those of `cudaStreamCreate` and
+/// in the legacy default stream, and in all streams of the primary context that are not non-blocking ones, those of `cudaStreamCreate` and
 /// `cudaStreamPerThread` among them ([CUDA Driver API, "Stream synchronization
 /// behavior"](https://docs.nvidia.com/cuda/cuda-driver-api/stream-sync-behavior.html)). They are done when the call returns, so that whatever is
-/// asked of the GPU afterwards comes after them. While such a stream is being captured for a graph, they fail, as `cudaMemcpy` does.
+/// asked of the GPU afterwards comes after them.
 ///
 /// There is no such order with **non-blocking streams** (`cudaStreamNonBlocking`, and so `torch.cuda.Stream`): before a read or a write, wait
 /// until what they do with the memory is done, by `cudaStreamSynchronize` or an event. Nor is there any order with **other devices**: before an
 /// RDMA device reads the memory, all work on it has to be done, in whatever stream, and after one has written,
 /// [`flush`](GpuMemory::flush) comes before the GPU reads.
+///
+/// # CUDA graphs
+///
+/// While the program captures a graph, in whatever mode and thread, memory may be allocated, freed, read and written; none of it becomes part of
+/// the graph. Only where a stream is captured that is not a non-blocking one (`torch.cuda.graph` takes a non-blocking one), reading and writing
+/// fail, since they could not come after it; the capture goes on, unless it begins at that very moment: keep the two apart.
 #[derive(Clone)]
 pub struct Cuda {
     device: Arc<Device>,
@@ -73,11 +82,14 @@ impl Cuda {
     pub fn device(ordinal: u32) -> Result<Arc<Self>, GpuError> {
         /// Those in use, so that each GPU has its locked memory once.
         static OPEN: Mutex<BTreeMap<u32, Weak<Device>>> = Mutex::new(BTreeMap::new());
+        // Before the lock, and also where the GPU is open: a forked child, which can use none of it, is told so, and does not wait for a lock that
+        // another thread of its parent held.
+        let library = Library::ready()?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let device = match open.get(&ordinal).and_then(Weak::upgrade) {
             Some(device) => device,
             None => {
-                let device = Arc::new(Device::open(ordinal)?);
+                let device = Arc::new(Device::open(library, ordinal)?);
                 open.insert(ordinal, Arc::downgrade(&device));
                 device
             }
@@ -96,8 +108,8 @@ impl Cuda {
     }
 
     /// Memory that the program has by other means: from `cudaMalloc`, or an array of PyTorch, CuPy or another library ([`CudaArray`]). It is
-    /// memory of this GPU, and not managed. That of pools (`cudaMallocAsync`) is taken as well, but RDMA devices cannot reach it:
-    /// [`export`](GpuMemory::export) says so, and frames are copied.
+    /// memory of this GPU, of its primary context (not of one of `cuCtxCreate`), and not managed. That of pools (`cudaMallocAsync`) is taken as
+    /// well, but RDMA devices cannot reach it: [`export`](GpuMemory::export) says so, and frames are copied.
     ///
     /// Where RDMA devices can reach it, the allocation that it lies in is set to `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA asks for.
     ///
@@ -105,7 +117,7 @@ impl Cuda {
     ///
     /// # Errors
     ///
-    /// [`GpuError`], if the address is not in memory of this GPU, or fewer bytes are allocated there.
+    /// [`GpuError`], if the address is not in such memory, or fewer bytes are allocated there.
     ///
     /// # Safety
     ///
@@ -135,7 +147,8 @@ impl Gpu for Cuda {
 
     fn host(&self, length: NonZeroUsize) -> Result<HostMemory, GpuError> {
         let locked = Locked::new(&self.device.context, length)?;
-        // SAFETY: all bytes are zero, nobody else knows of them, and they are freed when the owner is dropped.
+        // SAFETY: all bytes are zero, they may be read and written, and they stay until the owner is dropped, which frees them. Nobody else knows
+        // of them: the GPU reaches them in copies only, which borrow them and are done when they return.
         Ok(unsafe { HostMemory::new(locked.start(), length, locked) })
     }
 }

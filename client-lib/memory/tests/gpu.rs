@@ -7,9 +7,11 @@
 mod skip;
 
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -18,12 +20,33 @@ use multinet_memory::{Cuda, Gpu, GpuError, GpuMemory, GpuSlice};
 
 const MIB: usize = 1 << 20;
 
-/// The first GPU. A test without one is skipped, but not where the kernel has one: there, CUDA has to find it.
+/// Whoever captures a graph has the GPU for itself.
+static CAPTURE: RwLock<()> = RwLock::new(());
+
+/// A GPU, and its place among the tests.
+struct Held<G> {
+    gpu: Arc<Cuda>,
+    _guard: G,
+}
+
+impl<G> Deref for Held<G> {
+    type Target = Arc<Cuda>;
+
+    fn deref(&self) -> &Arc<Cuda> {
+        &self.gpu
+    }
+}
+
+/// The first GPU. A test without one is skipped, but not where NVIDIA's kernel module shows one to the process, whichever
+/// number that has: there, CUDA has to find it.
 macro_rules! gpu {
     () => {
+        gpu!(read)
+    };
+    ($how:ident) => {
         match Cuda::device(0) {
-            Ok(gpu) => gpu,
-            Err(error) if Path::new("/dev/nvidia0").exists() => return Err(error),
+            Ok(gpu) => Held { gpu, _guard: CAPTURE.$how().unwrap_or_else(PoisonError::into_inner) },
+            Err(error) if Path::new("/dev/nvidiactl").exists() => return Err(error),
             Err(error) => skip!("no GPU: {error}"),
         }
     };
@@ -89,7 +112,7 @@ fn a_gpu_has_a_name_and_a_place() -> Result<(), GpuError> {
     assert!(gpu.name().ends_with(&format!(" (gpu 0, {place})")), "{}", gpu.name());
     assert_eq!((gpu.ordinal(), place, place.split([':', '.']).count()), (0, &*place.to_lowercase(), 4));
     assert_eq!(Cuda::device(0)?.name(), gpu.name());
-    println!("{gpu:?}");
+    println!("{:?}", *gpu);
     Ok(())
 }
 
@@ -203,6 +226,33 @@ fn locked_memory_is_zero_and_is_copied_directly() -> Result<(), GpuError> {
     // It outlives the thread and what else holds the GPU.
     drop((memory, gpu));
     thread::spawn(move || drop(host)).join().unwrap();
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_locked_at_its_ends_only_is_copied() -> Result<(), GpuError> {
+    let gpu = gpu!();
+    as_the_runtime_does();
+    let memory = gpu.allocate(length(3 * MIB))?;
+    let mut bytes = vec![0; 4 * MIB];
+    let before = bytes.as_ptr().align_offset(4096);
+    let bytes = &mut bytes[before..before + 3 * MIB];
+    let ends = [0, 2 * MIB].map(|offset| bytes[offset..].as_mut_ptr().cast());
+    for end in ends {
+        // SAFETY: unlocked below, before it is freed.
+        unsafe { sys::cuMemHostRegister_v2(end, MIB, 0) }.result().unwrap();
+    }
+    let written = pattern(4, 3 * MIB);
+    bytes.copy_from_slice(&written);
+    let up = memory.write(0, bytes);
+    bytes.fill(0);
+    let down = memory.read(0, bytes);
+    for end in ends {
+        // SAFETY: locked above.
+        unsafe { sys::cuMemHostUnregister(end) }.result().unwrap();
+    }
+    up.and(down)?;
+    assert!(bytes == written);
     Ok(())
 }
 
@@ -332,6 +382,24 @@ fn memory_of_another_gpu_is_refused() -> Result<(), GpuError> {
 }
 
 #[test]
+fn memory_of_another_context_is_refused() -> Result<(), GpuError> {
+    let gpu = gpu!();
+    let (device, mut context) = (result::device::get(0).unwrap(), ptr::null_mut());
+    // SAFETY: `context` outlives the call. It becomes this thread's own.
+    unsafe { sys::cuCtxCreate_v2(&raw mut context, 0, device) }.result().unwrap();
+    // SAFETY: freed below.
+    let address = unsafe { result::malloc_sync(MIB) }.unwrap();
+    // SAFETY: it is refused.
+    let error = unsafe { gpu.memory(address, length(MIB), ()) }.unwrap_err().to_string();
+    // SAFETY: allocated above, and not used.
+    unsafe { result::free_sync(address) }.unwrap();
+    // SAFETY: made above, and not used again.
+    unsafe { sys::cuCtxDestroy_v2(context) }.result().unwrap();
+    assert!(error.contains("is memory of another context than the GPU's primary one"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn a_thread_has_its_own_context_again() -> Result<(), GpuError> {
     let gpu = gpu!();
     assert_eq!(result::ctx::get_current().unwrap(), None);
@@ -343,6 +411,51 @@ fn a_thread_has_its_own_context_again() -> Result<(), GpuError> {
     memory.read(0, &mut [0; 5])?;
     drop(memory);
     assert_eq!(result::ctx::get_current().unwrap(), own);
+    Ok(())
+}
+
+#[test]
+fn a_graph_is_captured_meanwhile() -> Result<(), GpuError> {
+    const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let gpu = gpu!(write);
+    as_the_runtime_does();
+    let memory = gpu.allocate(length(MIB))?;
+    let work = || {
+        let (allocated, locked) = (gpu.gpu.allocate(length(MIB)), gpu.gpu.host(length(MIB)));
+        (allocated.map(drop), locked.map(drop), memory.write(0, b"frame"))
+    };
+    for (kind, copied) in
+        [(result::stream::StreamKind::NonBlocking, true), (result::stream::StreamKind::Default, false)]
+    {
+        let stream = result::stream::create(kind).unwrap();
+        // SAFETY: the stream is there.
+        unsafe { result::stream::begin_capture(stream, GLOBAL) }.unwrap();
+        let outcomes = [work(), thread::scope(|scope| scope.spawn(work).join().unwrap())];
+        // SAFETY: begun above, by this thread.
+        let graph = unsafe { result::stream::end_capture(stream) }.unwrap();
+        // SAFETY: it is there, and not used again.
+        unsafe { result::graph::destroy(graph) }.unwrap();
+        // SAFETY: as above.
+        unsafe { result::stream::destroy(stream) }.unwrap();
+        for (allocated, locked, written) in outcomes {
+            allocated?;
+            locked?;
+            match written {
+                Ok(()) => assert!(copied),
+                Err(error) => {
+                    assert!(
+                        !copied && error.to_string().contains("a CUDA graph is being captured"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+        memory.write(0, b"frame")?;
+    }
+    let mut mode = GLOBAL;
+    // SAFETY: `mode` outlives the call.
+    let code = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    assert_eq!((code, mode), (sys::CUresult::CUDA_SUCCESS, GLOBAL));
     Ok(())
 }
 

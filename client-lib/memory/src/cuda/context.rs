@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTALLOC_PORTABLE, CUcontext, CUdevice, CUdeviceptr, CUevent, CUevent_flags, CUstream,
-    CUstream_flags,
+    CUstream_flags, CUstreamCaptureMode,
 };
 
 use super::library::Library;
@@ -44,10 +44,21 @@ impl Context {
     }
 
     /// Makes it the calling thread's current one, until what is returned is dropped: then the thread has its own again.
+    ///
+    /// So long, the thread may do all things while the program captures a CUDA graph. By default, allocating and freeing memory would fail then,
+    /// and the capture with it, whichever thread it is of. Nothing of ours has to be in a graph: it is all done when a call returns.
     pub(super) fn enter(&self) -> Result<Current<'_>, GpuError> {
         // SAFETY: the context is kept.
         self.check("cuCtxPushCurrent", unsafe { (self.library.cuCtxPushCurrent_v2)(self.raw) })?;
-        Ok(Current { context: self, thread: PhantomData })
+        let mut current = Current { context: self, outer: None, thread: PhantomData };
+        let mode = current.exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32)?;
+        current.outer = Some(mode);
+        Ok(current)
+    }
+
+    /// Whether it is this one.
+    pub(super) fn is(&self, other: CUcontext) -> bool {
+        self.raw == other
     }
 
     /// What a call has returned, in words, with the GPU's name.
@@ -71,11 +82,28 @@ impl Drop for Context {
 /// Proof that a context is the calling thread's current one. It does not leave the thread.
 pub(super) struct Current<'a> {
     pub(super) context: &'a Context,
+    /// The thread's own capture mode, which it is given again.
+    outer: Option<u32>,
     thread: PhantomData<*const ()>,
+}
+
+impl Current<'_> {
+    /// Sets the calling thread's capture mode, and returns the one before. A number, as there may be modes that cudarc's enumeration does not have.
+    fn exchange(&self, mode: u32) -> Result<u32, GpuError> {
+        let mut mode = mode;
+        // SAFETY: `mode` outlives the call, and is as large as the enumeration.
+        let code =
+            unsafe { (self.context.library.cuThreadExchangeStreamCaptureMode)((&raw mut mode).cast()) };
+        self.context.check("cuThreadExchangeStreamCaptureMode", code)?;
+        Ok(mode)
+    }
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        if let Some(outer) = self.outer {
+            let _ = self.exchange(outer);
+        }
         let mut raw = ptr::null_mut();
         // SAFETY: what was pushed on this thread is popped from it; `raw` outlives the call.
         let _ = unsafe { (self.context.library.cuCtxPopCurrent_v2)(&raw mut raw) };
@@ -197,11 +225,17 @@ impl Event {
     }
 
     /// Puts it after all that has been asked of the legacy default stream and of those that it waits for: all streams of the context that were
-    /// not made to be non-blocking (CUDA Driver API, "Stream synchronization behavior").
+    /// not made to be non-blocking (CUDA Driver API, "Stream synchronization behavior"). If one of those is being captured, that is an error.
     pub(super) fn record(&self) -> Result<(), GpuError> {
         /// `CU_STREAM_LEGACY` of <cuda.h>, a macro.
         const LEGACY: CUstream = ptr::without_provenance_mut(1);
         let _current = self.context.enter()?;
+        // Recording would fail as well, but end the capture with that. To ask does not (CUDA Driver API, `cuStreamIsCapturing`). Against a capture
+        // that begins between the two calls nothing helps.
+        let mut status = 0_u32;
+        // SAFETY: the stream is always there; `status` outlives the call, and is as large as the enumeration.
+        let code = unsafe { (self.context.library.cuStreamIsCapturing)(LEGACY, (&raw mut status).cast()) };
+        self.context.check("cuStreamIsCapturing", code)?;
         // SAFETY: the event is there, and the stream is always.
         let code = unsafe { (self.context.library.cuEventRecord)(self.raw, LEGACY) };
         self.context.check("cuEventRecord", code)

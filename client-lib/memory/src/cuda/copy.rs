@@ -43,9 +43,11 @@ impl Lane {
     /// There is room for them at that address, in memory of this GPU.
     pub(super) unsafe fn write(&mut self, to: CUdeviceptr, bytes: &[u8]) -> Result<(), GpuError> {
         self.begin()?;
-        let asked = if is_locked(&self.context, bytes) {
+        let direct = is_locked(&self.context, bytes)
             // SAFETY: as was promised; the bytes are borrowed until the stream is done, below.
-            unsafe { self.slots[0].stream.upload(to, bytes.as_ptr(), bytes.len()) }
+            && unsafe { self.slots[0].stream.upload(to, bytes.as_ptr(), bytes.len()) }.is_ok();
+        let asked = if direct {
+            Ok(())
         } else {
             // SAFETY: as was promised.
             unsafe { self.write_by_slots(to, bytes) }
@@ -62,11 +64,14 @@ impl Lane {
     /// There are that many at that address, in memory of this GPU.
     pub(super) unsafe fn read(&mut self, from: CUdeviceptr, bytes: &mut [u8]) -> Result<(), GpuError> {
         self.begin()?;
-        let asked = if is_locked(&self.context, bytes) {
+        let direct = is_locked(&self.context, bytes)
             // SAFETY: as was promised; the bytes are borrowed until the stream is done, below.
-            unsafe { self.slots[0].stream.download(from, bytes.as_mut_ptr(), bytes.len()) }
+            && unsafe { self.slots[0].stream.download(from, bytes.as_mut_ptr(), bytes.len()) }.is_ok();
+        let asked = if direct {
+            Ok(())
         } else {
-            // SAFETY: as was promised.
+            // SAFETY: as was promised. Should the GPU have begun a direct copy before it was refused, that is in the first slot's stream, and so
+            // done before the processor writes to the bytes.
             unsafe { self.read_by_slots(from, bytes) }
         };
         // Whatever has come of it.
@@ -138,7 +143,8 @@ impl Slot {
     }
 }
 
-/// Whether the driver knows these bytes of the machine's as locked ones. What begins in one allocation and ends in another is not.
+/// Whether the driver knows the first and the last of these bytes of the machine's as locked ones. What lies between them may yet be of several
+/// allocations, or not be locked: then the driver may refuse to copy it directly, and the slots are for that.
 fn is_locked(context: &Context, bytes: &[u8]) -> bool {
     let Ok(_current) = context.enter() else {
         return false;

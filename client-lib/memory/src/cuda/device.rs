@@ -52,8 +52,7 @@ pub(super) enum Flush {
 }
 
 impl Device {
-    pub(super) fn open(ordinal: u32) -> Result<Self, GpuError> {
-        let library = Library::ready()?;
+    pub(super) fn open(library: &'static Library, ordinal: u32) -> Result<Self, GpuError> {
         let count = library.count()?;
         let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
         let Some(number) = number else {

@@ -75,7 +75,8 @@ fn hint(call: &str, code: u32) -> Option<&'static str> {
         }
         (_, DEINITIALIZED) => "the program is ending",
         (_, STUB_LIBRARY) => {
-            "the libcuda that is found is the toolkit's stub, not the driver's: take its folder (lib64/stubs) from LD_LIBRARY_PATH"
+            "the libcuda that is found is the toolkit's stub, not the driver's: request nvidia.com/gpu in the pod's spec, and take the stub's folder \
+             (lib64/stubs) from LD_LIBRARY_PATH"
         }
         (_, DEVICE_UNAVAILABLE) => {
             "another process has the GPU for itself (its compute mode), or MPS holds it"

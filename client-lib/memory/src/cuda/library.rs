@@ -1,7 +1,8 @@
 //! The functions of libcuda, looked up when the first of them is needed.
 //!
 //! cudarc has functions of its own for them, which are not called: they panic where libcuda lacks one, and they return an enumeration, which
-//! must not hold the numbers of errors that newer drivers have. Its types are used, and its signatures are what ours are checked against.
+//! must not hold the numbers of errors that newer drivers have. Nor does it load the library: it tries `libcuda.so` first, which is what the
+//! toolkit calls its stub. Its types are used, and its signatures are what ours are checked against.
 #![allow(unsafe_code, reason = "talks to CUDA")]
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
@@ -11,6 +12,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUflushGPUDirectRDMAWritesScope,
     CUflushGPUDirectRDMAWritesTarget, CUmemRangeHandleType, CUpointer_attribute, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use super::failure;
@@ -21,7 +23,7 @@ macro_rules! library {
         always { $($always:ident($($argument:ty),* $(,)?);)* }
         newer { $($newer:ident($($newer_argument:ty),* $(,)?);)* }
     ) => {
-        /// libcuda, loaded. It is never unloaded.
+        /// libcuda, loaded. Where it has all that is needed, it is never unloaded.
         #[allow(non_snake_case, reason = "CUDA's own names")]
         pub(super) struct Library {
             $(pub(super) $always: unsafe extern "C" fn($($argument),*) -> u32,)*
@@ -29,6 +31,8 @@ macro_rules! library {
             $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> u32>,)*
             cuGetErrorName: Words,
             cuGetErrorString: Words,
+            // Only held: the functions are good as long as it is loaded.
+            _loaded: libloading::Library,
         }
 
         // cudarc's are made from CUDA's header.
@@ -40,15 +44,17 @@ macro_rules! library {
             ///
             /// # Safety
             ///
-            /// There is a libcuda, and it is NVIDIA's.
-            unsafe fn find() -> Result<Self, &'static str> {
-                // SAFETY: as was promised; the types are those of CUDA's header, in which the enumeration that is returned is such a number.
+            /// It is NVIDIA's libcuda.
+            unsafe fn find(loaded: libloading::Library) -> Result<Self, &'static str> {
+                // SAFETY: as was promised; the types are those of CUDA's header, in which the enumeration that is returned is such a number. The
+                // library is kept next to them.
                 unsafe {
                     Ok(Self {
-                        $($always: symbol(concat!(stringify!($always), "\0")).ok_or(stringify!($always))?,)*
-                        $($newer: symbol(concat!(stringify!($newer), "\0")),)*
-                        cuGetErrorName: symbol("cuGetErrorName\0").ok_or("cuGetErrorName")?,
-                        cuGetErrorString: symbol("cuGetErrorString\0").ok_or("cuGetErrorString")?,
+                        $($always: symbol(&loaded, concat!(stringify!($always), "\0")).ok_or(stringify!($always))?,)*
+                        $($newer: symbol(&loaded, concat!(stringify!($newer), "\0")),)*
+                        cuGetErrorName: symbol(&loaded, "cuGetErrorName\0").ok_or("cuGetErrorName")?,
+                        cuGetErrorString: symbol(&loaded, "cuGetErrorString\0").ok_or("cuGetErrorString")?,
+                        _loaded: loaded,
                     })
                 }
             }
@@ -63,10 +69,10 @@ type Words = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 ///
 /// # Safety
 ///
-/// There is a libcuda, and the function is of this type.
-unsafe fn symbol<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: as was promised; the library is never unloaded.
-    unsafe { sys::culib().get::<F>(name.as_bytes()) }.ok().map(|function| *function)
+/// The function is of this type, and is not called after the library has been dropped.
+unsafe fn symbol<F: Copy>(loaded: &libloading::Library, name: &str) -> Option<F> {
+    // SAFETY: as was promised.
+    unsafe { loaded.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }
 
 // In the order of the CUDA Driver API's manual. Each name is that of the symbol, as <cuda.h> maps it: without a suffix for streams, so that
@@ -96,8 +102,10 @@ library! {
         cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuStreamCreate(*mut CUstream, c_uint);
         cuStreamDestroy_v2(CUstream);
+        cuStreamIsCapturing(CUstream, *mut CUstreamCaptureStatus);
         cuStreamSynchronize(CUstream);
         cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuThreadExchangeStreamCaptureMode(*mut CUstreamCaptureMode);
         cuEventCreate(*mut CUevent, c_uint);
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
@@ -120,12 +128,16 @@ impl Library {
     }
 
     fn open() -> Result<Self, GpuError> {
-        // SAFETY: libcuda's constructors only read its environment.
-        if !unsafe { sys::is_culib_present() } {
+        // First the driver's own name: where LD_LIBRARY_PATH leads to the toolkit's stub, that has the other one only.
+        let loaded = ["libcuda.so.1", "libcuda.so"].into_iter().find_map(|name| {
+            // SAFETY: libcuda's constructors only read its environment.
+            unsafe { libloading::Library::new(name) }.ok()
+        });
+        let Some(loaded) = loaded else {
             return Err(GpuError::new(failure::NO_LIBRARY));
-        }
-        // SAFETY: there is one, as has just been found out. That it is NVIDIA's, its name says.
-        unsafe { Self::find() }.map_err(|function| GpuError::new(failure::lacking(function)))
+        };
+        // SAFETY: that it is NVIDIA's, its name says.
+        unsafe { Self::find(loaded) }.map_err(|function| GpuError::new(failure::lacking(function)))
     }
 
     /// What a call has returned, in words.

@@ -3,8 +3,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::ptr;
 
-use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
 use super::context::Current;
 use super::failure;
@@ -27,7 +28,7 @@ fn against(address: u64, kind: u32, managed: bool, found: c_int, ordinal: u32) -
     }
 }
 
-/// That a range is memory of this GPU's, all of it.
+/// That a range is memory of this GPU's, all of it, and not of another context.
 pub(super) fn verify(current: &Current<'_>, range: &Range<u64>, ordinal: u32) -> Result<(), GpuError> {
     use CUpointer_attribute as Attribute;
     let (mut kind, mut managed, mut found) = (0_u32, 0_u32, -1 as c_int);
@@ -39,6 +40,18 @@ pub(super) fn verify(current: &Current<'_>, range: &Range<u64>, ordinal: u32) ->
     unsafe { ask(current, &mut found, Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range.start) }?;
     if let Some(reason) = against(range.start, kind, managed != 0, found, ordinal) {
         return Err(current.context.error(reason));
+    }
+    let mut owner: CUcontext = ptr::null_mut();
+    // SAFETY: as large as the attribute.
+    let asked = unsafe { ask(current, &mut owner, Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, range.start) };
+    // Streams of other contexts are not waited for. Memory of pools, or mapped by the program (CUDA Driver API, "Virtual Memory Management"), is of
+    // no context: there, it is an error to ask, or null is the answer.
+    if asked.is_ok() && !owner.is_null() && !current.context.is(owner) {
+        return Err(current.context.error(format!(
+            "{:#x} is memory of another context than the GPU's primary one (cuCtxCreate, gst_cuda_context_new): use the primary one \
+             (cuDevicePrimaryCtxRetain)",
+            range.start
+        )));
     }
     let reserved = || {
         let (mut start, mut size): (CUdeviceptr, usize) = (0, 0);
