@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares `multinet bench` by RDMA with perftest and UCX over soft-RoCE, in one guest, and writes the result into docs/benchmarks.md.
-# Takes about twenty minutes. With --quick, about three, and the result is only shown.
+# Takes about twenty minutes. With --quick, about four, and the result is only shown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests/tools/packages.sh build
