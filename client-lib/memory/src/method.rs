@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How an RDMA device gets at the memory of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
     /// The GPU's driver exports it, the RDMA device's imports it: what needs nothing but a current kernel.
     DmaBuf,

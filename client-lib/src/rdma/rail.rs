@@ -4,7 +4,7 @@
 //! left until its device reports. With a time to be busy for, it is looked at again and again for that long before it is armed: who waits for
 //! an answer then gets it without an interrupt, at the price of a processor.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
@@ -21,6 +21,9 @@ use crate::transport::Rdma;
 /// Has the GPU method forced for a program that does not do so itself.
 const GPU_METHOD: &str = "MULTINET_GPU_METHOD";
 
+/// So many times it looks at the queues that it knows to be lively before it asks whether there are others: that is a system call.
+const BETWEEN: u32 = 16;
+
 /// What looks at the completions of one connection.
 pub(crate) trait Completes: Send + Sync {
     /// Looks at some. Whether there were any.
@@ -33,12 +36,17 @@ pub(crate) trait Completes: Send + Sync {
     fn fail(&self, reason: &str);
 }
 
-/// The devices that a connector, or a listener, uses.
+/// The devices that a connector, or a listener, uses. Those of one program that use one device alike share its thread.
 #[derive(Debug)]
 pub(crate) struct Rails {
     pub(super) options: Rdma,
-    open: Mutex<HashMap<String, Weak<Rail>>>,
 }
+
+/// The devices of this program that are in use, and how.
+static OPEN: Mutex<BTreeMap<Use, Weak<Rail>>> = Mutex::new(BTreeMap::new());
+
+/// A device, for how long its thread is busy, and how it gets at GPUs.
+type Use = (String, Duration, Option<Method>);
 
 /// A device that is in use.
 #[derive(Debug)]
@@ -63,14 +71,19 @@ impl Rails {
     /// None yet.
     pub(crate) fn new(mut options: Rdma) -> Self {
         options.gpu_method.get_or_insert_with(from_environment);
-        Self { options, open: Mutex::default() }
+        Self { options }
     }
 
     /// The device of this name, opened if nobody uses it yet.
     pub(super) fn open(&self, name: &str) -> Result<Arc<Rail>, Unusable> {
-        let mut open = lock(&self.open);
+        let forced = match self.options.gpu_method {
+            Some(Forced::To(method)) => Some(method),
+            Some(Forced::No) | None => None,
+        };
+        let key = (name.to_owned(), self.options.busy, forced);
+        let mut open = lock(&OPEN);
         let is_alive = |rail: &Arc<Rail>| rail.watched.over.get().is_none();
-        if let Some(rail) = open.get(name).and_then(Weak::upgrade).filter(is_alive) {
+        if let Some(rail) = open.get(&key).and_then(Weak::upgrade).filter(is_alive) {
             return Ok(rail);
         }
         let devices = Library::load()?.devices()?;
@@ -78,7 +91,7 @@ impl Rails {
         let device = device.ok_or_else(|| Unusable::NotShown(name.to_owned()))?;
         let rail = Arc::new(Rail::new(device, &self.options)?);
         open.retain(|_, rail| rail.strong_count() > 0);
-        open.insert(name.to_owned(), Arc::downgrade(&rail));
+        open.insert(key, Arc::downgrade(&rail));
         Ok(rail)
     }
 }
@@ -178,8 +191,16 @@ struct Lively {
 /// Looks at queues, each in its turn, until the channel is closed.
 fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Error> {
     let mut lively: Vec<Lively> = Vec::new();
+    let mut rounds = 0_u32;
     loop {
-        let report = if lively.is_empty() { channel.wait()? } else { channel.try_wait()? };
+        rounds = rounds.wrapping_add(1);
+        let report = if lively.is_empty() {
+            channel.wait()?
+        } else if rounds.is_multiple_of(BETWEEN) {
+            channel.try_wait()?
+        } else {
+            Report::Nothing
+        };
         match report {
             Report::Closed => return Ok(()),
             Report::Queue(number) if !lively.iter().any(|known| known.number == number) => {
@@ -188,9 +209,11 @@ fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Erro
             }
             Report::Queue(_) | Report::Nothing => {}
         }
+        let mut is_idle = true;
         lively.retain_mut(|Lively { by, last, .. }| {
             if by.look() {
                 *last = Instant::now();
+                is_idle = false;
                 return true;
             }
             if last.elapsed() < busy {
@@ -199,6 +222,10 @@ fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Erro
             by.arm();
             by.look()
         });
+        if is_idle && !lively.is_empty() {
+            // Whoever it waits for may need this processor.
+            thread::yield_now();
+        }
     }
 }
 
