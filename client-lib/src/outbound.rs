@@ -317,6 +317,22 @@ impl<F: Clone> Outbound<F> {
         Some(Outgoing { sequence, floor, is_repeat, frame })
     }
 
+    /// Gives up a frame that a connection has been handed, and of which nothing has been written: it cannot be read.
+    pub(crate) fn unreadable(&mut self, link: LinkId, sequence: u64) {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        // Acknowledged meanwhile, on an earlier connection.
+        let is_decided = is_kept && self.ring.get(sequence).is_none();
+        // If the connection has broken, whoever gets the frame next gives it up.
+        let Some(at) = self.link_mut(link) else { return };
+        at.books.not_sent(sequence, is_decided);
+        if is_decided {
+            return;
+        }
+        self.ring.remove(sequence);
+        self.counts.undeliverable += 1;
+        self.pump();
+    }
+
     /// So many of the frames that a connection has been handed have been written, the first ones.
     pub(crate) fn written(&mut self, link: LinkId, count: usize) {
         if let Some(at) = self.link_mut(link) {

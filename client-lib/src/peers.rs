@@ -85,7 +85,7 @@ pub struct Statistics {
     pub rejected: u64,
     /// Frames that had been written to a connection that broke before the receiver said that its code took them (at most once).
     pub lost: u64,
-    /// Frames for one peer only that has gone.
+    /// Frames for one peer only that has gone, or in a GPU that they cannot be read from.
     pub undeliverable: u64,
     /// Connections that have ended, in whatever way.
     pub disconnects: u64,
@@ -358,7 +358,7 @@ impl Sent {
     }
 
     /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it
-    /// (or its only peer has gone, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel, or under
+    /// (or it has been given up, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel, or under
     /// RDMA when it has arrived in the receiver's memory.
     pub async fn acknowledged(&self) {
         let sequence = self.sequence;

@@ -62,6 +62,9 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     let ends = (Transport::Tcp, Delivery::AtLeastOnce);
     travel(GUEST, ends, &gpus, [Forced::No; 2]).await.context("TCP")?;
     many_small_frames_find_their_places().await.context("many")?;
+    for transport in [Transport::Rdma, Transport::Tcp] {
+        what_cannot_be_read_is_given_up(transport).await.context("broken")?;
+    }
     what_is_forced_and_does_not_work_says_why().await.context("forced")?;
     nobody_has_a_gpu_unasked().await.context("no GPU")
 }
@@ -200,6 +203,33 @@ async fn many_small_frames_find_their_places() -> Result<()> {
     futures::try_join!(sending, receiving)?;
     peers.flush().await;
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
+    Ok(())
+}
+
+/// The frame, not the connection.
+async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
+    let listener = listener(GUEST, Forced::No).transport(transport).bind().await?;
+    let peers = connect(&listener, (transport, Delivery::AtLeastOnce), Forced::No)?;
+    let gpu = StandIn::new("hidden", At::Nothing);
+    let frames = [buffer(Some(&gpu.gpu()), b"before")?, buffer(Some(&gpu.gpu()), b"broken")?];
+    peers.connected(1).await;
+    for (number, frame) in frames.into_iter().enumerate() {
+        gpu.set_broken(number == 1);
+        let sent = peers.send(frame).await?;
+        if number == 0 {
+            let frame = listener.recv().await?;
+            ensure!(frame.bytes() == b"before", "{frame:?}");
+            frame.acknowledge();
+        }
+        sent.acknowledged().await;
+    }
+    peers.send("after").await?;
+    let frame = listener.recv().await?;
+    ensure!(frame.bytes() == b"after", "{frame:?}");
+    frame.acknowledge();
+    peers.flush().await;
+    let statistics = peers.statistics();
+    ensure!(statistics.undeliverable == 1 && statistics.disconnects == 0, "{statistics:?}");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use multinet_client::{DmaBuf, Gpu, GpuError, GpuMemory, HostMemory};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -34,6 +34,7 @@ struct State {
     name: String,
     at: At,
     flushes: AtomicU64,
+    is_broken: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -69,12 +70,18 @@ struct Create {
 impl StandIn {
     /// A GPU of that name.
     pub fn new(name: &str, at: At) -> Self {
-        Self(Arc::new(State { name: name.to_owned(), at, flushes: AtomicU64::new(0) }))
+        let (flushes, is_broken) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self(Arc::new(State { name: name.to_owned(), at, flushes, is_broken }))
     }
 
     /// For the library.
     pub fn gpu(&self) -> Arc<dyn Gpu> {
         Arc::new(self.clone())
+    }
+
+    /// From now on it reads nothing, or it does again.
+    pub fn set_broken(&self, is_broken: bool) {
+        self.0.is_broken.store(is_broken, Ordering::Relaxed);
     }
 
     /// How often it was told that devices have written to it.
@@ -149,6 +156,9 @@ unsafe impl GpuMemory for Memory {
     }
 
     fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        if self.gpu.0.is_broken.load(Ordering::Relaxed) {
+            return Err(GpuError::new("it is broken"));
+        }
         self.file.read_exact_at(bytes, offset as u64).map_err(|error| GpuError::new(error.to_string()))
     }
 

@@ -173,6 +173,14 @@ impl Books {
         self.assigned -= (count - self.queue.len()) as u64;
     }
 
+    /// One that has been handed over is not sent after all.
+    pub(crate) fn not_sent(&mut self, sequence: u64, is_decided: bool) {
+        self.handed -= 1;
+        self.assigned -= 1;
+        self.decided -= u64::from(is_decided);
+        self.unwritten.retain(|&unwritten| unwritten != sequence);
+    }
+
     /// How many frames are under way.
     pub(crate) fn outstanding(&self) -> u64 {
         self.assigned - self.freed

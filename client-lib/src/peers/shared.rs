@@ -1,12 +1,13 @@
 //! What a PeerSet's handles and tasks share.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use multinet_memory::GpuError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::serve::Ended;
 use crate::endpoint::Endpoint;
@@ -175,11 +176,15 @@ impl Source for Link {
         self.shared.progress.notify_waiters();
     }
 
-    fn fetch(&self, message: &mut Message) -> Result<(), GpuError> {
-        match &mut message.body {
-            Body::Frame(frame) => self.shared.staging.fetch(frame),
-            Body::Bytes(_) | Body::Short(..) => Ok(()),
+    fn fetch(&self, message: &mut Message) -> ControlFlow<()> {
+        let Body::Frame(frame) = &mut message.body else { return ControlFlow::Continue(()) };
+        let Err(error) = self.shared.staging.fetch(frame) else { return ControlFlow::Continue(()) };
+        if let Ok(Header::Data(Data { sequence, .. })) = Header::decode(&message.header) {
+            warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {error}");
+            self.shared.state().outbound.unreadable(self.id, sequence);
+            self.shared.changed();
         }
+        ControlFlow::Break(())
     }
 }
 

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use multinet_memory::GpuError;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
@@ -64,9 +63,9 @@ pub(crate) trait Source {
     /// So many have been written, in the order in which they were taken.
     fn written(&self, _count: usize) {}
 
-    /// Has a payload that lies in a GPU brought to where the processor reads it.
-    fn fetch(&self, _message: &mut Message) -> Result<(), GpuError> {
-        Ok(())
+    /// Has a payload that lies in a GPU brought to where the processor reads it. If that cannot be, the message is given up, and nobody writes it.
+    fn fetch(&self, _message: &mut Message) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 
@@ -235,7 +234,9 @@ impl Outlet {
         };
         loop {
             while let Some(mut message) = source.next() {
-                source.fetch(&mut message).map_err(io::Error::other)?;
+                if source.fetch(&mut message).is_break() {
+                    continue;
+                }
                 *is_within = true;
                 for piece in message.pieces() {
                     writer.write_all(piece).await?;
@@ -276,8 +277,9 @@ impl State {
                     return Progress::Drained;
                 }
             }
-            if let Err(error) = self.fetch(source) {
-                return Progress::Failed(io::Error::other(error));
+            self.fetch(source);
+            if self.batch.is_empty() {
+                continue;
             }
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let count = self.pieces(&mut pieces);
@@ -297,16 +299,20 @@ impl State {
     }
 
     /// Has what is written next fetched from GPUs.
-    fn fetch(&mut self, source: &impl Source) -> Result<(), GpuError> {
-        let mut bytes = 0;
-        for message in &mut self.batch {
-            if bytes >= FETCHED {
-                break;
+    fn fetch(&mut self, source: &impl Source) {
+        let (mut bytes, mut number) = (0, 0);
+        while bytes < FETCHED
+            && let Some(message) = self.batch.get_mut(number)
+        {
+            match source.fetch(message) {
+                ControlFlow::Continue(()) => {
+                    bytes += message.len();
+                    number += 1;
+                }
+                // It has not been begun: what has been is readable.
+                ControlFlow::Break(()) => drop(self.batch.remove(number)),
             }
-            source.fetch(message)?;
-            bytes += message.len();
         }
-        Ok(())
     }
 
     /// What is still to be written, as far as there is room.

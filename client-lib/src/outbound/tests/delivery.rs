@@ -38,6 +38,39 @@ fn what_has_not_been_written_is_not_done() {
 }
 
 #[test]
+fn what_cannot_be_read_is_given_up_and_nothing_else() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        let links = rig.connected(&["a"]);
+        rig.send_some(2);
+        assert_eq!(rig.outbound.credits(), 0);
+        let unreadable = rig.outbound.take(links[0]).unwrap();
+        rig.outbound.unreadable(links[0], unreadable.sequence);
+        assert!(!rig.outbound.has(1) && rig.outbound.has(2));
+        assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.credits()), (1, 1));
+        // Its place is another's.
+        assert_eq!(rig.send(), Ok(links[0]));
+        assert_eq!(rig.write(links[0]), [(2, false), (3, false)]);
+        rig.ack(links[0], 2, &[2, 3]);
+        assert_eq!((rig.outbound.credits(), rig.outbound.is_idle()), (2, true));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_on_a_broken_connection_is_left_to_the_next() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    rig.send_some(1);
+    rig.outbound.take(links[0]).unwrap();
+    rig.down(links[0]);
+    rig.outbound.unreadable(links[0], 1);
+    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.has(1)), (0, true));
+    let next = rig.outbound.take(links[1]).unwrap();
+    rig.outbound.unreadable(links[1], next.sequence);
+    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.is_idle()), (1, true));
+}
+
+#[test]
 fn at_most_once_ends_with_the_handing_over() {
     let mut rig = Rig::new(Delivery::AtMostOnce, Choice::RoundRobin);
     let links = rig.connected(&["a", "b"]);

@@ -89,7 +89,9 @@ impl<E> QueuePair<E> {
             let Some(mut message) = source.next() else { break };
             let mut lent = self.lend(&message)?;
             if lent.is_none() && !message.is_readable() {
-                source.fetch(&mut message).map_err(|error| self.explain(&error, None))?;
+                if source.fetch(&mut message).is_break() {
+                    continue;
+                }
                 fetched += message.len();
                 lent = self.lend(&message)?;
             }
