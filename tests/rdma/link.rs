@@ -36,10 +36,26 @@ const SCRIPT: &str = r#"
     $MULTINET bench client -d rxe7 10.9.0.2 --transport rdma -n 5 2>&1 || true
     kill -INT $!
     wait $!
+
+    echo "--- multinet bench --verbs"
+    options="-d rxe0 --verbs"
+    $MULTINET bench server $options -s 65536 --address 10.9.0.2 -p 18516 >/tmp/server 2>&1 &
+    wait_for grep -q 'listening on' /tmp/server
+    options="$options -x $(gid_row 10.9.0.1) 10.9.0.2:18516"
+    $MULTINET bench client $options -s 65536 -n 200
+    $MULTINET bench client $options -s 65536 -n 50 -q 4 --report_gbits
+    $MULTINET bench client $options -s 64 -n 50 --latency
+    $MULTINET bench client $options -s 2 -D 1
+    $MULTINET bench client $options -s 65537 2>&1 || true
+    $MULTINET bench client -d rxe7 --verbs 10.9.0.2:18516 2>&1 || true
+    # Frames, where there are none.
+    $MULTINET bench client 10.9.0.2:18516 --transport tcp -n 5 2>&1 --wait 3 || true
+    kill -INT $!
+    wait $!
 "#;
 
-/// What the three parts have said, without the last server.
-async fn said() -> Result<(&'static str, &'static str, &'static str)> {
+/// What the four parts have said, without the last server.
+async fn said() -> Result<[&'static str; 4]> {
     static SAID: OnceCell<String> = OnceCell::const_new();
     let run = async || {
         let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
@@ -50,15 +66,15 @@ async fn said() -> Result<(&'static str, &'static str, &'static str)> {
     };
     let said = SAID.get_or_try_init(run).await?;
     let parts: Vec<_> = said.split("\n--- ").collect();
-    let [device, perftest, bench, _] = parts[..] else {
-        bail!("four parts were to be said, not\n{said}");
+    let [device, perftest, bench, verbs, _] = parts[..] else {
+        bail!("five parts were to be said, not\n{said}");
     };
-    Ok((device, perftest, bench))
+    Ok([device, perftest, bench, verbs])
 }
 
 #[tokio::test]
 async fn the_guest_sees_the_port() -> Result<()> {
-    let (device, _, _) = said().await?;
+    let [device, ..] = said().await?;
     ensure!(device.contains("PORT_ACTIVE"), "the port is not active:\n{device}");
     for address in ["::ffff:10.9.0.1", "::ffff:10.9.0.2", "fd09::1", "fd09::2"] {
         let is_row = |line: &str| line.contains("GID[") && line.ends_with(&format!("\t{address}, RoCE v2"));
@@ -69,7 +85,7 @@ async fn the_guest_sees_the_port() -> Result<()> {
 
 #[tokio::test]
 async fn two_processes_write_to_each_other() -> Result<()> {
-    let (_, perftest, _) = said().await?;
+    let [_, perftest, ..] = said().await?;
     for peer in ["10:09:00:01", "10:09:00:02"] {
         ensure!(perftest.contains(&format!(":255:255:{peer}\n")), "no GID {peer}:\n{perftest}");
     }
@@ -87,13 +103,39 @@ async fn two_processes_write_to_each_other() -> Result<()> {
 /// The same device, the same rows of its table, the same parser.
 #[tokio::test]
 async fn bench_prints_what_perftest_prints() -> Result<()> {
-    let (_, perftest, bench) = said().await?;
+    let [_, perftest, bench, _] = said().await?;
     ensure!(bench.matches("Transport type : RDMA").count() == 3, "{bench}");
     let header = |said: &str| {
         let header = said.lines().find(|line| line.trim_start().starts_with("#bytes"));
         header.map(|header| header.split_whitespace().collect::<Vec<_>>().join(" ").replace("MiB", "MB"))
     };
     ensure!(header(perftest).is_some() && header(perftest) == header(bench), "{perftest}\n{bench}");
+    has_figures(bench)?;
+    let refused = "cannot be reached by RDMA: no RDMA device named rxe7 has a GID of 10.9.0.1";
+    ensure!(bench.contains(refused), "{bench}");
+    Ok(())
+}
+
+/// The device alone, by the same columns.
+#[tokio::test]
+async fn writes_alone_are_measured_as_perftest_does() -> Result<()> {
+    let [_, _, _, verbs] = said().await?;
+    has_figures(verbs)?;
+    // With the two that are turned away, which have begun their table.
+    ensure!(verbs.matches("Transport type : VERBS").count() == 6, "{verbs}");
+    // For as long as was asked for, not for so many.
+    ensure!(rows(verbs, 2).len() == 1, "{verbs}");
+    for reason in [
+        "10.9.0.2:18516 refuses: it takes messages of 1 to 65536 bytes (--size)",
+        "no RDMA device has a GID of 10.9.0.1; `multinet doctor` says why",
+    ] {
+        ensure!(verbs.contains(reason), "{reason:?} is not in {verbs}");
+    }
+    Ok(())
+}
+
+/// Bandwidth by one and by four queue pairs, and latency.
+fn has_figures(bench: &str) -> Result<()> {
     let bandwidths = rows(bench, 65_536);
     let iterations: Vec<f64> = bandwidths.iter().map(|row| row[0]).collect();
     ensure!(
@@ -107,7 +149,5 @@ async fn bench_prints_what_perftest_prints() -> Result<()> {
         row.len() == 8 && row[0] == 50.0 && row[1] > 0.0 && row[1] <= row[3] && row[3] <= row[2],
         "{row:?}"
     );
-    let refused = "cannot be reached by RDMA: no RDMA device named rxe7 has a GID of 10.9.0.1";
-    ensure!(bench.contains(refused), "{bench}");
     Ok(())
 }

@@ -5,9 +5,11 @@ mod client;
 mod figures;
 mod latency;
 mod memory;
+mod report;
 mod server;
 mod table;
 pub(crate) mod target;
+mod verbs;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use multinet_client::Rdma;
 
+use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
 
 /// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
@@ -34,6 +37,8 @@ Examples:
   multinet bench client infer.vision.svc.multinet -a
   multinet bench client 192.168.100.7:18515 -s 1048576 -q 4 -D 10 --report_gbits
   multinet bench client 192.168.100.7 --latency -s 64
+  multinet bench server --verbs
+  multinet bench client 192.168.100.7 --verbs -a
 
 The options and columns are those of perftest's ib_write_bw and ib_write_lat, so that the outputs can be laid side by side.";
 
@@ -60,6 +65,10 @@ struct ServerArgs {
     /// Messages under way on each connection, at most; their memory is used when they come
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
+
+    /// Be written to by RDMA alone, without frames: for clients with --verbs
+    #[arg(long, conflicts_with = "use_cuda")]
+    verbs: bool,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -129,6 +138,10 @@ struct ClientArgs {
     #[arg(long)]
     latency: bool,
 
+    /// Measure RDMA writes alone, without frames, as ib_write_bw does: what the device can. The server needs --verbs, too
+    #[arg(long, conflicts_with = "use_cuda")]
+    verbs: bool,
+
     /// What to print
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -160,7 +173,9 @@ enum Extent {
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     // On a worker thread, where frames are read, too: the main thread would have to be woken for each.
     let running = match args.side {
+        Side::Server(args) if args.verbs => tokio::spawn(verbs::server::run(args)),
         Side::Server(args) => tokio::spawn(server::run(args)),
+        Side::Client(args) if args.verbs => tokio::spawn(verbs::client::run(args)),
         Side::Client(args) => tokio::spawn(client::run(args)),
     };
     running.await?
@@ -180,6 +195,14 @@ impl DeviceArgs {
 }
 
 impl ClientArgs {
+    fn test(&self) -> Test {
+        match (self.latency, self.report_gbits) {
+            (true, _) => Test::Latency,
+            (false, true) => Test::Bandwidth(Unit::Gigabits),
+            (false, false) => Test::Bandwidth(Unit::Mebibytes),
+        }
+    }
+
     fn extent(&self) -> Extent {
         match (self.duration, self.iterations) {
             (Some(seconds), _) => Extent::Time(Duration::from_secs(seconds)),

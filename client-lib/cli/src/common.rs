@@ -10,7 +10,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use multinet_client::{
     Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
-    ResolverBuilder, Tls, Transport,
+    ResolverBuilder, Tls, Transport, nic,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -244,6 +244,20 @@ impl ConnectArgs {
 }
 
 impl ListenArgs {
+    /// The addresses that are to be listened on: those that are named, else those of all second NICs.
+    ///
+    /// # Errors
+    ///
+    /// If there are none.
+    pub(crate) fn addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
+        if !self.address.is_empty() {
+            return Ok(self.address.clone());
+        }
+        let second: Vec<_> = nic::second_nics()?.into_iter().map(|local| local.ip).collect();
+        anyhow::ensure!(!second.is_empty(), "there is no second NIC: name an address by --address");
+        Ok(second)
+    }
+
     /// A listener with these settings, for others to be added.
     ///
     /// # Errors

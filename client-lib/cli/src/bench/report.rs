@@ -1,0 +1,80 @@
+//! What `multinet bench client` prints.
+
+use serde_json::{Value, json};
+
+use super::figures::{Bandwidth, Latency};
+use super::table::{LINE, Test, Unit};
+use super::{ClientArgs, Output};
+use crate::output::print;
+
+/// What has been measured so far: text as it comes, JSON at the end.
+pub(super) struct Report {
+    output: Output,
+    info: Value,
+    results: Vec<Value>,
+}
+
+impl Report {
+    /// Of messages to so many peers, by this transport.
+    pub(super) fn begin(
+        args: &ClientArgs,
+        test: Test,
+        target: &str,
+        (count, transport): (usize, &str),
+    ) -> anyhow::Result<Self> {
+        let (title, unit) = match test {
+            Test::Bandwidth(unit) => ("Write BW Test", unit.name()),
+            Test::Latency => ("Write Latency Test", "usec"),
+        };
+        let depth = if test == Test::Latency { 1 } else { args.tx_depth };
+        let info = json!({
+            "test": title,
+            "target": target,
+            "Transport_type": transport,
+            "unit": unit,
+            "peers": count,
+            "connections_per_peer": args.connections,
+            "tx_depth": depth,
+        });
+        let report = Self { output: args.output, info, results: Vec::new() };
+        report.text(|| {
+            format!(
+                "{LINE}                    multinet {title}\n \
+                 Target          : {}\n Number of peers : {count}\t\tTransport type : {transport}\n \
+                 Connections     : {} each\tTX depth       : {}\n{LINE}{}",
+                target,
+                args.connections,
+                depth,
+                test.header()
+            )
+        })?;
+        Ok(report)
+    }
+
+    pub(super) fn bandwidth(&mut self, figures: Bandwidth, unit: Unit) -> anyhow::Result<()> {
+        self.results.push(figures.json(unit));
+        self.text(|| figures.row(unit))
+    }
+
+    pub(super) fn latency(&mut self, figures: Latency) -> anyhow::Result<()> {
+        self.results.push(figures.json());
+        self.text(|| figures.row())
+    }
+
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        match self.output {
+            Output::Text => print(LINE),
+            Output::Json => {
+                let document = json!({ "test_info": self.info, "results": self.results });
+                print(&format!("{document:#}\n"))
+            }
+        }
+    }
+
+    fn text(&self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        match self.output {
+            Output::Text => print(&text()),
+            Output::Json => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Who is written to.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use futures::stream::{self, SelectAll, StreamExt as _};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::super::{DeviceArgs, ServerArgs};
+use super::{Answer, Ask, Connected, MOST_PAIRS, Prepared, VERSION, hear, latency, say};
+use crate::output::print;
+
+/// Clients at a time, at most; each has memory of the size that it wants.
+const MOST_CLIENTS: usize = 8;
+
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many answers may be under way.
+const DEPTH: u16 = 16;
+
+pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    // Before anybody is told that it listens.
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut clients = SelectAll::new();
+    for address in args.listen.addresses()? {
+        let listener = TcpListener::bind(SocketAddr::new(address, args.port)).await?;
+        print(&format!("listening on {}\n", listener.local_addr()?))?;
+        clients.push(Box::pin(stream::unfold(listener, async |listener| {
+            Some((listener.accept().await, listener))
+        })));
+    }
+    let (size, device, places) = (args.size, args.device, Arc::new(Semaphore::new(MOST_CLIENTS)));
+    // Those that are served end with it.
+    let mut serving = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(client) = clients.next() => {
+                let Ok((stream, client)) = client else { continue };
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    warn!(%client, "turned away: {MOST_CLIENTS} clients are served already");
+                    continue;
+                };
+                let device = device.clone();
+                serving.spawn(async move {
+                    match serve(stream, size, device).await {
+                        Ok(()) => info!(%client, "served"),
+                        Err(error) => warn!(%client, "{error:#}"),
+                    }
+                    drop(place);
+                });
+            }
+            Some(_) = serving.join_next() => {}
+            _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+            _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Has the answering end, also if nobody waits for it any more.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One client, until it ends the connection.
+async fn serve(mut stream: TcpStream, most: u32, device: DeviceArgs) -> anyhow::Result<()> {
+    let ask: Ask = timeout(PATIENCE, hear(&mut stream)).await??;
+    let (ours, theirs) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
+    let is_latency = ask.is_latency;
+    let made = spawn_blocking(move || -> anyhow::Result<(Connected, Answer)> {
+        let Ask { multinet_verbs, size, side, .. } = ask;
+        ensure!(multinet_verbs == VERSION, "it speaks version {VERSION}, not {multinet_verbs}");
+        ensure!((1..=most).contains(&size), "it takes messages of 1 to {most} bytes (--size)");
+        ensure!((1..=MOST_PAIRS).contains(&side.pairs.len()), "it has 1 to {MOST_PAIRS} queue pairs");
+        ensure!(side.mtu.is_power_of_two(), "there is no such MTU");
+        let prepared = Prepared::new(ours, &device, size, side.pairs.len(), DEPTH)?;
+        let answer = Answer::Ready(prepared.side.clone());
+        Ok((prepared.connect(&side, theirs, size)?, answer))
+    });
+    let (connected, answer) = match made.await? {
+        Ok(made) => made,
+        Err(error) => {
+            timeout(PATIENCE, say(&mut stream, &Answer::Refused(format!("{error:#}")))).await??;
+            return Err(error);
+        }
+    };
+    timeout(PATIENCE, say(&mut stream, &answer)).await??;
+    let stop = Stop::default();
+    let stopped = Arc::clone(&stop.0);
+    let answering = spawn_blocking(move || match is_latency {
+        true => latency::echo(&connected, &stopped).map(|()| connected),
+        false => Ok(connected),
+    });
+    // It says nothing more: this is its end.
+    let _ = stream.read(&mut [0]).await;
+    drop(stop);
+    let connected = answering.await??;
+    spawn_blocking(move || drop(connected)).await?;
+    Ok(())
+}
