@@ -15,15 +15,6 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((ticks(11)? + ticks(12)?) / 100.0)
 }
 
-/// What all processes, and the kernel itself, have used since this machine started, in seconds.
-pub fn machine_cpu_seconds() -> Result<f64> {
-    let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).context("an odd /proc/stat")?;
-    let ticks: Vec<f64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    // User, nice and system; between them and interrupts is what is not used.
-    Ok((ticks.iter().take(3).sum::<f64>() + ticks.iter().skip(5).take(2).sum::<f64>()) / 100.0)
-}
-
 /// Resident set of a process in MiB.
 pub fn resident_mebibytes(pid: u32) -> Result<f64> {
     mebibytes(pid, "VmRSS:")

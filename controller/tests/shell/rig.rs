@@ -1,7 +1,7 @@
 //! A running writer, and everything that can be seen of it.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use http::Method;
 use jiff::Timestamp;
@@ -43,6 +43,9 @@ impl Rig {
 
     /// A writer with at most so many requests under way.
     pub(crate) fn start(leadership: Leadership, concurrency: usize) -> Self {
+        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
+        static ALL: Once = Once::new();
+        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
         let logs = Logs::default();
         let sink = logs.clone();
         let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();

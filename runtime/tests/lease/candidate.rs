@@ -1,7 +1,7 @@
 //! A process that takes part in an election, and everything that can be seen of it.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use multinet_runtime::{Leadership, LeaseConfig, LeaseMetrics, lease};
@@ -93,6 +93,9 @@ pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
     pub(crate) fn start() -> (Self, DefaultGuard) {
+        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
+        static ALL: Once = Once::new();
+        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
         let logs = Self::default();
         let writer = logs.clone();
         let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();

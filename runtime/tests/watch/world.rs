@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -46,6 +46,9 @@ impl World {
     pub(crate) fn start_with(
         configure: impl FnOnce(WatchConfig<ConfigMap>) -> WatchConfig<ConfigMap>,
     ) -> Self {
+        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
+        static ALL: Once = Once::new();
+        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
         let logs = Logs::default();
         let writer = logs.clone();
         let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();

@@ -4,13 +4,12 @@ use std::fmt;
 
 use multinet_tests::measure::{middle, verdict};
 
-use crate::figures::{Bandwidths, Figures, Latencies, Run};
+use crate::figures::{Bandwidths, Figures, Latencies};
 
 /// Up to this size it is the rate of messages that counts, from the next on bandwidth.
 const SMALL: u32 = 256;
-const LARGE: u32 = 4 << 10;
 
-/// From this size on there is a target for the framed path of its own.
+/// From this size on there is a target for frames, too.
 const FRAMED: u32 = 64 << 10;
 
 /// At least so much of `ib_write_bw`'s.
@@ -35,111 +34,92 @@ impl fmt::Display for Page {
              device: soft-RoCE in a guest of QEMU that computes in software, with 2 processors, which both sides of each and the device\n\
              itself share. So no figure says how fast a NIC would be; the ratios say what each program's own work is. The programs take turns\n\
              in {} rounds: figures are medians, ratios are the medians of each round's. A dash: the peer's program did not get it done.\n\n\
-             `multinet bench` is always the full framed path: `send` and `recv` with credits, until the receiver's code has let go of the last\n\
-             message. `ib_write_bw` writes to one place again and again, of which the receiver hears nothing. UCX is its transport `rc_verbs`\n\
-             itself, without its layer for programs, which does not connect over soft-RoCE; of its puts and its active messages (up to 8 KiB)\n\
-             the faster counts. CPU is what all of the guest used for each message, the device's part included, in microseconds, less what a\n\
-             run of a few messages costs; perftest and UCX poll, so that theirs is that of waiting, too.\n",
+             `--verbs` is `multinet bench --verbs`, RDMA writes to one place again and again, of which the other side hears nothing: what `ib_write_bw`\n\
+             does. `frames` is `multinet bench`, the whole path: `send` and `recv` with credits, until the receiver's code has let go of the last\n\
+             message. UCX is its transport `rc_verbs` itself, without its layer for programs, which does not connect over soft-RoCE; of its puts and\n\
+             its active messages (up to 8 KiB) the faster counts.\n",
             self.rounds
         )?;
-        writeln!(
-            f,
-            "### Small messages\n\nMessages a second.\n\n\
-             | bytes | queue pairs | multinet | ib_write_bw | UCX | / ib_write_bw | target | / UCX | CPU: multinet | ib_write_bw | UCX |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|"
-        )?;
-        let is_small = |it: &&Bandwidths| it.size <= SMALL;
-        for it in self.figures.bandwidths.iter().filter(is_small) {
-            it.heads(f, 1.0)?;
-            let ratio = it.of_perftest();
-            let target =
-                ratio.map(|ratio| format!("at least {RATE_TARGET}: {}", verdict(ratio >= RATE_TARGET)));
-            write!(f, " {} | {} | {} |", show(ratio, 2), target.unwrap_or_default(), show(it.of_ucx(), 2))?;
-            it.tails(f)?;
-        }
-        writeln!(
-            f,
-            "\n### Bandwidth\n\nIn MiB a second.\n\n\
-             | bytes | queue pairs | multinet | ib_write_bw | UCX | / ib_write_bw | target | target of the framed path | / UCX | target | CPU: multinet | ib_write_bw | UCX |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|---|---|"
-        )?;
-        for it in self.figures.bandwidths.iter().filter(|it| !is_small(it)) {
-            it.heads(f, f64::from(it.size) / f64::from(1 << 20))?;
-            let (of_perftest, of_ucx) = (it.of_perftest(), it.of_ucx());
-            let at_least = |from: u32, target: f64| {
-                let ratio = of_perftest.filter(|_| it.size >= from);
-                ratio
-                    .map(|ratio| format!("at least {target}: {}", verdict(ratio >= target)))
-                    .unwrap_or_default()
-            };
-            let above = of_ucx.map(|ratio| format!("above 1: {}", verdict(ratio > 1.0))).unwrap_or_default();
-            let targets = (at_least(LARGE, BANDWIDTH_TARGET), at_least(FRAMED, FRAMED_TARGET));
-            let of_perftest = show(of_perftest, 2);
-            write!(f, " {of_perftest} | {} | {} | {} | {above} |", targets.0, targets.1, show(of_ucx, 2))?;
-            it.tails(f)?;
-        }
+        let (small, large): (Vec<_>, Vec<_>) =
+            self.figures.bandwidths.iter().partition(|it| it.size <= SMALL);
+        table(f, "Small messages", "Messages a second.", RATE_TARGET, &small)?;
+        table(f, "Bandwidth", "In MiB a second.", BANDWIDTH_TARGET, &large)?;
         self.latency(f)
     }
+}
+
+fn table(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    unit: &str,
+    target: f64,
+    rows: &[&Bandwidths],
+) -> fmt::Result {
+    writeln!(
+        f,
+        "### {title}\n\n{unit}\n\n\
+         | bytes | queue pairs | --verbs | frames | ib_write_bw | UCX | --verbs / ib_write_bw | target | frames / ib_write_bw | target | --verbs / UCX | target |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for it in rows {
+        let is_small = it.size <= SMALL;
+        let (times, digits) = if is_small { (1.0, 0) } else { (f64::from(it.size) / f64::from(1 << 20), 1) };
+        write!(f, "| {} | {} |", it.size, it.pairs)?;
+        for rates in [&it.verbs, &it.frames, &it.perftest, &it.ucx] {
+            write!(f, " {} |", show(median(rates).map(|rate| rate * times), digits))?;
+        }
+        let (verbs, frames) = (ratio(&it.verbs, &it.perftest), ratio(&it.frames, &it.perftest));
+        let of_ucx = ratio(&it.verbs, &it.ucx);
+        let framed = frames.filter(|_| it.size >= FRAMED);
+        let above = of_ucx.filter(|_| !is_small);
+        let above = above.map(|ratio| format!("above 1: {}", verdict(ratio > 1.0)));
+        writeln!(
+            f,
+            " {} | {} | {} | {} | {} | {} |",
+            show(verbs, 2),
+            at_least(target, verbs),
+            show(frames, 2),
+            at_least(FRAMED_TARGET, framed),
+            show(of_ucx, 2),
+            above.unwrap_or_default()
+        )?;
+    }
+    writeln!(f)
 }
 
 impl Page {
     fn latency(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n### Latency\n\n\
-             Median of one way in microseconds, half of there and back, one message under way. `ib_write_lat` polls its memory, so it stands beside\n\
-             `--busy-poll` on both sides; without that `multinet` sleeps until the device reports.\n\n\
-             | bytes | multinet --busy-poll | ib_write_lat | / ib_write_lat | target | multinet | / ib_write_lat |\n|---|---|---|---|---|---|---|"
+            "### Latency\n\n\
+             Median of one way in microseconds, half of there and back, one message under way. `--verbs` and `ib_write_lat` look again and again\n\
+             whether something has come; of frames both are shown, `--busy-poll`, which does so, too, and sleeping until the device reports.\n\n\
+             | bytes | --verbs | ib_write_lat | --verbs / ib_write_lat | target | frames, --busy-poll | / ib_write_lat | frames | / ib_write_lat |\n\
+             |---|---|---|---|---|---|---|---|---|"
         )?;
-        for Latencies { size, multinet, busy, perftest } in &self.figures.latencies {
-            let ratio = ratio(busy, perftest);
-            let target =
-                ratio.map(|ratio| format!("at most {LATENCY_TARGET}: {}", verdict(ratio <= LATENCY_TARGET)));
+        for Latencies { size, verbs, frames, busy, perftest } in &self.figures.latencies {
+            let of_perftest = ratio(verbs, perftest);
+            let target = of_perftest
+                .map(|ratio| format!("at most {LATENCY_TARGET}: {}", verdict(ratio <= LATENCY_TARGET)));
             writeln!(
                 f,
-                "| {size} | {} | {} | {} | {} | {} | {} |",
-                show(median(busy), 1),
+                "| {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                show(median(verbs), 1),
                 show(median(perftest), 1),
-                show(ratio, 2),
+                show(of_perftest, 2),
                 target.unwrap_or_default(),
-                show(median(multinet), 1),
-                show(self::ratio(multinet, perftest), 2),
+                show(median(busy), 1),
+                show(ratio(busy, perftest), 2),
+                show(median(frames), 1),
+                show(ratio(frames, perftest), 2),
             )?;
         }
         Ok(())
     }
 }
 
-impl Bandwidths {
-    /// What it is, and the figures, each so many times the rate.
-    fn heads(&self, f: &mut fmt::Formatter<'_>, unit: f64) -> fmt::Result {
-        let digits = if self.size <= SMALL { 0 } else { 1 };
-        write!(f, "| {} | {} |", self.size, self.pairs)?;
-        for runs in [&self.multinet, &self.perftest, &self.ucx] {
-            write!(f, " {} |", show(median(&rates(runs)).map(|rate| rate * unit), digits))?;
-        }
-        Ok(())
-    }
-
-    fn tails(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for runs in [&self.multinet, &self.perftest, &self.ucx] {
-            let costs: Vec<_> = runs.iter().map(|run| run.map(|run| run.cpu)).collect();
-            write!(f, " {} |", show(median(&costs), 0))?;
-        }
-        writeln!(f)
-    }
-
-    fn of_perftest(&self) -> Option<f64> {
-        ratio(&rates(&self.multinet), &rates(&self.perftest))
-    }
-
-    fn of_ucx(&self) -> Option<f64> {
-        ratio(&rates(&self.multinet), &rates(&self.ucx))
-    }
-}
-
-fn rates(runs: &[Option<Run>]) -> Vec<Option<f64>> {
-    runs.iter().map(|run| run.map(|run| run.rate)).collect()
+fn at_least(target: f64, ratio: Option<f64>) -> String {
+    ratio.map(|ratio| format!("at least {target}: {}", verdict(ratio >= target))).unwrap_or_default()
 }
 
 /// The median of the rounds' ratios: whatever else the machine does lasts longer than a round's two runs.

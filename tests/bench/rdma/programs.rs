@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use multinet_tests::measure::{Process, output};
 use multinet_tests::perftest::{rows, ucx_row};
 use multinet_tests::process::workspace_binary;
-use multinet_tests::usage::machine_cpu_seconds;
 
 /// What others write to, and what they write from, of the same device. With `multinet bench` it is the other way round: it takes the row
 /// from which the kernel's way to the server begins.
@@ -44,31 +43,21 @@ pub(crate) struct Load {
     pub(crate) iterations: u64,
 }
 
-/// What a program got done.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Done {
-    /// Messages a second.
-    pub(crate) rate: f64,
-    pub(crate) messages: u64,
-    /// What the guest used from the client's start to its end, in seconds.
-    pub(crate) cpu: f64,
+/// What `multinet bench` moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Frames,
+    /// Writes alone.
+    Verbs,
 }
 
 impl Load {
-    /// The least of it that all programs do: what a start costs.
-    pub(crate) fn least(self) -> Self {
-        Self { iterations: 5, ..self }
-    }
-
-    fn messages(self) -> u64 {
-        self.iterations * u64::from(self.pairs)
-    }
-
     fn options(self) -> [String; 4] {
         ["-s".to_owned(), self.size.to_string(), "-n".to_owned(), self.iterations.to_string()]
     }
 
-    fn done(self, said: &str, cpu: f64) -> Result<Done> {
+    /// Messages a second, of a program with perftest's columns.
+    fn rate(self, said: &str) -> Result<f64> {
         let all = rows(said, self.size);
         let [row] = &all[..] else { bail!("no row of results for {} bytes: {said}", self.size) };
         let [_, _, bandwidth, rate] = row[..] else { bail!("an odd row of results: {row:?}") };
@@ -76,20 +65,19 @@ impl Load {
         let rate = if self.size >= DIGITS { by_bandwidth } else { rate * 1e6 };
         // perftest, where the clock is too unsteady for it.
         ensure!(rate.is_finite() && rate > 0.0, "a rate of {rate}");
-        Ok(Done { rate, messages: self.messages(), cpu })
+        Ok(rate)
     }
 }
 
-pub(crate) fn perftest_bandwidth(load: Load) -> Result<Done> {
-    let (said, cpu) = perftest("ib_write_bw", load, &["-q", &load.pairs.to_string()])?;
-    load.done(&said, cpu)
+pub(crate) fn perftest_rate(load: Load) -> Result<f64> {
+    load.rate(&perftest("ib_write_bw", load, &["-q", &load.pairs.to_string()])?)
 }
 
 pub(crate) fn perftest_latency(load: Load) -> Result<f64> {
-    typical(&perftest("ib_write_lat", load, &[])?.0, load.size)
+    typical(&perftest("ib_write_lat", load, &[])?, load.size)
 }
 
-fn perftest(program: &str, load: Load, more: &[&str]) -> Result<(String, f64)> {
+fn perftest(program: &str, load: Load, more: &[&str]) -> Result<String> {
     let port = port();
     let command = |row: &str| {
         let mut command = Command::new(program);
@@ -100,23 +88,22 @@ fn perftest(program: &str, load: Load, more: &[&str]) -> Result<(String, f64)> {
     pair(&mut command("SERVER_ROW")?, command("CLIENT_ROW")?.arg(SERVER), port)
 }
 
-pub(crate) fn multinet_bandwidth(load: Load) -> Result<Done> {
-    let (said, cpu) = multinet(load, &["-q", &load.pairs.to_string()], 0)?;
-    load.done(&said, cpu)
+pub(crate) fn multinet_rate(kind: Kind, load: Load) -> Result<f64> {
+    load.rate(&multinet(kind, load, &["-q", &load.pairs.to_string()], 0)?)
 }
 
 /// Both sides look for messages so many microseconds before they sleep.
-pub(crate) fn multinet_latency(load: Load, busy: u32) -> Result<f64> {
-    typical(&multinet(load, &["--latency"], busy)?.0, load.size)
+pub(crate) fn multinet_latency(kind: Kind, load: Load, busy: u32) -> Result<f64> {
+    typical(&multinet(kind, load, &["--latency"], busy)?, load.size)
 }
 
-fn multinet(load: Load, more: &[&str], busy: u32) -> Result<(String, f64)> {
+fn multinet(kind: Kind, load: Load, more: &[&str], busy: u32) -> Result<String> {
     let (port, binary) = (port().to_string(), workspace_binary("multinet", "MULTINET_BIN")?);
     let slots = (SLOTS / load.size).clamp(8, 128).to_string();
     let command = |side: &str| {
         let mut command = Command::new(&binary);
         command.env_remove("RUST_LOG").args(["bench", side, "-d", DEVICE, "--transport", "rdma"]);
-        command.args(["--busy-poll", &busy.to_string()]);
+        command.args(["--busy-poll", &busy.to_string()]).args((kind == Kind::Verbs).then_some("--verbs"));
         command
     };
     let mut server = command("server");
@@ -128,7 +115,7 @@ fn multinet(load: Load, more: &[&str], busy: u32) -> Result<(String, f64)> {
 
 /// UCX' own transport, for one queue pair: its layer for programs cannot be used here, as it connects by unreliable datagrams, which
 /// soft-RoCE loses.
-pub(crate) fn ucx_bandwidth(test: &str, load: Load) -> Result<Done> {
+pub(crate) fn ucx_rate(test: &str, load: Load) -> Result<f64> {
     let port = port().to_string();
     let command = |row: &str| {
         let mut command = Command::new("ucx_perftest");
@@ -144,10 +131,9 @@ pub(crate) fn ucx_bandwidth(test: &str, load: Load) -> Result<Done> {
     let mut client = command("CLIENT_ROW")?;
     client.args([SERVER, "-t", test, "-d", &format!("{DEVICE}:1"), "-x", "rc_verbs", "-D", layout]);
     client.args(load.options()).args(["-w", &warm_up.to_string(), "-f", "-v"]);
-    let (said, cpu) = pair(&mut command("SERVER_ROW")?, &mut client, port.parse()?)?;
+    let said = pair(&mut command("SERVER_ROW")?, &mut client, port.parse()?)?;
     // "overall_mr".
-    let rate = *ucx_row(&said)?.get(7).context("too few columns")?;
-    Ok(Done { rate, messages: load.iterations + warm_up, cpu })
+    ucx_row(&said)?.get(7).copied().context("too few columns")
 }
 
 /// The tests of UCX that send messages of this size, of which now one is faster, now another.
@@ -164,19 +150,17 @@ fn typical(said: &str, size: u32) -> Result<f64> {
     Ok(typical)
 }
 
-/// What the client says, and what both use.
-fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<(String, f64)> {
+/// What the client says.
+fn pair(server: &mut Command, client: &mut Command, port: u16) -> Result<String> {
     let mut server = Process::start(server)?;
     let begun = Instant::now();
     while !listens(port)? {
         ensure!(begun.elapsed() < PATIENCE, "nothing listens on port {port}");
         sleep(Duration::from_millis(10));
     }
-    let before = machine_cpu_seconds()?;
     let said = output(client)?;
-    let cpu = machine_cpu_seconds()? - before;
     server.kill()?;
-    Ok((said, cpu))
+    Ok(said)
 }
 
 /// Whether anybody listens: a connection to find out would be the client that these servers wait for.

@@ -3,10 +3,9 @@
 use anyhow::{Context as _, Result};
 
 use crate::Extent;
-use crate::figures::{Bandwidths, Figures, Latencies, Run};
+use crate::figures::{Bandwidths, Figures, Latencies};
 use crate::programs::{
-    Done, Load, multinet_bandwidth, multinet_latency, perftest_bandwidth, perftest_latency, ucx_bandwidth,
-    ucx_tests,
+    Kind, Load, multinet_latency, multinet_rate, perftest_latency, perftest_rate, ucx_rate, ucx_tests,
 };
 
 /// So often others' programs are tried: on a busy machine perftest does not always get along with the guest's clock.
@@ -15,29 +14,17 @@ const ATTEMPTS: usize = 2;
 /// In microseconds: with `--busy-poll` nobody sleeps between messages.
 const BUSY: u32 = 100_000;
 
-/// What a start costs, by each program.
-#[derive(Default)]
-struct Starts {
-    multinet: f64,
-    perftest: Option<f64>,
-    ucx: Option<f64>,
-}
-
 /// Measures, and says after each round what has come of all so far.
 pub(crate) fn measure(extent: Extent, mut say: impl FnMut(&Figures) -> Result<()>) -> Result<()> {
     let mut figures = Figures::default();
-    let mut loads = Vec::new();
     for &pairs in extent.pairs {
-        for &size in extent.sizes {
-            let load = extent.load(size, pairs);
-            loads.push((load, Starts::of(load.least(), &mut figures.failures)?));
-            figures.bandwidths.push(Bandwidths::none(size, pairs));
-        }
+        figures.bandwidths.extend(extent.sizes.iter().map(|&size| Bandwidths::none(size, pairs)));
     }
     figures.latencies = extent.latencies.iter().map(|&size| Latencies::none(size)).collect();
     for _ in 0..extent.rounds {
-        for (bandwidths, (load, starts)) in figures.bandwidths.iter_mut().zip(&loads) {
-            bandwidths.add(*load, starts, &mut figures.failures)?;
+        for bandwidths in &mut figures.bandwidths {
+            let load = extent.load(bandwidths.size, bandwidths.pairs);
+            bandwidths.add(load, &mut figures.failures)?;
         }
         for latencies in &mut figures.latencies {
             latencies.add(extent.trips, &mut figures.failures)?;
@@ -54,63 +41,57 @@ impl Extent {
     }
 }
 
-impl Starts {
-    fn of(least: Load, failures: &mut Vec<String>) -> Result<Self> {
-        Ok(Self {
-            multinet: multinet_bandwidth(least)?.cpu,
-            perftest: others("ib_write_bw", least, failures, || perftest_bandwidth(least))
-                .map(|done| done.cpu),
-            ucx: fastest_ucx(least, failures).map(|done| done.cpu),
-        })
-    }
-}
-
 impl Bandwidths {
     fn none(size: u32, pairs: u16) -> Self {
-        Self { size, pairs, multinet: Vec::new(), perftest: Vec::new(), ucx: Vec::new() }
+        let [verbs, frames, perftest, ucx] = [const { Vec::new() }; 4];
+        Self { size, pairs, verbs, frames, perftest, ucx }
     }
 
-    fn add(&mut self, load: Load, starts: &Starts, failures: &mut Vec<String>) -> Result<()> {
-        self.multinet.push(Some(run(multinet_bandwidth(load)?, starts.multinet)));
-        // Who does not get the least of it done is not tried again: it may take a minute to fail.
-        let perftest = starts.perftest.and_then(|start| {
-            let done = others("ib_write_bw", load, failures, || perftest_bandwidth(load))?;
-            Some(run(done, start))
-        });
-        self.perftest.push(perftest);
-        self.ucx.push(starts.ucx.and_then(|start| Some(run(fastest_ucx(load, failures)?, start))));
+    fn add(&mut self, load: Load, failures: &mut Vec<String>) -> Result<()> {
+        self.verbs.push(Some(multinet_rate(Kind::Verbs, load)?));
+        add(&mut self.perftest, || others("ib_write_bw", load, failures, || perftest_rate(load)));
+        self.frames.push(Some(multinet_rate(Kind::Frames, load)?));
+        add(&mut self.ucx, || fastest_ucx(load, failures));
         Ok(())
     }
 }
 
 impl Latencies {
     fn none(size: u32) -> Self {
-        Self { size, multinet: Vec::new(), busy: Vec::new(), perftest: Vec::new() }
+        let [verbs, frames, busy, perftest] = [const { Vec::new() }; 4];
+        Self { size, verbs, frames, busy, perftest }
     }
 
     fn add(&mut self, trips: u64, failures: &mut Vec<String>) -> Result<()> {
         let load = Load { size: self.size, pairs: 1, iterations: trips };
-        self.multinet.push(Some(multinet_latency(load, 0)?));
-        self.perftest.push(others("ib_write_lat", load, failures, || perftest_latency(load)));
-        self.busy.push(Some(multinet_latency(load, BUSY)?));
+        self.verbs.push(Some(multinet_latency(Kind::Verbs, load, 0)?));
+        add(&mut self.perftest, || others("ib_write_lat", load, failures, || perftest_latency(load)));
+        self.frames.push(Some(multinet_latency(Kind::Frames, load, 0)?));
+        self.busy.push(Some(multinet_latency(Kind::Frames, load, BUSY)?));
         Ok(())
     }
 }
 
+/// Who has not got it done once is not tried again: it may take a minute to fail.
+fn add(figures: &mut Vec<Option<f64>>, run: impl FnOnce() -> Option<f64>) {
+    let has_failed = figures.iter().any(Option::is_none);
+    figures.push(if has_failed { None } else { run() });
+}
+
 /// `None` where there are several queue pairs, which it has not.
-fn fastest_ucx(load: Load, failures: &mut Vec<String>) -> Option<Done> {
+fn fastest_ucx(load: Load, failures: &mut Vec<String>) -> Option<f64> {
     if load.pairs > 1 {
         return None;
     }
     let tests = ucx_tests(load.size).iter();
     let all = tests.filter_map(|test| {
-        others(&format!("ucx_perftest -t {test}"), load, failures, || ucx_bandwidth(test, load))
+        others(&format!("ucx_perftest -t {test}"), load, failures, || ucx_rate(test, load))
     });
-    all.max_by(|a, b| a.rate.total_cmp(&b.rate))
+    all.max_by(f64::total_cmp)
 }
 
 /// `None` if others' program does not get it done.
-fn others<T>(name: &str, load: Load, failures: &mut Vec<String>, run: impl Fn() -> Result<T>) -> Option<T> {
+fn others(name: &str, load: Load, failures: &mut Vec<String>, run: impl Fn() -> Result<f64>) -> Option<f64> {
     let mut outcome = run();
     for _ in 1..ATTEMPTS {
         outcome = outcome.or_else(|_| run());
@@ -124,8 +105,4 @@ fn one_line(error: &anyhow::Error) -> String {
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     words.truncate(words.floor_char_boundary(300));
     words
-}
-
-fn run(Done { rate, messages, cpu }: Done, start: f64) -> Run {
-    Run { rate, cpu: (cpu - start).max(0.0) * 1e6 / messages as f64 }
 }
