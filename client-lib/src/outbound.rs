@@ -320,8 +320,9 @@ impl<F: Clone> Outbound<F> {
     /// Gives up a frame that a connection has been handed, and of which nothing has been written: it cannot be read.
     pub(crate) fn unreadable(&mut self, link: LinkId, sequence: u64) {
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
-        // Acknowledged meanwhile, on an earlier connection.
-        let is_decided = is_kept && self.ring.get(sequence).is_none();
+        // Acknowledged or rejected meanwhile, on an earlier connection of the same peer: it may be another's by now.
+        let is_ours = |entry: &Entry<F>| entry.is_handed && entry.on == Some(link);
+        let is_decided = is_kept && !self.ring.get(sequence).is_some_and(is_ours);
         // If the connection has broken, whoever gets the frame next gives it up.
         let Some(at) = self.link_mut(link) else { return };
         at.books.not_sent(sequence, is_decided);

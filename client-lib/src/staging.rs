@@ -23,10 +23,11 @@ impl Staging {
     pub(crate) fn fetch(&self, frame: &mut Frame) -> Result<(), GpuError> {
         let Some(gpu) = frame.buffers().find_map(Buffer::gpu_memory) else { return Ok(()) };
         let length = frame.len();
-        let mut pages = self.take(gpu, length)?;
+        // Memory that is not locked is slower, and does.
+        let locked = self.take(gpu, length).map(|pages| Buffer::of_pages(pages, length));
+        let mut host = locked.unwrap_or_else(|_| Buffer::host(length));
         // Nobody else has a handle.
-        if let Some(to) = Arc::get_mut(&mut pages) {
-            let mut rest = &mut to.bytes_mut()[..length];
+        if let Some(mut rest) = host.as_mut() {
             for buffer in frame.buffers() {
                 let (place, behind) = rest.split_at_mut(buffer.len());
                 match buffer.gpu_memory() {
@@ -36,8 +37,10 @@ impl Staging {
                 rest = behind;
             }
         }
-        self.keep(&pages);
-        frame.payload = Buffer::of_pages(pages, length);
+        if let Some((pages, _)) = host.pages() {
+            self.keep(pages);
+        }
+        frame.payload = host;
         frame.rest.clear();
         Ok(())
     }

@@ -65,7 +65,8 @@ impl Rdma {
     }
 
     /// Has frames come to and from GPUs by this method and no other. Default: what the environment variable `MULTINET_GPU_METHOD` says, or
-    /// the first one of dma-buf, peer memory and staging that is found to work. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA,
+    /// the first one of dma-buf, peer memory and staging that is found to work. Until it is known, for the first seconds, frames are copied, and so is memory that cannot be
+    /// registered by itself. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA,
     /// and connections that are to send from one fail, with the reason.
     #[must_use]
     pub fn gpu_method(mut self, forced: Forced) -> Self {

@@ -425,7 +425,8 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
     state.admitted.notify_waiters();
     let membership = Membership { shared: Arc::clone(shared), id: hello.session, state };
     // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
-    let uses_memory = hello.rdma.is_some() && config.transport != Transport::Tcp;
+    let offers = hello.rdma.is_some() && hello.transports.contains(&TransportKind::Rdma);
+    let uses_memory = offers && config.transport != Transport::Tcp;
     let (slots, spare) = shared.late.slots(uses_memory, || shared.memory.grant(config.limits.slots))?;
     let accept = Accept {
         uid: me.uid.clone(),

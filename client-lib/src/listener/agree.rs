@@ -78,6 +78,9 @@ async fn connect(
     let until = Instant::now() + patience;
     let turn = Arc::clone(&shared.turns).acquire_owned();
     let Ok(Ok(turn)) = tokio::time::timeout_at(until.into(), turn).await else {
+        if let Some(spare) = spare {
+            discard(spare).await;
+        }
         return Ok((slots, Err(format!("the device takes more than {patience:?} for others"))));
     };
     let making = blocking(until.saturating_duration_since(Instant::now()), move || {

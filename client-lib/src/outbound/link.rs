@@ -173,11 +173,13 @@ impl Books {
         self.assigned -= (count - self.queue.len()) as u64;
     }
 
-    /// One that has been handed over is not sent after all.
+    /// One that has been handed over is not sent after all. A receiver that has told of it already cannot have had it.
     pub(crate) fn not_sent(&mut self, sequence: u64, is_decided: bool) {
         self.handed -= 1;
         self.assigned -= 1;
-        self.decided -= u64::from(is_decided);
+        self.freed = self.freed.min(self.handed);
+        self.taken = self.taken.min(self.handed);
+        self.decided = self.decided.saturating_sub(u64::from(is_decided)).min(self.assigned);
         self.unwritten.retain(|&unwritten| unwritten != sequence);
     }
 

@@ -21,7 +21,7 @@ use crate::transport::Rdma;
 /// Has the GPU method forced for a program that does not do so itself.
 const GPU_METHOD: &str = "MULTINET_GPU_METHOD";
 
-/// So many times it looks at the queues that it knows to be lively before it asks whether there are others: that is a system call.
+/// So many times it looks in vain at the queues that it knows to be lively before it asks whether there are others: that is a system call.
 const BETWEEN: u32 = 16;
 
 /// What looks at the completions of one connection.
@@ -45,8 +45,8 @@ pub(crate) struct Rails {
 /// The devices of this program that are in use, and how.
 static OPEN: Mutex<BTreeMap<Use, Weak<Rail>>> = Mutex::new(BTreeMap::new());
 
-/// A device, for how long its thread is busy, and how it gets at GPUs.
-type Use = (String, Duration, Option<Method>);
+/// A device, for how long its thread is busy, how it gets at GPUs, and the process: a child of fork has not its parent's thread.
+type Use = (String, Duration, Option<Method>, u32);
 
 /// A device that is in use.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Rails {
             Some(Forced::To(method)) => Some(method),
             Some(Forced::No) | None => None,
         };
-        let key = (name.to_owned(), self.options.busy, forced);
+        let key = (name.to_owned(), self.options.busy, forced, std::process::id());
         let mut open = lock(&OPEN);
         let is_alive = |rail: &Arc<Rail>| rail.watched.over.get().is_none();
         if let Some(rail) = open.get(&key).and_then(Weak::upgrade).filter(is_alive) {
@@ -191,12 +191,12 @@ struct Lively {
 /// Looks at queues, each in its turn, until the channel is closed.
 fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Error> {
     let mut lively: Vec<Lively> = Vec::new();
-    let mut rounds = 0_u32;
+    let (mut rounds, mut is_idle) = (0_u32, false);
     loop {
         rounds = rounds.wrapping_add(1);
         let report = if lively.is_empty() {
             channel.wait()?
-        } else if rounds.is_multiple_of(BETWEEN) {
+        } else if !is_idle || rounds.is_multiple_of(BETWEEN) {
             channel.try_wait()?
         } else {
             Report::Nothing
@@ -209,7 +209,7 @@ fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Erro
             }
             Report::Queue(_) | Report::Nothing => {}
         }
-        let mut is_idle = true;
+        is_idle = true;
         lively.retain_mut(|Lively { by, last, .. }| {
             if by.look() {
                 *last = Instant::now();

@@ -57,6 +57,34 @@ fn what_cannot_be_read_is_given_up_and_nothing_else() {
 }
 
 #[test]
+fn what_has_been_rejected_while_it_was_read_is_not_given_up() {
+    let mut rig = Rig::kept();
+    let links = rig.connected(&["a", "b"]);
+    rig.send_some(1);
+    rig.outbound.take(links[0]).unwrap();
+    rig.outbound.control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
+    rig.outbound.unreadable(links[0], 1);
+    assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.has(1)), (0, true));
+    assert_eq!(rig.outbound.credits(), 3, "all but the one at b");
+    assert_eq!(rig.write(links[1]), [(1, true)]);
+}
+
+#[test]
+fn who_tells_of_what_was_never_sent_breaks_no_accounts() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        let links = rig.connected(&["a"]);
+        rig.send_some(1);
+        rig.outbound.take(links[0]).unwrap();
+        rig.outbound.control(rig.now, links[0], (1, 1), [].into_iter(), [].into_iter()).unwrap();
+        rig.outbound.unreadable(links[0], 1);
+        assert_eq!((rig.outbound.credits(), rig.outbound.is_idle()), (2, true));
+        rig.down(links[0]);
+        assert_eq!(rig.outbound.counts().lost, 0);
+    }
+}
+
+#[test]
 fn what_cannot_be_read_on_a_broken_connection_is_left_to_the_next() {
     let mut rig = Rig::kept();
     let links = rig.connected(&["a", "b"]);

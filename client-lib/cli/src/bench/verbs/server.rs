@@ -80,7 +80,7 @@ impl Drop for Stop {
 /// One client, until it ends the connection.
 async fn serve(mut stream: TcpStream, most: u32, device: DeviceArgs) -> anyhow::Result<()> {
     let ask: Ask = timeout(PATIENCE, hear(&mut stream)).await??;
-    let (ours, theirs) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
+    let (ours, theirs) = (stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip());
     let is_latency = ask.is_latency;
     let made = spawn_blocking(move || -> anyhow::Result<(Connected, Answer)> {
         let Ask { multinet_verbs, size, side, .. } = ask;
