@@ -33,7 +33,7 @@ impl fmt::Display for Page {
             "Written by `make bench-rdma`. The peers are perftest and `ucx_perftest`, as Debian has them, in the same run, over the same\n\
              device: soft-RoCE in a guest of QEMU that computes in software, with 2 processors, which both sides of each and the device\n\
              itself share. So no figure says how fast a NIC would be; the ratios say what each program's own work is. The programs take turns\n\
-             in {} rounds: figures are medians, ratios are the medians of each round's. A dash: the peer's program did not get it done.\n\n\
+             in rounds, {} in all: figures are medians, ratios are the medians of each round's. A dash: the peer's program did not get it done.\n\n\
              `--verbs` is `multinet bench --verbs`, RDMA writes to one place again and again, of which the other side hears nothing: what `ib_write_bw`\n\
              does, but up to 16 by one call, and up to 192 bytes within the request; its latency is that of writes with an immediate. `frames` is `multinet bench`, the whole path: `send` and `recv` with credits, until the receiver's code has let go of the last\n\
              message. UCX is its transport `rc_verbs` itself, without its layer for programs, which does not connect over soft-RoCE; of its puts and\n\
