@@ -46,10 +46,10 @@ bench-programming: ## Compare the way from pod to answer with that of Kubernetes
 	@tests/bench-programming.sh
 
 bench-client: ## Compare the client library with iperf3 and UCX over TCP, into docs/benchmarks.md
-	@tests/bench-client.sh
+	@tests/bench-library.sh bench-client
 
 bench-rdma: ## Compare the client library by RDMA with perftest and UCX, over soft-RoCE, into docs/benchmarks.md
-	@tests/bench-rdma.sh
+	@tests/bench-library.sh bench-rdma
 
 crds: ## Generate deploy/crds anew
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests
