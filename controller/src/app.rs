@@ -20,7 +20,7 @@ use kube::{Api, Client, Resource};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::{
     Admin, Guarded, Index, LeaseMetrics, LogLevel, Readiness, Refresh, WatchConfig, WatchMetrics, client,
-    drain, lease, log, register_process_metrics, watch,
+    drain, lease, log, page, register_process_metrics, watch,
 };
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
@@ -152,7 +152,7 @@ fn admin(world: &Arc<World>, readiness: &Readiness, registry: Registry, log_leve
         readiness: readiness.clone(),
         registry: Arc::new(registry),
         log_level,
-        debug_state: Arc::new(move || described.describe()),
+        pages: vec![("/debug/state", page(move || described.describe()))],
     }
 }
 

@@ -20,7 +20,7 @@ use multinet_runtime::{Escaped, Leadership};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::work::Notice;
 
@@ -107,10 +107,9 @@ impl Publisher {
     /// Writes until all [`Events`] are gone.
     pub async fn run(mut self) {
         while let Some(notice) = self.notices.recv().await {
-            if !self.leadership.is_leader() {
-                continue;
-            }
-            let written = timeout(LIMIT, self.write(notice, Timestamp::now())).await;
+            let Some(end) = self.leadership.ends() else { continue };
+            let deadline = end.min(Instant::now() + LIMIT);
+            let written = timeout_at(deadline, self.write(notice, Timestamp::now())).await;
             let problem = match written {
                 Ok(Ok(())) => {
                     self.is_failing = false;
@@ -119,6 +118,11 @@ impl Publisher {
                 Ok(Err(error)) => {
                     let Problem { kind, message, .. } = Problem::from(error);
                     format!("{kind}: {message}")
+                }
+                // By then somebody else may lead, who says it again if it is still so.
+                Err(_) if deadline == end => {
+                    self.lost.inc();
+                    continue;
                 }
                 Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
             };

@@ -59,7 +59,13 @@ pub fn status(
         }
         Verdict::NoSelector(unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
-            let message = "the service has no selector: its slices are somebody else's to write";
+            let message = match &service.spec.mirror {
+                None => "the service has no selector: its slices are somebody else's to write",
+                Some(_) => {
+                    "the service has no selector: its slices are somebody else's to write, and nobody fills spec.mirror, which takes what a selector finds; \
+                     give the service a selector, or remove spec.mirror"
+                }
+            };
             upsert(conditions, ProgrammedReason::NoSelector, message, generation, now);
             upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
             status.endpoints = None;

@@ -22,7 +22,7 @@ mod written;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::core::Selector;
 use multinet_crds::validate::{Violation, validate};
-use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus, labels};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
@@ -76,7 +76,7 @@ struct State {
     /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
     settled: bool,
     /// What has been said of pods, by their uid, so as not to say it again.
-    told: HashMap<String, String>,
+    told: HashMap<String, BTreeMap<&'static str, String>>,
     /// Tells the names of slices apart.
     seed: u64,
 }
@@ -92,6 +92,10 @@ struct Service {
     writing: Option<Timestamp>,
     /// What has been said of it, so as not to say it again.
     told: Vec<(&'static str, String)>,
+    /// What was last to be written of its status.
+    status: Option<MultiNetworkServiceStatus>,
+    /// Somebody else has written what is ours of its status, and we have not written since.
+    is_edited: bool,
 }
 
 /// What a service wants, after a look at its spec.
@@ -157,10 +161,15 @@ impl World {
     }
 
     /// Every service that there may be work for: those that exist, and those whose slices are left. For a new leader; what the
-    /// first lists have left open about who had an address first is sorted out here.
+    /// first lists have left open about who had an address first is sorted out here, and changes count from now on.
     pub fn all_services(&self) -> Vec<ObjectKey> {
         let mut state = self.lock();
         state.settle();
+        // Of what happened until now, the last leader has written some, and only it knows what: what it has not is written
+        // without a time.
+        for service in state.services.values_mut() {
+            (service.trigger, service.writing) = (None, None);
+        }
         let known = state.services.keys().chain(state.slices.services()).chain(state.mirrors.services());
         let all: BTreeSet<&ObjectKey> = known.collect();
         all.into_iter().cloned().collect()
@@ -205,7 +214,10 @@ impl World {
         let Some(key) = key_of(&service.metadata) else { return };
         if let Some(known) = state.services.get_mut(&key)
             && known.object.metadata.uid == service.metadata.uid
+            // The watch may have been faster, and have more to show than our own write.
+            && is_newer(&service, &*known.object)
         {
+            known.is_edited = false;
             // Only the status, and the version for the next one: a changed spec comes by the watch.
             let object = Arc::make_mut(&mut known.object);
             object.metadata.resource_version = service.metadata.resource_version;
@@ -307,11 +319,19 @@ impl State {
                 && known.object.spec == object.spec
         });
         if is_same {
-            // Somebody has written the status: we, most of the time. If it was not us, it is put right with the next change.
+            // Somebody has written the status: we, most of the time. If it was not us, it is put right.
             if let Some(known) = self.services.get_mut(&key)
                 && is_newer(&object, &*known.object)
             {
+                let (old, new) = (decide::ours(&known.object), decide::ours(&object));
                 known.object = Arc::new(object);
+                if known.status.as_ref() == Some(&new) {
+                    known.is_edited = false;
+                } else if old != new {
+                    known.is_edited = true;
+                    let at = self.dirty.now();
+                    self.dirty.mark(key, at);
+                }
             }
             return;
         }
@@ -327,9 +347,18 @@ impl State {
         self.references.insert(&key, &object.spec);
         let old = self.services.remove(&key);
         let old = old.filter(|old| old.object.metadata.uid == object.metadata.uid);
-        let (trigger, writing, told) =
-            old.map_or((None, None, Vec::new()), |old| (old.trigger, old.writing, old.told));
-        let service = Service { object: Arc::new(object), asks_for, verdict: None, trigger, writing, told };
+        let (trigger, writing, told, status) = old
+            .map_or((None, None, Vec::new(), None), |old| (old.trigger, old.writing, old.told, old.status));
+        let service = Service {
+            object: Arc::new(object),
+            asks_for,
+            verdict: None,
+            trigger,
+            writing,
+            told,
+            status,
+            is_edited: false,
+        };
         self.services.insert(key.clone(), service);
         let at = self.dirty.now();
         self.dirty.mark(key, at);

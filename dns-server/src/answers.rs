@@ -1,31 +1,35 @@
-//! The store: a concurrent map from owner name to prebuilt answer, and the one writer that changes it.
-//!
-//! Readers take one look at one key and see one whole version of that name. A name is in the map exactly
-//! if it exists (RFC 8020), so a miss inside a zone proves NXDOMAIN and a node without RRsets is an
-//! empty non-terminal. The writer keeps that true at every moment, and never lets a set point at a
-//! name that is not there:
+//! The store: what each service says, for readers.
 //!
 //! ```text
-//!   publish:   parents → hosts → sets, reverse names
-//!   withdraw:  reverse names, sets → hosts → parents
+//!  name ──> zone ──> forward: services[<service>.<namespace>] ──> lookup::find ─┐
+//!             │               namespaces, the zone's own names                  ├──> Found
+//!             └────> reverse: publishers[address] ──> services[…] ──────────────┘
 //! ```
 //!
-//! The price of a change follows the size of the service that changed: the map is never walked.
+//! A service's answers are one value, and a change swaps it whole: whatever a reader asks of one service, below
+//! any of its names and in any zone, comes from one version of it. So no set ever points at a host that is not
+//! there. A reverse name is answered by the services that publish the address, and nobody else knows the host.
+//!
+//! The price of a change follows the size of the service that changed: no map is ever walked.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dashmap::{DashMap, Entry};
 use foldhash::fast::RandomState;
-use multinet_runtime::ObjectKey;
 
-use crate::build::Built;
-use crate::name::{self, Name};
-use crate::rrset::{Node, RrsetWriter, rtype};
+use crate::build::ServiceAnswers;
+use crate::lookup::{self, Found};
+use crate::name::{Labels, MAX_NAME, Name};
+use crate::reverse::{Publishers, Reverse, ServiceKey};
+use crate::rrset::Node;
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{self, Map};
 use crate::zone::{Zone, Zones};
+
+/// The label above a service's and its namespace's.
+pub const SVC: &[u8] = b"\x03svc";
 
 /// Whether the answers may be given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,60 +46,107 @@ pub enum Freshness {
 /// The answers of all zones, for readers.
 #[derive(Debug)]
 pub struct Answers {
-    names: DashMap<Name, Known, RandomState>,
+    pub(crate) services: Map<ServiceKey, Arc<ServiceAnswers>>,
+    /// How many services each namespace has, by its label in wire format.
+    pub(crate) namespaces: Map<Box<[u8]>, usize>,
+    pub(crate) publishers: Publishers,
+    /// The zones' own names, and those above them.
+    fixed: HashMap<Name, Node, RandomState>,
+    /// What addresses have a name in a reverse zone.
+    pub(crate) reversed: Vec<Reverse>,
     zones: Zones,
     serial: AtomicU32,
     freshness: AtomicU8,
-}
-
-/// A name that exists.
-#[derive(Debug)]
-struct Known {
-    node: Arc<Node>,
-    /// Existing names one label below, plus one if the zone itself needs this name.
-    children: u32,
+    subsets: AtomicU64,
 }
 
 impl Answers {
     /// The names that every zone has, and nothing else, not yet in sync.
     pub fn new(zones: Zones, serial: u32) -> Self {
-        let answers = Self {
-            names: DashMap::with_hasher(RandomState::default()),
+        let reversed = zones.iter().filter(|zone| !zone.is_forward());
+        Self {
+            services: sync::map(),
+            namespaces: sync::map(),
+            publishers: Publishers::default(),
+            fixed: fixed_names(&zones),
+            reversed: reversed.filter_map(|zone| zone.apex().with_labels(Reverse::of)).collect(),
             serial: AtomicU32::new(serial),
             freshness: AtomicU8::new(Freshness::Unsynced as u8),
+            subsets: AtomicU64::new(0),
             zones,
-        };
-        for zone in answers.zones.iter() {
-            for (name, node) in zone.fixed_names() {
-                answers.put(&name, Arc::new(node));
-                answers.pin(&name);
-            }
         }
-        // A zone within another: the names between the two apexes exist, because the inner one does.
-        for zone in answers.zones.iter() {
-            if let Some(above) =
-                zone.apex().parent().filter(|above| answers.zones.find(above.as_wire()).is_some())
-            {
-                if !answers.names.contains_key(&above) {
-                    answers.put(&above, Arc::new(Node::default()));
-                }
-                answers.pin(&above);
-            }
-        }
-        answers
     }
 
-    /// Runs `read` on the node at `wire`, a lowercased wire-format name, if that name exists.
-    pub fn with_node<R>(&self, wire: &[u8], read: impl FnOnce(Option<&Node>) -> R) -> R {
-        match self.names.get(wire) {
-            Some(known) => read(Some(&known.node)),
-            None => read(None),
+    /// Runs `read` on what a name in `zone` is.
+    pub fn with<R>(&self, zone: &Zone, name: Labels<'_>, read: impl FnOnce(&Found<'_>) -> R) -> R {
+        // As many labels are the service's and below it.
+        let below = name.count() - zone.labels();
+        if !zone.is_forward() {
+            self.with_reverse(name, read)
+        } else if let Some(service_at) = below.checked_sub(3).filter(|_| name.label(below - 1) == SVC) {
+            match self.services.get(name.between(service_at, below - 1)) {
+                Some(service) => read(&lookup::find(&service, name, service_at)),
+                None => read(&Found::Nothing),
+            }
+        } else if below == 2 && name.label(1) == SVC {
+            let exists = self.namespaces.contains_key(name.label(0));
+            read(if exists { &Found::Empty } else { &Found::Nothing })
+        } else {
+            read(&self.fixed.get(name.wire()).map_or(Found::Nothing, Found::Node))
+        }
+    }
+
+    fn with_reverse<R>(&self, name: Labels<'_>, read: impl FnOnce(&Found<'_>) -> R) -> R {
+        if let Some(node) = self.fixed.get(name.wire()) {
+            return read(&Found::Node(node));
+        }
+        match Reverse::of(name) {
+            Some(Reverse::Address(address)) => self.with_address(address, read),
+            Some(Reverse::Above(range)) if self.publishers.any(range.clone()) => read(&Found::Empty),
+            _ => read(&Found::Nothing),
+        }
+    }
+
+    /// Runs `read` on what the reverse name of an address is.
+    pub(crate) fn with_address<R>(&self, address: IpAddr, read: impl FnOnce(&Found<'_>) -> R) -> R {
+        self.publishers.with(address, |services| self.with_pointers(address, services, read))
+    }
+
+    /// The names that an address has in the first zone. Who publishes it is a hint: what counts is what the
+    /// services say now.
+    fn with_pointers<R>(
+        &self,
+        address: IpAddr,
+        publishers: &[ServiceKey],
+        read: impl FnOnce(&Found<'_>) -> R,
+    ) -> R {
+        let apex = self.zones.forward()[0].as_wire();
+        match publishers {
+            [] => read(&Found::Nothing),
+            [service] => match self.services.get(service) {
+                Some(answers) => match target(address, service, &answers, apex) {
+                    Some(label) => read(&Found::Pointers(answers.ttl, &[[label, service, SVC, apex]])),
+                    None => read(&Found::Nothing),
+                },
+                None => read(&Found::Nothing),
+            },
+            services => {
+                let known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = services
+                    .iter()
+                    .filter_map(|service| Some((service, Arc::clone(&*self.services.get(service)?))))
+                    .collect();
+                let known = known.iter().map(|(service, answers)| (*service, &**answers));
+                match pointers(address, known, apex) {
+                    Some((ttl, targets)) => read(&Found::Pointers(ttl, &targets)),
+                    None => read(&Found::Nothing),
+                }
+            }
         }
     }
 
     /// The zone that the name belongs to: the longest of those that it is in.
-    pub fn zone_of(&self, wire: &[u8]) -> Option<&Zone> {
-        self.zones.find(wire)
+    pub fn zone_of(&self, name: Labels<'_>) -> Option<&Zone> {
+        self.zones.find(name)
     }
 
     /// The zones.
@@ -103,14 +154,15 @@ impl Answers {
         &self.zones
     }
 
-    /// How many names exist, empty non-terminals included.
-    pub fn len(&self) -> usize {
-        self.names.len()
+    /// Counts an answer that no message has room for.
+    #[cold]
+    pub fn note_subset(&self) {
+        self.subsets.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether no name exists at all, which only a server without zones can say.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+    /// How many answers no message had room for.
+    pub fn subsets(&self) -> u64 {
+        self.subsets.load(Ordering::Relaxed)
     }
 
     /// The serial of the moment, the same in all zones.
@@ -137,80 +189,53 @@ impl Answers {
     /// The clock counts hundredths of a second, so that a server that starts again is ahead of all that it had
     /// numbered before, as long as there were fewer than a hundred commits a second on the whole, and
     /// for 248 days without a change. With a snapshot the last serial is known, whatever the rate.
-    fn raise_serial(&self) {
+    pub(crate) fn raise_serial(&self) {
         let next = self.serial().wrapping_add(1);
         let clock = clock_serial();
         let serial = if is_after(clock, next) { clock } else { next };
         self.serial.store(serial, Ordering::Release);
     }
+}
 
-    /// Puts a node at a name; its parents come first. `false` if it stood there already.
-    fn put(&self, name: &Name, node: Arc<Node>) -> bool {
-        self.ensure_parent(name);
-        match self.names.entry(name.clone()) {
-            Entry::Occupied(mut known) => {
-                let changed = known.get().node != node;
-                known.get_mut().node = node;
-                changed
-            }
-            Entry::Vacant(vacant) => {
-                vacant.insert(Known { node, children: 0 });
-                self.adjust_parent(name, 1);
-                true
-            }
+/// The PTR set of an address: its time to live, and in parts the name that each of some services gives the address
+/// in the zone `apex`. None where no service does.
+pub(crate) fn pointers<'a>(
+    address: IpAddr,
+    services: impl IntoIterator<Item = (&'a ServiceKey, &'a ServiceAnswers)>,
+    apex: &'a [u8],
+) -> Option<(u32, Vec<[&'a [u8]; 4]>)> {
+    let (ttls, targets): (Vec<u32>, Vec<_>) = services
+        .into_iter()
+        .filter_map(|(service, answers)| {
+            let label = target(address, service, answers, apex)?;
+            Some((answers.ttl, [label, service, SVC, apex]))
+        })
+        .unzip();
+    // A set has one time to live (RFC 2181 §5.2).
+    Some((ttls.into_iter().min()?, targets))
+}
+
+/// The label that a service gives an address in a zone; none where the name would be too long.
+fn target<'a>(
+    address: IpAddr,
+    service: &ServiceKey,
+    answers: &'a ServiceAnswers,
+    apex: &[u8],
+) -> Option<&'a [u8]> {
+    let label = answers.all.pointer(&answers.slices, address)?;
+    (label.len() + service.len() + SVC.len() + apex.len() <= MAX_NAME).then_some(label)
+}
+
+/// The zones' own names, and the names above them as far as a zone goes: they exist because those do.
+fn fixed_names(zones: &Zones) -> HashMap<Name, Node, RandomState> {
+    let mut fixed: HashMap<Name, Node, RandomState> = zones.iter().flat_map(Zone::fixed_names).collect();
+    for mut name in fixed.keys().cloned().collect::<Vec<_>>() {
+        while let Some(above) = name.parent().filter(|above| zones.of(above).is_some()) {
+            fixed.entry(above.clone()).or_default();
+            name = above;
         }
     }
-
-    /// Takes a node away, and the empty non-terminals that existed for it alone. Readers see the node or
-    /// what is then true: no name, or an empty non-terminal where names below it still stand.
-    fn remove(&self, name: &Name) {
-        if self.names.remove_if(name, |_, known| known.children == 0).is_none() {
-            if let Some(mut known) = self.names.get_mut(name) {
-                known.node = Arc::new(Node::default());
-            }
-            return;
-        }
-        if let Some(parent) = self.adjust_parent(name, -1) {
-            self.prune(&parent);
-        }
-    }
-
-    fn ensure_parent(&self, name: &Name) {
-        if let Some(parent) = self.parent(name)
-            && !self.names.contains_key(&parent)
-        {
-            self.put(&parent, Arc::new(Node::default()));
-        }
-    }
-
-    fn prune(&self, name: &Name) {
-        let unused = |_: &Name, known: &Known| known.children == 0 && known.node.rrsets.is_empty();
-        if self.names.remove_if(name, unused).is_some()
-            && let Some(parent) = self.adjust_parent(name, -1)
-        {
-            self.prune(&parent);
-        }
-    }
-
-    fn adjust_parent(&self, name: &Name, by: i32) -> Option<Name> {
-        let parent = self.parent(name)?;
-        if let Some(mut known) = self.names.get_mut(&parent) {
-            known.children = known.children.saturating_add_signed(by);
-        }
-        Some(parent)
-    }
-
-    /// The name above, as far as the zone goes.
-    fn parent(&self, name: &Name) -> Option<Name> {
-        let zone = self.zones.find(name.as_wire())?;
-        if zone.apex() == name { None } else { name.parent() }
-    }
-
-    fn pin(&self, name: &Name) {
-        if let Some(mut known) = self.names.get_mut(name) {
-            known.children += 1;
-        }
-    }
+    fixed
 }
 
 /// A first serial: the clock's, or one past `known` where that is ahead.
@@ -229,254 +254,37 @@ fn clock_serial() -> u32 {
 }
 
 /// Whether serial `a` is greater than `b` (RFC 1982 §3.2).
-fn is_after(a: u32, b: u32) -> bool {
+pub(crate) fn is_after(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
-}
-
-/// The only writer of [`Answers`]: remembers what each service owns.
-#[derive(Debug)]
-pub struct Publisher {
-    answers: Arc<Answers>,
-    services: HashMap<Arc<ObjectKey>, Owned>,
-    /// Who publishes an address, with the host that its reverse name gives for them.
-    pointers: HashMap<IpAddr, BTreeMap<Arc<ObjectKey>, (Name, u32)>>,
-}
-
-#[derive(Debug, Default)]
-struct Owned {
-    hosts: Vec<Name>,
-    sets: Vec<Name>,
-    addresses: Vec<IpAddr>,
-}
-
-impl Publisher {
-    /// A publisher that owns nothing yet.
-    pub fn new(answers: Arc<Answers>) -> Self {
-        Self { answers, services: HashMap::new(), pointers: HashMap::new() }
-    }
-
-    /// What is being published to.
-    pub fn answers(&self) -> &Arc<Answers> {
-        &self.answers
-    }
-
-    /// Replaces all that each of some services says; an empty [`Built`] withdraws it. The serial rises once,
-    /// if any answer changed.
-    pub fn publish(&mut self, services: impl IntoIterator<Item = (ObjectKey, Built)>) {
-        let mut changed = false;
-        for (key, built) in services {
-            changed |= self.publish_one(key, built);
-        }
-        if changed {
-            self.answers.raise_serial();
-        }
-    }
-
-    fn publish_one(&mut self, key: ObjectKey, built: Built) -> bool {
-        let key = Arc::new(key);
-        let before = self.services.remove(&key).unwrap_or_default();
-        let mut changed = false;
-
-        let now = Owned {
-            hosts: built.hosts.iter().map(|(name, _)| name.clone()).collect(),
-            sets: built.sets.iter().map(|(name, _)| name.clone()).collect(),
-            addresses: built.pointers.iter().map(|(address, _)| *address).collect(),
-        };
-        for (name, node) in built.hosts.into_iter().chain(built.sets) {
-            changed |= self.answers.put(&name, node);
-        }
-        for (address, target) in built.pointers {
-            if self.answers.zone_of(name::reverse_name(address).as_wire()).is_none() {
-                continue;
-            }
-            self.pointers.entry(address).or_default().insert(Arc::clone(&key), (target, built.ttl));
-            changed |= self.publish_pointers(address);
-        }
-
-        let kept: HashSet<IpAddr> = now.addresses.iter().copied().collect();
-        for address in before.addresses.into_iter().filter(|address| !kept.contains(address)) {
-            if let Some(publishers) = self.pointers.get_mut(&address) {
-                publishers.remove(&key);
-                changed |= self.publish_pointers(address);
-            }
-        }
-        let kept: HashSet<&Name> = now.hosts.iter().chain(&now.sets).collect();
-        for name in before.sets.iter().chain(&before.hosts).filter(|name| !kept.contains(name)) {
-            self.answers.remove(name);
-            changed = true;
-        }
-
-        if !(now.hosts.is_empty() && now.sets.is_empty()) {
-            self.services.insert(key, now);
-        }
-        changed
-    }
-
-    /// Every name that owns records in the zone `apex`, sorted. Nothing is published meanwhile, since
-    /// publishing takes `&mut self`, so this is one version of the zone.
-    pub fn names(&self, apex: &Name) -> Vec<(Name, Arc<Node>)> {
-        let in_zone =
-            |name: &Name| self.answers.zone_of(name.as_wire()).is_some_and(|zone| zone.apex() == apex);
-        let fixed = self.answers.zones().iter().flat_map(Zone::fixed_names);
-        let owned = self.services.values().flat_map(|owned| owned.hosts.iter().chain(&owned.sets));
-        let reverse = self.pointers.keys().map(|&address| name::reverse_name(address));
-        let mut names: Vec<Name> =
-            fixed.map(|(name, _)| name).chain(owned.cloned()).chain(reverse).filter(in_zone).collect();
-        names.sort_unstable();
-        names
-            .into_iter()
-            .filter_map(|name| {
-                let node = Arc::clone(&self.answers.names.get(&name)?.node);
-                (!node.rrsets.is_empty()).then_some((name, node))
-            })
-            .collect()
-    }
-
-    /// Puts the PTR set of an address in order after a change of who publishes it.
-    fn publish_pointers(&mut self, address: IpAddr) -> bool {
-        let owner = name::reverse_name(address);
-        let set = self.pointers.get(&address).and_then(|publishers| {
-            let ttl = publishers.values().map(|&(_, ttl)| ttl).min()?;
-            let mut set = RrsetWriter::new(rtype::PTR, ttl);
-            publishers.values().for_each(|(target, _)| set.push(target.as_wire()));
-            set.finish()
-        });
-        match set {
-            Some(set) => self.answers.put(&owner, Arc::new(Node { rrsets: vec![set] })),
-            None => {
-                self.pointers.remove(&address);
-                self.answers.remove(&owner);
-                true
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::rrset;
-    use crate::zone::ZoneSettings;
-
-    fn publisher() -> Publisher {
-        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
-        let reverse = ["in-addr.arpa".parse().unwrap()];
-        let zones = Zones::new(vec!["z".parse().unwrap()], &reverse, &settings).unwrap();
-        Publisher::new(Arc::new(Answers::new(zones, 1)))
-    }
-
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey { namespace: "n".into(), name: name.into() }
-    }
-
-    fn built(service: &str, address: &str) -> Built {
-        let address: IpAddr = address.parse().unwrap();
-        let node = Arc::new(Node { rrsets: rrset::addresses(5, &[address].into()) });
-        let base: Name = format!("{service}.n.svc.z").parse().unwrap();
-        let host = base.child("h").unwrap();
-        Built {
-            hosts: vec![(host.clone(), Arc::clone(&node))],
-            sets: vec![(base, node)],
-            pointers: vec![(address, host)],
-            ttl: 5,
-        }
-    }
-
-    /// `None` for no such name, else how many RRsets it has.
-    fn rrsets(publisher: &Publisher, name: &str) -> Option<usize> {
-        let name: Name = name.parse().unwrap();
-        publisher.answers().with_node(name.as_wire(), |node| node.map(|node| node.rrsets.len()))
-    }
+    use crate::build;
+    use crate::endpoints::Endpoint;
+    use crate::index::ServiceView;
+    use crate::slice::Slice;
 
     #[test]
-    fn a_zone_has_its_own_names_from_the_start() {
-        let publisher = publisher();
-        for (name, rrset_count) in
-            [("z", 1), ("svc.z", 0), ("dns.z", 0), ("ns.dns.z", 0), ("dns-version.z", 1), ("in-addr.arpa", 1)]
-        {
-            assert_eq!(rrsets(&publisher, name), Some(rrset_count), "{name}");
-        }
-        assert_eq!(rrsets(&publisher, "n.svc.z"), None);
-    }
-
-    #[test]
-    fn names_above_a_service_exist_as_long_as_it_does() {
-        let mut publisher = publisher();
-        publisher.publish([(key("s"), built("s", "10.0.0.1"))]);
-        publisher.publish([(key("t"), built("t", "10.0.0.2"))]);
-        assert_eq!(rrsets(&publisher, "n.svc.z"), Some(0));
-        assert_eq!(rrsets(&publisher, "0.0.10.in-addr.arpa"), Some(0));
-        publisher.publish([(key("s"), Built::default())]);
-        assert_eq!(rrsets(&publisher, "s.n.svc.z"), None);
-        assert_eq!(rrsets(&publisher, "h.s.n.svc.z"), None);
-        assert_eq!(rrsets(&publisher, "1.0.0.10.in-addr.arpa"), None);
-        assert_eq!(rrsets(&publisher, "n.svc.z"), Some(0));
-        publisher.publish([(key("t"), Built::default())]);
-        assert_eq!(rrsets(&publisher, "n.svc.z"), None);
-        assert_eq!(rrsets(&publisher, "10.in-addr.arpa"), None);
-        assert_eq!(rrsets(&publisher, "svc.z"), Some(0));
-    }
-
-    #[test]
-    fn nothing_is_left_behind() {
-        let mut publisher = publisher();
-        let before = publisher.answers().len();
-        for round in 0..3 {
-            publisher.publish([(key("s"), built("s", &format!("10.0.{round}.1")))]);
-        }
-        publisher.publish([(key("s"), Built::default())]);
-        assert_eq!(publisher.answers().len(), before);
-        assert!(publisher.services.is_empty() && publisher.pointers.is_empty());
-    }
-
-    #[test]
-    fn addresses_outside_the_reverse_zones_are_not_kept() {
-        let mut publisher = publisher();
-        publisher.publish([(key("s"), built("s", "fd00::1"))]);
-        assert!(publisher.pointers.is_empty());
-        publisher.publish([(key("s"), Built::default())]);
-        assert!(publisher.services.is_empty());
-    }
-
-    #[test]
-    fn names_between_nested_zones_exist() {
-        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
-        let zones = ["z", "a.b.z"].map(|zone| zone.parse().unwrap()).into();
-        let reverse = ["in-addr.arpa", "168.192.in-addr.arpa"].map(|zone| zone.parse().unwrap());
-        let answers = Answers::new(Zones::new(zones, &reverse, &settings).unwrap(), 1);
-        let publisher = Publisher::new(Arc::new(answers));
-        assert_eq!(rrsets(&publisher, "b.z"), Some(0));
-        assert_eq!(rrsets(&publisher, "192.in-addr.arpa"), Some(0));
-        assert_eq!(rrsets(&publisher, "c.z"), None);
-    }
-
-    #[test]
-    fn an_address_of_two_services_points_at_both() {
-        let mut publisher = publisher();
-        publisher.publish([(key("s"), built("s", "10.0.0.1"))]);
-        publisher.publish([(key("t"), built("t", "10.0.0.1"))]);
-        let owner: Name = "1.0.0.10.in-addr.arpa".parse().unwrap();
-        let records = |publisher: &Publisher| {
-            publisher.answers().with_node(owner.as_wire(), |node| Some(node?.rrset(rtype::PTR)?.records))
+    fn a_set_of_pointers_has_the_lowest_time_to_live_of_the_names_in_it() {
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let service = |ttl| {
+            let endpoint = Endpoint { address, host: "h", named: true, txt: b"" };
+            let slice = Slice { endpoints: [endpoint].into_iter().collect(), ..Slice::default() };
+            build::build(&ServiceView { ttl, slices: vec![&Arc::new(slice)] }).unwrap()
         };
-        assert_eq!(records(&publisher), Some(2));
-        publisher.publish([(key("s"), Built::default())]);
-        assert_eq!(records(&publisher), Some(1));
-    }
-
-    #[test]
-    fn the_serial_rises_with_changes_only() {
-        let mut publisher = publisher();
-        let first = publisher.answers().serial();
-        publisher.publish([(key("s"), built("s", "10.0.0.1"))]);
-        let second = publisher.answers().serial();
-        assert!(is_after(second, first));
-        publisher.publish([(key("s"), built("s", "10.0.0.1"))]);
-        assert_eq!(publisher.answers().serial(), second);
-        publisher.publish([(key("s"), built("s", "10.0.0.2"))]);
-        assert!(is_after(publisher.answers().serial(), second));
+        let key =
+            |octets: usize| ServiceKey::from([&[octets as u8 - 1], &vec![b'x'; octets - 1][..]].concat());
+        let (short, longest, too_long) = (key(2), key(61), key(62));
+        // With `h`, `svc` and the apex 255 octets.
+        let apex = [&[63; 64][..], &[63; 64], &[58; 59], &[0]].concat();
+        let answers = [7, 3, 1].map(service);
+        let services = [&short, &longest, &too_long].into_iter().zip(&answers);
+        let targets = vec![[&b"\x01h"[..], &short, SVC, &apex], [b"\x01h", &longest, SVC, &apex]];
+        assert_eq!(targets[1].concat().len(), MAX_NAME);
+        assert_eq!(pointers(address, services, &apex), Some((3, targets)));
+        assert_eq!(pointers(address, [(&too_long, &answers[2])], &apex), None);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use multinet_runtime::{Admin, LogLevel, Readiness, WatchMetrics, drain, log, register_process_metrics};
+use multinet_runtime::{
+    Admin, LogLevel, Page, Readiness, WatchMetrics, drain, log, page, register_process_metrics,
+};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -15,11 +17,20 @@ use tracing::{info, warn};
 
 use crate::answers::{self, Answers};
 use crate::config::Config;
+use crate::cookie::Jar;
+use crate::dnstap::{self, TapMetrics};
 use crate::engine::{Engine, Settings};
+use crate::journal;
+use crate::limit::Limiter;
 use crate::listeners::Listeners;
 use crate::metrics::{self, SourceMetrics, Tallies};
+use crate::name::Name;
+use crate::notifier::{Notifier, NotifierMetrics};
 use crate::source::{self, keep};
 use crate::state::State;
+use crate::transfer::allow::Allowed;
+use crate::transfer::metrics::TransferMetrics;
+use crate::tsig::Keyring;
 use crate::zone::{ZoneSettings, Zones};
 
 /// How long what is under way at the end of the lameduck may take.
@@ -44,15 +55,21 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let mut registry = Registry::default();
     register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
     let watch_metrics = WatchMetrics::register(&mut registry);
-    let (tallies, source_metrics) = (Tallies::default(), SourceMetrics::default());
-    let latency = metrics::programming_latency();
+    let (tallies, source_metrics) = (Tallies::new(config.debug_top), SourceMetrics::default());
+    let (transfers, notifies) = (TransferMetrics::default(), NotifierMetrics::default());
+    let (tap_metrics, latency) = (TapMetrics::default(), metrics::programming_latency());
 
     // What fails at once comes first, what takes time after it.
     let admin = match config.admin {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
-    let listeners = Listeners::bind(&config, source_metrics.refused_connections.clone())?;
+    let keys = keys(&config)?;
+    let cookies = match &config.cookie_secret_file {
+        Some(file) => Jar::load(file)?,
+        None => Jar::random().map_err(|error| anyhow!("the system gives no random numbers: {error}"))?,
+    };
+    let listeners = Listeners::bind(&config, source_metrics.evicted_connections.clone())?;
     let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
     let answers = Arc::new(Answers::new(zones(&config, &listeners)?, serial));
@@ -60,16 +77,23 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let state = Arc::new(State::new(answers, config.ttl, move |took| {
         observe.observe(took.as_secs_f64());
     }));
+    if !(config.transfer_to.is_empty() && config.notify.is_empty()) {
+        state.keep_journal(journal::Limits::default());
+    }
     metrics::register(&mut registry, tallies.clone(), &source_metrics, &latency, Arc::clone(&state));
+    let of_ours = registry.sub_registry_with_prefix(metrics::PREFIX);
+    transfers.register(of_ours);
+    notifies.register(of_ours);
+    tap_metrics.register(of_ours);
     let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
     if let Some(listener) = admin {
         let described = Arc::clone(&state);
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            debug_state: Arc::new(move || described.describe()),
-        };
+        let mut pages: Vec<(_, Page)> = vec![("/debug/state", page(move || described.describe()))];
+        if config.debug_top > 0 {
+            let tallies = tallies.clone();
+            pages.push(("/debug/top", page(move || tallies.top())));
+        }
+        let admin = Admin { readiness: readiness.clone(), registry: Arc::new(registry), log_level, pages };
         tasks.spawn(admin.serve(listener, shutdown.clone()));
     }
     if let Some(saved) = saved {
@@ -77,13 +101,38 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     let source = source::prepare(&config.source, &state, &readiness, &source_metrics, watch_metrics).await?;
 
-    let settings =
-        Settings { rotate: config.rotate, log_queries: config.log_queries, transfer_to: config.transfer_to };
+    let (tap, tap_writer) = config.dnstap.map(|to| dnstap::tap(to, &tap_metrics)).unzip();
+    if config.rate_limit.as_ref().is_some_and(|(_, exempt)| exempt.is_empty()) {
+        warn!(
+            "--rate-limit limits CoreDNS and NodeLocal DNSCache, too, which ask for everybody: name their networks by --rate-limit-exempt"
+        );
+    }
+    let settings = Settings {
+        rotate: config.rotate,
+        log_queries: config.log_queries,
+        transfer_to: config.transfer_to,
+        keys: keys.clone(),
+        transfers,
+        udp_payload: config.udp_payload,
+        limiter: config.rate_limit.map(|(per_second, exempt)| Arc::new(Limiter::new(per_second, exempt))),
+        cookies,
+        tap,
+    };
     let engine = Engine::new(Arc::clone(&state), settings, tallies);
     if let Some(address) = admin_address {
         info!("admin on http://{address}");
     }
     listeners.serve(&engine, &tasks, &shutdown)?;
+    // The writer ends with the last listener.
+    drop(engine);
+    if let Some(writer) = tap_writer {
+        tasks.spawn(writer.run(shutdown.clone()));
+    }
+    for secondary in config.notify {
+        let key = secondary.key.as_ref().and_then(|name| keys.find(name.as_wire()).cloned());
+        let notifier = Notifier::new(secondary, key, &notifies);
+        tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
+    }
     let mut sources = source.follow(Arc::clone(&state), &shutdown);
     if let Some((file, max_age)) = config.snapshot {
         tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
@@ -101,6 +150,30 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     info!("stopped");
     outcome
+}
+
+/// The keys; those that flags name have to be among them.
+fn keys(config: &Config) -> Result<Keyring> {
+    let keys = match &config.tsig_key_file {
+        Some(file) => Keyring::load(file).map_err(|error| anyhow!("--tsig-key-file {error}"))?,
+        None => Keyring::default(),
+    };
+    let missing = |name: &Name| keys.find(name.as_wire()).is_none();
+    for allowed in &config.transfer_to {
+        if let Allowed::Key(name) = allowed
+            && missing(name)
+        {
+            return Err(anyhow!(
+                "--transfer-to key:{name}: there is no such key; give it in --tsig-key-file"
+            ));
+        }
+    }
+    for secondary in &config.notify {
+        if secondary.key.as_ref().is_some_and(missing) {
+            return Err(anyhow!("--notify {secondary}: there is no such key; give it in --tsig-key-file"));
+        }
+    }
+    Ok(keys)
 }
 
 fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {

@@ -1,8 +1,8 @@
-//! One service in, everything that DNS says about it out: pure, and the only place that knows the
-//! schema of names below a service (docs/dns.md).
+//! One service in, everything that DNS says about it out. Pure.
 //!
-//! With `S` = `<service>.<namespace>.svc.<zone>`, the same shape stands twice: below `S` for all
-//! networks together and below `<alias>._net.S` for each one.
+//! What names it has is the schema of docs/dns.md: [`lookup`](crate::lookup) finds what stands at one of them,
+//! [`records`](crate::records) goes through all. With `S` = `<service>.<namespace>.svc.<zone>`, the same shape stands twice: below `S` for all
+//! networks together and below `<alias>._net.S` for each one. Nothing of it depends on the zone.
 //!
 //! ```text
 //!            base (S, or <alias>._net.S)        A AAAA  all addresses; SRV  every named port
@@ -10,355 +10,261 @@
 //!            └── _<port>._<proto>               SRV  →  <host>.<base>, their A AAAA as glue
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use multinet_runtime::ObjectKey;
+use crate::group::Group;
+use crate::index::ServiceView;
+use crate::name::MAX_LABEL;
+use crate::slice::Slice;
 
-use crate::index::{Endpoint, Port, ProtocolLabel, ServiceView};
-use crate::name::Name;
-use crate::rrset::{self, Node, Rrset, RrsetWriter, Service, rtype};
-
-/// The names of one service with their prebuilt answers.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Built {
-    /// Names that others point at: published before them, withdrawn after them.
-    pub hosts: Vec<(Name, Arc<Node>)>,
-    /// Names whose records may point at hosts.
-    pub sets: Vec<(Name, Arc<Node>)>,
-    /// For each address, the host that its reverse name is to give.
-    pub pointers: Vec<(IpAddr, Name)>,
-    /// Time to live of the pointers, in seconds.
+/// All that DNS says about one service, at one version of it.
+#[derive(Debug)]
+pub struct ServiceAnswers {
+    /// Time to live of its records, in seconds.
     pub ttl: u32,
+    /// What its endpoints are read from.
+    pub slices: Box<[Arc<Slice>]>,
+    /// All networks together.
+    pub all: Group,
+    networks: Box<[Network]>,
 }
 
-/// Builds a service's answers in every zone; pointers lead into the first.
-///
-/// Names that DNS cannot express (over 255 octets) are left out, and so is what would point at them.
-pub fn build(service: &ServiceView<'_>, zones: &[Name]) -> Built {
-    let members = members(service);
+#[derive(Debug)]
+struct Network {
+    /// Its alias in wire format, lowercased.
+    label: Box<[u8]>,
+    /// Its endpoints; none where they are those of all networks, because there is no other.
+    group: Option<Group>,
+}
+
+/// Builds a service's answers; none without a ready endpoint, and then it has no names (Kubernetes DNS
+/// specification §2.4.1).
+pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     let ttl = service.ttl;
-    let everywhere = Group::new(ttl, members.iter().collect());
-    let by_network = by_network(&members);
-    // Of a single network all is said already: its names share the records of the service's own.
-    let alone = by_network.len() == 1;
-    let networks: Vec<(&str, Option<Group<'_>>)> = by_network
-        .into_iter()
-        .map(|(alias, members)| (alias, (!alone).then(|| Group::new(ttl, members))))
+    let slices: Box<[Arc<Slice>]> = service
+        .slices
+        .iter()
+        .filter(|slice| !slice.endpoints.is_empty())
+        .map(|&slice| Arc::clone(slice))
         .collect();
-
-    let mut built = Built { ttl, ..Built::default() };
-    for (position, zone) in zones.iter().enumerate() {
-        let Some(base) = service_name(zone, service.key) else {
-            continue;
-        };
-        if position == 0 {
-            built.pointers = everywhere.pointers(&base);
-        }
-        everywhere.add_to(&mut built, &base);
-        let Some(below) = base.child("_net") else { continue };
-        for (alias, group) in &networks {
-            if let Some(base) = below.child(alias) {
-                group.as_ref().unwrap_or(&everywhere).add_to(&mut built, &base);
-            }
-        }
+    if slices.is_empty() {
+        return None;
     }
-    built
-}
-
-/// `<service>.<namespace>.svc.<zone>`.
-fn service_name(zone: &Name, key: &ObjectKey) -> Option<Name> {
-    zone.child("svc")?.child(&key.namespace)?.child(&key.name)
-}
-
-/// One ready endpoint of one network, however many slices mention it.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Member<'a> {
-    network: &'a str,
-    host: &'a str,
-    address: IpAddr,
-    /// Whether `host` is a name that somebody chose.
-    named: bool,
-    txt: &'a [u8],
-    ports: BTreeSet<&'a Port>,
-}
-
-/// Merges the slices: the first mention of an endpoint describes it, later ones add their ports.
-fn members<'a>(service: &ServiceView<'a>) -> Vec<Member<'a>> {
-    let mut merged: BTreeMap<(&str, &str, IpAddr), (&Endpoint, BTreeSet<&Port>)> = BTreeMap::new();
-    for slice in &service.slices {
-        for endpoint in &slice.endpoints {
-            merged
-                .entry((&slice.network, &endpoint.host, endpoint.address))
-                .or_insert_with(|| (endpoint, BTreeSet::new()))
-                .1
-                .extend(&slice.ports);
-        }
-    }
-    merged
+    let all = Group::new(ttl, &slices, None);
+    let aliases: BTreeSet<&str> = slices.iter().map(|slice| &*slice.network).collect();
+    let alone = aliases.len() == 1;
+    let networks = aliases
         .into_iter()
-        .map(|((network, host, address), (endpoint, ports))| Member {
-            network,
-            host,
-            address,
-            named: endpoint.named,
-            txt: &endpoint.txt,
-            ports,
+        .filter_map(|alias| {
+            let group = (!alone).then(|| Group::new(ttl, &slices, Some(alias)));
+            Some(Network { label: wire_label(alias)?, group })
         })
-        .collect()
+        .collect();
+    Some(ServiceAnswers { ttl, slices, all, networks })
 }
 
-fn by_network<'a>(members: &'a [Member<'a>]) -> BTreeMap<&'a str, Vec<&'a Member<'a>>> {
-    let mut networks: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
-    for member in members {
-        networks.entry(member.network).or_default().push(member);
-    }
-    networks
-}
-
-/// The members that one base name speaks for, with the records that do not depend on the base.
-struct Group<'a> {
-    ttl: u32,
-    members: Vec<&'a Member<'a>>,
-    hosts: BTreeMap<&'a str, Arc<Node>>,
-    addresses: Vec<Rrset>,
-}
-
-impl<'a> Group<'a> {
-    fn new(ttl: u32, members: Vec<&'a Member<'a>>) -> Self {
-        let mut by_host: BTreeMap<&str, Vec<&Member<'_>>> = BTreeMap::new();
-        for member in &members {
-            by_host.entry(member.host).or_default().push(member);
-        }
-        let hosts = by_host.into_iter().map(|(host, members)| (host, host_node(ttl, &members))).collect();
-        let addresses = rrset::addresses(ttl, &addresses(&members));
-        Self { ttl, members, hosts, addresses }
+impl ServiceAnswers {
+    /// The network with an alias in wire format, lowercased.
+    pub fn network(&self, label: &[u8]) -> Option<&Group> {
+        let network = self.networks.iter().find(|network| *network.label == *label)?;
+        Some(network.group.as_ref().unwrap_or(&self.all))
     }
 
-    fn add_to(&self, built: &mut Built, base: &Name) {
-        if self.members.is_empty() {
-            return;
-        }
-        let targets: BTreeMap<&str, (Name, &Arc<Node>)> =
-            self.hosts.iter().filter_map(|(&host, node)| Some((host, (base.child(host)?, node)))).collect();
-        built.hosts.extend(targets.values().map(|(name, node)| (name.clone(), Arc::clone(node))));
-
-        let mut every_port = Vec::new();
-        for (port, services) in self.services(&targets) {
-            let owner =
-                base.child(port.protocol.as_str()).and_then(|name| name.child(&format!("_{}", port.name)));
-            if let Some(owner) = owner
-                && let Some(set) = rrset::services(&owner, self.ttl, &services)
-            {
-                built.sets.push((owner, Arc::new(Node { rrsets: vec![set] })));
-                every_port.extend(services);
-            }
-        }
-        // Two ports of one number say the same here, and a set holds no record twice (RFC 2181 §5).
-        let mut seen = BTreeSet::new();
-        every_port.retain(|service| seen.insert((service.target.clone(), service.port, service.weight)));
-        let mut rrsets = self.addresses.clone();
-        rrsets.extend(rrset::services(base, self.ttl, &every_port));
-        built.sets.push((base.clone(), Arc::new(Node { rrsets })));
-    }
-
-    /// The SRV records of each named port, in the order of ports and hosts.
-    fn services<'t>(
-        &self,
-        targets: &'t BTreeMap<&str, (Name, &Arc<Node>)>,
-    ) -> BTreeMap<PortName<'a>, Vec<Service<'t>>> {
-        // Per port: the endpoints that have it, and its records, as host and number.
-        type Hosts<'p, T> = BTreeSet<(&'p str, T)>;
-        type Ports<'p> = BTreeMap<PortName<'p>, (Hosts<'p, IpAddr>, Hosts<'p, u16>)>;
-        let mut ports = Ports::new();
-        for member in &self.members {
-            for port in member.ports.iter().filter(|port| !port.name.is_empty()) {
-                let name = PortName { protocol: port.protocol, name: &port.name };
-                let (endpoints, records) = ports.entry(name).or_default();
-                endpoints.insert((member.host, member.address));
-                records.insert((member.host, port.number));
-            }
-        }
-        ports
-            .into_iter()
-            .map(|(name, (endpoints, records))| {
-                let weight = weight(endpoints.len());
-                let services = records.into_iter().filter_map(|(host, port)| {
-                    let (target, node) = targets.get(host)?;
-                    let addresses = &node.rrsets[..address_sets(node)];
-                    Some(Service { weight, port, target: target.clone(), addresses })
-                });
-                (name, services.collect())
-            })
-            .collect()
-    }
-
-    /// One host per address: one that somebody named before one made of an address, then the first.
-    fn pointers(&self, base: &Name) -> Vec<(IpAddr, Name)> {
-        let mut best: BTreeMap<IpAddr, (bool, &str)> = BTreeMap::new();
-        for member in &self.members {
-            let candidate = (!member.named, member.host);
-            best.entry(member.address)
-                .and_modify(|known| *known = (*known).min(candidate))
-                .or_insert(candidate);
-        }
-        best.into_iter().filter_map(|(address, (_, host))| Some((address, base.child(host)?))).collect()
+    /// Every network's alias in wire format and its endpoints.
+    pub fn networks(&self) -> impl Iterator<Item = (&[u8], &Group)> {
+        self.networks.iter().map(|network| (&*network.label, network.group.as_ref().unwrap_or(&self.all)))
     }
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct PortName<'a> {
-    name: &'a str,
-    protocol: ProtocolLabel,
-}
-
-/// As CoreDNS gives it: 100 shared among the endpoints, at least 1.
-fn weight(endpoints: usize) -> u16 {
-    (100 / endpoints.clamp(1, 100)) as u16 // at most 100
-}
-
-fn addresses(members: &[&Member<'_>]) -> BTreeSet<IpAddr> {
-    members.iter().map(|member| member.address).collect()
-}
-
-/// A, AAAA and TXT of one host.
-fn host_node(ttl: u32, members: &[&Member<'_>]) -> Arc<Node> {
-    let mut rrsets = rrset::addresses(ttl, &addresses(members));
-    let mut txt = RrsetWriter::new(rtype::TXT, ttl);
-    for member in members {
-        txt.push(member.txt);
+impl PartialEq for ServiceAnswers {
+    /// Whether the two give the same answers, whatever slices they are made of.
+    fn eq(&self, other: &Self) -> bool {
+        let same_network = |(one, two): (&Network, &Network)| {
+            one.label == two.label
+                && match (&one.group, &two.group) {
+                    (Some(one), Some(two)) => one.says_the_same(&self.slices, two, &other.slices),
+                    (one, two) => one.is_none() && two.is_none(),
+                }
+        };
+        self.ttl == other.ttl
+            && self.networks.len() == other.networks.len()
+            && self.all.says_the_same(&self.slices, &other.all, &other.slices)
+            && self.networks.iter().zip(&other.networks).all(same_network)
     }
-    rrsets.extend(txt.finish());
-    Arc::new(Node { rrsets })
 }
 
-/// How many of a host's RRsets are addresses; they stand first.
-fn address_sets(node: &Node) -> usize {
-    node.rrsets.iter().take_while(|rrset| rrset.stride.is_some()).count()
+/// A label in wire format, lowercased; none where DNS has no such label.
+pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
+    let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
+    Some(std::iter::once(length).chain(text.bytes().map(|octet| octet.to_ascii_lowercase())).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
-    use crate::index::Slice;
-    use crate::name;
+    use crate::endpoints::Endpoint;
+    use crate::name::{self, Name, Presented};
+    use crate::records;
+    use crate::rrset::rtype;
+    use crate::slice::{Port, ProtocolLabel};
 
-    fn key() -> ObjectKey {
-        ObjectKey { namespace: "n".into(), name: "s".into() }
+    fn slice(network: &str, port: &str, endpoints: &[(Option<&str>, &str)]) -> Arc<Slice> {
+        let ports = [Port { name: port.into(), protocol: ProtocolLabel::Tcp, number: 7 }];
+        let hosts: Vec<(String, IpAddr, bool)> = endpoints
+            .iter()
+            .map(|&(host, address)| {
+                let address = address.parse().unwrap();
+                let label = host.map_or_else(|| name::address_label(address), str::to_owned);
+                (label, address, host.is_some())
+            })
+            .collect();
+        let endpoints = hosts.iter().map(|(host, address, named)| Endpoint {
+            address: *address,
+            host,
+            named: *named,
+            txt: b"\x03a=b",
+        });
+        Arc::new(Slice {
+            service: "s".into(),
+            network: network.into(),
+            ports: ports.into(),
+            endpoints: endpoints.collect(),
+            ..Slice::default()
+        })
     }
 
-    fn endpoint(host: Option<&str>, address: &str) -> Endpoint {
-        let address = address.parse().unwrap();
-        Endpoint {
-            address,
-            host: host.map_or_else(|| name::address_label(address), str::to_owned).into(),
-            named: host.is_some(),
-            txt: b"\x03a=b".as_slice().into(),
+    fn built(slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
+        build(&ServiceView { ttl: 5, slices: slices.iter().collect() })
+    }
+
+    /// Owner, type and data of every record below a base.
+    fn records(slices: &[Arc<Slice>], base: &str) -> Vec<(String, u16, Vec<u8>)> {
+        let base: Name = base.parse().unwrap();
+        let mut all = Vec::new();
+        let (built, mut writer) = (built(slices).unwrap(), records::Writer::new(base.as_wire()));
+        for item in records::items(&built) {
+            writer.records(&item, &mut |record| {
+                all.push((Presented(record.owner).to_string(), record.rtype, record.data.to_vec()));
+            });
         }
+        all
     }
 
-    fn slice(network: &str, port: &str, endpoints: Vec<Endpoint>) -> Slice {
-        let ports = vec![Port { name: port.into(), protocol: ProtocolLabel::Tcp, number: 7 }];
-        Slice { service: "s".into(), network: network.into(), ports, endpoints, ..Slice::default() }
+    fn owners(slices: &[Arc<Slice>], wanted: u16) -> Vec<String> {
+        let mut owners: Vec<String> = records(slices, "s")
+            .into_iter()
+            .filter(|(_, rtype, _)| *rtype == wanted)
+            .map(|(name, ..)| name)
+            .collect();
+        owners.sort();
+        owners.dedup();
+        owners
     }
 
-    fn built(slices: &[Slice]) -> Built {
-        let zones = ["z".parse().unwrap()];
-        build(&ServiceView { key: &key(), ttl: 5, slices: slices.iter().collect() }, &zones)
+    fn weights(slices: &[Arc<Slice>], owner: &str) -> Vec<u16> {
+        let records = records(slices, "s").into_iter();
+        let srv = records.filter(|(name, rtype, _)| *rtype == rtype::SRV && name == owner);
+        srv.map(|(_, _, data)| u16::from_be_bytes([data[2], data[3]])).collect()
     }
 
-    fn names(names: &[(Name, Arc<Node>)]) -> Vec<String> {
-        let mut names: Vec<String> = names.iter().map(|(name, _)| name.to_string()).collect();
-        names.sort();
-        names
-    }
-
-    fn node<'a>(nodes: &'a [(Name, Arc<Node>)], name: &str) -> &'a Arc<Node> {
-        let name: Name = name.parse().unwrap();
-        &nodes.iter().find(|(owner, _)| *owner == name).unwrap().1
-    }
-
-    fn weights(built: &Built, name: &str) -> Vec<u16> {
-        let set = node(&built.sets, name).rrset(rtype::SRV).unwrap().clone();
-        let data = set.body.len() / set.records;
-        set.body.chunks_exact(data).map(|record| u16::from_be_bytes([record[14], record[15]])).collect()
+    fn count(slices: &[Arc<Slice>], owner: &str, wanted: u16) -> usize {
+        records(slices, "s").iter().filter(|(name, rtype, _)| *rtype == wanted && name == owner).count()
     }
 
     #[test]
     fn a_service_has_the_names_of_the_schema() {
-        let built = built(&[slice("r", "p", vec![endpoint(Some("h"), "10.0.0.1")])]);
-        assert_eq!(names(&built.hosts), ["h.r._net.s.n.svc.z.", "h.s.n.svc.z."]);
-        assert_eq!(
-            names(&built.sets),
-            ["_p._tcp.r._net.s.n.svc.z.", "_p._tcp.s.n.svc.z.", "r._net.s.n.svc.z.", "s.n.svc.z."]
-        );
-        assert_eq!(built.pointers.len(), 1);
+        let slices = [slice("r", "p", &[(Some("h"), "10.0.0.1")])];
+        assert_eq!(owners(&slices, rtype::A), ["h.r._net.s.", "h.s.", "r._net.s.", "s."]);
+        assert_eq!(owners(&slices, rtype::TXT), ["h.r._net.s.", "h.s."]);
+        assert_eq!(owners(&slices, rtype::SRV), ["_p._tcp.r._net.s.", "_p._tcp.s.", "r._net.s.", "s."]);
     }
 
     #[test]
     fn a_service_without_ready_endpoints_has_no_names() {
-        assert_eq!(built(&[]), Built { ttl: 5, ..Built::default() });
-        assert_eq!(built(&[slice("r", "p", vec![])]), Built { ttl: 5, ..Built::default() });
+        assert!(built(&[]).is_none());
+        assert!(built(&[slice("r", "p", &[])]).is_none());
     }
 
     #[test]
-    fn names_with_the_same_records_share_them() {
-        let built = built(&[slice("r", "p", vec![endpoint(Some("h"), "10.0.0.1")])]);
-        let below = node(&built.hosts, "h.r._net.s.n.svc.z");
-        assert!(Arc::ptr_eq(node(&built.hosts, "h.s.n.svc.z"), below));
+    fn a_network_alone_shares_what_the_service_has() {
+        let alone = built(&[slice("r", "p", &[(None, "10.0.0.1")])]).unwrap();
+        assert!(std::ptr::eq(alone.network(b"\x01r").unwrap(), &raw const alone.all));
+        let two = [slice("r", "p", &[(None, "10.0.0.1")]), slice("q", "p", &[(None, "10.0.0.2")])];
+        let two = built(&two).unwrap();
+        assert_eq!(two.network(b"\x01q").unwrap().addresses().count(), 1);
+        assert_eq!(two.all.addresses().count(), 2);
+        assert!(two.network(b"\x01x").is_none());
     }
 
     #[test]
     fn weights_are_shared_among_endpoints_and_never_zero() {
-        let endpoints = |count: u8| (1..=count).map(|i| endpoint(None, &format!("10.0.0.{i}"))).collect();
-        assert_eq!(weights(&built(&[slice("r", "p", endpoints(3))]), "_p._tcp.s.n.svc.z"), [33, 33, 33]);
-        assert_eq!(weights(&built(&[slice("r", "p", endpoints(200))]), "_p._tcp.s.n.svc.z")[0], 1);
+        let endpoints = |count: u8| {
+            let addresses: Vec<String> = (1..=count).map(|i| format!("10.0.0.{i}")).collect();
+            let endpoints: Vec<_> = addresses.iter().map(|address| (None, address.as_str())).collect();
+            [slice("r", "p", &endpoints)]
+        };
+        assert_eq!(weights(&endpoints(3), "_p._tcp.s."), [33, 33, 33]);
+        assert_eq!(weights(&endpoints(200), "_p._tcp.s.")[0], 1);
     }
 
     #[test]
     fn shared_hosts_count_as_endpoints_but_have_one_record() {
-        let shared = vec![endpoint(Some("h"), "10.0.0.1"), endpoint(Some("h"), "10.0.0.2")];
-        let built = built(&[slice("r", "p", shared)]);
-        assert_eq!(weights(&built, "_p._tcp.s.n.svc.z"), [50]);
-        assert_eq!(node(&built.hosts, "h.s.n.svc.z").rrset(rtype::A).unwrap().records, 2);
+        let shared = [slice("r", "p", &[(Some("h"), "10.0.0.1"), (Some("h"), "10.0.0.2")])];
+        assert_eq!(weights(&shared, "_p._tcp.s."), [50]);
+        assert_eq!(count(&shared, "h.s.", rtype::A), 2);
     }
 
     #[test]
     fn the_same_endpoint_in_two_slices_is_one_with_both_ports() {
-        let built = built(&[
-            slice("r", "p", vec![endpoint(Some("h"), "10.0.0.1")]),
-            slice("r", "q", vec![endpoint(Some("h"), "10.0.0.1")]),
-        ]);
-        assert_eq!(node(&built.sets, "s.n.svc.z").rrset(rtype::A).unwrap().records, 1);
-        assert_eq!(node(&built.hosts, "h.s.n.svc.z").rrset(rtype::TXT).unwrap().records, 1);
-        assert_eq!(weights(&built, "_p._tcp.s.n.svc.z"), [100]);
-        assert_eq!(weights(&built, "_q._tcp.s.n.svc.z"), [100]);
+        let both = [slice("r", "p", &[(Some("h"), "10.0.0.1")]), slice("r", "q", &[(Some("h"), "10.0.0.1")])];
+        assert_eq!(count(&both, "s.", rtype::A), 1);
+        assert_eq!(count(&both, "h.s.", rtype::TXT), 1);
+        assert_eq!(weights(&both, "_p._tcp.s."), [100]);
+        assert_eq!(weights(&both, "_q._tcp.s."), [100]);
         // Both ports have the same number, so of the service both say the same.
-        assert_eq!(weights(&built, "s.n.svc.z"), [100]);
+        assert_eq!(weights(&both, "s."), [100]);
     }
 
     #[test]
     fn pointers_prefer_a_chosen_hostname() {
-        let both = vec![endpoint(None, "10.0.0.1"), endpoint(Some("z"), "10.0.0.1")];
-        let built = built(&[slice("r", "", both)]);
-        assert_eq!(built.pointers, [("10.0.0.1".parse().unwrap(), "z.s.n.svc.z".parse().unwrap())]);
+        let built = built(&[slice("r", "", &[(None, "10.0.0.1"), (Some("z"), "10.0.0.1")])]).unwrap();
+        let pointer = |address: &str| built.all.pointer(&built.slices, address.parse().unwrap());
+        assert_eq!(pointer("10.0.0.1"), Some(&b"\x01z"[..]));
+        assert_eq!(pointer("10.0.0.2"), None);
+        assert_eq!(pointer("::1"), None);
     }
 
     #[test]
     fn unnamed_ports_have_no_srv() {
-        let built = built(&[slice("r", "", vec![endpoint(Some("h"), "10.0.0.1")])]);
-        assert!(node(&built.sets, "s.n.svc.z").rrset(rtype::SRV).is_none());
+        assert!(weights(&[slice("r", "", &[(Some("h"), "10.0.0.1")])], "s.").is_empty());
     }
 
     #[test]
     fn names_too_long_for_dns_are_left_out_with_what_would_point_at_them() {
         let long = "x".repeat(63);
-        let zone: Name = [long.as_str(); 3].join(".").parse().unwrap();
-        let slices = [slice("r", "p", vec![endpoint(Some(&long), "10.0.0.1")])];
-        let built = build(&ServiceView { key: &key(), ttl: 5, slices: slices.iter().collect() }, &[zone]);
-        assert!(built.hosts.is_empty() && built.pointers.is_empty());
-        assert!(built.sets.iter().all(|(_, node)| node.rrset(rtype::SRV).is_none()));
-        assert!(built.sets.iter().any(|(_, node)| node.rrset(rtype::A).is_some()));
+        let slices = [slice("r", "p", &[(Some(&long), "10.0.0.1")])];
+        let records = records(&slices, &[long.as_str(); 3].join("."));
+        assert!(records.iter().any(|(_, rtype, _)| *rtype == rtype::A));
+        assert!(records.iter().all(|(_, rtype, _)| *rtype == rtype::A));
+    }
+
+    #[test]
+    fn equal_answers_are_equal_whatever_slices_they_come_from() {
+        let (one, two) = ((Some("a"), "10.0.0.1"), (Some("b"), "10.0.0.2"));
+        let together = built(&[slice("r", "p", &[one, two])]).unwrap();
+        let apart = built(&[slice("r", "p", &[two]), slice("r", "p", &[one])]).unwrap();
+        assert!(together == apart);
+        for other in [
+            [slice("r", "p", &[one])].as_slice(),
+            &[slice("q", "p", &[one, two])],
+            &[slice("r", "q", &[one, two])],
+            &[slice("r", "p", &[one]), slice("q", "p", &[two])],
+            &[slice("r", "p", &[one, (Some("c"), "10.0.0.2")])],
+        ] {
+            assert!(together != built(other).unwrap());
+        }
     }
 }

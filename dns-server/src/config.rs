@@ -11,8 +11,12 @@ use ipnet::IpNet;
 use multinet_runtime::LogArgs;
 use multinet_runtime::command_line::duration;
 
+use crate::dnstap::Collector;
 use crate::listen::{Listen, ListenProto};
 use crate::name::Name;
+use crate::notifier::Secondary;
+use crate::top;
+use crate::transfer::allow::{self, Allowed};
 
 /// DNS for the second NICs of pods.
 ///
@@ -75,10 +79,30 @@ pub struct Args {
     )]
     ns_address: Vec<IpAddr>,
 
-    /// Network whose hosts may transfer zones (AXFR, IXFR); may be repeated [default: none]
-    #[arg(long, value_name = "CIDR", env = "MULTINET_TRANSFER_TO", value_delimiter = ',', value_parser = network,
-          help_heading = "Answers")]
-    transfer_to: Vec<IpNet>,
+    /// Who may transfer zones (AXFR, IXFR): the hosts of a network, or whoever signs with a key; may be repeated,
+    /// one of them is enough [default: nobody]
+    #[arg(
+        long,
+        value_name = "CIDR|key:NAME",
+        env = "MULTINET_TRANSFER_TO",
+        value_delimiter = ',',
+        help_heading = "Transfers"
+    )]
+    transfer_to: Vec<Allowed>,
+
+    /// Secondary to tell of every change (NOTIFY), signed with a key if one is named; may be repeated
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT][@KEY]",
+        env = "MULTINET_NOTIFY",
+        value_delimiter = ',',
+        help_heading = "Transfers"
+    )]
+    notify: Vec<Secondary>,
+
+    /// File with keys for TSIG, as tsig-keygen writes them; read at the start only
+    #[arg(long, value_name = "FILE", env = "MULTINET_TSIG_KEY_FILE", help_heading = "Transfers")]
+    tsig_key_file: Option<PathBuf>,
 
     /// Where to listen: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`, `quic://…`; may be repeated
     /// [default: `dns://127.0.0.1:5353` with --manifests, else `dns://[::]:53`]
@@ -115,19 +139,56 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "MULTINET_UDP_WORKERS", help_heading = "Listeners")]
     udp_workers: Option<NonZeroUsize>,
 
-    /// TCP and TLS connections at one time, of HTTPS and QUIC a sixteenth each; more are closed at once
+    /// TCP and TLS connections at one time, of HTTPS and QUIC a sixteenth each
+    ///
+    /// For one more, the idlest connection of the client with the most is closed.
     #[arg(
         long,
         value_name = "N",
         env = "MULTINET_TCP_MAX_CONNECTIONS",
-        default_value = "4096",
+        default_value = "20000",
         help_heading = "Listeners"
     )]
     tcp_max_connections: NonZeroUsize,
 
-    /// Where /metrics, /livez, /readyz and /debug/state are served [default: nowhere]
+    /// Largest UDP payload in octets that is sent and announced, 512 to 4096
+    ///
+    /// More than 1232 may be sent in fragments, which some networks lose.
+    #[arg(long, value_name = "OCTETS", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = 1232,
+          value_parser = clap::value_parser!(u16).range(512..=4096), help_heading = "Protection")]
+    udp_payload_size: u16,
+
+    /// Queries per second over UDP of each network of clients, /24 or /56 [default: any number]
+    ///
+    /// More are answered with TC, or BADCOOKIE if the client knows cookies, or not at all. Clients with a
+    /// cookie of ours, and those over TCP, TLS, HTTPS and QUIC, are never limited.
+    #[arg(long, value_name = "N", env = "MULTINET_RATE_LIMIT",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Protection")]
+    rate_limit: Option<u32>,
+
+    /// Network that the rate limit is not for, such as that of CoreDNS; may be repeated
+    #[arg(long, value_name = "CIDR", env = "MULTINET_RATE_LIMIT_EXEMPT", value_delimiter = ',',
+          value_parser = network, requires = "rate_limit", help_heading = "Protection")]
+    rate_limit_exempt: Vec<IpNet>,
+
+    /// File with the secret of cookies, which replicas behind one address share [default: a secret of its own]
+    ///
+    /// A line of 32 hexadecimal digits. A second line is a secret that is on its way in or out: cookies made
+    /// with it are good, too.
+    #[arg(long, value_name = "FILE", env = "MULTINET_COOKIE_SECRET_FILE", help_heading = "Protection")]
+    cookie_secret_file: Option<PathBuf>,
+
+    /// Where /metrics, /livez, /readyz, /logging and /debug are served [default: nowhere]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
+
+    /// How many names to show of those asked for most, at /debug/top, 1 to 1000 [default: none]
+    ///
+    /// Each takes some 330 octets per UDP thread, and of every other transport in use per thread of the runtime.
+    #[arg(long, value_name = "N", env = "MULTINET_DEBUG_TOP", requires = "admin",
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(top::MAX_CAPACITY)),
+          help_heading = "Operation")]
+    debug_top: Option<u16>,
 
     /// How long to go on answering after SIGTERM, being no longer ready
     #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = "5s", value_parser = duration,
@@ -137,6 +198,12 @@ pub struct Args {
     /// Log every query
     #[arg(long, env = "MULTINET_LOG_QUERIES", help_heading = "Operation")]
     log_queries: bool,
+
+    /// Collector that every query and reply is passed on to by dnstap [default: none]
+    ///
+    /// What it does not take in time is lost and counted: answers never wait.
+    #[arg(long, value_name = "unix:PATH|tcp:ADDR:PORT", env = "MULTINET_DNSTAP", help_heading = "Operation")]
+    dnstap: Option<Collector>,
 
     #[command(flatten)]
     log: LogArgs,
@@ -180,7 +247,11 @@ pub struct Config {
     /// What `ns.dns.<zone>` owns, if it was said.
     pub ns_addresses: BTreeSet<IpAddr>,
     /// Who may transfer zones.
-    pub transfer_to: Vec<IpNet>,
+    pub transfer_to: Vec<Allowed>,
+    /// Who is told of changes.
+    pub notify: Vec<Secondary>,
+    /// Where keys are.
+    pub tsig_key_file: Option<PathBuf>,
     /// Where to listen, at least one.
     pub listen: Vec<Listen>,
     /// Certificate and key; there if a listener needs them.
@@ -189,12 +260,22 @@ pub struct Config {
     pub udp_workers: usize,
     /// Most TCP and TLS connections.
     pub tcp_max_connections: usize,
+    /// Largest UDP payload.
+    pub udp_payload: u16,
+    /// Queries per second over UDP and network, and who is exempt.
+    pub rate_limit: Option<(u32, Vec<IpNet>)>,
+    /// Where the secret of cookies is.
+    pub cookie_secret_file: Option<PathBuf>,
     /// Where admin endpoints are served.
     pub admin: Option<SocketAddr>,
+    /// How many names are counted; 0 for none.
+    pub debug_top: u16,
     /// Time between SIGTERM and silence.
     pub lameduck: Duration,
     /// Whether queries are logged.
     pub log_queries: bool,
+    /// Where queries and replies are passed on to.
+    pub dnstap: Option<Collector>,
     /// How logs are written.
     pub log: LogArgs,
 }
@@ -241,14 +322,22 @@ impl Config {
             answer_order,
             ns_address,
             transfer_to,
+            notify,
+            tsig_key_file,
             listen,
             tls_cert,
             tls_key,
             udp_workers,
             tcp_max_connections,
+            udp_payload_size,
+            rate_limit,
+            rate_limit_exempt,
+            cookie_secret_file,
             admin,
+            debug_top,
             lameduck,
             log_queries,
+            dnstap,
             log,
         } = args;
         check_zones(&zone, &reverse_zone)?;
@@ -266,13 +355,20 @@ impl Config {
             rotate: answer_order == AnswerOrder::Rotate,
             ns_addresses: ns_address.into_iter().collect(),
             transfer_to,
+            notify,
+            tsig_key_file,
             listen,
             tls,
             udp_workers: udp_workers.map_or_else(cores, NonZeroUsize::get),
             tcp_max_connections: tcp_max_connections.get(),
+            udp_payload: udp_payload_size,
+            rate_limit: rate_limit.map(|per_second| (per_second, rate_limit_exempt)),
+            cookie_secret_file,
             admin,
+            debug_top: debug_top.unwrap_or_default(),
             lameduck,
             log_queries,
+            dnstap,
             log,
         })
     }
@@ -349,65 +445,9 @@ fn is_below(name: &Name, top: &str) -> bool {
     top.parse().is_ok_and(|top| name.is_within(&top))
 }
 
-/// A network, or a single address.
 fn network(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse::<IpAddr>().map(IpNet::from);
-    text.parse::<IpNet>()
-        .or_else(|_| address())
-        .map_err(|_| "write a network as 10.0.0.0/8 or fd00::/8".to_owned())
+    allow::network(text).ok_or_else(|| "write a network as 10.0.0.0/8 or fd00::/8".to_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config(flags: &[&str]) -> Result<Config, String> {
-        let args =
-            Args::try_parse_from(["multinet-dns"].iter().chain(flags)).map_err(|error| error.to_string())?;
-        Config::new(args).map_err(|error| error.to_string())
-    }
-
-    fn listen(flags: &[&str]) -> Vec<String> {
-        config(flags).unwrap().listen.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn where_it_listens_depends_on_the_source() {
-        assert_eq!(listen(&["--manifests", "x"]), ["dns://127.0.0.1:5353"]);
-        assert_eq!(listen(&[]), ["dns://[::]:53"]);
-        assert_eq!(
-            listen(&["--listen", "127.0.0.1:1", "--listen", "[::1]:1"]),
-            ["dns://127.0.0.1:1", "dns://[::1]:1"]
-        );
-    }
-
-    #[test]
-    fn defaults_are_those_of_the_documentation() {
-        let config = config(&[]).unwrap();
-        assert_eq!(config.source, Source::Kubernetes);
-        assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
-        assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
-        assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
-        assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
-        assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
-    }
-
-    #[test]
-    fn what_does_not_go_together_is_refused() {
-        for (flags, message) in [
-            (&["--zone", "a", "--zone", "A."][..], "given twice"),
-            (&["--zone", "a", "--zone", "b.svc.a"], "lies among the services"),
-            (&["--zone", "10.in-addr.arpa"], "--reverse-zone"),
-            (&["--reverse-zone", "a"], "in-addr.arpa or ip6.arpa"),
-            (&["--reverse-zone", "1.0.0.10.in-addr.arpa"], "more than one address"),
-            (&["--listen", "tls://127.0.0.1:1"], "needs a certificate"),
-            (&["--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"], "port of its own"),
-            (&["--ttl", "3601"], "3601 is not in 0..=3600"),
-            (&["--lameduck=-1s"], "write a time"),
-        ] {
-            let error = config(flags).unwrap_err();
-            assert!(error.contains(message), "{flags:?}: {error}");
-        }
-        assert!(config(&["--zone", &format!("{0}.{0}.{0}.{1}", "x".repeat(63), "y".repeat(58))]).is_err());
-    }
-}
+mod tests;

@@ -1,25 +1,33 @@
-//! What every listener holds: the answers, how they are made, who may have a whole zone, and the counting.
+//! What every listener holds: the answers, how they are made, who may have a whole zone, which keys there are,
+//! and the counting.
 //!
 //! A [`Worker`] is one thread's or one connection's share of it. It tries the fast path, falls back to
 //! the slow one, counts, and logs the query where that is asked for.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use ipnet::IpNet;
 use tracing::info;
 
 pub use crate::metrics::Proto;
 
 use crate::answers::{Answers, Freshness};
-use crate::metrics::{Tallies, Tally};
+use crate::cookie::{Jar, Standing};
+use crate::dnstap::Tap;
+use crate::limit::Limiter;
+use crate::metrics::{Sampler, Share, Tallies};
 use crate::name::Presented;
-use crate::query::{self, Edns, Query, Question, Rcode, Style};
-use crate::rrset::rtype;
+use crate::query::{self, Declined, Edns, Query, Question, Rcode, Style};
+use crate::rrset::{HEADER, rtype};
 use crate::slow::{self, Verdict};
 use crate::state::State;
+use crate::transfer::allow::Allowed;
+use crate::transfer::desk::Desk;
+use crate::transfer::metrics::TransferMetrics;
 use crate::transfer::{Transfer, Wanted};
+use crate::tsig::{self, Keyring, Opened, Refusal, Signer};
 use crate::zone::Zone;
 
 /// Shared by all listeners.
@@ -29,34 +37,85 @@ pub struct Engine(Arc<Shared>);
 struct Shared {
     state: Arc<State>,
     settings: Settings,
+    desk: Desk,
     tallies: Tallies,
 }
 
 /// How queries are answered.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Whether address records begin at a different one each time.
     pub rotate: bool,
     /// Whether every query is logged.
     pub log_queries: bool,
     /// Who may transfer zones.
-    pub transfer_to: Vec<IpNet>,
+    pub transfer_to: Vec<Allowed>,
+    /// What queries may be signed with.
+    pub keys: Keyring,
+    /// What is counted of transfers and signatures.
+    pub transfers: TransferMetrics,
+    /// The largest UDP payload that is sent and announced.
+    pub udp_payload: u16,
+    /// Who may ask how much over UDP; nothing for everybody as much as they like.
+    pub limiter: Option<Arc<Limiter>>,
+    /// The cookies of clients.
+    pub cookies: Jar,
+    /// Where queries and replies are passed on to.
+    pub tap: Option<Tap>,
+}
+
+impl Settings {
+    /// Answers for all, in a fixed order, with these cookies.
+    pub fn new(cookies: Jar) -> Self {
+        Self {
+            rotate: false,
+            log_queries: false,
+            transfer_to: Vec::new(),
+            keys: Keyring::default(),
+            transfers: TransferMetrics::default(),
+            udp_payload: query::MAX_UDP as u16,
+            limiter: None,
+            cookies,
+            tap: None,
+        }
+    }
 }
 
 impl Engine {
     /// An engine that answers from `state`.
     pub fn new(state: Arc<State>, settings: Settings, tallies: Tallies) -> Self {
-        Self(Arc::new(Shared { state, settings, tallies }))
+        let desk = Desk::new(settings.transfer_to.clone(), settings.transfers.clone());
+        Self(Arc::new(Shared { state, settings, desk, tallies }))
     }
 
     /// A worker for one thread or connection.
     pub fn worker(&self, proto: Proto) -> Worker {
-        let style = Style { datagram: proto == Proto::Udp, rotate: self.0.settings.rotate };
+        let style = Style { datagram: proto == Proto::Udp, rotate: self.0.settings.rotate, reserve: 0 };
         let answers = Arc::clone(self.0.state.answers());
         // Connections are short: a common start would give them all the same turn.
         let turn = u32::from_ne_bytes(foldhash_seed());
-        Worker { tally: self.0.tallies.take(proto), shared: Arc::clone(&self.0), answers, style, proto, turn }
+        // A client's address is its own where it has to receive before it can ask.
+        let limiter = self.0.settings.limiter.clone().filter(|_| proto == Proto::Udp);
+        let tally = self.0.tallies.take(proto);
+        let (shared, sampler) = (Arc::clone(&self.0), Sampler::new(turn));
+        let is_watched = self.0.settings.log_queries || self.0.tallies.has_top();
+        let tap = shared.settings.tap.clone().map(Box::new);
+        Worker { tally, is_watched, sampler, tap, shared, answers, style, proto, turn, limiter, limited: 0 }
     }
+}
+
+impl Settings {
+    /// Puts into a query's EDNS what the reply's is to hold. Says what the cookie proves, if there is one.
+    fn settle(&self, edns: &mut Edns, peer: IpAddr) -> Option<Standing> {
+        edns.announced = self.udp_payload;
+        let cookie = edns.cookie.as_mut()?;
+        Some(self.cookies.stamp(cookie, peer, now()))
+    }
+}
+
+/// Seconds since 1970, which wrap around as a cookie's do.
+fn now() -> u32 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }
 
 /// Four octets that differ from call to call.
@@ -64,6 +123,33 @@ fn foldhash_seed() -> [u8; 4] {
     use std::hash::BuildHasher as _;
     let hash = foldhash::fast::RandomState::default().hash_one(0u8).to_ne_bytes();
     [hash[0], hash[1], hash[2], hash[3]]
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its port, where it is known.
+    pub port: Option<u16>,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        Self { ip: address.ip(), port: Some(address.port()) }
+    }
+}
+
+impl From<IpAddr> for Peer {
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, port: None }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ip.fmt(f)
+    }
 }
 
 /// What became of a packet.
@@ -74,29 +160,79 @@ pub enum Handled {
     /// Nothing is to be sent.
     Ignore,
     /// The messages of a zone transfer are to be sent.
-    Transfer(Transfer),
+    Transfer(Box<Transfer>),
 }
 
 /// One thread's or connection's way of answering.
 pub struct Worker {
     shared: Arc<Shared>,
     answers: Arc<Answers>,
-    tally: Arc<Tally>,
+    tally: Share,
+    sampler: Sampler,
+    /// Whether more is made of queries than numbers.
+    is_watched: bool,
+    tap: Option<Box<Tap>>,
     style: Style,
     proto: Proto,
     turn: u32,
+    limiter: Option<Arc<Limiter>>,
+    /// Queries over the limit that had no cookie.
+    limited: u32,
 }
 
 impl Worker {
     /// Appends the whole reply to `packet` to `out`.
-    pub fn answer(&mut self, packet: &[u8], peer: IpAddr, out: &mut Vec<u8>) -> Handled {
+    pub fn answer(&mut self, packet: &[u8], peer: impl Into<Peer>, out: &mut Vec<u8>) -> Handled {
+        let peer = peer.into();
+        if self.tap.is_some() {
+            self.answer_tapped(packet, peer, out)
+        } else {
+            self.handle(packet, peer.ip, out)
+        }
+    }
+
+    /// The same, and passes both on.
+    #[cold]
+    fn answer_tapped(&mut self, packet: &[u8], peer: Peer, out: &mut Vec<u8>) -> Handled {
+        let (asked_at, start) = (SystemTime::now(), out.len());
+        let handled = self.handle(packet, peer.ip, out);
+        let reply = match handled {
+            Handled::Reply => out.get(start..).unwrap_or_default(),
+            Handled::Ignore | Handled::Transfer(_) => &[],
+        };
+        if let Some(tap) = &self.tap {
+            tap.note(self.proto, peer, asked_at, packet, reply);
+        }
+        handled
+    }
+
+    fn handle(&mut self, packet: &[u8], peer: IpAddr, out: &mut Vec<u8>) -> Handled {
         self.turn = self.turn.wrapping_add(1);
-        let Some(query) = Query::parse(packet) else { return self.answer_slowly(packet, peer, out) };
+        let mut query = match Query::parse(packet) {
+            Ok(query) => query,
+            Err(declined) => return self.answer_slowly(packet, declined, peer, out),
+        };
+        let standing = self.settle(&mut query.edns, peer);
+        if self.is_over_limit(standing, peer) {
+            return self.limit(packet, Some(&query.question), query.edns, peer, out);
+        }
         let start = out.len();
         let rcode = query::render(&self.answers, self.style, &query, packet, self.turn, out);
-        let exchange = Exchange { peer, packet, question: Some(&query.question), edns: query.edns, rcode };
+        let qtype = Some(query.question.qtype);
+        let exchange = Exchange { peer, packet, qtype, edns: query.edns, rcode };
         self.note(&exchange, &out[start..]);
         Handled::Reply
+    }
+
+    /// Notes that so many packets were passed over.
+    pub fn shed(&mut self, packets: u64) {
+        self.tally.shed(packets);
+    }
+
+    /// Whether to say of the next batch of queries how long it [`took`](Self::took). Whoever has to read the clock
+    /// for that asks; who knows anyway need not.
+    pub fn is_timed(&mut self) -> bool {
+        self.sampler.is_next()
     }
 
     /// Notes how long each of `queries` queries took.
@@ -104,95 +240,238 @@ impl Worker {
         self.tally.took(queries, each);
     }
 
+    /// Says what the reply's OPT record holds; and what the query's cookie proves, if there is one.
+    fn settle(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
+        let standing = self.shared.settings.settle(edns.as_mut()?, peer)?;
+        self.tally.cookie(standing);
+        Some(standing)
+    }
+
+    /// Whether there is to be no answer but a word about the limit.
+    fn is_over_limit(&self, standing: Option<Standing>, peer: IpAddr) -> bool {
+        // Who has a cookie is no forger; if it is one who asks too much, that is for a firewall.
+        standing != Some(Standing::Proven)
+            && self.limiter.as_ref().is_some_and(|limiter| limiter.is_over(peer))
+    }
+
+    /// Over the limit: a client that knows cookies is given one, others are sent to TCP or not answered, in
+    /// turn. None of it is longer than the query by more than a cookie, and a client that is real gets on.
     #[cold]
-    fn answer_slowly(&self, packet: &[u8], peer: IpAddr, out: &mut Vec<u8>) -> Handled {
+    fn limit(
+        &mut self,
+        packet: &[u8],
+        question: Option<&Question>,
+        edns: Option<Edns>,
+        peer: IpAddr,
+        out: &mut Vec<u8>,
+    ) -> Handled {
+        self.tally.limited();
+        let start = out.len();
+        let Some(question) = question else { return Handled::Ignore };
+        let rcode = if edns.is_some_and(|edns| edns.cookie.is_some()) {
+            query::render_error(packet, question.end(), Rcode::BadCookie, edns, out)
+        } else {
+            // Every second one, but not of a pair of A and AAAA always the same.
+            self.limited = self.limited.wrapping_add(0x9e37_79b9);
+            if self.limited >> 31 == 0 {
+                return Handled::Ignore;
+            }
+            query::render_truncated(packet, question.end(), edns, out)
+        };
+        let qtype = Some(question.qtype);
+        self.note(&Exchange { peer, packet, qtype, edns, rcode }, &out[start..]);
+        Handled::Reply
+    }
+
+    #[cold]
+    fn answer_slowly(
+        &mut self,
+        packet: &[u8],
+        declined: Declined,
+        peer: IpAddr,
+        out: &mut Vec<u8>,
+    ) -> Handled {
         self.tally.slow();
-        let Some(verdict) = slow::judge(packet) else {
+        let verdict = match declined {
+            Declined::Question => Some(slow::judge_malformed(packet)),
+            Declined::Unusual => slow::judge(packet),
+        };
+        let Some(mut verdict) = verdict else {
             self.tally.ignored();
             return Handled::Ignore;
         };
+        let standing = self.settle(verdict.edns_mut(), peer);
+        // What is asked for here is what whoever is over the limit is given.
+        if !matches!(verdict, Verdict::Cookie(_)) && self.is_over_limit(standing, peer) {
+            let question = Question::read(packet);
+            return self.limit(packet, question.as_ref(), verdict.edns(), peer, out);
+        }
         let start = out.len();
-        let rcode = match &verdict {
-            Verdict::Transfer(query, wanted) if self.may_transfer(peer) => {
-                match self.transfer(packet, query, *wanted, out) {
-                    Ok(transfer) => return Handled::Transfer(transfer),
-                    Err(rcode) => rcode,
-                }
+        let outcome = match &verdict {
+            Verdict::Signed(end, edns) => self.respond_signed(packet, peer, *end, *edns, out),
+            // One that is not ours is said to be none, beside the new one (RFC 7873 §5.4).
+            Verdict::Cookie(edns) if standing == Some(Standing::Wrong) => {
+                Err(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
             }
-            verdict => slow::reply(&self.answers, self.style, verdict, packet, self.turn, out),
+            verdict => self.respond(packet, peer, verdict, None, out),
         };
-        let question = Question::read(packet);
-        let exchange = Exchange { peer, packet, question: question.as_ref(), edns: verdict.edns(), rcode };
+        let rcode = match outcome {
+            Ok(transfer) => return Handled::Transfer(Box::new(transfer)),
+            Err(rcode) => rcode,
+        };
+        let exchange = Exchange { peer, packet, qtype: verdict.qtype(packet), edns: verdict.edns(), rcode };
         self.note(&exchange, &out[start..]);
         Handled::Reply
     }
 
-    fn may_transfer(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        self.shared.settings.transfer_to.iter().any(|network| network.contains(&peer))
+    /// Answers what is in a signed packet, and signs the answer (RFC 8945 §5).
+    fn respond_signed(
+        &self,
+        packet: &[u8],
+        peer: IpAddr,
+        question_end: usize,
+        edns: Option<Edns>,
+        out: &mut Vec<u8>,
+    ) -> Result<Transfer, Rcode> {
+        let start = out.len();
+        let (mut rcode, signature) = match tsig::open(packet, &self.shared.settings.keys, tsig::now()) {
+            Ok(Opened { packet, signer }) => {
+                // What is left is a query, since the packet was one; two signatures are none.
+                let mut verdict =
+                    slow::judge(&packet).unwrap_or(Verdict::Error(Rcode::FormErr, question_end, edns));
+                // It is the same, and what the reply's is to hold has been put in.
+                *verdict.edns_mut() = edns;
+                match self.respond(&packet, peer, &verdict, Some(&signer), out) {
+                    Ok(transfer) => return Ok(transfer.signed(Some(signer))),
+                    Err(rcode) => (rcode, Ok(signer)),
+                }
+            }
+            Err(refusal) => {
+                self.shared.settings.transfers.tsig_error(refusal.error());
+                (query::render_error(packet, question_end, refusal.rcode(), edns, out), Err(refusal))
+            }
+        };
+        let limit =
+            self.style_beside(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
+        // A reply that is not whole beside its signature says no more than that (RFC 8945 §5.3).
+        if query::is_truncated(&out[start..]) || out.len() - start > limit {
+            out.truncate(start);
+            rcode = query::render_truncated(packet, question_end, None, out);
+        }
+        // Behind the longest question there is no room for the longest names of keys either.
+        if out.len() - start <= limit {
+            match signature {
+                Ok(mut signer) => signer.sign(out, start, tsig::now()),
+                Err(refusal) => refusal.seal(out, start, tsig::now()),
+            }
+        }
+        Err(rcode)
     }
 
-    /// A whole zone over a stream, or an ordinary reply, whose code is given. Over UDP the SOA tells the
-    /// asker to come back by TCP (RFC 1995 §2).
+    /// How a reply is made that a signature of so many octets is to follow.
+    fn style_beside(&self, signature: usize) -> Style {
+        Style { reserve: signature, ..self.style }
+    }
+
+    /// A transfer to send, or the code of the reply that was appended.
+    fn respond(
+        &self,
+        packet: &[u8],
+        peer: IpAddr,
+        verdict: &Verdict,
+        signer: Option<&Signer>,
+        out: &mut Vec<u8>,
+    ) -> Result<Transfer, Rcode> {
+        let style = self.style_beside(signer.map_or(0, Signer::room));
+        match verdict {
+            Verdict::Transfer(query, wanted)
+                if self.shared.desk.admits(peer, signer.map(|signer| signer.key().name())) =>
+            {
+                self.transfer(packet, query, *wanted, style, out)
+            }
+            verdict => Err(slow::reply(&self.answers, style, verdict, packet, self.turn, out)),
+        }
+    }
+
+    /// A transfer over a stream, or an ordinary reply, whose code is given. Over UDP that is the difference, if
+    /// it fits, else the SOA, which tells the asker to come back by TCP (RFC 1995 §2).
     fn transfer(
         &self,
         packet: &[u8],
         query: &Query,
         wanted: Wanted,
+        style: Style,
         out: &mut Vec<u8>,
     ) -> Result<Transfer, Rcode> {
         let question = &query.question;
         let error = |rcode, out| Err(query::render_error(packet, question.end(), rcode, query.edns, out));
         if self.answers.freshness() == Freshness::Unsynced {
             // As to every question: not ready.
-            return Err(query::render(&self.answers, self.style, query, packet, self.turn, out));
+            return Err(query::render(&self.answers, style, query, packet, self.turn, out));
         }
         let is_apex = |zone: &&Zone| zone.apex().as_wire() == question.name();
-        let Some(zone) = self.answers.zone_of(question.name()).filter(is_apex) else {
+        let Some(zone) = self.answers.zone_of(question.labels()).filter(is_apex) else {
             return error(Rcode::NotAuth, out);
         };
         if self.answers.freshness() != Freshness::Current {
             return error(Rcode::ServFail, out);
         }
+        let Shared { state, desk, .. } = &*self.shared;
         match (self.proto, wanted) {
             (Proto::Tcp | Proto::Tls, _) => {
-                let Some(copy) = self.shared.state.zone_copy(zone.apex()) else {
+                let Ok((contents, slot)) = desk.stream(state, zone.apex(), wanted) else {
                     return error(Rcode::ServFail, out);
                 };
-                info!(target: "dns", zone = %zone.apex(), serial = copy.serial, "zone transfer");
-                Ok(Transfer::new(packet, query, wanted, copy))
+                let serial = contents.version().serial;
+                info!(target: "dns", zone = %zone.apex(), serial, kind = contents.kind(), "zone transfer");
+                Ok(Transfer::new(packet, query, contents).holding(slot))
             }
-            (Proto::Udp, Wanted::Since(_)) => {
+            (Proto::Udp, Wanted::Since(known)) => {
+                let room = style.limit(query.edns);
+                if let Some(message) = desk.datagram(state, zone.apex(), known, room, |contents| {
+                    Transfer::new(packet, query, contents).within(room)
+                }) {
+                    out.extend_from_slice(&message);
+                    return Err(Rcode::NoError);
+                }
                 let mut soa = *query;
                 soa.question.qtype = rtype::SOA;
-                Err(query::render(&self.answers, self.style, &soa, packet, self.turn, out))
+                Err(query::render(&self.answers, style, &soa, packet, self.turn, out))
             }
             _ => error(Rcode::Refused, out),
         }
     }
 
     fn note(&self, exchange: &Exchange<'_>, reply: &[u8]) {
-        let Exchange { peer, packet, question, edns, rcode } = exchange;
+        let Exchange { peer, packet, qtype, edns, rcode } = exchange;
         let is_ipv6 = matches!(peer, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none());
-        let qtype = question.map(|question| question.qtype);
-        self.tally.answered(is_ipv6, qtype, *rcode, packet.len(), reply);
+        self.tally.answered(is_ipv6, *qtype, *rcode, packet.len(), reply);
         if edns.is_some_and(|edns| edns.dnssec_ok) {
             self.tally.dnssec_ok();
         }
-        if self.shared.settings.log_queries {
-            self.log(exchange, reply.len());
+        if self.is_watched {
+            self.watch(exchange, reply.len());
         }
     }
 
     #[cold]
-    fn log(&self, exchange: &Exchange<'_>, size: usize) {
-        let question = exchange.question;
+    fn watch(&self, exchange: &Exchange<'_>, size: usize) {
+        let question = Question::read(exchange.packet);
+        if let Some(question) = &question {
+            self.tally.asked_for(question.name(), question.qtype, exchange.rcode);
+        }
+        if self.shared.settings.log_queries {
+            self.log(exchange, question.as_ref(), size);
+        }
+    }
+
+    fn log(&self, exchange: &Exchange<'_>, question: Option<&Question>, size: usize) {
         info!(
             target: "dns",
             proto = self.proto.name(),
             peer = %exchange.peer.to_canonical(),
             name = %Presented(question.map_or(&b"\0"[..], Question::name)),
-            qtype = question.map(|question| question.qtype),
+            qtype = exchange.qtype,
             qclass = question.map(|question| question.qclass),
             rcode = exchange.rcode.name(),
             size,
@@ -205,13 +484,7 @@ impl Worker {
 struct Exchange<'a> {
     peer: IpAddr,
     packet: &'a [u8],
-    question: Option<&'a Question>,
+    qtype: Option<u16>,
     edns: Option<Edns>,
     rcode: Rcode,
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.shared.tallies.give_back(Arc::clone(&self.tally));
-    }
 }

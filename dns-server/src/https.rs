@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +24,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Handled, Worker};
+use crate::engine::{Handled, Peer, Worker};
+use crate::tcp::Seat;
 
 /// The protocols that a client may choose from.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -48,6 +48,12 @@ const PING: Duration = Duration::from_secs(20);
 /// Requests under way on one connection. Each may hold a reply of 64 KiB that the client does not take.
 const STREAMS: u32 = 16;
 
+/// What may be on its way in one stream, in each direction: a message.
+const STREAM_WINDOW: u32 = 68 << 10;
+
+/// What requests may have on their way in one connection.
+const WINDOW: u32 = 256 << 10;
+
 /// Octets of a request's head; a query in a path has at most some 700.
 const MAX_HEAD: u32 = 8 << 10;
 
@@ -62,14 +68,16 @@ const MAX_QUERY: usize = 65_535;
 pub async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     is_http2: bool,
-    peer: IpAddr,
+    peer: Peer,
     worker: Worker,
+    seat: &Seat,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let worker = Arc::new(Mutex::new(worker));
     let (requested, requests) = watch::channel(());
     let service = service_fn(move |request| {
         requested.send_replace(());
+        seat.used(tokio::time::Instant::now());
         let worker = Arc::clone(&worker);
         async move { Ok::<_, Infallible>(respond(request, peer, &worker).await.unwrap_or_else(refuse)) }
     });
@@ -77,6 +85,8 @@ pub async fn serve(
     if is_http2 {
         let mut server = http2::Builder::new(TokioExecutor::new());
         server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(MAX_HEAD);
+        server.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(WINDOW);
+        server.max_send_buf_size(STREAM_WINDOW as usize);
         server.keep_alive_interval(PING).keep_alive_timeout(PING);
         let connection = pin!(server.serve_connection(io, service));
         watched(connection, http2::Connection::graceful_shutdown, requests, shutdown).await
@@ -111,7 +121,7 @@ type Refusal = (StatusCode, &'static str);
 
 async fn respond(
     request: Request<Incoming>,
-    peer: IpAddr,
+    peer: Peer,
     worker: &Mutex<Worker>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let begun = Instant::now();

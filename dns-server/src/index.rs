@@ -5,14 +5,13 @@
 //! leak.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::sync::Arc;
 
-use jiff::Timestamp;
-use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, Protocol, labels};
+use multinet_crds::MultiNetworkService;
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 
-use crate::{name, txt};
+use crate::slice::Slice;
 
 /// What DNS needs of a MultiNetworkService.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,181 +20,19 @@ pub struct Service {
     pub ttl: Option<u32>,
 }
 
-/// What DNS needs of a MultiNetworkEndpointSlice.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slice {
-    /// The service that the slice belongs to, in its own namespace.
-    pub service: String,
-    /// Alias of the network that its addresses are on.
-    pub network: String,
-    /// Ports that every endpoint has.
-    pub ports: Vec<Port>,
-    /// The endpoints that are ready.
-    pub endpoints: Vec<Endpoint>,
-    /// How many more are not.
-    pub not_ready: usize,
-    /// When the change happened that this version of the slice tells of.
-    #[serde(skip)]
-    pub triggered: Option<Timestamp>,
-}
-
-/// A port; one without a name has no SRV record.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Port {
-    /// Name, a DNS label or empty.
-    pub name: String,
-    /// Protocol, as SRV names have it: `_tcp`.
-    pub protocol: ProtocolLabel,
-    /// Number.
-    pub number: u16,
-}
-
-/// The protocol label of an SRV name (RFC 2782).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ProtocolLabel {
-    /// `_tcp`
-    Tcp,
-    /// `_udp`
-    Udp,
-    /// `_sctp`
-    Sctp,
-}
-
-impl ProtocolLabel {
-    /// The label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "_tcp",
-            Self::Udp => "_udp",
-            Self::Sctp => "_sctp",
-        }
-    }
-}
-
-impl From<Protocol> for ProtocolLabel {
-    fn from(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Tcp => Self::Tcp,
-            Protocol::Udp => Self::Udp,
-            Protocol::Sctp => Self::Sctp,
-        }
-    }
-}
-
-/// A ready endpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
-    /// Its one address.
-    pub address: IpAddr,
-    /// Its label: the hostname, else made of the address.
-    pub host: Box<str>,
-    /// Whether `host` is a hostname that somebody chose.
-    pub named: bool,
-    /// Data of its TXT record.
-    #[serde(with = "txt")]
-    pub txt: Box<[u8]>,
-}
-
 impl From<&MultiNetworkService> for Service {
     fn from(service: &MultiNetworkService) -> Self {
         Self { ttl: service.spec.ttl_seconds.map(u32::from) }
     }
 }
 
-impl Slice {
-    /// Takes from a slice what DNS needs. `None` for a slice without the label that names its service: it
-    /// is nobody's. An endpoint whose address does not parse is an error; the API server and the
-    /// manifests source refuse such slices beforehand.
-    pub fn parse(slice: &MultiNetworkEndpointSlice) -> Result<Option<Self>, BadAddress> {
-        let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-        let Some(service) = label(labels::SERVICE_NAME) else {
-            return Ok(None);
-        };
-        let spec = &slice.spec;
-        let network = spec.network.alias().to_owned();
-        let mut parsed = Self {
-            service: service.clone(),
-            triggered: slice
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|annotations| annotations.get(labels::LAST_CHANGE_TRIGGER_TIME))
-                .and_then(|time| time.parse().ok()),
-            ports: spec
-                .ports
-                .iter()
-                .map(|port| Port {
-                    name: port.name.clone(),
-                    protocol: port.protocol.into(),
-                    number: port.port,
-                })
-                .collect(),
-            ..Self::default()
-        };
-        for (position, endpoint) in spec.endpoints.iter().enumerate() {
-            if !endpoint.is_ready() {
-                parsed.not_ready += 1;
-                continue;
-            }
-            for text in &endpoint.addresses {
-                let address = text.parse().map_err(|_| BadAddress { position, text: text.clone() })?;
-                parsed.endpoints.push(Endpoint {
-                    address,
-                    host: endpoint.hostname.clone().unwrap_or_else(|| name::address_label(address)).into(),
-                    named: endpoint.hostname.is_some(),
-                    txt: describe(endpoint, address, &network),
-                });
-            }
-        }
-        parsed.network = network;
-        Ok(Some(parsed))
-    }
-}
-
-/// An endpoint's address that is none.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("spec.endpoints[{position}].addresses: {text:?} is not an IP address")]
-pub struct BadAddress {
-    position: usize,
-    text: String,
-}
-
-/// The TXT data of an endpoint: each known fact a character string. A fact too long for one (255 octets,
-/// RFC 1035 §3.3) is left out: half a node name would be a wrong one.
-fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) -> Box<[u8]> {
-    let device = endpoint.device.as_ref();
-    let pod = endpoint.target_ref.as_ref();
-    let facts = [
-        ("addr", Some(address.to_string())),
-        ("net", Some(network.to_owned())),
-        ("if", device.and_then(|device| device.interface.clone())),
-        ("mac", device.and_then(|device| device.mac.clone())),
-        ("rdma", device.and_then(|device| device.rdma_device.clone())),
-        ("pci", device.and_then(|device| device.pci_address.clone())),
-        ("numa", device.and_then(|device| device.numa_node).map(|node| node.to_string())),
-        ("node", endpoint.node_name.clone()),
-        ("zone", endpoint.zone.clone()),
-        ("pod", pod.and_then(|pod| Some(format!("{}/{}", pod.namespace.as_ref()?, pod.name.as_ref()?)))),
-        ("uid", pod.and_then(|pod| pod.uid.clone())),
-    ];
-    let mut txt = Vec::new();
-    for (key, value) in facts {
-        if let Some(value) = value {
-            txt::push_fact(&mut txt, key, &value);
-        }
-    }
-    txt.into()
-}
-
 /// What DNS is to say about one service.
 #[derive(Debug, Clone)]
 pub struct ServiceView<'a> {
-    /// Its namespace and name.
-    pub key: &'a ObjectKey,
     /// Time to live of its records, in seconds.
     pub ttl: u32,
     /// Its slices, whoever wrote them, in a stable order.
-    pub slices: Vec<&'a Slice>,
+    pub slices: Vec<&'a Arc<Slice>>,
 }
 
 /// All services and slices, and which services have changed since they were last asked for.
@@ -211,7 +48,7 @@ pub struct Index {
 #[derive(Debug, Default)]
 struct Known {
     service: Option<Service>,
-    slices: BTreeMap<String, Slice>,
+    slices: BTreeMap<String, Arc<Slice>>,
 }
 
 impl Index {
@@ -246,8 +83,8 @@ impl Index {
     }
 
     /// A new or changed slice; whether anything differs from what was known.
-    pub fn apply_slice(&mut self, key: &ObjectKey, slice: Slice) -> bool {
-        let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.clone() };
+    pub fn apply_slice(&mut self, key: &ObjectKey, slice: Arc<Slice>) -> bool {
+        let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.to_string() };
         if self.slices.get(key).is_some_and(|before| *before != owner) {
             self.delete_slice(key);
         }
@@ -285,17 +122,17 @@ impl Index {
         }
     }
 
-    /// The services that changed since the last call.
-    pub fn take_changed(&mut self) -> BTreeSet<ObjectKey> {
-        std::mem::take(&mut self.changed)
+    /// A service that has changed since it was last given here; none if there is none.
+    pub fn next_changed(&mut self) -> Option<ObjectKey> {
+        self.changed.pop_first()
     }
 
     /// What DNS is to say about a service, if it exists.
-    pub fn view<'a>(&'a self, key: &'a ObjectKey, default_ttl: u32) -> Option<ServiceView<'a>> {
+    pub fn view(&self, key: &ObjectKey, default_ttl: u32) -> Option<ServiceView<'_>> {
         let known = self.services.get(key)?;
         let service = known.service.as_ref()?;
         let ttl = service.ttl.unwrap_or(default_ttl);
-        Some(ServiceView { key, ttl, slices: known.slices.values().collect() })
+        Some(ServiceView { ttl, slices: known.slices.values().collect() })
     }
 
     /// Every service, in the order of their names.
@@ -304,7 +141,7 @@ impl Index {
     }
 
     /// Every slice, in the order of services and slices, with its own key.
-    pub fn slices(&self) -> impl Iterator<Item = (ObjectKey, &Slice)> {
+    pub fn slices(&self) -> impl Iterator<Item = (ObjectKey, &Arc<Slice>)> {
         self.services.iter().flat_map(|(owner, known)| {
             known.slices.iter().map(|(name, slice)| {
                 (ObjectKey { namespace: owner.namespace.clone(), name: name.clone() }, slice)

@@ -22,6 +22,9 @@ const HTTPS_SHARE: usize = 16;
 /// QUIC may have one connection where TCP and TLS may have this many.
 const QUIC_SHARE: usize = 16;
 
+/// Descriptors for everything but listeners and connections to clients: the API server, files, probes.
+const OTHER_FILES: usize = 128;
+
 /// Bound sockets, and what they need to serve.
 pub struct Listeners {
     bound: Vec<Bound>,
@@ -31,6 +34,13 @@ pub struct Listeners {
     https: Connections,
     /// So has QUIC, for the same reasons.
     quic: Connections,
+    shortfall: Option<Shortfall>,
+}
+
+/// Fewer connections than wanted, for want of descriptors.
+struct Shortfall {
+    most: usize,
+    files: usize,
 }
 
 enum Bound {
@@ -61,6 +71,14 @@ impl Bound {
         })
     }
 
+    /// How many descriptors it has.
+    fn sockets(&self) -> usize {
+        match self {
+            Self::Dns(bound) => bound.udp.len() + 1,
+            Self::Tls(..) | Self::Https(..) | Self::Quic(..) => 1,
+        }
+    }
+
     /// Where this listens, with the port that was found.
     fn listen(&self) -> Listen {
         let (proto, addr) = match self {
@@ -74,19 +92,25 @@ impl Bound {
 }
 
 impl Listeners {
-    /// Loads the certificate and binds every address; `refused` counts connections beyond the limit.
-    pub fn bind(config: &Config, refused: Counter) -> Result<Self> {
+    /// Loads the certificate and binds every address; `evicted` counts connections that end for others.
+    pub fn bind(config: &Config, evicted: Counter) -> Result<Self> {
         let load = |(cert, key)| Certificates::load(cert, key);
         let certificates = config.tls.clone().map(load).transpose()?;
         let bind = |listen: &Listen| {
             Bound::to(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
         };
+        let bound = config.listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
+        // With no descriptor left the API server's watches could not be opened anew.
+        let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
+        let sockets: usize = bound.iter().map(Bound::sockets).sum();
+        let most = within(config.tcp_max_connections, files.saturating_sub(sockets));
         Ok(Self {
-            bound: config.listen.iter().map(bind).collect::<Result<_>>()?,
+            bound,
             certificates,
-            connections: Connections::new(config.tcp_max_connections, refused.clone()),
-            https: Connections::new((config.tcp_max_connections / HTTPS_SHARE).max(1), refused.clone()),
-            quic: Connections::new((config.tcp_max_connections / QUIC_SHARE).max(1), refused),
+            connections: Connections::new(most, evicted.clone()),
+            https: Connections::new(most / HTTPS_SHARE, evicted.clone()),
+            quic: Connections::new(most / QUIC_SHARE, evicted),
+            shortfall: (most < config.tcp_max_connections).then_some(Shortfall { most, files }),
         })
     }
 
@@ -97,7 +121,10 @@ impl Listeners {
 
     /// Serves until `shutdown`, and then what is under way; all of it is in `tasks`.
     pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
-        let Self { bound, certificates, connections, https, quic } = self;
+        let Self { bound, certificates, connections, https, quic, shortfall } = self;
+        if let Some(Shortfall { most, files }) = shortfall {
+            info!(most, files, "fewer connections than --tcp-max-connections, for the limit of open files");
+        }
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
         };
@@ -134,5 +161,32 @@ impl Listeners {
             tasks.spawn(certificates.follow(shutdown.clone()));
         }
         Ok(())
+    }
+}
+
+/// How many of `wanted` descriptors are left when HTTPS has its share too and the rest of the server what it
+/// needs.
+fn within(wanted: usize, files: usize) -> usize {
+    let free = files.saturating_sub(OTHER_FILES.min(files / 2));
+    wanted.min(free / (HTTPS_SHARE + 1) * HTTPS_SHARE).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        for (wanted, files, most) in [
+            (20_000, 1 << 20, 20_000),
+            (20_000, 20_000, 18_688),
+            (20_000, 1024, 832),
+            (20_000, 64, 16),
+            (20_000, 0, 1),
+            (3, 1024, 3),
+            (20_000, usize::MAX, 20_000),
+        ] {
+            assert_eq!(within(wanted, files), most, "{wanted} of {files}");
+        }
     }
 }

@@ -16,6 +16,9 @@ pub const MAX_NAME: usize = 255;
 /// Longest label (RFC 1035 §2.3.4).
 pub const MAX_LABEL: usize = 63;
 
+/// The label that separates the names of one network from those of the service.
+pub const NETWORKS: &[u8] = b"\x04_net";
+
 /// A lowercased domain name in uncompressed wire format, root label included.
 ///
 /// Cloning shares the bytes.
@@ -60,6 +63,11 @@ impl Name {
         &self.0
     }
 
+    /// Runs `read` on the name with its labels.
+    pub fn with_labels<R>(&self, read: impl FnOnce(Labels<'_>) -> R) -> R {
+        read(Labels::new(&self.0, &label_starts(&self.0)))
+    }
+
     /// Whether this name is `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         is_within(&self.0, &other.0)
@@ -84,6 +92,63 @@ pub fn is_within(wire: &[u8], apex: &[u8]) -> bool {
         rest = parent(name);
     }
     false
+}
+
+/// A lowercased wire-format name with the places at which its labels begin.
+#[derive(Debug, Clone, Copy)]
+pub struct Labels<'a> {
+    wire: &'a [u8],
+    starts: &'a [u8],
+}
+
+/// Most labels that a name can have, without the root.
+pub const MAX_LABELS: usize = MAX_NAME / 2;
+
+impl<'a> Labels<'a> {
+    /// A name and where its labels begin, without the root, as a parser has found them.
+    pub(crate) fn new(wire: &'a [u8], starts: &'a [u8]) -> Self {
+        Self { wire, starts }
+    }
+
+    /// The whole name.
+    pub fn wire(&self) -> &'a [u8] {
+        self.wire
+    }
+
+    /// How many labels it has, without the root.
+    pub fn count(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The label at a position below [`count`](Self::count), with its octet of length.
+    pub fn label(&self, position: usize) -> &'a [u8] {
+        &self.wire[self.start(position)..self.start(position + 1)]
+    }
+
+    /// The name from the label at a position on; that at [`count`](Self::count) is the root.
+    pub fn from(&self, position: usize) -> &'a [u8] {
+        &self.wire[self.start(position)..]
+    }
+
+    /// The labels between two positions, without what is behind them.
+    pub fn between(&self, begin: usize, end: usize) -> &'a [u8] {
+        &self.wire[self.start(begin)..self.start(end)]
+    }
+
+    fn start(&self, position: usize) -> usize {
+        self.starts.get(position).map_or(self.wire.len() - 1, |&start| usize::from(start))
+    }
+}
+
+/// Where the labels of a well-formed wire-format name begin, without the root.
+pub fn label_starts(wire: &[u8]) -> Vec<u8> {
+    let mut starts = Vec::new();
+    let mut at = 0;
+    while let Some(&length) = wire.get(at).filter(|&&length| length != 0) {
+        starts.push(at as u8); // below 255
+        at += 1 + usize::from(length);
+    }
+    starts
 }
 
 impl Borrow<[u8]> for Name {

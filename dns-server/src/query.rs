@@ -1,20 +1,23 @@
 //! One packet in, one reply out: the fast path's strict parser, and the renderer that both paths use.
 //!
 //! ```text
-//!   packet ──> Query::parse ──────────┐
-//!      │ (anything unusual)           ├──> render: look-up, copy, fit ──> reply
-//!      └─────> slow: hickory's parser ┘
+//!   packet ──> Query::parse ─────────────┐
+//!      │ (anything unusual)              ├──> render: look-up, copy, fit ──> reply
+//!      └─────> slow: all of the packet ──┘
 //! ```
 //!
 //! There is one renderer, so the two paths cannot differ in what they say, only in what they accept; a
-//! fuzz target holds them to the same verdict there too. Nothing here allocates: a reply is appended
-//! to a buffer that the caller keeps.
+//! fuzz target holds them to the same verdict there too. A reply is appended to a buffer that the caller
+//! keeps; nothing else is allocated, but for the reverse name of an address that several services publish.
 
 use crate::answers::{Answers, Freshness};
-use crate::name::MAX_NAME;
-use crate::rrset::{HEADER, Rrset, rtype};
+use crate::compose::{Composer, Fit};
+use crate::cookie::Cookie;
+use crate::name::{Labels, MAX_LABEL, MAX_LABELS, MAX_NAME};
+use crate::rrset::{HEADER, rtype};
 
-/// The largest UDP payload that is sent (DNS flag day 2020) and announced.
+/// The largest UDP payload that is sent (DNS flag day 2020) and announced, unless `--udp-payload-size` says
+/// otherwise.
 pub const MAX_UDP: usize = 1232;
 
 /// The largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
@@ -22,6 +25,9 @@ const MIN_UDP: usize = 512;
 
 /// Octets of an OPT record without options (RFC 6891 §6.1.2).
 const OPT: usize = 11;
+
+/// TC in the third octet of a header (RFC 1035 §4.1.1).
+const TRUNCATED: u8 = 0x02;
 
 /// Octets of an Extended DNS Error without text (RFC 8914 §2).
 const EXTENDED_ERROR: usize = 6;
@@ -39,11 +45,12 @@ pub enum Rcode {
     Refused = 5,
     NotAuth = 9,
     BadVers = 16,
+    BadCookie = 23,
 }
 
 impl Rcode {
     /// Every code that is ever sent.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NoError,
         Self::FormErr,
         Self::ServFail,
@@ -52,6 +59,7 @@ impl Rcode {
         Self::Refused,
         Self::NotAuth,
         Self::BadVers,
+        Self::BadCookie,
     ];
 
     /// The IANA mnemonic.
@@ -65,6 +73,7 @@ impl Rcode {
             Self::Refused => "REFUSED",
             Self::NotAuth => "NOTAUTH",
             Self::BadVers => "BADVERS",
+            Self::BadCookie => "BADCOOKIE",
         }
     }
 }
@@ -77,19 +86,29 @@ pub(crate) enum ExtendedError {
     NotReady = 14,
 }
 
-/// What a query's OPT record says.
+/// What a query's OPT record says, and what the reply's will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edns {
     /// The payload that the client takes over UDP.
     pub payload: u16,
+    /// The payload that we send and announce.
+    pub announced: u16,
     /// Whether the client wants DNSSEC records (RFC 3225); it is echoed.
     pub dnssec_ok: bool,
+    /// The cookie.
+    pub cookie: Option<Cookie>,
 }
 
 impl Edns {
     /// From a payload and the first octet of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
     pub fn new(payload: u16, flags: u8) -> Self {
-        Self { payload: payload.max(MIN_UDP as u16), dnssec_ok: flags & 0x80 != 0 }
+        let payload = payload.max(MIN_UDP as u16);
+        Self { payload, announced: MAX_UDP as u16, dnssec_ok: flags & 0x80 != 0, cookie: None }
+    }
+
+    /// Octets of the reply's OPT record without an error.
+    fn reply_len(&self) -> usize {
+        OPT + self.cookie.map_or(0, |cookie| cookie.reply_len())
     }
 }
 
@@ -98,6 +117,9 @@ impl Edns {
 pub struct Question {
     name: [u8; MAX_NAME],
     name_len: usize,
+    /// Where the labels begin, without the root.
+    labels: [u8; MAX_LABELS],
+    label_count: usize,
     /// Record type.
     pub qtype: u16,
     /// Class.
@@ -105,28 +127,39 @@ pub struct Question {
 }
 
 impl Question {
-    /// Reads the question behind the header. Nothing where it is cut off, longer than DNS allows, or
+    /// Reads the question behind the header. Nothing where there is none, or it is cut off, longer than DNS allows, or
     /// uses compression, for which a first name has no honest use.
     pub fn read(packet: &[u8]) -> Option<Self> {
-        let mut question = Self { name: [0; MAX_NAME], name_len: 0, qtype: 0, qclass: 0 };
+        let mut question = Self {
+            name: [0; MAX_NAME],
+            name_len: 0,
+            labels: [0; MAX_LABELS],
+            label_count: 0,
+            qtype: 0,
+            qclass: 0,
+        };
+        if packet.get(4..6)? == [0; 2] {
+            return None;
+        }
         let wire = packet.get(HEADER..)?;
         let mut at = 0;
         loop {
             let length = usize::from(*wire.get(at)?);
-            if length > 63 {
-                return None;
-            }
-            let end = at + 1 + length;
-            let label = wire.get(at..end)?;
-            for (lowered, octet) in question.name.get_mut(at..end)?.iter_mut().zip(label) {
-                // A length is at most 63 and so never taken for a letter.
-                *lowered = octet.to_ascii_lowercase();
-            }
-            at = end;
             if length == 0 {
+                at += 1;
                 break;
             }
+            if length > MAX_LABEL {
+                return None;
+            }
+            *question.labels.get_mut(question.label_count)? = at as u8; // where it is more, the name is too long
+            question.label_count += 1;
+            at += 1 + length;
         }
+        // A length is at most 63 and so never taken for a letter.
+        let name = question.name.get_mut(..at)?;
+        name.copy_from_slice(wire.get(..at)?);
+        name.make_ascii_lowercase();
         question.name_len = at;
         let rest = wire.get(at..at + 4)?;
         question.qtype = u16::from_be_bytes([rest[0], rest[1]]);
@@ -137,6 +170,11 @@ impl Question {
     /// The lowercased name in wire format.
     pub fn name(&self) -> &[u8] {
         &self.name[..self.name_len]
+    }
+
+    /// The same with its labels.
+    pub fn labels(&self) -> Labels<'_> {
+        Labels::new(self.name(), &self.labels[..self.label_count])
     }
 
     /// Where the question ends in its packet.
@@ -154,30 +192,49 @@ pub struct Query {
     pub edns: Option<Edns>,
 }
 
+/// Why the fast path does not take a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declined {
+    /// It is a query whose question cannot be read. To try once more would make the dearest of names cost twice.
+    Question,
+    /// Something is unusual.
+    Unusual,
+}
+
 impl Query {
     /// The strict parser of the fast path: a query for a class IN name with at most one OPT record that
-    /// carries no option, and not an octet more. All else is the slow path's.
-    pub fn parse(packet: &[u8]) -> Option<Self> {
+    /// carries no option or a cookie, and not an octet more. All else is the slow path's.
+    pub fn parse(packet: &[u8]) -> Result<Self, Declined> {
         // QR and opcode are zero; of the other flags none changes the answer. Counts: one question, no
         // answer, no authority, at most one additional record.
-        let counts = packet.get(2..HEADER)?;
+        let counts = packet.get(2..HEADER).ok_or(Declined::Unusual)?;
         if counts[0] & 0xf8 != 0 || counts[2..9] != [0, 1, 0, 0, 0, 0, 0] || counts[9] > 1 {
-            return None;
+            return Err(Declined::Unusual);
         }
-        let question = Question::read(packet)?;
+        let question = Question::read(packet).ok_or(Declined::Question)?;
         if question.qclass != rtype::CLASS_IN || is_special(question.qtype) {
-            return None;
+            return Err(Declined::Unusual);
         }
-        let rest = packet.get(question.end()..)?;
+        let rest = packet.get(question.end()..).ok_or(Declined::Unusual)?;
         let edns = match (counts[9], rest) {
             (0, []) => None,
-            // Root owner, type OPT, payload, extended code, version 0, flags, no options.
-            (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, 0]) => {
-                Some(Edns::new(u16::from_be_bytes([high, low]), flags))
+            // Root owner, type OPT, payload, extended code, version 0, flags, octets of options, options.
+            (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, length, ref options @ ..])
+                if options.len() == usize::from(length) =>
+            {
+                let cookie = match options {
+                    [] => None,
+                    // dig sends one unasked, and so do BIND and Knot as resolvers.
+                    [0, 10, 0, length, data @ ..] if data.len() == usize::from(*length) => {
+                        Some(Cookie::read(data).ok_or(Declined::Unusual)?)
+                    }
+                    _ => return Err(Declined::Unusual),
+                };
+                Some(Edns { cookie, ..Edns::new(u16::from_be_bytes([high, low]), flags) })
             }
-            _ => return None,
+            _ => return Err(Declined::Unusual),
         };
-        Some(Self { question, edns })
+        Ok(Self { question, edns })
     }
 }
 
@@ -193,15 +250,19 @@ pub struct Style {
     pub datagram: bool,
     /// Whether address records begin at a different one each time.
     pub rotate: bool,
+    /// Octets that are left free for a signature.
+    pub reserve: usize,
 }
 
 impl Style {
-    fn limit(self, edns: Option<Edns>) -> usize {
-        match (self.datagram, edns) {
+    /// The most octets that a reply may have, without its signature.
+    pub(crate) fn limit(self, edns: Option<Edns>) -> usize {
+        let message = match (self.datagram, edns) {
             (false, _) => usize::from(u16::MAX),
-            (true, Some(edns)) => usize::from(edns.payload).min(MAX_UDP),
+            (true, Some(edns)) => usize::from(edns.payload.min(edns.announced)),
             (true, None) => MIN_UDP,
-        }
+        };
+        message.saturating_sub(self.reserve)
     }
 }
 
@@ -216,7 +277,7 @@ pub fn render(
     out: &mut Vec<u8>,
 ) -> Rcode {
     let mut reply = Reply::begin(packet, query.question.end(), out);
-    let name = query.question.name();
+    let name = query.question.labels();
     let zone = answers.zone_of(name);
     let freshness = answers.freshness();
     let error = match freshness {
@@ -232,27 +293,40 @@ pub fn render(
     }
     let error = error.filter(|_| query.edns.is_some());
     let limit = style.limit(query.edns);
-    let room = Room {
-        end: reply.start + limit - query.edns.map_or(0, |_| OPT) - error.map_or(0, |_| EXTENDED_ERROR),
-        turn: style.rotate.then_some(turn),
-    };
+    let opt = query.edns.map_or(0, |edns| edns.reply_len());
+    let end = reply.start + limit.saturating_sub(opt + error.map_or(0, |_| EXTENDED_ERROR));
+    let turn = style.rotate.then_some(turn);
     reply.set_authoritative();
-    let exists = answers.with_node(name, |node| {
-        let node = node?;
-        match node.rrset(query.question.qtype) {
-            Some(rrset) => {
-                reply.push_answer(rrset, room);
-                Some(true)
-            }
-            None => Some(false),
-        }
+    let (exists, written) = answers.with(zone, name, |found| {
+        let (out, start, datagram) = (&mut *reply.out, reply.start, style.datagram);
+        let written =
+            found.answer(query.question.qtype, name, &mut Composer { out, start, end, turn, datagram });
+        (found.exists(), written)
     });
-    let rcode = if exists.is_some() { Rcode::NoError } else { Rcode::NxDomain };
-    if exists != Some(true) {
-        let is_apex_soa = query.question.qtype == rtype::SOA && zone.apex().as_wire() == name;
-        zone.push_soa(reply.out, name.len(), answers.serial());
-        reply.count(if is_apex_soa { Section::Answer } else { Section::Authority }, 1);
+    match written {
+        Some(written) => {
+            reply.count(Section::Answer, written.answers);
+            reply.count(Section::Additional, written.additionals);
+            match written.fit {
+                Fit::Whole => {}
+                Fit::Truncated => reply.set_truncated(),
+                Fit::Subset => answers.note_subset(),
+            }
+        }
+        None => {
+            let is_apex_soa = query.question.qtype == rtype::SOA && zone.labels() == name.count();
+            let section = if is_apex_soa { Section::Answer } else { Section::Authority };
+            let before = reply.out.len();
+            zone.push_soa(reply.out, name.wire().len(), answers.serial());
+            if reply.out.len() <= end {
+                reply.count(section, 1);
+            } else {
+                reply.out.truncate(before);
+                reply.set_truncated();
+            }
+        }
     }
+    let rcode = if exists { Rcode::NoError } else { Rcode::NxDomain };
     reply.finish(rcode, query.edns, error)
 }
 
@@ -268,12 +342,17 @@ pub fn render_error(
     Reply::begin(packet, question_end, out).finish(rcode, edns, None)
 }
 
-/// How much an answer may take, and where rotation stands.
-#[derive(Clone, Copy)]
-struct Room {
-    /// The offset in the output that records may not pass.
-    end: usize,
-    turn: Option<u32>,
+/// Appends a reply that only sends the client to TCP, where there is more room, and nobody can pretend to be
+/// somebody else.
+pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, out: &mut Vec<u8>) -> Rcode {
+    let mut reply = Reply::begin(packet, question_end, out);
+    reply.set_truncated();
+    reply.finish(Rcode::NoError, edns, None)
+}
+
+/// Whether a reply says that there is more, over TCP.
+pub(crate) fn is_truncated(reply: &[u8]) -> bool {
+    reply.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
 /// The sections whose counts stand in the header.
@@ -309,41 +388,12 @@ impl<'o> Reply<'o> {
     }
 
     fn set_truncated(&mut self) {
-        self.out[self.start + 2] |= 0x02;
+        self.out[self.start + 2] |= TRUNCATED;
     }
 
     fn count(&mut self, section: Section, records: u16) {
         let at = self.start + section as usize;
         self.out[at..at + 2].copy_from_slice(&records.to_be_bytes());
-    }
-
-    /// Copies the set, or of one that does not fit as many whole records as do, if their order is free.
-    fn push_answer(&mut self, rrset: &Rrset, room: Room) {
-        let free = room.end.saturating_sub(self.out.len());
-        let first = room.turn.map_or(0, |turn| spread(turn, rrset.records));
-        let records = match rrset.stride {
-            _ if rrset.body.len() <= free && (first == 0 || rrset.stride.is_none()) => {
-                self.out.extend_from_slice(&rrset.body);
-                rrset.records
-            }
-            Some(stride) => {
-                let records = rrset.records.min(free / stride);
-                let (before, from) = rrset.body.split_at(first * stride);
-                let tail = from.len().min(records * stride);
-                self.out.extend_from_slice(&from[..tail]);
-                self.out.extend_from_slice(&before[..records * stride - tail]);
-                records
-            }
-            None => 0,
-        };
-        self.count(Section::Answer, records as u16); // bounded by the size of a message
-        if records < rrset.records {
-            self.set_truncated();
-            return;
-        }
-        let (length, glued) = rrset.glue.fitting(room.end.saturating_sub(self.out.len()));
-        self.out.extend_from_slice(&rrset.glue.bytes[..length]);
-        self.count(Section::Additional, glued);
     }
 
     /// Writes the code, and the OPT record where the query had one.
@@ -361,36 +411,74 @@ impl<'o> Reply<'o> {
 
 /// Appends an OPT record (RFC 6891 §6.1.2): our payload, the high part of the code, the DO bit of the query.
 pub(crate) fn push_opt(out: &mut Vec<u8>, edns: Edns, code: u16, error: Option<ExtendedError>) {
-    let [size_high, size_low] = (MAX_UDP as u16).to_be_bytes();
+    let [size_high, size_low] = edns.announced.to_be_bytes();
     let flags = if edns.dnssec_ok { 0x80 } else { 0 };
-    out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0]);
-    match error {
-        None => out.extend_from_slice(&[0, 0]),
-        Some(error) => {
-            let [high, low] = (error as u16).to_be_bytes();
-            out.extend_from_slice(&[0, EXTENDED_ERROR as u8, 0, 15, 0, 2, high, low]);
-        }
+    let options = edns.reply_len() - OPT + error.map_or(0, |_| EXTENDED_ERROR);
+    // Some 40 octets at most.
+    out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0, 0, options as u8]);
+    if let Some(cookie) = edns.cookie {
+        cookie.push(out);
     }
-}
-
-/// Where a set of `records` begins at the given turn. Multiples of the golden ratio visit all places
-/// evenly, also when a client's queries take every second turn only (an A and an AAAA each time).
-fn spread(turn: u32, records: usize) -> usize {
-    let fraction = u64::from(turn.wrapping_mul(0x9e37_79b9));
-    ((fraction * records as u64) >> 32) as usize
+    if let Some(error) = error {
+        let [high, low] = (error as u16).to_be_bytes();
+        out.extend_from_slice(&[0, 15, 0, 2, high, low]);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::name::Name;
+    use crate::zone::{ZoneSettings, Zones};
+
+    /// A name of so many octets that ends in `end`.
+    fn name_of(octets: usize, end: &str) -> Name {
+        let mut name: Name = end.parse().unwrap();
+        while name.as_wire().len() < octets {
+            let left = octets - name.as_wire().len();
+            // No label may be left without a letter.
+            let label = left.min(if left == 65 { 32 } else { 64 }) - 1;
+            name = name.child(&"x".repeat(label)).unwrap();
+        }
+        name
+    }
+
+    /// Replies over UDP to a question about a name that is not there: without EDNS, and with all that an OPT record
+    /// may hold.
+    fn negative_replies(answers: &Answers, name: &Name) -> [Vec<u8>; 2] {
+        let packet =
+            [&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], name.as_wire(), &[0, rtype::A as u8, 0, 1]].concat();
+        let query = Query::parse(&packet).unwrap();
+        let cookie = Some(Cookie { client: [1; 8], server: Some([2; 16]), is_returned: true });
+        [None, Some(Edns { cookie, ..Edns::new(512, 0) })].map(|edns| {
+            let mut out = Vec::new();
+            let style = Style { datagram: true, rotate: false, reserve: 0 };
+            let rcode = render(answers, style, &Query { edns, ..query }, &packet, 0, &mut out);
+            assert_eq!(rcode, Rcode::NxDomain);
+            out
+        })
+    }
 
     #[test]
-    fn rotation_visits_every_place_also_at_every_second_turn() {
-        for records in 1..50 {
-            for step in 1..4 {
-                let places: std::collections::BTreeSet<usize> =
-                    (0..4 * records as u32).map(|turn| spread(turn * step, records)).collect();
-                assert_eq!(places.len(), records, "{records} records, step {step}");
+    fn negative_replies_fit_datagrams_whatever_the_zone() {
+        let longest = MAX_NAME - "hostmaster".len() - 1;
+        for octets in 5..=longest {
+            let forward = name_of(octets, "z");
+            let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+            let reverse = ["in-addr.arpa".parse().unwrap()];
+            let zones = Zones::new(vec![forward.clone()], &reverse, &settings).unwrap();
+            let answers = Answers::new(zones, 1);
+            answers.set_freshness(Freshness::Stale);
+            for (apex, always_fits) in [(&forward, true), (&reverse[0], octets <= 73)] {
+                for reply in negative_replies(&answers, &name_of(MAX_NAME, &apex.to_string())) {
+                    assert!(reply.len() <= MIN_UDP, "{} octets for {apex} with {octets}", reply.len());
+                    // Either the SOA record is there, or TC says that there is more.
+                    let authorities = reply[Section::Authority as usize + 1];
+                    assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {octets}");
+                    assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {octets}");
+                }
             }
         }
     }

@@ -5,9 +5,10 @@
 //! **Nobody waits for anybody.** Every handshake, connection and stream has a task of its own; what is slow,
 //! reset or lost ends nothing but itself. Who breaks the protocol loses the connection (§4.3.3).
 //!
-//! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other listeners.
-//! When several handshakes are under way, a client that has not shown that it receives at its address must
-//! do so first, which costs us no state (RFC 9000 §8.1.2). A connection has few streams and small windows.
+//! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other listeners;
+//! beyond it another goes for a new one. When several handshakes are under way, or the limit is reached, a
+//! client that has not shown that it receives at its address must do so first, which costs us no state (RFC
+//! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows.
 //!
 //! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
 //! answered. Early data is not taken: it could be replayed (§4.5).
@@ -24,13 +25,13 @@ use quinn::{
     ConnectionError, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 use tokio::select;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::engine::{Engine, Proto};
-use crate::tcp::Connections;
+use crate::tcp::{Connections, Seat};
 use crate::tls::Certificates;
 
 /// The ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
@@ -55,6 +56,9 @@ const UNPROVEN: usize = 8;
 /// Connections that the endpoint keeps until we look; we look at once.
 const UNSEEN: usize = 256;
 
+/// What each of them may have sent by then.
+const UNSEEN_OCTETS: u64 = 16 << 10;
+
 /// Queries under way on one connection.
 const STREAMS: u8 = 16;
 
@@ -66,6 +70,9 @@ const WINDOW: u32 = 256 << 10;
 
 /// DOQ_NO_ERROR (RFC 9250 §4.3).
 const NO_ERROR: VarInt = VarInt::from_u32(0);
+
+/// DOQ_EXCESSIVE_LOAD.
+const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 
 /// Accepts connections at one address.
 pub struct QuicListener {
@@ -90,6 +97,7 @@ impl QuicListener {
             QuicServerConfig::try_from(certificates.server_config(&[ALPN])).map_err(io::Error::other)?;
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
         config.transport_config(Arc::new(transport())).max_incoming(UNSEEN);
+        config.incoming_buffer_size(UNSEEN_OCTETS).incoming_buffer_size_total(UNSEEN_OCTETS * UNSEEN as u64);
         let endpoint =
             Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
         Ok(Self { endpoint, engine, connections })
@@ -110,24 +118,21 @@ impl QuicListener {
                 break;
             };
             // One count is ours.
-            if Arc::strong_count(&handshakes) > UNPROVEN && !incoming.remote_address_validated() {
+            let is_crowded = Arc::strong_count(&handshakes) > UNPROVEN || self.connections.is_full();
+            if is_crowded && !incoming.remote_address_validated() {
                 if let Err(error) = incoming.retry() {
                     debug!(%error, "address not proven");
                 }
                 continue;
             }
-            let Some(permit) = self.connections.admit() else {
-                incoming.refuse();
-                continue;
-            };
+            let seat = self.connections.admit(incoming.remote_address().ip());
             let (engine, shutdown) = (self.engine.clone(), shutdown.child_token());
             let handshake = Arc::clone(&handshakes);
             tasks.spawn(async move {
                 let peer = incoming.remote_address();
-                if let Err(error) = converse(incoming, handshake, &engine, shutdown).await {
+                if let Err(error) = converse(incoming, handshake, &engine, &seat, shutdown).await {
                     debug!(%peer, %error, "connection ended");
                 }
-                drop(permit);
             });
         }
         tasks.close();
@@ -168,10 +173,12 @@ async fn converse(
     incoming: Incoming,
     handshake: Arc<()>,
     engine: &Engine,
+    seat: &Seat,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let connection = select! {
         () = shutdown.cancelled() => return Ok(()),
+        () = seat.evicted() => return Ok(()),
         connection = timeout(HANDSHAKE_TIME, incoming) => connection.map_err(|_| ConnectionError::TimedOut)??,
     };
     drop(handshake);
@@ -184,10 +191,17 @@ async fn converse(
         let stream = select! {
             biased;
             () = shutdown.cancelled() => break,
+            () = seat.evicted() => {
+                connection.close(EXCESSIVE_LOAD, b"");
+                return Ok(());
+            }
             stream = timeout(IDLE_TIME, connection.accept_bi()) => stream,
         };
         match stream {
-            Ok(stream) => serve(stream?),
+            Ok(stream) => {
+                seat.used(Instant::now());
+                serve(stream?);
+            }
             Err(_) => break,
         }
     }

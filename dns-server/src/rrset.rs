@@ -1,21 +1,14 @@
-//! Prebuilt RRsets: the bytes that a reply carries behind its question, made once per change.
+//! Records in wire format, and whole RRsets of them: the bytes that a reply carries behind its question.
 //!
-//! ```text
-//!  reply  = header │ question │ answer body          │ glue                     │ OPT
-//!           12     │ copied   │ Rrset::body          │ Glue::bytes, cut to fit  │ per query
-//!                    ▲          owner = 0xC00C ──────┘ owner = pointer to the SRV target
-//! ```
-//!
-//! Every record's owner is the pointer `0xC00C` to the question (RFC 1035 §4.1.4), so a body does not
-//! depend on the name that it stands under, and names with equal contents share it. Glue points into
-//! the answer; its offsets are known beforehand because a node's name, and with it the length of the
-//! question, is.
+//! Every record's owner is the pointer `0xC00C` to the question (RFC 1035 §4.1.4), so that it does not
+//! depend on the name that it stands under.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use crate::name::Name;
+use crate::records::Record;
 
 /// Record types and classes, by their numbers (IANA DNS Parameters).
 pub mod rtype {
@@ -49,7 +42,16 @@ pub mod rtype {
 pub const HEADER: usize = 12;
 
 /// Pointer to the question's name.
-const OWNER: [u8; 2] = [0xc0, HEADER as u8];
+pub const OWNER: [u8; 2] = [0xc0, HEADER as u8];
+
+/// Octets of a record with a compressed owner before its data.
+pub const RECORD_FIXED: usize = OWNER.len() + 2 + 2 + 4 + 2;
+
+/// Octets of an A record with a compressed owner.
+pub const A_LEN: usize = RECORD_FIXED + size_of::<Ipv4Addr>();
+
+/// Octets of an AAAA record with a compressed owner.
+pub const AAAA_LEN: usize = RECORD_FIXED + size_of::<Ipv6Addr>();
 
 /// The largest offset that a compression pointer reaches.
 const MAX_POINTER: usize = 0x3fff;
@@ -62,31 +64,20 @@ pub struct Rrset {
     /// How many records `body` holds.
     pub records: usize,
     /// The records, one behind the other.
-    pub body: Arc<[u8]>,
+    pub body: Box<[u8]>,
     /// Octets per record where all are of one length and their order is free: address records.
     pub stride: Option<usize>,
-    /// Additional records that save the asker a query.
-    pub glue: Glue,
+    /// Additional records that save the asker a query, in the order of their worth.
+    pub glue: Vec<Glue>,
 }
 
-/// Additional records in units that are sent whole or not at all (RFC 2181 §9: no partial RRsets).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Additional records that are sent whole or not at all (RFC 2181 §9: no partial RRsets).
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glue {
     /// The records, one behind the other.
     pub bytes: Box<[u8]>,
-    /// After each unit: the octets and the records up to there.
-    pub units: Box<[(u32, u16)]>,
-}
-
-impl Glue {
-    /// The longest run of whole units that fits into `room` octets: its length and its records.
-    pub fn fitting(&self, room: usize) -> (usize, u16) {
-        let fits = self.units.partition_point(|&(end, _)| end as usize <= room);
-        match fits.checked_sub(1).and_then(|last| self.units.get(last)) {
-            Some(&(end, records)) => (end as usize, records),
-            None => (0, 0),
-        }
-    }
+    /// How many there are.
+    pub records: u16,
 }
 
 /// All that one name owns. A node without RRsets is an empty non-terminal: the name exists.
@@ -101,9 +92,24 @@ impl Node {
     pub fn rrset(&self, rtype: u16) -> Option<&Rrset> {
         self.rrsets.iter().find(|rrset| rrset.rtype == rtype)
     }
+
+    /// Every record, as one of `owner`.
+    pub fn records<'a>(&'a self, owner: &'a Name) -> impl Iterator<Item = Record<'a>> {
+        self.rrsets.iter().flat_map(move |rrset| {
+            let mut rest = &rrset.body[..];
+            std::iter::from_fn(move || {
+                let &[ttl @ .., high, low] = rest.get(6..RECORD_FIXED)?.first_chunk::<6>()?;
+                let length = RECORD_FIXED + usize::from(u16::from_be_bytes([high, low]));
+                let (record, others) = rest.split_at_checked(length)?;
+                rest = others;
+                let (rtype, ttl) = (rrset.rtype, u32::from_be_bytes(ttl));
+                Some(Record { owner: owner.as_wire(), rtype, ttl, data: &record[RECORD_FIXED..] })
+            })
+        })
+    }
 }
 
-/// A service's addresses at one name as A and AAAA RRsets, in ascending order.
+/// Addresses as A and AAAA RRsets, in ascending order.
 pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
     let mut v4 = RrsetWriter::new(rtype::A, ttl);
     let mut v6 = RrsetWriter::new(rtype::AAAA, ttl);
@@ -113,13 +119,10 @@ pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
             IpAddr::V6(address) => v6.push(&address.octets()),
         }
     }
-    v4.stride = Some(RECORD_FIXED + size_of::<Ipv4Addr>());
-    v6.stride = Some(RECORD_FIXED + size_of::<Ipv6Addr>());
+    v4.stride = Some(A_LEN);
+    v6.stride = Some(AAAA_LEN);
     [v4, v6].into_iter().filter_map(RrsetWriter::finish).collect()
 }
-
-/// Octets of a record with a compressed owner before its data.
-const RECORD_FIXED: usize = OWNER.len() + 2 + 2 + 4 + 2;
 
 /// Collects the records of one RRset.
 pub struct RrsetWriter {
@@ -136,7 +139,7 @@ impl RrsetWriter {
         Self { rtype, ttl, records: 0, body: Vec::new(), stride: None }
     }
 
-    /// Adds a record; `data` is shorter than 64 KiB by construction of every caller.
+    /// Adds a record.
     pub fn push(&mut self, data: &[u8]) {
         push_record(&mut self.body, &OWNER, self.rtype, self.ttl, data);
         self.records += 1;
@@ -149,59 +152,50 @@ impl RrsetWriter {
             records: self.records,
             body: self.body.into(),
             stride: self.stride,
-            glue: Glue::default(),
+            glue: Vec::new(),
         })
     }
 }
 
+/// The addresses of A records that stand one behind the other.
+pub fn v4_addresses(body: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
+    body.chunks_exact(A_LEN).filter_map(|record| Some(Ipv4Addr::from(*record.last_chunk::<4>()?)))
+}
+
+/// The addresses of AAAA records that stand one behind the other.
+pub fn v6_addresses(body: &[u8]) -> impl Iterator<Item = Ipv6Addr> {
+    body.chunks_exact(AAAA_LEN).filter_map(|record| Some(Ipv6Addr::from(*record.last_chunk::<16>()?)))
+}
+
+/// Which of some address records has this data; they are ascending.
+pub fn position(body: &[u8], data: &[u8]) -> Option<usize> {
+    let length = RECORD_FIXED + data.len();
+    let (mut low, mut high) = (0, body.len() / length);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match body[middle * length + RECORD_FIXED..(middle + 1) * length].cmp(data) {
+            Ordering::Equal => return Some(middle),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    None
+}
+
 /// Appends one record of class IN.
 pub fn push_record(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, data: &[u8]) {
+    push_head(out, owner, rtype, ttl, data.len());
+    out.extend_from_slice(data);
+}
+
+/// Appends what stands before the data of a record of class IN; of data there are `length` octets, less than 64 KiB by
+/// construction of every caller.
+pub fn push_head(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, length: usize) {
     out.extend_from_slice(owner);
     out.extend_from_slice(&rtype.to_be_bytes());
     out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
     out.extend_from_slice(&ttl.to_be_bytes());
-    out.extend_from_slice(&(data.len() as u16).to_be_bytes());
-    out.extend_from_slice(data);
-}
-
-/// One SRV record (RFC 2782), its target not yet known to exist elsewhere in the message.
-pub struct Service<'a> {
-    /// Relative weight; the priority is always 0.
-    pub weight: u16,
-    /// The port.
-    pub port: u16,
-    /// The host.
-    pub target: Name,
-    /// The host's own address RRsets, as stored at `target`.
-    pub addresses: &'a [Rrset],
-}
-
-/// The SRV RRset of the name `owner`, with its targets' addresses as glue, each target's once.
-///
-/// Targets are not compressed: RFC 2782 forbids it. Their glue points at the first mention.
-pub fn services(owner: &Name, ttl: u32, services: &[Service<'_>]) -> Option<Rrset> {
-    let question = HEADER + owner.as_wire().len() + 4;
-    let mut set = RrsetWriter::new(rtype::SRV, ttl);
-    let mut glue = GlueWriter::default();
-    let mut seen = BTreeSet::new();
-    for service in services {
-        let target_at = question + set.body.len() + RECORD_FIXED + 6;
-        let mut data = Vec::with_capacity(6 + service.target.as_wire().len());
-        data.extend_from_slice(&0u16.to_be_bytes());
-        data.extend_from_slice(&service.weight.to_be_bytes());
-        data.extend_from_slice(&service.port.to_be_bytes());
-        data.extend_from_slice(service.target.as_wire());
-        set.push(&data);
-        if !seen.insert(&service.target) {
-            continue;
-        }
-        let pointer = pointer(target_at);
-        let owner = pointer.as_ref().map_or(service.target.as_wire(), |pointer| pointer);
-        glue.push(owner, service.addresses);
-    }
-    let mut rrset = set.finish()?;
-    rrset.glue = glue.finish();
-    Some(rrset)
+    out.extend_from_slice(&(length as u16).to_be_bytes());
 }
 
 /// The NS RRset of a zone's apex: its one server, with that server's addresses as glue.
@@ -209,51 +203,21 @@ pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> 
     let host_at = HEADER + owner.as_wire().len() + 4 + RECORD_FIXED;
     let mut set = RrsetWriter::new(rtype::NS, ttl);
     set.push(host.as_wire());
-    let mut glue = GlueWriter::default();
-    glue.push(&pointer(host_at).unwrap_or(OWNER), addresses);
     let mut rrset = set.finish()?;
-    rrset.glue = glue.finish();
+    rrset.glue = addresses.iter().map(|set| glue(&pointer(host_at).unwrap_or(OWNER), set)).collect();
     Some(rrset)
 }
 
+/// An address RRset under another owner.
+fn glue(owner: &[u8; 2], rrset: &Rrset) -> Glue {
+    let records = rrset.body.chunks_exact(rrset.stride.unwrap_or(A_LEN));
+    let bytes = records.flat_map(|record| owner.iter().chain(&record[OWNER.len()..])).copied().collect();
+    Glue { bytes, records: rrset.records as u16 } // as many as a server has addresses
+}
+
 /// A compression pointer, where one reaches that far.
-fn pointer(offset: usize) -> Option<[u8; 2]> {
+pub fn pointer(offset: usize) -> Option<[u8; 2]> {
     (offset <= MAX_POINTER).then(|| (0xc000 | offset as u16).to_be_bytes())
-}
-
-/// Collects glue, an RRset at a time.
-#[derive(Default)]
-struct GlueWriter {
-    bytes: Vec<u8>,
-    units: Vec<(u32, u16)>,
-    records: u16,
-}
-
-impl GlueWriter {
-    fn push(&mut self, owner: &[u8], rrsets: &[Rrset]) {
-        for rrset in rrsets {
-            let end = self.bytes.len() + rrset.records * (owner.len() + rrset.stride.unwrap_or(0));
-            // Beyond 64 KiB no message has room: what is there is enough.
-            if end > usize::from(u16::MAX) {
-                return;
-            }
-            for record in records(rrset) {
-                self.bytes.extend_from_slice(owner);
-                self.bytes.extend_from_slice(&record[OWNER.len()..]);
-                self.records += 1;
-            }
-            self.units.push((self.bytes.len() as u32, self.records));
-        }
-    }
-
-    fn finish(self) -> Glue {
-        Glue { bytes: self.bytes.into(), units: self.units.into() }
-    }
-}
-
-/// The single records of an address RRset.
-fn records(rrset: &Rrset) -> impl Iterator<Item = &[u8]> {
-    rrset.body.chunks_exact(rrset.stride.unwrap_or_else(|| rrset.body.len().max(1)))
 }
 
 #[cfg(test)]
@@ -278,24 +242,19 @@ mod tests {
     #[test]
     fn an_empty_set_is_no_rrset() {
         assert_eq!(addresses(5, &set(&[])), []);
-        assert!(services(&Name::root(), 5, &[]).is_none());
     }
 
     #[test]
-    fn glue_is_cut_between_whole_rrsets() {
-        let both = addresses(5, &set(&["10.0.0.1", "10.0.0.2", "fd00::1"]));
-        let owner: Name = "_p._tcp.s.n.svc.z".parse().unwrap();
-        let target: Name = "h.s.n.svc.z".parse().unwrap();
-        let one = |port| Service { weight: 100, port, target: target.clone(), addresses: &both };
-        let rrset = services(&owner, 5, &[one(1), one(2)]).unwrap();
-        assert_eq!(rrset.records, 2);
-        assert_eq!(rrset.glue.units.as_ref(), [(32, 2), (60, 3)]);
-        assert_eq!(rrset.glue.fitting(31), (0, 0));
-        assert_eq!(rrset.glue.fitting(59), (32, 2));
-        assert_eq!(rrset.glue.fitting(60), (60, 3));
-        // The glue's owner points at the first target in the answer.
-        let at = HEADER + owner.as_wire().len() + 4 + RECORD_FIXED + 6;
-        assert_eq!(rrset.glue.bytes[..2], (0xc000 | at as u16).to_be_bytes());
-        assert!(rrset.body[RECORD_FIXED + 6..].starts_with(target.as_wire()));
+    fn addresses_are_found_in_their_records() {
+        let texts = ["10.0.0.1", "10.0.0.2", "10.0.1.0", "192.168.0.1"];
+        let rrsets = addresses(5, &set(&texts));
+        let found: Vec<String> = v4_addresses(&rrsets[0].body).map(|address| address.to_string()).collect();
+        assert_eq!(found, texts);
+        for (place, text) in texts.iter().enumerate() {
+            let address: Ipv4Addr = text.parse().unwrap();
+            assert_eq!(position(&rrsets[0].body, &address.octets()), Some(place));
+        }
+        assert_eq!(position(&rrsets[0].body, &[10, 0, 0, 3]), None);
+        assert_eq!(position(&[], &[10, 0, 0, 3]), None);
     }
 }

@@ -1,19 +1,23 @@
 //! Everything that the fast path does not take: other opcodes and classes, EDNS with options or of another
-//! version, transfers, malformed packets. hickory parses; the verdict is rendered by [`crate::query`].
+//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/survey.rs`);
+//! what only an incremental transfer holds is parsed by hickory. The verdict is rendered by [`crate::query`].
+
+mod survey;
 
 use hickory_proto::op::Message;
-use hickory_proto::rr::RecordType;
 
 use crate::answers::Answers;
 use crate::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::rrset::{HEADER, rtype};
 use crate::transfer::Wanted;
+use survey::Survey;
 
 /// Questions that are read before their number is complained about.
 const MAX_QUESTIONS: u16 = 2;
 
-/// Records that are read of a query: an SOA for IXFR, an OPT, a signature, and some to spare.
-const MAX_RECORDS: u32 = 8;
+/// Records that are read of a message: an SOA for IXFR or NOTIFY, an OPT, a signature, and some to spare. With more
+/// of them no signature is looked for.
+const MAX_RECORDS: u32 = 4;
 
 /// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,10 @@ pub enum Verdict {
     Answer(Query),
     /// Send a zone, if the client may have it.
     Transfer(Query, Wanted),
+    /// Look at its signature before anything else (RFC 8945 §5.2). The question is copied up to this offset.
+    Signed(usize, Option<Edns>),
+    /// There is no question: only a cookie is wanted (RFC 7873 §5.4).
+    Cookie(Option<Edns>),
     /// Say what is wrong; the question is copied up to this offset.
     Error(Rcode, usize, Option<Edns>),
 }
@@ -31,12 +39,32 @@ impl Verdict {
     pub fn edns(&self) -> Option<Edns> {
         match self {
             Self::Answer(query) | Self::Transfer(query, _) => query.edns,
-            Self::Error(_, _, edns) => *edns,
+            Self::Error(_, _, edns) | Self::Signed(_, edns) | Self::Cookie(edns) => *edns,
+        }
+    }
+
+    /// The type that is asked for, as far as the question of the packet could be read.
+    pub fn qtype(&self, packet: &[u8]) -> Option<u16> {
+        match self {
+            Self::Answer(query) | Self::Transfer(query, _) => Some(query.question.qtype),
+            Self::Error(_, end, _) | Self::Signed(end, _) if *end > HEADER => {
+                Some(u16::from_be_bytes([*packet.get(end - 4)?, *packet.get(end - 3)?]))
+            }
+            Self::Error(..) | Self::Signed(..) | Self::Cookie(_) => None,
+        }
+    }
+
+    /// The OPT record, to say what the reply's holds.
+    pub fn edns_mut(&mut self) -> &mut Option<Edns> {
+        match self {
+            Self::Answer(query) | Self::Transfer(query, _) => &mut query.edns,
+            Self::Error(_, _, edns) | Self::Signed(_, edns) | Self::Cookie(edns) => edns,
         }
     }
 }
 
-/// Appends the reply that a verdict asks for; a transfer that is still one by now is refused.
+/// Appends the reply that a verdict asks for; a transfer that is still one by now is refused, and so is a
+/// signature that nobody has looked at.
 pub fn reply(
     answers: &Answers,
     style: Style,
@@ -50,8 +78,15 @@ pub fn reply(
         Verdict::Transfer(query, _) => {
             query::render_error(packet, query.question.end(), Rcode::Refused, query.edns, out)
         }
+        Verdict::Signed(end, edns) => query::render_error(packet, *end, Rcode::NotAuth, *edns, out),
+        Verdict::Cookie(edns) => query::render_error(packet, HEADER, Rcode::NoError, *edns, out),
         Verdict::Error(rcode, end, edns) => query::render_error(packet, *end, *rcode, *edns, out),
     }
+}
+
+/// As [`judge`] on a query whose question has been found to be malformed.
+pub fn judge_malformed(packet: &[u8]) -> Verdict {
+    Verdict::Error(Rcode::FormErr, HEADER, opt_behind(packet, HEADER))
 }
 
 /// Reads a packet whole and decides; pure. Nothing for what is no DNS message, or is itself a reply:
@@ -63,36 +98,46 @@ pub fn judge(packet: &[u8]) -> Option<Verdict> {
 
 fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let questions = u16::from_be_bytes([header[4], header[5]]);
-    let question = if questions == 0 { None } else { Question::read(packet) };
+    let question = Question::read(packet);
     let end = question.as_ref().map_or(HEADER, Question::end);
-    if header[2] & 0x78 != 0 {
-        return Verdict::Error(Rcode::NotImp, end, opt_behind(packet, end));
-    }
+    let is_query = header[2] & 0x78 == 0;
+    let malformed = || {
+        let rcode = if is_query { Rcode::FormErr } else { Rcode::NotImp };
+        Verdict::Error(rcode, end, opt_behind(packet, end))
+    };
     // No query has that many records, and reading them is work that a stranger could make us do.
     let records: u32 =
         [6, 8, 10].map(|at| u32::from(u16::from_be_bytes([header[at], header[at + 1]]))).iter().sum();
-    if questions > MAX_QUESTIONS || records > MAX_RECORDS {
-        return Verdict::Error(Rcode::FormErr, end, opt_behind(packet, end));
+    if questions > MAX_QUESTIONS || records > MAX_RECORDS || questions > 0 && question.is_none() {
+        return malformed();
     }
-    let (Some(question), Ok(message)) = (question, Message::from_vec(packet)) else {
-        return Verdict::Error(Rcode::FormErr, end, opt_behind(packet, end));
-    };
-    let edns = message
-        .edns
-        .as_ref()
-        .map(|edns| Edns { payload: edns.max_payload(), dnssec_ok: edns.flags().dnssec_ok });
+    let Some(survey) = Survey::of(packet) else { return malformed() };
+    let edns = survey.edns.map(|(edns, _)| edns);
+    let has_cookie = survey.edns.is_some_and(|(edns, version)| version == 0 && edns.cookie.is_some());
+    if questions == 0 && records == 1 && is_query && has_cookie {
+        return Verdict::Cookie(edns);
+    }
+    let Some(question) = question else { return malformed() };
+    if survey.has_tsig {
+        return Verdict::Signed(end, edns);
+    }
     let error = |rcode| Verdict::Error(rcode, end, edns);
-    if message.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
+    if !is_query {
+        return error(Rcode::NotImp);
+    }
+    if survey.edns.is_some_and(|(_, version)| version > 0) {
         return error(Rcode::BadVers);
+    }
+    let is_incremental = question.qtype == rtype::IXFR;
+    if survey.answers > 0 || survey.authorities > 0 && !is_incremental {
+        return malformed();
     }
     // RFC 9619: a query has one question.
     if questions != 1 || question.qtype == rtype::OPT {
         return error(Rcode::FormErr);
     }
-    // There is no key that a signature could be checked with (RFC 8945 §5.2).
-    let signed = |rtype: RecordType| matches!(rtype, RecordType::TSIG | RecordType::SIG);
-    if message.signature().is_some() || message.additionals.iter().any(|record| signed(record.record_type()))
-    {
+    // There are no public keys that a signature could be checked with (RFC 2931).
+    if survey.has_sig {
         return error(Rcode::NotAuth);
     }
     if question.qclass != rtype::CLASS_IN {
@@ -101,7 +146,10 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let query = Query { question, edns };
     match question.qtype {
         rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
-        rtype::IXFR => Verdict::Transfer(query, Wanted::Since(known_serial(&message))),
+        rtype::IXFR => match Message::from_vec(packet) {
+            Ok(message) => Verdict::Transfer(query, Wanted::Since(known_serial(&message))),
+            Err(_) => malformed(),
+        },
         _ => Verdict::Answer(query),
     }
 }

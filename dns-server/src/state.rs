@@ -1,23 +1,34 @@
 //! Where events become answers: the index and the publisher behind one lock, fed by whichever source there
-//! is. Queries never come here; they read [`Answers`].
+//! is.
+//!
+//! A change holds the lock until it is published. Queries never wait for that, for they read [`Answers`]; over UDP
+//! those for what has changed look here, and do without if somebody is there. Over a stream such a query does wait,
+//! and so does one for a whole zone; under the lock they only take what is made into records later.
+
+mod described;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::ObjectKey;
-use serde_json::{Value, json};
+use tokio::sync::watch;
 use tracing::warn;
 
-use crate::answers::{Answers, Freshness, Publisher};
-use crate::build::{self, Built};
-use crate::index::{Index, Service, Slice};
+use crate::answers::{Answers, Freshness};
+use crate::build;
+use crate::index::{Index, Service};
+use crate::journal::{self, Step};
 use crate::name::Name;
-use crate::transfer::ZoneCopy;
-use crate::txt;
+use crate::publisher::Publisher;
+use crate::slice::{Slice, triggered};
+use crate::transfer::{Version, ZoneCopy};
+pub use described::Described;
+use described::Synced;
 
 /// All that is known, as it outlives a process.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -27,7 +38,7 @@ pub struct Objects {
     /// The services.
     pub services: Vec<(ObjectKey, Service)>,
     /// The slices.
-    pub slices: Vec<(ObjectKey, Slice)>,
+    pub slices: Vec<(ObjectKey, Arc<Slice>)>,
 }
 
 /// What the server knows and what it says of it.
@@ -36,12 +47,17 @@ pub struct State {
     answers: Arc<Answers>,
     default_ttl: u32,
     on_latency: Box<dyn Fn(Duration) + Send + Sync>,
+    changes: watch::Sender<Changes>,
 }
+
+/// Zones with a number each that grows whenever the zone's records change; none while there is nothing to tell.
+pub type Changes = Vec<(Name, u64)>;
 
 struct Inner {
     index: Index,
     publisher: Publisher,
     services_synced: bool,
+    /// Not within a list either.
     slices_synced: bool,
     /// When the changes happened that the next commit makes visible.
     triggered: Vec<Timestamp>,
@@ -62,7 +78,18 @@ impl State {
             slices_synced: false,
             triggered: Vec::new(),
         };
-        Self { inner: Mutex::new(inner), answers, default_ttl, on_latency: Box::new(on_latency) }
+        let changes = watch::Sender::default();
+        Self { inner: Mutex::new(inner), answers, default_ttl, on_latency: Box::new(on_latency), changes }
+    }
+
+    /// Remembers from now on what changes in each zone, within bounds; to be called before anything is known.
+    pub fn keep_journal(&self, limits: journal::Limits) {
+        self.lock().publisher.keep_journal(limits);
+    }
+
+    /// Follows which zones change, if a journal is kept.
+    pub fn changes(&self) -> watch::Receiver<Changes> {
+        self.changes.subscribe()
     }
 
     /// The answers that are published to.
@@ -83,24 +110,55 @@ impl State {
         self.answers.set_freshness(Freshness::Stale);
     }
 
-    /// A copy of all that is known, of one moment.
-    pub fn objects(&self) -> Objects {
+    /// A copy of all that is known, of one moment. None within a list, when it would be a part of the new and a part of the old.
+    pub fn objects(&self) -> Option<Objects> {
         let inner = self.lock();
-        Objects {
-            serial: self.answers.serial(),
-            services: inner.index.services().map(|(key, service)| (key.clone(), service.clone())).collect(),
-            slices: inner.index.slices().map(|(key, slice)| (key, slice.clone())).collect(),
-        }
+        inner.is_whole().then(|| inner.objects(self.answers.serial()))
     }
 
     /// One moment's whole zone.
     pub fn zone_copy(&self, apex: &Name) -> Option<ZoneCopy> {
-        let inner = self.lock();
+        let (version, services) = {
+            let inner = self.lock();
+            (self.version(apex)?, inner.publisher.services())
+        };
+        ZoneCopy::new(version, services, &self.answers)
+    }
+
+    /// The newest version of a zone, and the steps to it from the version with the serial `known`, if a journal
+    /// has them.
+    pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(Version, Vec<Step>)> {
+        self.since(&mut self.lock(), apex, known, usize::MAX)
+    }
+
+    /// The same, if the steps have no more than `most` octets, and if nobody changes anything at this moment.
+    pub fn zone_since_at_once(&self, apex: &Name, known: u32, most: usize) -> Option<(Version, Vec<Step>)> {
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        self.since(&mut inner, apex, known, most)
+    }
+
+    fn since(&self, inner: &mut Inner, apex: &Name, known: u32, most: usize) -> Option<(Version, Vec<Step>)> {
+        let version = self.version(apex)?;
+        let steps = inner.publisher.journal()?.since(apex, known, version.soa.len(), most)?;
+        Some((version, steps))
+    }
+
+    /// The newest version of a zone.
+    pub fn version(&self, apex: &Name) -> Option<Version> {
         let zone = self.answers.zones().iter().find(|zone| zone.apex() == apex)?;
         let serial = self.answers.serial();
-        let mut soa = Vec::new();
+        let mut soa = apex.as_wire().to_vec();
         zone.push_soa_body(&mut soa, serial);
-        Some(ZoneCopy { serial, soa, apex: apex.clone(), names: inner.publisher.names(apex) })
+        Some(Version { apex: apex.clone(), serial, soa })
+    }
+
+    /// How many octets the journal takes.
+    pub fn journal_octets(&self) -> usize {
+        self.lock().publisher.journal().map_or(0, |journal| journal.octets())
     }
 
     /// How many services, slices and ready endpoints are known.
@@ -113,45 +171,50 @@ impl State {
         (inner.index.services().count(), slices, endpoints)
     }
 
-    /// All that is known, sorted, for people.
-    pub fn describe(&self) -> Value {
+    /// All that is known, sorted, for people. What it holds is shared with the index, and put into words when it is shown.
+    pub fn describe(&self) -> Described {
         let inner = self.lock();
-        let services: Vec<Value> = inner
-            .index
-            .services()
-            .map(|(key, service)| json!({"namespace": key.namespace, "name": key.name, "ttl": service.ttl}))
-            .collect();
-        let slices: Vec<Value> =
-            inner.index.slices().map(|(key, slice)| describe_slice(&key, slice)).collect();
-        json!({
-            "zones": self.answers.zones().iter().map(|zone| zone.apex().to_string()).collect::<Vec<_>>(),
-            "serial": self.answers.serial(),
-            "freshness": format!("{:?}", self.answers.freshness()),
-            "synced": {"services": inner.services_synced, "slices": inner.slices_synced},
-            "names": self.answers.len(),
-            "services": services,
-            "slices": slices,
-        })
+        Described {
+            freshness: self.answers.freshness(),
+            synced: Synced { services: inner.services_synced, slices: inner.slices_synced },
+            zones: self.answers.zones().iter().map(|zone| zone.apex().clone()).collect(),
+            objects: inner.objects(self.answers.serial()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere cannot leave the index half-changed in a way that the next event would not
-        // mend; going on serves better than falling silent.
+        // A panic elsewhere cannot leave the index half-changed: services that were not yet published still count as
+        // changed and come with the next commit, but for the one that could not be. Going on serves better than
+        // falling silent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn commit(&self) {
         let mut inner = self.lock();
-        // What is known in part only is kept back: a set cut short would be a wrong answer. Until then a
-        // snapshot's answers stay as they are. What was there before is no change that anybody waits for.
-        if !(inner.services_synced && inner.slices_synced) {
-            inner.triggered.clear();
+        // What is known in part only is kept back: a set cut short would be a wrong answer. Until then the answers, a
+        // snapshot's too, stay as they are. What was there before the first list is no change that anybody waits for.
+        if !inner.is_whole() {
+            if self.answers.freshness() != Freshness::Current {
+                inner.triggered.clear();
+            }
             return;
         }
         inner.publish(self.default_ttl);
         if self.answers.freshness() != Freshness::Current {
             self.answers.set_freshness(Freshness::Current);
             inner.triggered.clear();
+            let serial = self.answers.serial();
+            if let Some(journal) = inner.publisher.journal() {
+                journal.start(serial);
+            }
+        }
+        if let Some(journal) = inner.publisher.journal() {
+            let now: Changes = journal.changes().map(|(apex, number)| (apex.clone(), number)).collect();
+            self.changes.send_if_modified(|known| {
+                let has_changed = *known != now;
+                *known = now;
+                has_changed
+            });
         }
         let triggered = std::mem::take(&mut inner.triggered);
         drop(inner);
@@ -164,39 +227,28 @@ impl State {
 }
 
 impl Inner {
+    /// Whether the index is all that there is, and nothing that is gone.
+    fn is_whole(&self) -> bool {
+        self.services_synced && self.slices_synced
+    }
+
+    fn objects(&self, serial: u32) -> Objects {
+        Objects {
+            serial,
+            services: self.index.services().map(|(key, service)| (key.clone(), service.clone())).collect(),
+            slices: self.index.slices().map(|(key, slice)| (key, Arc::clone(slice))).collect(),
+        }
+    }
+
     /// Publishes every service that changed.
     fn publish(&mut self, default_ttl: u32) {
-        let answers = Arc::clone(self.publisher.answers());
-        let changed = self.index.take_changed();
-        self.publisher.publish(changed.into_iter().map(|key| {
-            let view = self.index.view(&key, default_ttl);
-            let built =
-                view.map_or_else(Built::default, |view| build::build(&view, answers.zones().forward()));
-            (key, built)
+        let Self { index, publisher, .. } = self;
+        publisher.publish(iter::from_fn(|| {
+            let key = index.next_changed()?;
+            let answers = index.view(&key, default_ttl).and_then(|view| build::build(&view));
+            Some((key, answers))
         }));
     }
-}
-
-fn describe_slice(key: &ObjectKey, slice: &Slice) -> Value {
-    let endpoints: Vec<Value> = slice
-        .endpoints
-        .iter()
-        .map(|endpoint| json!({"address": endpoint.address, "host": endpoint.host, "txt": txt::strings(&endpoint.txt)}))
-        .collect();
-    let ports: Vec<Value> = slice
-        .ports
-        .iter()
-        .map(|port| json!({"name": port.name, "protocol": port.protocol.as_str(), "port": port.number}))
-        .collect();
-    json!({
-        "namespace": key.namespace,
-        "name": key.name,
-        "service": slice.service,
-        "network": slice.network,
-        "ports": ports,
-        "endpoints": endpoints,
-        "notReady": slice.not_ready,
-    })
 }
 
 /// What an object is called; sources never deliver one without a name.
@@ -233,12 +285,11 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
             return;
         };
         // Parsing happens before the lock is taken.
-        let parsed = Slice::parse(&object);
+        let (parsed, triggered) = (Slice::parse(&object), triggered(&object));
         let mut inner = self.lock();
         match parsed {
             Ok(Some(slice)) => {
-                let triggered = slice.triggered;
-                if inner.index.apply_slice(&key, slice) {
+                if inner.index.apply_slice(&key, Arc::new(slice)) {
                     inner.triggered.extend(triggered);
                 }
             }
@@ -253,6 +304,11 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
         self.lock().index.delete_slice(key);
     }
 
+    /// An endpoint may have moved to a slice that comes later in the list. (Each service is whole by itself.)
+    fn start(&self) {
+        self.lock().slices_synced = false;
+    }
+
     fn reset(&self, live: &HashSet<ObjectKey>) {
         let mut inner = self.lock();
         inner.index.retain_slices(live);
@@ -261,5 +317,31 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
 
     fn commit(&self) {
         Self::commit(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::zone::{ZoneSettings, Zones};
+
+    #[test]
+    fn who_must_not_wait_does_without_while_there_is_a_change() {
+        let apex: Name = "z".parse().unwrap();
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        let zones = Zones::new(vec![apex.clone()], &[], &settings).unwrap();
+        let state = State::new(Arc::new(Answers::new(zones, 7)), 5, |_| ());
+        state.keep_journal(journal::Limits::default());
+        multinet_runtime::Index::<MultiNetworkService>::reset(&state, &HashSet::new());
+        multinet_runtime::Index::<MultiNetworkEndpointSlice>::reset(&state, &HashSet::new());
+        state.commit();
+        let at_once = || state.zone_since_at_once(&apex, 7, 100);
+        assert!(at_once().is_some());
+        let change = state.lock();
+        assert!(at_once().is_none());
+        drop(change);
+        assert_eq!(at_once().unwrap().0.serial, 7);
     }
 }

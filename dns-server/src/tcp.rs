@@ -2,67 +2,49 @@
 //!
 //! This file accepts connections; what happens on one is told in `tcp/connection.rs`.
 //!
-//! All stream listeners share one limit on connections. Beyond it a new one is closed at once: its client
-//! then knows where it stands and can go elsewhere, which it could not while waiting in a backlog. A TLS
-//! connection counts from the beginning of its handshake. On shutdown nothing more is accepted, and
-//! [`StreamListener::run`] returns when the last connection has ended.
+//! All stream listeners share one limit on connections. Beyond it a new one is let in and another goes, and so
+//! it is when the system has no more descriptors. A TLS connection counts from the beginning of its handshake.
+//! On shutdown nothing more is accepted, and [`StreamListener::run`] returns when the last connection has ended.
 
 mod buffers;
 mod connection;
+mod connections;
+mod crowd;
 
 use std::future::Future;
 use std::io;
-use std::mem;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use prometheus_client::metrics::counter::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{Accept, TlsAcceptor};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use connection::LITTLE;
 pub use connection::serve;
+pub use connections::{Connections, Seat};
 
-use crate::engine::{Engine, Proto};
+use crate::engine::{Engine, Peer, Proto};
 use crate::https;
 use crate::tls::Certificates;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// Pause after a failure to accept that is not about a single connection, such as no free descriptors.
+/// Pause after a failure to accept that is not about a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often failures to accept are logged: what is wrong with the host stays wrong for a while.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Time for a connection to end, so that its descriptor is free for the one that waits.
+const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The ALPN protocol of DNS over TLS, as registered with IANA.
 const ALPN: &[u8] = b"dot";
-
-/// The limit on connections that all stream listeners share.
-#[derive(Debug, Clone)]
-pub struct Connections {
-    free: Arc<Semaphore>,
-    refused: Counter,
-}
-
-impl Connections {
-    /// At most `most` at one time; those that are closed for that are counted in `refused`.
-    pub fn new(most: usize, refused: Counter) -> Self {
-        Self { free: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))), refused }
-    }
-
-    pub(crate) fn admit(&self) -> Option<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.free).try_acquire_owned().ok();
-        if permit.is_none() {
-            self.refused.inc();
-        }
-        permit
-    }
-}
 
 /// Accepts connections at one address.
 pub struct StreamListener {
@@ -76,8 +58,8 @@ pub struct StreamListener {
 #[derive(Clone)]
 enum Protocol {
     Tcp,
-    Tls(TlsAcceptor),
-    Https(TlsAcceptor),
+    /// This one behind a TLS handshake.
+    Secured(TlsAcceptor, Proto),
 }
 
 impl StreamListener {
@@ -115,7 +97,7 @@ impl StreamListener {
         connections: Connections,
     ) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(certificates.server_config(&[ALPN]));
-        Self::new(listener, Protocol::Tls(acceptor), engine, connections)
+        Self::new(listener, Protocol::Secured(acceptor, Proto::Tls), engine, connections)
     }
 
     /// DNS over HTTPS; otherwise as [`Self::tcp`].
@@ -130,13 +112,13 @@ impl StreamListener {
         connections: Connections,
     ) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(certificates.server_config(&https::ALPN));
-        Self::new(listener, Protocol::Https(acceptor), engine, connections)
+        Self::new(listener, Protocol::Secured(acceptor, Proto::Https), engine, connections)
     }
 
     /// Serves until `shutdown`, and then until all that its connections have read is answered.
     pub async fn run(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
-        let mut is_failing = false;
+        let mut warned_at: Option<Instant> = None;
         loop {
             let accepted = select! {
                 biased;
@@ -145,18 +127,24 @@ impl StreamListener {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    is_failing = false;
-                    if let Some(permit) = self.connections.admit() {
-                        // A token of its own: waiting for it takes a lock.
-                        tasks.spawn(self.converse(stream, peer.ip(), permit, shutdown.child_token()));
-                    }
+                    let seat = self.connections.admit(peer.ip());
+                    // A token of its own: waiting for it takes a lock.
+                    tasks.spawn(self.converse(stream, peer.into(), seat, shutdown.child_token()));
                 }
                 Err(error) if is_of_connection(&error) => debug!(%error, "connection lost before it began"),
                 Err(error) => {
-                    if !mem::replace(&mut is_failing, true) {
+                    if warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
+                        warned_at = Some(Instant::now());
                         warn!(%error, "cannot accept connections; trying on");
                     }
-                    sleep(ACCEPT_PAUSE).await;
+                    // Not for ENFILE: what the host lacks may be others'.
+                    let is_out_of_files = error.raw_os_error() == Some(libc::EMFILE);
+                    let pause = if is_out_of_files && self.connections.evict() {
+                        EVICTION_PAUSE
+                    } else {
+                        ACCEPT_PAUSE
+                    };
+                    sleep(pause).await;
                 }
             }
         }
@@ -169,18 +157,24 @@ impl StreamListener {
     fn converse(
         &self,
         stream: TcpStream,
-        peer: IpAddr,
-        permit: OwnedSemaphorePermit,
+        peer: Peer,
+        seat: Seat,
         shutdown: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (engine, protocol) = (self.engine.clone(), self.protocol.clone());
         async move {
             // Replies are written whole; waiting for more of them only delays.
             let _ = stream.set_nodelay(true);
-            if let Err(error) = serve_as(protocol, stream, peer, &engine, shutdown).await {
-                debug!(%peer, %error, "connection broken off");
+            // An evicted connection ends at once: it is idle, or one of too many of its client.
+            select! {
+                biased;
+                () = seat.evicted() => debug!(%peer, "connection ended for another"),
+                ended = serve_as(protocol, stream, peer, &engine, &seat, shutdown) => {
+                    if let Err(error) = ended {
+                        debug!(%peer, %error, "connection broken off");
+                    }
+                }
             }
-            drop(permit);
         }
     }
 }
@@ -188,25 +182,43 @@ impl StreamListener {
 async fn serve_as(
     protocol: Protocol,
     stream: TcpStream,
-    peer: IpAddr,
+    peer: Peer,
     engine: &Engine,
+    seat: &Seat,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let (acceptor, proto) = match protocol {
-        Protocol::Tcp => return serve(stream, peer, engine.worker(Proto::Tcp), shutdown).await,
-        Protocol::Tls(acceptor) => (acceptor, Proto::Tls),
-        Protocol::Https(acceptor) => (acceptor, Proto::Https),
-    };
-    let stream = select! {
+    match protocol {
+        Protocol::Tcp => serve(stream, peer, engine.worker(Proto::Tcp), seat, shutdown).await,
+        // On the heap: a plain connection should not have to hold room for what only these need.
+        Protocol::Secured(acceptor, proto) => {
+            let handshake = acceptor.accept(stream);
+            Box::pin(serve_secured(handshake, proto, peer, engine, seat, shutdown)).await
+        }
+    }
+}
+
+async fn serve_secured(
+    handshake: Accept<TcpStream>,
+    proto: Proto,
+    peer: Peer,
+    engine: &Engine,
+    seat: &Seat,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let mut stream = select! {
         () = shutdown.cancelled() => return Ok(()),
-        handshake = timeout(HANDSHAKE_TIME, acceptor.accept(stream)) => handshake??,
+        stream = timeout(HANDSHAKE_TIME, handshake) => stream??,
     };
     match proto {
         Proto::Https => {
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            https::serve(stream, is_http2, peer, engine.worker(proto), shutdown).await
+            Box::pin(https::serve(stream, is_http2, peer, engine.worker(proto), seat, shutdown)).await
         }
-        _ => serve(stream, peer, engine.worker(proto), shutdown).await,
+        _ => {
+            // What it takes and has not sent, nobody counts.
+            stream.get_mut().1.set_buffer_limit(Some(LITTLE));
+            serve(stream, peer, engine.worker(proto), seat, shutdown).await
+        }
     }
 }
 

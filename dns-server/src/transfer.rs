@@ -1,15 +1,34 @@
-//! Zone transfers (RFC 5936): a whole zone as a stream of messages, each as full as it may be.
+//! Zone transfers as streams of messages, each as full as it may be: a whole zone (RFC 5936), or what has
+//! changed in it (RFC 1995).
 //!
-//! An incremental transfer (RFC 1995) is answered with the one SOA if the asker is up to date, else with
-//! the whole zone, which the RFC allows. The zone's names are taken in one moment from what the
-//! publisher owns, so a transfer is one version of the zone however long it takes to send.
+//! ```text
+//!   whole        SOA(new)  every record  SOA(new)
+//!   difference   SOA(new)  SOA(old) removed  SOA(next) added  …  SOA(new)
+//!   up to date   SOA(new)
+//! ```
+//!
+//! What is sent was taken in one moment and is shared with whoever else has it, so a transfer is one version
+//! of the zone however long it takes to send, and holds up nobody. Who may have one is for [`desk`] to say.
 
+pub mod allow;
+pub mod desk;
+pub mod metrics;
+mod zone;
+
+use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::vec;
 
+use tokio::sync::OwnedSemaphorePermit;
+
+use zone::Batches;
+pub use zone::ZoneCopy;
+
+use crate::journal::{self, Step};
 use crate::name::Name;
 use crate::query::{self, Query};
-use crate::rrset::{HEADER, Node, Rrset};
+use crate::rrset::HEADER;
+use crate::tsig::{self, Signer};
 
 /// Room in one message: what TCP's length prefix can say.
 const MESSAGE: usize = 65_535;
@@ -26,17 +45,54 @@ pub enum Wanted {
     Since(Option<u32>),
 }
 
-/// A zone at one moment.
-#[derive(Debug)]
-pub struct ZoneCopy {
-    /// Its serial.
-    pub serial: u32,
-    /// The SOA record behind its owner, with that serial.
-    pub soa: Vec<u8>,
+/// Which version of which zone.
+#[derive(Debug, Clone)]
+pub struct Version {
     /// The zone's name.
     pub apex: Name,
-    /// All names that own records, without the SOA.
-    pub names: Vec<(Name, Arc<Node>)>,
+    /// Its serial.
+    pub serial: u32,
+    /// The SOA record, names in full.
+    pub soa: Vec<u8>,
+}
+
+impl Version {
+    /// Whether who has the version `known` needs nothing. Whoever has a newer one is not sent back to ours
+    /// (RFC 1995 §2). It can only be a little newer, from a replica whose clock is ahead; a serial far off, such
+    /// as 0, was never one of ours.
+    pub fn is_known_to(&self, known: u32) -> bool {
+        known.wrapping_sub(self.serial) < A_DAY
+    }
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub enum Contents {
+    /// Nothing but the version that there is.
+    Current(Version),
+    /// The steps to a version from one that the asker has, whose serial is given.
+    Difference(Version, u32, Vec<Step>),
+    /// Everything.
+    Whole(Arc<ZoneCopy>),
+}
+
+impl Contents {
+    /// The version that the asker has in the end.
+    pub fn version(&self) -> &Version {
+        match self {
+            Self::Current(version) | Self::Difference(version, ..) => version,
+            Self::Whole(copy) => &copy.version,
+        }
+    }
+
+    /// What a metric calls it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Current(_) => "current",
+            Self::Difference(..) => "ixfr",
+            Self::Whole(_) => "axfr",
+        }
+    }
 }
 
 /// The messages of one transfer, made as they are asked for.
@@ -45,28 +101,50 @@ pub struct Transfer {
     head: Vec<u8>,
     /// The OPT record of the first message; empty if the query had none (RFC 5936 §2.2.5).
     opt: Vec<u8>,
-    first: bool,
+    is_first: bool,
+    most: usize,
     records: Records,
-    pending: Option<Vec<u8>>,
+    signer: Option<Signer>,
+    /// One of those that there may be at a time, if it needs one.
+    _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Transfer {
-    /// The transfer of `zone` that answers `query`, which was read from `packet`.
-    pub fn new(packet: &[u8], query: &Query, wanted: Wanted, zone: ZoneCopy) -> Self {
+    /// The transfer that answers `query`, which was read from `packet`, over a stream.
+    pub fn new(packet: &[u8], query: &Query, contents: Contents) -> Self {
         let mut head = packet[..query.question.end()].to_vec();
         // QR and AA; opcode 0; RD comes back. One question, counts follow per message.
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-        // Whoever has a newer version is not sent back to ours (RFC 1995 §2). It can only be a little newer, from
-        // a replica whose clock is ahead; a serial far off, such as 0, was never one of ours.
-        let is_newest = |known: u32| known.wrapping_sub(zone.serial) < A_DAY;
-        let up_to_date = matches!(wanted, Wanted::Since(Some(known)) if is_newest(known));
         let mut opt = Vec::new();
         if let Some(edns) = query.edns {
             query::push_opt(&mut opt, edns, 0, None);
         }
-        Self { head, opt, first: true, records: Records::new(zone, up_to_date), pending: None }
+        let records = Records::new(contents);
+        Self { head, opt, is_first: true, most: MESSAGE, records, signer: None, _slot: None }
+    }
+
+    /// With each message signed.
+    #[must_use]
+    pub fn signed(mut self, signer: Option<Signer>) -> Self {
+        self.most = MESSAGE - signer.as_ref().map_or(0, Signer::room);
+        self.signer = signer;
+        self
+    }
+
+    /// Which gives `slot` back when it ends.
+    #[must_use]
+    pub fn holding(mut self, slot: Option<OwnedSemaphorePermit>) -> Self {
+        self._slot = slot;
+        self
+    }
+
+    /// The one message of a transfer by datagram, if it needs no more octets than this.
+    pub fn within(mut self, most: usize) -> Option<Vec<u8>> {
+        self.most = most;
+        let message = self.next()?;
+        (self.records.peek().is_none() && message.len() <= most).then_some(message)
     }
 }
 
@@ -76,9 +154,9 @@ impl Iterator for Transfer {
     /// The next message, without TCP's length prefix. The question stands in the first only (RFC 5936
     /// §2.2.1 lets later ones leave it out).
     fn next(&mut self) -> Option<Vec<u8>> {
-        let mut record = self.pending.take().or_else(|| self.records.next())?;
+        self.records.peek()?;
         let mut message = self.head.clone();
-        let opt = if std::mem::replace(&mut self.first, false) {
+        let opt = if std::mem::replace(&mut self.is_first, false) {
             std::mem::take(&mut self.opt)
         } else {
             message.truncate(HEADER);
@@ -86,85 +164,123 @@ impl Iterator for Transfer {
             Vec::new()
         };
         let mut count: u16 = 0;
-        loop {
-            if message.len() + record.len() + opt.len() > MESSAGE || count == u16::MAX {
-                self.pending = Some(record);
+        while let Some(record) = self.records.peek() {
+            let length = record.len();
+            // A record always fits a message of its own over a stream: its data have less than 60 KiB.
+            let is_full = message.len() + length + opt.len() > self.most || count == u16::MAX;
+            if is_full && count > 0 {
                 break;
             }
-            message.extend_from_slice(&record);
+            message.extend_from_slice(record);
+            self.records.take(length);
             count += 1;
-            match self.records.next() {
-                Some(next) => record = next,
-                None => break,
-            }
         }
         message[6..8].copy_from_slice(&count.to_be_bytes());
         message[11] = u8::from(!opt.is_empty());
         message.extend_from_slice(&opt);
+        if let Some(signer) = &mut self.signer {
+            signer.sign(&mut message, 0, tsig::now());
+        }
         Some(message)
     }
 }
 
-/// The records of a zone in the order of a transfer: SOA, everything, SOA.
+/// The records of a transfer, one piece of memory after the other.
 #[derive(Debug)]
 struct Records {
     soa: Vec<u8>,
-    soas: u8,
-    names: vec::IntoIter<(Name, Arc<Node>)>,
-    current: Option<(Name, Arc<Node>)>,
-    rrset: usize,
-    offset: usize,
+    parts: VecDeque<Part>,
+    /// Records in wire format, and how much of them has been taken.
+    wire: Wire,
+    taken: usize,
+}
+
+/// What is sent without looking at the rest.
+#[derive(Debug)]
+enum Part {
+    /// The SOA with this serial.
+    Soa(u32),
+    /// Records in wire format.
+    Wire(Arc<[u8]>),
+    /// What is left of a whole zone.
+    Zone(Batches),
+}
+
+/// Records in wire format.
+#[derive(Debug)]
+enum Wire {
+    Own(Vec<u8>),
+    Shared(Arc<[u8]>),
 }
 
 impl Records {
-    fn new(zone: ZoneCopy, only_soa: bool) -> Self {
-        let mut soa = zone.apex.as_wire().to_vec();
-        soa.extend_from_slice(&zone.soa);
-        let names = if only_soa { Vec::new() } else { zone.names };
-        let soas = if only_soa { 1 } else { 2 };
-        Self { soa, soas, names: names.into_iter(), current: None, rrset: 0, offset: 0 }
+    fn new(contents: Contents) -> Self {
+        let Version { serial, soa, .. } = contents.version().clone();
+        let parts = match contents {
+            Contents::Current(_) => [Part::Soa(serial)].into(),
+            Contents::Whole(copy) => {
+                [Part::Soa(serial), Part::Zone(Batches::new(copy)), Part::Soa(serial)].into()
+            }
+            Contents::Difference(_, known, steps) => {
+                let mut from = known;
+                let mut parts = VecDeque::from([Part::Soa(serial)]);
+                for Step { to, difference } in steps {
+                    let [removed, added] = [&difference.removed, &difference.added].map(Arc::clone);
+                    parts.extend([Part::Soa(from), Part::Wire(removed), Part::Soa(to), Part::Wire(added)]);
+                    from = to;
+                }
+                parts.push_back(Part::Soa(serial));
+                parts
+            }
+        };
+        Self { soa, parts, wire: Wire::Own(Vec::new()), taken: 0 }
     }
 
-    /// The next record of the name at hand, its owner written out.
-    fn next_of_current(&mut self) -> Option<Vec<u8>> {
-        let (name, node) = self.current.as_ref()?;
-        let rrset: &Rrset = node.rrsets.get(self.rrset)?;
-        // Every stored record begins with the two octets of its pointer to the question; the length of
-        // its data stands at octets 10 and 11.
-        let rest = &rrset.body[self.offset..];
-        let length = 12 + usize::from(u16::from_be_bytes([*rest.get(10)?, *rest.get(11)?]));
-        let mut record = name.as_wire().to_vec();
-        record.extend_from_slice(&rest[2..length]);
-        self.offset += length;
-        if self.offset == rrset.body.len() {
-            self.offset = 0;
-            self.rrset += 1;
+    /// The next record, which stays the next until it is taken.
+    fn peek(&mut self) -> Option<&[u8]> {
+        while self.taken == self.wire.len() {
+            self.wire = self.next_wire()?;
+            self.taken = 0;
         }
-        Some(record)
+        journal::records(&self.wire[self.taken..]).next()
+    }
+
+    fn take(&mut self, octets: usize) {
+        self.taken += octets;
+    }
+
+    fn next_wire(&mut self) -> Option<Wire> {
+        Some(match self.parts.pop_front()? {
+            Part::Soa(serial) => Wire::Own(self.soa(serial)),
+            Part::Wire(wire) => Wire::Shared(wire),
+            Part::Zone(mut batches) => match batches.next() {
+                Some(batch) => {
+                    self.parts.push_front(Part::Zone(batches));
+                    Wire::Own(batch)
+                }
+                None => Wire::Own(Vec::new()),
+            },
+        })
+    }
+
+    fn soa(&self, serial: u32) -> Vec<u8> {
+        let mut soa = self.soa.clone();
+        // Of the five numbers at its end the serial is the first (RFC 1035 §3.3.13).
+        let at = soa.len().saturating_sub(20);
+        if let Some(place) = soa.get_mut(at..at + 4) {
+            place.copy_from_slice(&serial.to_be_bytes());
+        }
+        soa
     }
 }
 
-impl Iterator for Records {
-    type Item = Vec<u8>;
+impl Deref for Wire {
+    type Target = [u8];
 
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let first = self.current.is_none() && self.soas == 2;
-        if first {
-            self.soas = 1;
-            self.current = self.names.next();
-            return Some(self.soa.clone());
-        }
-        loop {
-            if let Some(record) = self.next_of_current() {
-                return Some(record);
-            }
-            self.rrset = 0;
-            self.current = self.names.next();
-            if self.current.is_none() {
-                let last = self.soas == 1;
-                self.soas = 0;
-                return last.then(|| self.soa.clone());
-            }
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(wire) => wire,
+            Self::Shared(wire) => wire,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Data of TXT records: character strings, each an octet of length and so many octets (RFC 1035 §3.3).
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// Appends `key=value` as a character string, if it is short enough to be one.
 pub fn push_fact(txt: &mut Vec<u8>, key: &str, value: &str) {
     if let Ok(length) = u8::try_from(key.len() + 1 + value.len()) {
@@ -22,22 +20,6 @@ pub fn strings(txt: &[u8]) -> Vec<String> {
         rest = tail;
     }
     strings
-}
-
-/// For serde: as a list of strings.
-pub fn serialize<S: Serializer>(txt: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    strings(txt).serialize(serializer)
-}
-
-/// For serde: from a list of strings.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<[u8]>, D::Error> {
-    let mut txt = Vec::new();
-    for string in Vec::<String>::deserialize(deserializer)? {
-        let length = u8::try_from(string.len()).map_err(serde::de::Error::custom)?;
-        txt.push(length);
-        txt.extend_from_slice(string.as_bytes());
-    }
-    Ok(txt.into())
 }
 
 #[cfg(test)]

@@ -9,24 +9,33 @@
 //!
 //! Under load one pair of system calls moves up to 32 queries; with little to do a query is answered as
 //! soon as it is there. All buffers are made once, so a query allocates nothing. What has arrived when a
-//! worker is told to stop is still answered.
+//! worker is told to stop is still answered. Of more than it can answer a worker passes over the oldest
+//! (`udp/overload.rs`).
 //!
-//! This file is the threads; the system calls, and all that is unsafe, are in `udp/batch.rs`.
+//! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
+//! its worker, and its replies in order.
+//!
+//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs`, what the kernel says
+//! of a datagram is in `udp/control.rs`.
 
-#[expect(unsafe_code, reason = "recvmmsg, sendmmsg and packet info have no safe wrapper")]
+#[expect(unsafe_code, reason = "recvmmsg and sendmmsg have no safe wrapper")]
 mod batch;
+#[expect(unsafe_code, reason = "packet info has no safe wrapper")]
+mod control;
+mod overload;
 
 use std::io;
 use std::mem;
 use std::net::UdpSocket;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use batch::{BATCH, Slot, Wait};
+use overload::{Overload, Watch};
 
 use crate::engine::{Engine, Handled, Proto, Worker};
 
@@ -93,11 +102,11 @@ fn prepare(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Runs until told to stop. A panic would be a bug, in what answers one datagram; losing a part of all
-/// clients for good is too high a price for it.
+/// clients for good is too high a price for it. Its batch is.
 fn keep_running(socket: &UdpSocket, engine: &Engine, stop: &CancellationToken) {
     let run = || Runner::new(socket, engine.worker(Proto::Udp)).run(stop);
     while panic::catch_unwind(AssertUnwindSafe(run)).is_err() {
-        error!("a UDP worker panicked and starts anew; the query that it was at is lost");
+        error!("a UDP worker panicked and starts anew; the queries that it was at are lost");
     }
 }
 
@@ -106,27 +115,47 @@ struct Runner<'a> {
     socket: &'a UdpSocket,
     worker: Worker,
     slots: Box<[Slot]>,
+    /// How many datagrams to take at a time.
+    wanted: usize,
     replies: Vec<u8>,
+    /// When the last batch came.
+    begun: Instant,
     /// Whether the last attempt to receive failed, so that a lasting failure is logged once.
     is_failing: bool,
+    watch: Watch,
+    overload: Overload,
+    /// Whether arrival times come with datagrams.
+    is_stamped: bool,
 }
 
 impl<'a> Runner<'a> {
     fn new(socket: &'a UdpSocket, worker: Worker) -> Self {
         let slots = (0..BATCH).map(|_| Slot::default()).collect();
-        Self { socket, worker, slots, replies: Vec::new(), is_failing: false }
+        Self {
+            socket,
+            worker,
+            slots,
+            wanted: BATCH,
+            replies: Vec::new(),
+            begun: Instant::now(),
+            is_failing: false,
+            watch: Watch::default(),
+            overload: Overload::No(None),
+            is_stamped: false,
+        }
     }
 
     fn run(mut self, stop: &CancellationToken) {
-        let mut look = Instant::now();
+        // Of a run that panicked.
+        let _ = batch::set_timestamps(self.socket, false);
+        let mut look = self.begun;
         loop {
-            self.turn(Wait::ForOne);
-            let now = Instant::now();
-            if now >= look {
+            let has_answered = self.turn(Wait::ForOne);
+            if !has_answered || self.begun >= look {
                 if stop.is_cancelled() {
                     break;
                 }
-                look = now + STOP_INTERVAL;
+                look = self.begun + STOP_INTERVAL;
             }
         }
         for _ in 0..DRAIN_BATCHES {
@@ -138,9 +167,13 @@ impl<'a> Runner<'a> {
 
     /// Receives a batch and answers it; says whether there was one.
     fn turn(&mut self, wait: Wait) -> bool {
-        match batch::receive(self.socket, &mut self.slots, wait) {
+        let slots = &mut self.slots[..self.wanted];
+        match batch::receive(self.socket, slots, wait, self.is_stamped) {
             Ok(received) => {
                 self.is_failing = false;
+                // To look for one more than there is, is work for the system: where queries come one by one, they are
+                // taken one by one.
+                self.wanted = if received == self.wanted { BATCH } else { received.max(1) };
                 self.answer(received);
                 true
             }
@@ -153,14 +186,21 @@ impl<'a> Runner<'a> {
 
     fn answer(&mut self, received: usize) {
         let begun = Instant::now();
+        self.begun = begun;
+        let now = if self.is_stamped { SystemTime::now() } else { SystemTime::UNIX_EPOCH };
         let slots = &mut self.slots[..received];
         self.replies.clear();
-        let mut count = 0;
+        let (mut count, mut shed) = (0, 0);
         for slot in &mut *slots {
+            if slot.waited(now).is_some_and(|waited| self.overload.sheds(waited, begun)) {
+                slot.reply = 0..0;
+                shed += 1;
+                continue;
+            }
             let begin = self.replies.len();
             // Nothing can be sent to port 0; who sends from there wants trouble.
             let handled = match slot.peer().filter(|peer| peer.port() != 0) {
-                Some(peer) => self.worker.answer(slot.packet(), peer.ip(), &mut self.replies),
+                Some(peer) => self.worker.answer(slot.packet(), peer, &mut self.replies),
                 None => Handled::Ignore,
             };
             match handled {
@@ -174,7 +214,22 @@ impl<'a> Runner<'a> {
             if let Some((lost, error)) = batch::send(self.socket, slots, &self.replies) {
                 debug!(lost, %error, "replies not sent");
             }
-            self.worker.took(count, begun.elapsed());
+            if self.worker.is_timed() {
+                self.worker.took(count, begun.elapsed());
+            }
+        }
+        if shed > 0 {
+            self.worker.shed(shed);
+        }
+        let is_full = received == BATCH;
+        if !is_full {
+            self.overload.drained();
+        }
+        if let Some(are_wanted) = self.watch.batch(is_full, begun) {
+            match batch::set_timestamps(self.socket, are_wanted) {
+                Ok(()) => self.is_stamped = are_wanted,
+                Err(error) => debug!(%error, "no arrival times; nothing is passed over"),
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::name::{self, Name};
+use crate::name::{Labels, Name, label_starts};
 use crate::rrset::{self, HEADER, Node, RrsetWriter, rtype};
 
 /// Version of the Kubernetes DNS specification that the answers follow.
@@ -16,9 +16,9 @@ const SCHEMA_VERSION_TTL: u32 = 28_800;
 /// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
 const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
 
-/// With an apex of more octets, the names of an SOA record in full might not fit 512 octets behind the longest
-/// question.
-const LONG_APEX: usize = 80;
+/// With an apex of more octets, an SOA record with its names in full might not fit 512 octets: behind the longest
+/// question (12 + 255 + 4), and before an OPT record with cookie and error (11 + 28 + 6), it takes 50 and twice the apex.
+const LONG_APEX: usize = 73;
 
 /// What all zones have in common.
 #[derive(Debug, Clone)]
@@ -50,6 +50,7 @@ impl Zones {
         {
             zones.push(Zone {
                 apex: apex.clone(),
+                labels: label_starts(apex.as_wire()).len(),
                 is_forward,
                 name_server: home.child("dns")?.child("ns")?,
                 hostmaster: home.child("hostmaster")?,
@@ -70,12 +71,17 @@ impl Zones {
         self.zones.iter()
     }
 
-    /// The closest zone that holds a lowercased wire-format name.
-    pub fn find(&self, wire: &[u8]) -> Option<&Zone> {
+    /// The closest zone that holds a name.
+    pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
         self.zones.iter().find(|zone| {
-            let apex = zone.apex.as_wire();
-            wire.ends_with(apex) && name::is_within(wire, apex)
+            let below = name.count().checked_sub(zone.labels);
+            below.is_some_and(|below| name.from(below) == zone.apex.as_wire())
         })
+    }
+
+    /// The closest zone that holds a name.
+    pub fn of(&self, name: &Name) -> Option<&Zone> {
+        name.with_labels(|labels| self.find(labels))
     }
 }
 
@@ -83,6 +89,8 @@ impl Zones {
 #[derive(Debug)]
 pub struct Zone {
     apex: Name,
+    /// How many labels its name has.
+    labels: usize,
     is_forward: bool,
     name_server: Name,
     hostmaster: Name,
@@ -93,6 +101,16 @@ impl Zone {
     /// The zone's name.
     pub fn apex(&self) -> &Name {
         &self.apex
+    }
+
+    /// How many labels its name has, without the root.
+    pub fn labels(&self) -> usize {
+        self.labels
+    }
+
+    /// Whether services have names in it; else addresses have.
+    pub fn is_forward(&self) -> bool {
+        self.is_forward
     }
 
     /// The names that exist whatever the cluster holds. The SOA is not among the records: it carries the
@@ -119,7 +137,8 @@ impl Zone {
         let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
         out.extend_from_slice(&apex);
         if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
-            // Compressed, the names take on the question's case; but so the reply fits every datagram.
+            // Compressed, the names take on the question's case; but so the reply fits every datagram. Where they are
+            // those of another zone, there is nothing to point at.
             let (ns, hostmaster) = (b"\x02ns\x03dns".as_slice(), b"\x0ahostmaster".as_slice());
             self.push_soa_behind(out, [&[ns, &apex], &[hostmaster, &apex]], serial);
         } else {
@@ -161,7 +180,7 @@ mod tests {
 
     fn found(zones: &Zones, name: &str) -> Option<String> {
         let name: Name = name.parse().unwrap();
-        zones.find(name.as_wire()).map(|zone| zone.apex().to_string())
+        zones.of(&name).map(|zone| zone.apex().to_string())
     }
 
     #[test]
@@ -176,7 +195,7 @@ mod tests {
     #[test]
     fn reverse_zones_name_the_first_zones_server() {
         let zones = zones(&["multinet.cluster.local"], &["in-addr.arpa"]);
-        let zone = zones.find(b"\x07in-addr\x04arpa\0").unwrap();
+        let zone = zones.of(&"in-addr.arpa".parse().unwrap()).unwrap();
         let names = zone.fixed_names();
         assert_eq!(names.len(), 1);
         let ns: Name = "ns.dns.multinet.cluster.local".parse().unwrap();
@@ -186,7 +205,7 @@ mod tests {
     #[test]
     fn the_soa_points_at_the_zone_in_the_question() {
         let zones = zones(&["z.test"], &[]);
-        let zone = zones.find(b"\x01z\x04test\0").unwrap();
+        let zone = zones.of(&"z.test".parse().unwrap()).unwrap();
         let mut out = Vec::new();
         let qname: Name = "a.b.z.test".parse().unwrap();
         zone.push_soa(&mut out, qname.as_wire().len(), 7);

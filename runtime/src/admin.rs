@@ -5,13 +5,14 @@
 //! | `/livez`, `/health` | 200 `ok` as long as the process runs, also while it drains |
 //! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` for everything that is waited for |
 //! | `/metrics` | OpenMetrics text |
-//! | `/debug/state` | JSON of the binary's own, keys sorted |
+//! | pages of the binary's own, such as `/debug/state` | JSON |
 //! | `/logging` | GET: the log filter; PUT or POST with a filter as body or `?level=`: sets it |
 //!
 //! Nobody has to prove who they are here, and the log level can be set: the port belongs behind a NetworkPolicy.
-//! What a stranger on it can cost is bounded (see [`connections`]): slow clients, many clients and big requests.
+//! What a stranger on it can cost is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
 
 mod connections;
+mod page;
 
 use std::fmt::Write;
 use std::io;
@@ -24,6 +25,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+pub use page::{Page, page};
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -46,8 +48,8 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// For `/logging`.
     pub log_level: LogLevel,
-    /// For `/debug/state`. It is called on a thread of its own, never twice at the same time.
-    pub debug_state: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// The binary's own: what answers at each of these paths.
+    pub pages: Vec<(&'static str, Page)>,
 }
 
 impl Admin {
@@ -67,14 +69,17 @@ impl Admin {
     }
 
     fn router(self) -> Router {
-        let one_at_a_time = Arc::new(Mutex::new(()));
-        Router::new()
+        let mut router = Router::new();
+        for (path, page) in &self.pages {
+            let (page, one_at_a_time) = (Arc::clone(page), Arc::new(Mutex::new(())));
+            router = router.route(path, get(move || page::show(page, one_at_a_time)));
+        }
+        router
             .route("/livez", get(live))
             .route("/health", get(live))
             .route("/readyz", get(ready))
             .route("/ready", get(ready))
             .route("/metrics", get(metrics))
-            .route("/debug/state", get(move |admin| debug_state(admin, one_at_a_time)))
             .route("/logging", get(log_level).put(set_log_level).post(set_log_level))
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self)
@@ -115,19 +120,6 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response(),
-    }
-}
-
-async fn debug_state(State(admin): State<Admin>, one_at_a_time: Arc<Mutex<()>>) -> Response {
-    let _turn = one_at_a_time.lock().await;
-    let text = tokio::task::spawn_blocking(move || {
-        let mut state = (admin.debug_state)();
-        state.sort_all_objects();
-        format!("{state:#}\n")
-    });
-    match text.await {
-        Ok(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the state cannot be shown\n").into_response(),
     }
 }
 

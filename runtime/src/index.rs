@@ -34,6 +34,9 @@ pub trait Index<K>: Send + Sync {
     /// The object is gone. It may be one that was never applied.
     fn delete(&self, key: &ObjectKey);
 
+    /// A list begins: up to its reset, what is applied may be a part of the whole. A list that breaks off is followed by another one.
+    fn start(&self) {}
+
     /// End of a list: what was applied in it is current, and what is not in `live` is gone.
     ///
     /// A key in `live` need not have been applied: an object that cannot be decoded is alive, and its last

@@ -53,7 +53,7 @@ mod process;
 mod random;
 mod ready;
 
-pub use self::admin::{Admin, BindError};
+pub use self::admin::{Admin, BindError, Page, page};
 pub use self::escape::Escaped;
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::index::{Index, ObjectKey};

@@ -1,12 +1,12 @@
 //! Keeps an index in step with all objects of a kind: list, then watch, whatever happens.
 //!
 //! ```text
-//!     ┌─────── pause <── expired, unknown kind, refused, unreadable ───────┐
-//!     v                                                                    │
-//!   list ──> apply…, reset, commit ──> watch ──> apply, delete…, commit ───┤
-//!    ^ │                                ^ ^                                │
-//!    │ └── failed ──> pause ┐           │ └───── pause <── other failure ──┤
-//!    └──────────────────────┘           └───────── ended or fell silent ───┘
+//!     ┌─────────── pause <── expired, unknown kind, refused, unreadable ──────────┐
+//!     v                                                                           │
+//!   list ──> start, apply…, reset, commit ──> watch ──> apply, delete…, commit ───┤
+//!    ^ │                                       ^ ^                                │
+//!    │ └── failed ──> pause ┐                  │ └───── pause <── other failure ──┤
+//!    └──────────────────────┘                  └───────── ended or fell silent ───┘
 //! ```
 //!
 //! - A list is a stream where the API server has that, and pages elsewhere ([`Lists`]). Its objects go to the index

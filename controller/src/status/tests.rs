@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use multinet_crds::Mirror;
 use multinet_crds::conditions::{ConditionType, find};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
@@ -84,8 +85,16 @@ fn a_service_that_breaks_rules_says_which() {
 fn a_service_without_selector_has_nothing_to_count() {
     let before = json!({"endpoints": {"ready": 1, "total": 1}});
     let verdict = Verdict::NoSelector(vec![Unresolved::NoNetwork(network("rdma-a"))]);
-    let status = status(&service(before), &verdict, Ok(()), "z.test", &at(100));
-    assert_eq!(says(&status, Programmed).1, "NoSelector");
+    let mut service = service(before);
+    let status = |service: &MultiNetworkService| status(service, &verdict, Ok(()), "z.test", &at(100));
+    service.spec.mirror = Some(Mirror { service_name: "infer-fast".into(), network: None });
+    let mirrored = status(&service);
+    service.spec.mirror = None;
+    let status = status(&service);
+    for (status, is_mirrored) in [(&mirrored, true), (&status, false)] {
+        let (_, reason, message) = says(status, Programmed);
+        assert_eq!((reason, message.contains("remove spec.mirror")), ("NoSelector", is_mirrored));
+    }
     assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
     assert_eq!(status.endpoints, None);
 }

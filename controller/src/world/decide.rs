@@ -10,9 +10,9 @@ use multinet_crds::{MultiNetworkService, MultiNetworkServiceStatus};
 use multinet_runtime::ObjectKey;
 
 use super::{AsksFor, Service, State};
-use crate::endpoints::{Collected, Surroundings, collect};
+use crate::endpoints::{Collected, Member, Surroundings, collect};
 use crate::mirror::{self, DesiredMirror};
-use crate::model::Pod;
+use crate::model::{Claim, Pod};
 use crate::slices::planner::remove;
 use crate::slices::{self, Desired, Owner};
 use crate::status::{Verdict, differ_in_counts_only, status};
@@ -123,11 +123,14 @@ impl State {
         if service.object.metadata.deletion_timestamp.is_some() {
             return Outcome::default();
         }
-        let new = ours(status(&service.object, verdict, written, &self.settings.zone, &now));
-        let old = ours(service.object.status.clone().unwrap_or_default());
+        let new = of_ours(status(&service.object, verdict, written, &self.settings.zone, &now));
+        let old = ours(&service.object);
+        service.status = Some(new.clone());
+        // Whoever edits our status may do so again, and again: that is answered at the pace of numbers.
+        service.is_edited &= old != new;
+        let urgent = !service.is_edited && !differ_in_counts_only(&old, &new);
         let mut notices = notices_of_service(&service.object, &old, &new, &mut service.told);
         notices.extend(self.notices_of_pods(key));
-        let urgent = !differ_in_counts_only(&old, &new);
         let service = &self.services[key].object;
         let status = (old != new).then(|| StatusWrite {
             service: key.clone(),
@@ -138,23 +141,38 @@ impl State {
         Outcome { status, notices }
     }
 
-    /// What cannot be read of the pods that the service selects, said once for every pod and text.
+    /// What cannot be read of the pods that the service selects: said once for every pod and text, as long as it is so.
     fn notices_of_pods(&mut self, key: &ObjectKey) -> Vec<Notice> {
-        let unreadable: Vec<(String, Notice)> =
-            self.pods.of(key).filter_map(|member| unreadable(member.pod)).collect();
+        let complaints = self.pods.of(key).map(|Member { pod, .. }| {
+            (pod.uid.clone(), complaints(pod, self.pods.claims_of(pod).map(|(_, claim)| claim)))
+        });
+        // Most pods have none.
+        let complaints: Vec<_> =
+            complaints.filter(|(uid, now)| !now.is_empty() || self.told.contains_key(uid)).collect();
         let mut notices = Vec::new();
-        for (uid, notice) in unreadable {
-            if self.told.get(&uid) != Some(&notice.note) {
-                self.told.insert(uid, notice.note.clone());
-                notices.push(notice);
+        for (uid, now) in complaints {
+            let mut told = self.told.remove(&uid).unwrap_or_default();
+            told.retain(|reason, _| now.iter().any(|notice| notice.reason == *reason));
+            for notice in now {
+                if told.get(notice.reason) != Some(&notice.note) {
+                    told.insert(notice.reason, notice.note.clone());
+                    notices.push(notice);
+                }
+            }
+            if !told.is_empty() {
+                self.told.insert(uid, told);
             }
         }
         notices
     }
 }
 
-/// The conditions of a status that are ours to write.
-fn ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
+/// What of a service's status is ours to write.
+pub(super) fn ours(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
+    of_ours(service.status.clone().unwrap_or_default())
+}
+
+fn of_ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
     let types = [
         ConditionType::Accepted,
         ConditionType::ResolvedRefs,
@@ -223,16 +241,19 @@ fn reason_of(reason: &str) -> Option<&'static str> {
     told.into_iter().find(|known| *known == reason)
 }
 
-/// What of a pod's network status cannot be used.
-fn unreadable(pod: &Pod) -> Option<(String, Notice)> {
-    let (reason, note) = match &pod.reported {
-        Err(error) => ("NetworkStatusUnreadable", error.to_string()),
-        Ok(_) if pod.rejected.is_empty() => return None,
-        Ok(_) => {
-            let lines: Vec<String> = pod.rejected.iter().map(ToString::to_string).collect();
-            ("NetworkStatusRejected", lines.join("; "))
-        }
+/// What of a pod's network status and of its claims cannot be used, if they count at all; no two for one reason.
+fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Notice> {
+    if pod.terminal || pod.host_network {
+        return Vec::new();
+    }
+    let reported = match &pod.reported {
+        Err(error) => Some(("NetworkStatusUnreadable", error.to_string())),
+        Ok(_) => lines(&pod.rejected).map(|lines| ("NetworkStatusRejected", lines)),
     };
+    let claims: Vec<String> = claims
+        .filter_map(|claim| Some(format!("ResourceClaim {}: {}", claim.key.name, claim.unreadable.as_ref()?)))
+        .collect();
+    let claims = lines(&claims).map(|lines| ("ResourceClaimRejected", lines));
     let regarding = ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -241,7 +262,18 @@ fn unreadable(pod: &Pod) -> Option<(String, Notice)> {
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
     };
-    Some((pod.uid.clone(), Notice { regarding, warning: true, reason, note: shortened(&note) }))
+    let notice = |(reason, note): (_, String)| Notice {
+        regarding: regarding.clone(),
+        warning: true,
+        reason,
+        note: shortened(&note),
+    };
+    reported.into_iter().chain(claims).map(notice).collect()
+}
+
+/// All of them as one text, if there are any.
+fn lines(all: &[impl ToString]) -> Option<String> {
+    (!all.is_empty()).then(|| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
 fn shortened(text: &str) -> String {

@@ -12,7 +12,7 @@ use super::devices::Devices;
 use super::dirty::Dirty;
 use crate::conflicts::{Holder, Ledger};
 use crate::endpoints::Member;
-use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod};
+use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod, PodClaim};
 use crate::relations::Relations;
 use crate::selector::Selectors;
 
@@ -308,18 +308,23 @@ impl Pods {
         self.settle_addresses(key, &before, at, dirty);
     }
 
+    /// The claims of a pod, as it speaks of them and as they are.
+    pub(super) fn claims_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a PodClaim, &'a Claim)> {
+        // A claim that others have got is none of this pod's, even if it waits for it.
+        let is_its = |claim: &Claim| claim.reserved_for.is_empty() || claim.reserved_for.contains(&pod.uid);
+        let claims = pod.claims.iter().filter_map(|reference| {
+            Some((reference, self.claims.get(&in_namespace(&pod.key, &reference.claim))?))
+        });
+        claims.filter(move |(_, claim)| is_its(claim))
+    }
+
     /// What Multus reports of a pod and what its claims say of it; `None` for a pod without claims.
     fn join(&self, pod: &Pod) -> Option<Vec<Attachment>> {
         if pod.claims.is_empty() {
             return None;
         }
         let mut attachments = pod.reported.clone().unwrap_or_default();
-        for reference in &pod.claims {
-            let Some(claim) = self.claims.get(&in_namespace(&pod.key, &reference.claim)) else { continue };
-            // A claim that others have got is none of this pod's, even if it waits for it.
-            if !claim.reserved_for.is_empty() && !claim.reserved_for.contains(&pod.uid) {
-                continue;
-            }
+        for (reference, claim) in self.claims_of(pod) {
             let template = reference.template.as_deref();
             let devices = claim.devices.iter();
             attachments

@@ -1,5 +1,5 @@
-//! What the model test (`tests/model`) cannot say well: times, what people are told, who wins an address after a change of
-//! leaders.
+//! What the model test (`tests/model`) cannot say well: times, what people are told (`notices`), who wins an address
+//! after a change of leaders.
 
 use std::cell::Cell;
 
@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::*;
 use crate::views;
-use crate::work::{Notice, StatusWrite};
+use crate::work::StatusWrite;
+
+mod notices;
 
 thread_local! {
     static SECOND: Cell<i64> = const { Cell::new(0) };
@@ -265,75 +267,6 @@ fn what_another_leader_has_decided_holds() {
     assert!(world.work(&key("infer")).slices.is_empty());
 }
 
-fn reasons(notices: &[Notice]) -> Vec<(&str, &str)> {
-    notices
-        .iter()
-        .map(|notice| (notice.regarding.name.as_deref().unwrap_or_default(), notice.reason))
-        .collect()
-}
-
-#[test]
-fn what_is_wrong_with_a_pod_is_said_once() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(service("both", 1, |service| service["spec"]["selector"] = json!({})));
-    world.apply(pod("a", "infer", "", annotate("[{")));
-    world.apply(pod("b", "infer", "10.0.0.999", |_| {}));
-    world.apply(pod("c", "infer", "10.0.0.1", |_| {}));
-    let outcome = write(&world, "infer", 1);
-    assert_eq!(reasons(&outcome.notices), [("a", "NetworkStatusUnreadable"), ("b", "NetworkStatusRejected")]);
-    assert_eq!(outcome.notices[0].regarding.uid.as_deref(), Some("uid-a"));
-    assert!(reasons(&write(&world, "infer", 2).notices).is_empty());
-    assert!(reasons(&write(&world, "both", 3).notices).is_empty(), "whichever service it is");
-
-    world.apply(pod("a", "infer", "", annotate("{}")));
-    assert_eq!(
-        reasons(&write(&world, "infer", 4).notices),
-        [("a", "NetworkStatusUnreadable")],
-        "something else"
-    );
-    Index::<views::Pod>::delete(&world, &key("a"));
-    world.apply(pod("a", "infer", "", annotate("{}")));
-    assert_eq!(
-        reasons(&write(&world, "infer", 5).notices),
-        [("a", "NetworkStatusUnreadable")],
-        "another pod"
-    );
-    Index::<views::Pod>::reset(&world, &HashSet::new());
-    assert!(world.lock().told.is_empty(), "nothing is kept of pods that are gone");
-}
-
-#[test]
-fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    Index::<views::NetworkAttachmentDefinition>::reset(&world, &HashSet::new());
-    let outcome = write(&world, "infer", 1);
-    assert_eq!(reasons(&outcome.notices), [("infer", "NetworkNotFound")]);
-    assert!(outcome.notices[0].warning && outcome.notices[0].note.contains("vision/rdma-a"), "{outcome:?}");
-    let status = outcome.status.unwrap();
-    assert!(status.urgent);
-    assert!(
-        reasons(&write(&world, "infer", 2).notices).is_empty(),
-        "although the status could not be written"
-    );
-
-    world.apply(with_status(&status));
-    let again = write(&world, "infer", 3);
-    assert_eq!((reasons(&again.notices), again.status), (vec![], None));
-
-    let restarted = self::world();
-    restarted.apply(with_status(&status));
-    Index::<views::NetworkAttachmentDefinition>::reset(&restarted, &HashSet::new());
-    assert!(reasons(&write(&restarted, "infer", 4).notices).is_empty(), "it stands in the status");
-
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
-    assert_eq!(reasons(&write(&world, "infer", 5).notices), [("infer", "DuplicateAddress")]);
-    world.apply(service("infer", 10, |service| service["spec"]["networks"] = json!([])));
-    assert_eq!(reasons(&write(&world, "infer", 6).notices), [("infer", "Invalid")]);
-}
-
 #[test]
 fn numbers_are_not_urgent() {
     let world = world();
@@ -345,6 +278,84 @@ fn numbers_are_not_urgent() {
     let second = write(&world, "infer", 2).status.unwrap();
     assert_eq!(second.status.endpoints.map(|counts| counts.ready), Some(1));
     assert!(!second.urgent);
+}
+
+#[test]
+fn a_status_that_somebody_edits_is_put_right() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    let first = write(&world, "infer", 1).status.unwrap();
+    let queued = || world.queue.next().now_or_never().is_some();
+    let applied = |service: MultiNetworkService| {
+        world.apply(service);
+        commit(&world);
+        queued()
+    };
+    commit(&world);
+    while queued() {}
+    assert!(!applied(with_status(&first)), "it is our own");
+    let mut edited = with_status(&first);
+    edited.metadata.resource_version = Some("10".to_owned());
+    edited.status.as_mut().unwrap().hostname = Some("elsewhere".to_owned());
+    assert!(applied(edited));
+    let again = write(&world, "infer", 2).status.unwrap();
+    assert_eq!(again.status, first.status);
+    assert!(!again.urgent, "two who write at once would never end");
+    // A condition that is not ours is none of our business.
+    let mut theirs = with_status(&first);
+    theirs.metadata.resource_version = Some("11".to_owned());
+    let conditions = &mut theirs.status.as_mut().unwrap().conditions;
+    conditions.push(conditions[0].clone());
+    conditions.last_mut().unwrap().type_ = "example.com/Audited".to_owned();
+    assert!(!applied(theirs));
+}
+
+#[test]
+fn an_answer_that_comes_late_takes_nothing_back() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    let first = write(&world, "infer", 1).status.unwrap();
+    let version =
+        |service: &mut Value, version: &str| service["metadata"]["resourceVersion"] = json!(version);
+    let edited = |object: &mut Value| {
+        version(object, "11");
+        object["status"] = json!({"hostname": "elsewhere"});
+    };
+    world.apply(service("infer", 1, edited));
+    world.stored_service(with_status(&first));
+    let again = write(&world, "infer", 2).status.unwrap();
+    assert_eq!((again.resource_version.as_str(), again.urgent), ("11", false));
+    // The watch is faster than the answer.
+    let ours = service("infer", 1, |object| {
+        version(object, "12");
+        object["status"] = json!(again.status);
+    });
+    world.apply(ours.clone());
+    world.stored_service(ours);
+    let pods = |object: &mut Value| {
+        version(object, "13");
+        object["metadata"]["generation"] = json!(2);
+        object["spec"]["networks"] = json!([]);
+    };
+    world.apply(service("infer", 1, pods));
+    assert!(write(&world, "infer", 3).status.unwrap().urgent);
+}
+
+#[test]
+fn who_takes_over_begins_with_the_changes_of_its_own_time() {
+    let world = world();
+    at(100);
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    commit(&world);
+    at(7000);
+    world.all_services();
+    assert_eq!(written_at(&world.work(&key("infer")).slices.create), None);
+    world.apply(pod("b", "infer", "10.0.0.2", |pod| {
+        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(6999));
+    }));
+    commit(&world);
+    assert_eq!(written_at(&world.work(&key("infer")).slices.create), Some("1970-01-01T01:56:39.000000Z"));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Events for people.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -9,15 +11,21 @@ use multinet_controller::work::Notice;
 use multinet_runtime::Leadership;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::fake::FakeApi;
+use crate::leadership::election;
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/vision/events";
 
 fn start() -> (Events, FakeApi, Counter) {
+    start_as(Leadership::always())
+}
+
+fn start_as(leadership: Leadership) -> (Events, FakeApi, Counter) {
     let (client, api) = FakeApi::new();
     let lost = Counter::default();
-    let (events, publisher) = events(client, Leadership::always(), "controller-0", lost.clone());
+    let (events, publisher) = events(client, leadership, "controller-0", lost.clone());
     tokio::spawn(publisher.run());
     (events, api, lost)
 }
@@ -79,4 +87,26 @@ async fn nobody_waits_for_a_slow_api_server() {
     let before = lost.get();
     let _next = api.expect(Method::POST, EVENTS).await;
     assert_eq!(lost.get(), before + 1, "the silent one is given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_ends_with_the_term_it_began_in() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let (events, mut api, lost) = start_as(election(&is_cut));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    is_cut.store(true, Ordering::Relaxed);
+    // Whoever leads may begin a write until 8 s after that at least, and has to end it by 13.5 s.
+    tokio::time::sleep(Duration::from_millis(7900)).await;
+    events.publish(vec![notice("a")]);
+    let (under_way, begun) = (api.expect(Method::POST, EVENTS).await, Instant::now());
+    while !under_way.is_given_up() {
+        assert!(
+            begun.elapsed() < Duration::from_millis(5700),
+            "the lease may be somebody else's from now on"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    events.publish(vec![notice("b")]);
+    api.quiet_for(Duration::from_secs(60)).await;
+    assert_eq!(lost.get(), 1);
 }

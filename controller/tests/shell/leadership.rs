@@ -55,7 +55,7 @@ fn lease_server(is_cut: Arc<AtomicBool>) -> Client {
 }
 
 /// Leadership by that lease of 15 s.
-fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
+pub(crate) fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
     let config = LeaseConfig {
         namespace: "multinet-system".into(),
         name: "multinet-controller".into(),

@@ -1,6 +1,5 @@
 //! One stream: a query in, its reply out.
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use quinn::{Connection, ReadToEndError, RecvStream, SendStream, VarInt};
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::engine::{Handled, Worker};
+use crate::engine::{Handled, Peer, Worker};
 
 /// How long a query may take to arrive, and a reply to be acknowledged.
 const STREAM_TIME: Duration = Duration::from_secs(10);
@@ -43,7 +42,7 @@ pub(super) async fn exchange(
     mut from: RecvStream,
 ) {
     let peer = connection.remote_address();
-    match respond(&worker, peer.ip(), &mut to, &mut from).await {
+    match respond(&worker, peer.into(), &mut to, &mut from).await {
         Ok(()) => {}
         Err(Failure::Stream(code, reason)) => {
             debug!(%peer, reason, "no reply");
@@ -60,7 +59,7 @@ pub(super) async fn exchange(
 
 async fn respond(
     worker: &Mutex<Worker>,
-    peer: IpAddr,
+    peer: Peer,
     to: &mut SendStream,
     from: &mut RecvStream,
 ) -> Result<(), Failure> {
@@ -110,7 +109,7 @@ fn has_keepalive(message: &[u8]) -> bool {
 }
 
 /// The reply with its length in front. Zones are not transferred over this transport: the engine refuses.
-fn answer(worker: &Mutex<Worker>, peer: IpAddr, query: &[u8]) -> Result<Vec<u8>, Failure> {
+fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut reply = Vec::with_capacity(512);
     reply.extend([0; 2]);
     let handled = {

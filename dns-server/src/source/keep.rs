@@ -22,19 +22,12 @@ const SHARE: u32 = 20;
 
 /// What an earlier run knew, if the file is there and good; else a line in the log says why not.
 pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
-    let bytes = match snapshot::read(file) {
-        Ok(Some(bytes)) => bytes,
+    match snapshot::read(file, Timestamp::now(), max_age) {
+        Ok(Some(objects)) => Some(objects),
         Ok(None) => {
             info!(file = %file.display(), "no snapshot yet");
-            return None;
+            None
         }
-        Err(error) => {
-            warn!(file = %file.display(), %error, "snapshot ignored");
-            return None;
-        }
-    };
-    match snapshot::decode(&bytes, Timestamp::now(), max_age) {
-        Ok(objects) => Some(objects),
         Err(error) => {
             warn!(file = %file.display(), %error, "snapshot ignored");
             None
@@ -67,7 +60,8 @@ pub async fn keep(
         if state.answers().freshness() == Freshness::Current && is_due {
             let begun = Instant::now();
             match write(file.clone(), Arc::clone(&state)).await {
-                Ok(serial) => {
+                Ok(None) => {}
+                Ok(Some(serial)) => {
                     metrics.snapshots.inc();
                     written = Some((serial, Instant::now()));
                     failing = false;
@@ -87,13 +81,12 @@ pub async fn keep(
     }
 }
 
-/// Writes what is known now, and gives its serial. File I/O may block, so it has a thread of its own.
-async fn write(file: PathBuf, state: Arc<State>) -> anyhow::Result<u32> {
+/// Writes what is known now, and gives its serial; none if that is not whole. File I/O may block, so it has a thread of its own.
+async fn write(file: PathBuf, state: Arc<State>) -> anyhow::Result<Option<u32>> {
     tokio::task::spawn_blocking(move || {
-        let objects = state.objects();
-        let bytes = snapshot::encode(Timestamp::now(), &objects)?;
-        snapshot::write_atomically(&file, &bytes)?;
-        Ok(objects.serial)
+        let Some(objects) = state.objects() else { return Ok(None) };
+        snapshot::write(&file, Timestamp::now(), &objects)?;
+        Ok(Some(objects.serial))
     })
     .await?
 }

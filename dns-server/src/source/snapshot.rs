@@ -1,16 +1,18 @@
 //! The snapshot file: what is known, so that the next process has something to say before it has synced.
 //!
 //! ```text
-//! multinet-dns snapshot 1 serial=<u32> taken=<RFC 3339> length=<octets> crc32=<8 hex digits>\n
-//! {"services": [[namespace, name, service], …], "slices": [[namespace, name, slice], …]}
+//! multinet-dns snapshot 2 serial=<u32> taken=<RFC 3339>\n
+//! length row  length row  …  0                  octets as u32, little-endian; rows by postcard
+//! crc32                                         of all before it, little-endian
 //! ```
 //!
-//! The header is one line of text, so that a person can look at it, and an old or damaged file is known before
-//! its body is read.
+//! The header is one line of text, so that a person can look at it, and an old file is known before its body is
+//! read. Rows are written and read one at a time: the file of a million endpoints takes no memory of its own.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -18,14 +20,18 @@ use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::index::{Service, Slice};
+use crate::index::Service;
+use crate::slice::Slice;
 use crate::state::Objects;
 
 /// What a file begins with; the number is the version of the format.
-const MAGIC: &str = "multinet-dns snapshot 1 ";
+const MAGIC: &str = "multinet-dns snapshot 2 ";
 
-/// A larger file is none of ours: a million endpoints take less.
-const MAX_SIZE: u64 = 2 << 30;
+/// Longest header.
+const MAX_HEADER: u64 = 128;
+
+/// A longer row is none of ours: a slice has a thousand endpoints at most.
+const MAX_ROW: u32 = 64 << 20;
 
 /// How far the clock of whoever wrote the file may be ahead.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
@@ -39,9 +45,12 @@ pub enum SnapshotError {
     /// It is cut off or altered.
     #[error("damaged: {0}")]
     Damaged(&'static str),
-    /// The checksum is right and the body is not.
+    /// A row has the right length and says nothing.
     #[error("damaged: {0}")]
-    Body(#[from] serde_json::Error),
+    Row(#[from] postcard::Error),
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// It is older than allowed, or from the future.
     #[error("taken at {taken}, which is {}", if *is_future { "in the future" } else { "too long ago" })]
     Age {
@@ -52,35 +61,42 @@ pub enum SnapshotError {
     },
 }
 
-#[derive(Serialize, Deserialize)]
-struct Body<S, T> {
-    services: Vec<(String, String, S)>,
-    slices: Vec<(String, String, T)>,
+/// An object, as it is written.
+#[derive(Serialize)]
+enum Written<'a> {
+    Service(&'a str, &'a str, &'a Service),
+    Slice(&'a str, &'a str, &'a Slice),
 }
 
-/// The contents of a snapshot file.
+/// An object, as it is read.
+#[derive(Deserialize)]
+enum Row {
+    Service(String, String, Service),
+    Slice(String, String, Slice),
+}
+
+/// Writes the contents of a file.
 ///
 /// # Errors
 ///
-/// None that our own types can cause; serde's interface has room for some.
-pub fn encode(taken: Timestamp, objects: &Objects) -> Result<Vec<u8>, serde_json::Error> {
+/// Those of `out`.
+pub fn encode(out: impl Write, taken: Timestamp, objects: &Objects) -> io::Result<()> {
     let Objects { serial, services, slices } = objects;
-    let body = serde_json::to_vec(&Body { services: rows(services), slices: rows(slices) })?;
-    let header = format!("serial={serial} taken={taken} length={}", body.len());
-    let crc = checksum(header.as_bytes(), &body);
-    Ok([format!("{MAGIC}{header} crc32={crc:08x}\n").into_bytes(), body].concat())
-}
-
-/// Of the header, as far as it goes before the checksum itself, and the body.
-fn checksum(header: &[u8], body: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(header);
-    hasher.update(body);
-    hasher.finalize()
-}
-
-fn rows<T>(objects: &[(ObjectKey, T)]) -> Vec<(String, String, &T)> {
-    objects.iter().map(|(key, object)| (key.namespace.clone(), key.name.clone(), object)).collect()
+    let mut out = Summed::new(out);
+    out.write_all(format!("{MAGIC}serial={serial} taken={taken}\n").as_bytes())?;
+    let mut row = Vec::new();
+    let services = services.iter().map(|(key, object)| Written::Service(&key.namespace, &key.name, object));
+    let slices = slices.iter().map(|(key, object)| Written::Slice(&key.namespace, &key.name, object));
+    for object in services.chain(slices) {
+        row.clear();
+        row = postcard::to_extend(&object, row).map_err(io::Error::other)?;
+        let length = u32::try_from(row.len()).map_err(io::Error::other)?;
+        out.write_all(&length.to_le_bytes())?;
+        out.write_all(&row)?;
+    }
+    out.write_all(&0u32.to_le_bytes())?;
+    let crc = out.sum.clone().finalize();
+    out.inner.write_all(&crc.to_le_bytes())
 }
 
 /// Reads the contents of a file, if they are whole and not older than `max_age`.
@@ -88,83 +104,151 @@ fn rows<T>(objects: &[(ObjectKey, T)]) -> Vec<(String, String, &T)> {
 /// # Errors
 ///
 /// [`SnapshotError`] says what is wrong with them.
-pub fn decode(bytes: &[u8], now: Timestamp, max_age: Duration) -> Result<Objects, SnapshotError> {
-    let rest = bytes.strip_prefix(MAGIC.as_bytes()).ok_or(SnapshotError::Foreign)?;
-    let end = rest.iter().position(|&octet| octet == b'\n').ok_or(SnapshotError::Damaged("no header"))?;
-    let (line, body) = (&rest[..end], &rest[end + 1..]);
-    let header = Header::parse(line).ok_or(SnapshotError::Damaged("unreadable header"))?;
+pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Result<Objects, SnapshotError> {
+    let line = header_line(&mut input)?;
+    let header = Header::parse(&line).ok_or(SnapshotError::Damaged("unreadable header"))?;
     let age = now.duration_since(header.taken);
     let is_future = age < -SKEW;
     if is_future || age.unsigned_abs() > max_age && age.is_positive() {
         return Err(SnapshotError::Age { taken: header.taken, is_future });
     }
-    if body.len() != header.length {
-        return Err(SnapshotError::Damaged("wrong length"));
+    let mut input = Summed::new(input);
+    input.sum.update(&line);
+    let mut objects = Objects { serial: header.serial, ..Objects::default() };
+    let mut row = Vec::new();
+    loop {
+        let length = u32::from_le_bytes(input.octets()?);
+        match length {
+            0 => break,
+            1..=MAX_ROW => {}
+            _ => return Err(SnapshotError::Damaged("a row too long")),
+        }
+        row.clear();
+        // What a damaged length says is not believed before it is there.
+        let read = Read::take(&mut input, length.into()).read_to_end(&mut row)?;
+        if read < length as usize {
+            return Err(CUT);
+        }
+        match postcard::from_bytes(&row)? {
+            Row::Service(namespace, name, service) => {
+                objects.services.push((ObjectKey { namespace, name }, service));
+            }
+            Row::Slice(namespace, name, slice) => {
+                objects.slices.push((ObjectKey { namespace, name }, Arc::new(slice)));
+            }
+        }
     }
-    let checked = line.len().saturating_sub(" crc32=01234567".len());
-    if checksum(&line[..checked], body) != header.crc {
+    let crc = input.sum.clone().finalize();
+    if u32::from_le_bytes(input.octets()?) != crc {
         return Err(SnapshotError::Damaged("wrong checksum"));
     }
-    let body: Body<Service, Slice> = serde_json::from_slice(body)?;
-    let key = |namespace, name| ObjectKey { namespace, name };
-    Ok(Objects {
-        serial: header.serial,
-        services: body.services.into_iter().map(|(ns, name, object)| (key(ns, name), object)).collect(),
-        slices: body.slices.into_iter().map(|(ns, name, object)| (key(ns, name), object)).collect(),
-    })
+    if input.read(&mut [0])? > 0 {
+        return Err(SnapshotError::Damaged("more than there should be"));
+    }
+    Ok(objects)
+}
+
+const CUT: SnapshotError = SnapshotError::Damaged("cut off");
+
+/// The first line, with its end.
+fn header_line(input: impl BufRead) -> Result<Vec<u8>, SnapshotError> {
+    let mut line = Vec::new();
+    input.take(MAX_HEADER).read_until(b'\n', &mut line)?;
+    if !line.starts_with(MAGIC.as_bytes()) {
+        return Err(SnapshotError::Foreign);
+    }
+    if line.ends_with(b"\n") { Ok(line) } else { Err(SnapshotError::Damaged("no header")) }
 }
 
 struct Header {
     serial: u32,
     taken: Timestamp,
-    length: usize,
-    crc: u32,
 }
 
 impl Header {
     fn parse(line: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(line).ok()?.split(' ');
+        let line = line.strip_prefix(MAGIC.as_bytes())?.strip_suffix(b"\n")?;
+        let mut words = str::from_utf8(line).ok()?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key);
-        Some(Self {
-            serial: value("serial=")?.parse().ok()?,
-            taken: value("taken=")?.parse().ok()?,
-            length: value("length=")?.parse().ok()?,
-            crc: u32::from_str_radix(value("crc32=")?, 16).ok()?,
-        })
+        let header = Self { serial: value("serial=")?.parse().ok()?, taken: value("taken=")?.parse().ok()? };
+        words.next().is_none().then_some(header)
     }
 }
 
-/// The contents of `file`; nothing where there is none.
+/// Sums up what passes.
+struct Summed<T> {
+    inner: T,
+    sum: crc32fast::Hasher,
+}
+
+impl<T> Summed<T> {
+    fn new(inner: T) -> Self {
+        Self { inner, sum: crc32fast::Hasher::new() }
+    }
+}
+
+impl<T: Read> Summed<T> {
+    fn octets(&mut self) -> Result<[u8; 4], SnapshotError> {
+        let mut octets = [0; 4];
+        match self.read_exact(&mut octets) {
+            Ok(()) => Ok(octets),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(CUT),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<T: Read> Read for Summed<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.sum.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl<T: Write> Write for Summed<T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(buffer)?;
+        self.sum.update(&buffer[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// What `file` holds; nothing where there is none.
 ///
 /// # Errors
 ///
-/// If the file is there and cannot be read, or is too large to be a snapshot.
-pub fn read(file: &Path) -> io::Result<Option<Vec<u8>>> {
-    let opened = match File::open(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = Vec::new();
-    opened.take(MAX_SIZE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_SIZE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large to be a snapshot"));
+/// If the file is there and cannot be read or used.
+pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>, SnapshotError> {
+    match File::open(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => decode(BufReader::with_capacity(BUFFER, opened?), now, max_age).map(Some),
     }
-    Ok(Some(bytes))
 }
 
-/// Replaces `file` by `bytes`: whoever looks, also after a crash, sees the old contents or the new ones.
+/// Octets that are read and written at a time.
+const BUFFER: usize = 256 << 10;
+
+/// Replaces what `file` holds: whoever looks, also after a crash, sees the old contents or the new ones.
 ///
 /// # Errors
 ///
 /// If the folder cannot be written to.
-pub fn write_atomically(file: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     // Readable by its owner only, as tempfile makes it.
     let mut fresh = NamedTempFile::new_in(folder)?;
-    fresh.write_all(bytes)?;
+    let mut out = BufWriter::with_capacity(BUFFER, fresh.as_file_mut());
+    encode(&mut out, taken, objects)?;
+    out.flush()?;
+    drop(out);
     fresh.as_file().sync_all()?;
     fresh.persist(file).map_err(|error| error.error)?;
     File::open(folder)?.sync_all()
@@ -173,6 +257,7 @@ pub fn write_atomically(file: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoints::Endpoint;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -182,16 +267,25 @@ mod tests {
 
     fn snapshot() -> Objects {
         let key = ObjectKey { namespace: "vision".into(), name: "infer".into() };
-        let slice = Slice { service: "infer".into(), network: "rail0".into(), ..Slice::default() };
+        let endpoint =
+            Endpoint { address: "192.0.2.1".parse().unwrap(), host: "a", named: true, txt: b"\x03k=v" };
+        let slice = Slice {
+            service: "infer".into(),
+            network: "rail0".into(),
+            endpoints: [endpoint].into_iter().collect(),
+            ..Slice::default()
+        };
         Objects {
             serial: 7,
             services: vec![(key.clone(), Service { ttl: Some(30) })],
-            slices: vec![(key, slice)],
+            slices: vec![(key, Arc::new(slice))],
         }
     }
 
     fn encoded(snapshot: &Objects) -> Vec<u8> {
-        encode(now(), snapshot).unwrap()
+        let mut bytes = Vec::new();
+        encode(&mut bytes, now(), snapshot).unwrap();
+        bytes
     }
 
     fn error(bytes: &[u8], at: Timestamp) -> String {
@@ -201,25 +295,25 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let snapshot = snapshot();
-        assert_eq!(decode(&encoded(&snapshot), now(), HOUR).unwrap(), snapshot);
+        assert_eq!(decode(encoded(&snapshot).as_slice(), now(), HOUR).unwrap(), snapshot);
     }
 
     #[test]
     fn age_counts_from_when_it_was_taken() {
         let bytes = encoded(&snapshot());
         let after = |seconds| now() + SignedDuration::from_secs(seconds);
-        assert!(decode(&bytes, after(3600), HOUR).is_ok());
+        assert!(decode(bytes.as_slice(), after(3600), HOUR).is_ok());
         assert!(error(&bytes, after(3601)).contains("too long ago"));
-        assert!(decode(&bytes, after(-60), HOUR).is_ok());
+        assert!(decode(bytes.as_slice(), after(-60), HOUR).is_ok());
         assert!(error(&bytes, after(-61)).contains("in the future"));
     }
 
     #[test]
     fn other_files_are_refused() {
         assert_eq!(error(b"", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 2 serial=1", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 1 serial=x\n", now()), "damaged: unreadable header");
-        assert_eq!(error(b"multinet-dns snapshot 1 serial=1", now()), "damaged: no header");
+        assert_eq!(error(b"multinet-dns snapshot 1 serial=1", now()), "not a snapshot of this version");
+        assert_eq!(error(b"multinet-dns snapshot 2 serial=x\n", now()), "damaged: unreadable header");
+        assert_eq!(error(b"multinet-dns snapshot 2 serial=1", now()), "damaged: no header");
     }
 
     #[test]
@@ -230,7 +324,7 @@ mod tests {
             assert!(decode(&bytes[..position], now(), HOUR).is_err(), "cut at {position}");
             let mut damaged = bytes.clone();
             damaged[position] ^= 0x10;
-            assert!(decode(&damaged, now(), HOUR).is_err(), "damaged at {position}");
+            assert!(decode(damaged.as_slice(), now(), HOUR).is_err(), "damaged at {position}");
         }
     }
 
@@ -238,11 +332,12 @@ mod tests {
     fn files_are_replaced_whole() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("dns.snapshot");
-        assert!(read(&file).unwrap().is_none());
-        write_atomically(&file, b"one").unwrap();
-        write_atomically(&file, b"two").unwrap();
-        assert_eq!(read(&file).unwrap().unwrap(), b"two");
+        let is = |serial| Objects { serial, ..snapshot() };
+        assert!(read(&file, now(), HOUR).unwrap().is_none());
+        write(&file, now(), &is(1)).unwrap();
+        write(&file, now(), &is(2)).unwrap();
+        assert_eq!(read(&file, now(), HOUR).unwrap(), Some(is(2)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        assert!(write_atomically(&folder.path().join("none/file"), b"x").is_err());
+        assert!(write(&folder.path().join("none/file"), now(), &is(1)).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //! §4.2.2).
 //!
 //! An inbox grows with what has arrived, not with what a length announces. Both buffers keep their room
-//! from query to query, and give it back after something big.
+//! from query to query, and give it back after something big, or when told to.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,10 @@ use tokio::time::Instant;
 /// How long what waits to be written may take to go.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
 
-/// Room in a fresh inbox.
+/// Room in a fresh inbox: most clients send a query at a time.
+const FRESH: usize = 512;
+
+/// Room in an inbox of a client that fills a fresh one.
 const INBOX: usize = 4 << 10;
 
 /// The largest frame: length and message.
@@ -45,10 +48,13 @@ impl Inbox {
     pub(super) fn consume(&mut self, octets: usize) {
         self.start += octets;
         if self.is_empty() {
+            let was_full = self.end == self.buffer.len();
             (self.start, self.end) = (0, 0);
             if self.buffer.len() > INBOX {
                 self.buffer.truncate(INBOX);
                 self.buffer.shrink_to_fit();
+            } else if was_full {
+                self.buffer.resize(INBOX, 0);
             }
         }
     }
@@ -58,9 +64,33 @@ impl Inbox {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.end == self.buffer.len() {
-            self.buffer.resize((2 * self.end).clamp(INBOX, FRAME), 0);
+            self.buffer.resize((2 * self.end).clamp(FRESH, FRAME), 0);
         }
         &mut self.buffer[self.end..]
+    }
+
+    /// Whether it holds no memory.
+    pub(super) fn is_released(&self) -> bool {
+        self.buffer.capacity() == 0
+    }
+
+    /// Gives the room back, if nothing is in it.
+    pub(super) fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes what was read to somewhere else, when there is no room yet; gives how much that is.
+    pub(super) fn receive(&mut self, octets: &[u8]) -> usize {
+        if !octets.is_empty() {
+            let length = octets.len().max(FRESH);
+            self.buffer.reserve_exact(length);
+            self.buffer.resize(length, 0);
+            self.buffer[..octets.len()].copy_from_slice(octets);
+            self.received(octets.len());
+        }
+        octets.len()
     }
 
     /// Notes how much was read to [`Self::room`].
@@ -166,6 +196,19 @@ impl Outbox {
         }
     }
 
+    /// Whether it holds no memory.
+    pub(super) fn is_released(&self) -> bool {
+        self.buffer.capacity() == 0
+    }
+
+    /// Gives the room back, if nothing is in it.
+    pub(super) fn release(&mut self) {
+        if self.waiting() == 0 {
+            self.buffer = Vec::new();
+            self.sent = 0;
+        }
+    }
+
     /// Moves what waits to the front, when that is no more than what is gained.
     pub(super) fn compact(&mut self) {
         if self.sent > 0 && self.sent >= self.waiting() {
@@ -207,7 +250,7 @@ mod tests {
     fn an_inbox_grows_with_what_has_come_and_shrinks_again() {
         let mut inbox = Inbox::default();
         receive(&mut inbox, &[255, 255]);
-        assert_eq!(inbox.room().len(), INBOX - 2);
+        assert_eq!(inbox.room().len(), FRESH - 2);
         let mut left = 65_535;
         while left > 0 {
             let room = inbox.room().len().min(left);
@@ -220,6 +263,39 @@ mod tests {
         assert_eq!(inbox.buffer.len(), FRAME);
         inbox.consume(FRAME);
         assert_eq!(inbox.buffer.capacity(), INBOX);
+    }
+
+    #[test]
+    fn an_inbox_has_room_for_as_much_as_comes_at_a_time() {
+        let frame = [&[0, 98][..], &[1; 98]].concat();
+        let mut inbox = Inbox::default();
+        assert!(inbox.is_released());
+        assert_eq!(inbox.receive(&frame), 100);
+        assert_eq!(inbox.buffer.capacity(), FRESH);
+        inbox.consume(100);
+        receive(&mut inbox, &frame);
+        inbox.consume(100);
+        assert_eq!(inbox.room().len(), FRESH);
+        // What fills it is followed by more.
+        receive(&mut inbox, &[&frame.repeat(5)[..], &frame[..12]].concat());
+        inbox.consume(500);
+        inbox.release();
+        assert!(!inbox.is_released(), "a part of a message is there");
+        inbox.room();
+        receive(&mut inbox, &frame[12..]);
+        inbox.consume(100);
+        assert!(inbox.frame().is_none());
+        receive(&mut inbox, &frame.repeat(5));
+        inbox.release();
+        assert_eq!(inbox.frame().map(<[u8]>::len), Some(98));
+        inbox.consume(500);
+        inbox.release();
+        assert!(inbox.is_released());
+        // On a fresh one as much as fits the stack.
+        assert_eq!(inbox.receive(&frame.repeat(20)), 2000);
+        assert_eq!(inbox.buffer.len(), 2000);
+        inbox.consume(2000);
+        assert_eq!(inbox.room().len(), INBOX);
     }
 
     fn push(outbox: &mut Outbox, length: usize) {

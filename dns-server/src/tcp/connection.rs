@@ -12,7 +12,9 @@
 //! its next message when little else waits, so that replies to other queries pass between its messages.
 //!
 //! **Bounds.** Nothing is read while [`HIGH_WATER`] waits to be written: who does not read cannot make us
-//! store.
+//! store. When much waits on all connections together, one that has more than a little waiting ends. One that
+//! has been quiet for [`QUIET_TIME`] gives its buffers back: of the many that clients keep open, few are in use at a
+//! time.
 //!
 //! **Patience** ends after [`IDLE_TIME`] without a query, after [`MESSAGE_TIME`] for a message that has
 //! begun, and after [`WRITE_TIME`](super::buffers::WRITE_TIME) for what waits to be written at a moment.
@@ -20,7 +22,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -31,13 +33,20 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::{Inbox, Outbox};
-use crate::engine::{Handled, Worker};
+use super::connections::Seat;
+use crate::engine::{Handled, Peer, Worker};
 use crate::rrset::HEADER;
 use crate::transfer::Transfer;
 
 /// How long a connection may be silent. CoreDNS keeps connections for 10 s to use them again: it should be
 /// the one who closes, or it loses a query to a connection that is just going away.
 const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// How long a connection without a query keeps its buffers.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+
+/// Room on the stack for what comes first on a connection without buffers.
+const FIRST_READ: usize = 2 << 10;
 
 /// How long a message may take to arrive, from its first octet on.
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
@@ -48,12 +57,16 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Nothing is read, and no query answered, while this much waits to be written.
 const HIGH_WATER: usize = 128 << 10;
 
+/// What may wait to be written when there is little room for all that waits.
+pub(super) const LITTLE: usize = 4 << 10;
+
 /// A transfer goes on when less than this waits to be written. With one of its messages, of 64 KiB at
 /// most, there still is room for replies below [`HIGH_WATER`].
 const LOW_WATER: usize = 32 << 10;
 
-/// Transfers on one connection at a time; asking for more ends it.
-const TRANSFERS: usize = 2;
+/// Transfers on one connection at a time: the zones that a server has by default. Queries behind them wait until one
+/// has ended.
+const TRANSFERS: usize = 3;
 
 /// Reads after the shutdown, for queries that were there before it.
 const LAST_READS: u32 = 16;
@@ -66,11 +79,12 @@ const LAST_READS: u32 = 16;
 /// If the connection breaks, or the client is too slow to send or to read.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    peer: IpAddr,
+    peer: impl Into<Peer>,
     worker: Worker,
+    seat: &Seat,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let mut connection = Connection::new(stream, peer, worker);
+    let mut connection = Connection::new(stream, peer.into(), worker, seat);
     let mut cancelled = pin!(shutdown.cancelled());
     let mut timer = pin!(sleep_until(connection.deadline()));
     let mut is_stopping = false;
@@ -100,17 +114,19 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     }
-    connection.close().await;
+    // On the heap, for only the end needs it.
+    Box::pin(connection.close()).await;
     Ok(())
 }
 
-struct Connection<S> {
+struct Connection<'s, S> {
+    seat: &'s Seat,
     stream: S,
-    peer: IpAddr,
+    peer: Peer,
     worker: Worker,
     inbox: Inbox,
     outbox: Outbox,
-    transfers: VecDeque<Transfer>,
+    transfers: VecDeque<Box<Transfer>>,
     reads: Reads,
     /// When something last came or went.
     now: Instant,
@@ -133,10 +149,11 @@ enum Reads {
     None,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, peer: IpAddr, worker: Worker) -> Self {
+impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
+    fn new(stream: S, peer: Peer, worker: Worker, seat: &'s Seat) -> Self {
         let now = Instant::now();
         Self {
+            seat,
             stream,
             peer,
             worker,
@@ -155,7 +172,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn answer(&mut self) -> io::Result<()> {
         self.outbox.compact();
         let (mut frames, mut replies) = (0, 0);
-        while self.outbox.waiting() < HIGH_WATER
+        // What waits for the end of a transfer is looked at again when the last of it has gone.
+        while self.takes_queries()
             && let Some(packet) = self.inbox.frame()
         {
             if packet.len() < HEADER {
@@ -175,10 +193,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Handled::Ignore => self.outbox.abandon(begin),
                 Handled::Transfer(transfer) => {
                     self.outbox.abandon(begin);
-                    if self.transfers.len() == TRANSFERS {
-                        self.end();
-                        break;
-                    }
                     self.transfers.push_back(transfer);
                 }
             }
@@ -187,6 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.outbox.arm(self.now);
         if frames > 0 {
             self.active_at = self.now;
+            self.seat.used(self.now);
         }
         if replies > 0 {
             let (count, since) = self.fresh.unwrap_or((0, self.now));
@@ -198,6 +213,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             _ => Some(self.now),
         };
         Ok(())
+    }
+
+    /// Whether there is room for replies and transfers.
+    fn takes_queries(&self) -> bool {
+        self.outbox.waiting() < HIGH_WATER && self.transfers.len() < TRANSFERS
     }
 
     /// Lets each transfer in turn give a message, as long as there is room.
@@ -228,11 +248,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let stream = Pin::new(&mut self.stream);
         if self.outbox.waiting() == 0 {
+            self.seat.waits(0);
             ready!(stream.poll_flush(cx))?;
             self.outbox.flushed(self.transfers.is_empty());
             return Poll::Ready(Ok(()));
         }
-        let sent = ready!(stream.poll_write(cx, self.outbox.unsent()))?;
+        let Poll::Ready(sent) = stream.poll_write(cx, self.outbox.unsent()) else {
+            let waiting = self.outbox.waiting();
+            if !self.seat.waits(waiting) && waiting > LITTLE {
+                let reason = "the client does not read its replies, and there is no room for them";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, reason)));
+            }
+            return Poll::Pending;
+        };
+        let sent = sent?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
@@ -250,17 +279,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if is_full || self.reads == Reads::None {
             return Poll::Pending;
         }
-        let mut room = ReadBuf::new(self.inbox.room());
-        let received = match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
+        let stream = Pin::new(&mut self.stream);
+        let polled = if self.inbox.is_released() {
+            let mut first = [MaybeUninit::uninit(); FIRST_READ];
+            let mut room = ReadBuf::uninit(&mut first);
+            stream.poll_read(cx, &mut room).map_ok(|()| self.inbox.receive(room.filled()))
+        } else {
+            let mut room = ReadBuf::new(self.inbox.room());
+            let polled = stream.poll_read(cx, &mut room);
+            let received = room.filled().len();
+            polled.map_ok(|()| {
+                self.inbox.received(received);
+                received
+            })
+        };
+        let received = match polled {
             Poll::Pending if self.reads == Reads::All => return Poll::Pending,
             Poll::Pending => 0,
-            Poll::Ready(Ok(())) => room.filled().len(),
+            Poll::Ready(Ok(received)) => received,
             // TLS, if the client has closed without saying so. Each message has its length, so nothing can have
             // been cut off unnoticed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         };
-        self.inbox.received(received);
         self.now = Instant::now();
         self.reads = match self.reads {
             _ if received == 0 => Reads::None,
@@ -276,18 +317,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match (self.outbox.due(), self.begun_at) {
             (Some(due), _) => due,
             (None, Some(begun_at)) => begun_at + MESSAGE_TIME,
-            (None, None) => self.active_at + IDLE_TIME,
+            (None, None) if self.is_released() => self.active_at + IDLE_TIME,
+            (None, None) => self.active_at + QUIET_TIME,
         }
     }
 
-    /// Ends what has gone on for too long: silence in good order, anything else at once.
+    fn is_released(&self) -> bool {
+        self.inbox.is_released() && self.outbox.is_released()
+    }
+
+    /// Ends what has gone on for too long: silence in good order, after a while without buffers, anything else
+    /// at once.
     fn expire(&mut self) -> io::Result<()> {
         let too_slow = |what| Err(io::Error::new(io::ErrorKind::TimedOut, what));
         match (self.outbox.due(), self.begun_at) {
             (Some(_), _) => too_slow("the client does not read its replies"),
             (None, Some(_)) => too_slow("the client does not finish its message"),
-            (None, None) => {
+            (None, None) if self.is_released() => {
                 self.end();
+                Ok(())
+            }
+            (None, None) => {
+                self.inbox.release();
+                self.outbox.release();
                 Ok(())
             }
         }
@@ -318,7 +370,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn close(mut self) {
         let close = async {
             self.stream.shutdown().await?;
-            while self.stream.read(&mut [0; 512]).await? > 0 {}
+            while self.stream.read(&mut [0; 32]).await? > 0 {}
             Ok::<(), io::Error>(())
         };
         let _ = timeout(CLOSE_TIME, close).await;

@@ -1,11 +1,5 @@
 //! Datagrams in batches: what the standard library has no call for.
 //!
-//! **The reply's source** is the address that the query was sent to. A socket bound to a wildcard would
-//! leave the choice to the routing table, and a pod with several networks would answer from the wrong
-//! one. So such a socket asks for packet info and hands it back with the reply, without the interface:
-//! where the way leads is for routing to say, except for link-local addresses, which mean nothing without
-//! one. An IPv6 socket gets IPv4 clients as mapped addresses, in packet info too.
-//!
 //! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
 //! the socket has had no room for its whole time limit is the rest given up, like any lost datagram.
 
@@ -15,8 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::ptr;
+use std::time::{Duration, SystemTime};
 
 use libc::c_int;
+
+use super::control::Control;
+use crate::socket::set_option;
 
 /// Datagrams per system call.
 pub(super) const BATCH: usize = 32;
@@ -51,12 +49,9 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-fn set_option(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    let value = ptr::from_ref(&value).cast();
-    // SAFETY: the descriptor is open as long as `socket` is, and `value` points to an int of the size that
-    // is given, which outlives the call.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, size_of::<c_int>() as _) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// Asks for the time at which each datagram has arrived, or not any more.
+pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
 }
 
 /// A datagram that was received, and where its reply lies.
@@ -65,19 +60,17 @@ pub(super) struct Slot {
     packet_len: usize,
     peer: libc::sockaddr_storage,
     peer_len: libc::socklen_t,
-    asked: PacketInfo,
-    /// The octets of `asked` that are valid; none if the socket does not ask for packet info.
-    asked_len: usize,
+    pub(super) control: Control,
     /// The reply within the buffer of replies; empty if there is none.
     pub(super) reply: Range<usize>,
 }
 
 impl Default for Slot {
     fn default() -> Self {
-        // SAFETY: both are plain C structures, for which zeros are valid.
-        let (peer, asked) = unsafe { (mem::zeroed(), mem::zeroed()) };
+        // SAFETY: a plain C structure, for which zeros are valid.
+        let peer = unsafe { mem::zeroed() };
         let packet = [0; DATAGRAM];
-        Self { packet, packet_len: 0, peer, peer_len: 0, asked, asked_len: 0, reply: 0..0 }
+        Self { packet, packet_len: 0, peer, peer_len: 0, control: Control::default(), reply: 0..0 }
     }
 }
 
@@ -85,6 +78,12 @@ impl Slot {
     /// What came.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet[..self.packet_len]
+    }
+
+    /// How long the datagram has waited, if that is known.
+    pub(super) fn waited(&self, now: SystemTime) -> Option<Duration> {
+        // A clock that was set back has let nothing wait.
+        self.control.arrived().map(|arrived| now.duration_since(arrived).unwrap_or_default())
     }
 
     /// Where the datagram came from.
@@ -107,55 +106,6 @@ impl Slot {
             _ => None,
         }
     }
-
-    /// Turns the control message of the query into that of its reply.
-    fn route_reply(&mut self) {
-        if self.asked_len >= size_of::<PacketInfo4>() && self.asked.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
-            // Level and type say which one it is, and its whole length was received.
-            self.asked.v4.info.ipi_ifindex = 0;
-        } else if self.asked_len >= size_of::<PacketInfo6>()
-            && self.asked.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
-        {
-            // SAFETY: level and type say which one it is, and its whole length was received.
-            let info = unsafe { &mut self.asked.v6.info };
-            if !Ipv6Addr::from(info.ipi6_addr.s6_addr).is_unicast_link_local() {
-                info.ipi6_ifindex = 0;
-            }
-        } else {
-            self.asked_len = 0;
-        }
-    }
-}
-
-/// Room for one control message with packet info, of either family. A `cmsghdr` is followed by its data
-/// at the next aligned offset (`CMSG_DATA`), which is where C puts the next field.
-#[repr(C)]
-union PacketInfo {
-    head: libc::cmsghdr,
-    v4: PacketInfo4,
-    v6: PacketInfo6,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PacketInfo4 {
-    head: libc::cmsghdr,
-    info: libc::in_pktinfo,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PacketInfo6 {
-    head: libc::cmsghdr,
-    info: libc::in6_pktinfo,
-}
-
-impl PacketInfo {
-    fn is(&self, level: c_int, kind: c_int) -> bool {
-        // SAFETY: all variants begin with the header, and all of its bit patterns are valid.
-        let head = unsafe { self.head };
-        head.cmsg_level == level && head.cmsg_type == kind
-    }
 }
 
 /// For the entries of a batch that are not used.
@@ -164,8 +114,13 @@ const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 
 // SAFETY: a plain C structure of numbers and pointers, for which zeros are valid.
 const NO_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
 
-/// Fills slots from the front; gives their number.
-pub(super) fn receive(socket: &UdpSocket, slots: &mut [Slot], wait: Wait) -> io::Result<usize> {
+/// Fills slots from the front; gives their number. `is_stamped` says whether arrival times were asked for.
+pub(super) fn receive(
+    socket: &UdpSocket,
+    slots: &mut [Slot],
+    wait: Wait,
+    is_stamped: bool,
+) -> io::Result<usize> {
     let flags = match wait {
         Wait::ForOne => libc::MSG_WAITFORONE,
         Wait::Never => libc::MSG_DONTWAIT,
@@ -178,8 +133,9 @@ pub(super) fn receive(socket: &UdpSocket, slots: &mut [Slot], wait: Wait) -> io:
         let header = &mut headers[position].msg_hdr;
         header.msg_name = (&raw mut slot.peer).cast();
         header.msg_namelen = size_of::<libc::sockaddr_storage>() as _;
-        header.msg_control = (&raw mut slot.asked).cast();
-        header.msg_controllen = size_of::<PacketInfo>() as _;
+        let (room, length) = slot.control.room(is_stamped);
+        header.msg_control = room.cast();
+        header.msg_controllen = length as _;
         header.msg_iov = &raw mut iovecs[position];
         header.msg_iovlen = 1;
     }
@@ -193,8 +149,7 @@ pub(super) fn receive(socket: &UdpSocket, slots: &mut [Slot], wait: Wait) -> io:
     for (slot, header) in slots.iter_mut().zip(&headers).take(received) {
         slot.packet_len = (header.msg_len as usize).min(DATAGRAM);
         slot.peer_len = header.msg_hdr.msg_namelen;
-        slot.asked_len = header.msg_hdr.msg_controllen as _;
-        slot.route_reply();
+        slot.control.was_received(header.msg_hdr.msg_controllen as _, is_stamped);
     }
     Ok(received)
 }
@@ -211,9 +166,9 @@ pub(super) fn send(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8]) -> Op
         let header = &mut headers[count].msg_hdr;
         header.msg_name = (&raw mut slot.peer).cast();
         header.msg_namelen = slot.peer_len;
-        if slot.asked_len > 0 {
-            header.msg_control = (&raw mut slot.asked).cast();
-            header.msg_controllen = slot.asked_len as _;
+        if let Some((info, length)) = slot.control.of_reply() {
+            header.msg_control = info.cast();
+            header.msg_controllen = length as _;
         }
         header.msg_iov = &raw mut iovecs[count];
         header.msg_iovlen = 1;
@@ -308,7 +263,7 @@ mod tests {
         prepare(socket).unwrap();
         let mut received = 0;
         while received < count {
-            received += receive(socket, &mut slots[received..count], Wait::ForOne).unwrap();
+            received += receive(socket, &mut slots[received..count], Wait::ForOne, false).unwrap();
         }
     }
 
@@ -366,45 +321,28 @@ mod tests {
     }
 
     #[test]
-    fn packet_info_goes_back_without_the_interface() {
-        let server = UdpSocket::bind("[::]:0").unwrap();
-        let port = server.local_addr().unwrap().port();
+    fn it_is_known_how_long_a_datagram_has_waited() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        set_timestamps(&server, true).unwrap();
+        // The system begins to take times a little after the first socket asks for them.
         let mut slots = slots();
-        prepare(&server).unwrap();
-        for (asked, mapped) in [("127.0.0.2", "::ffff:127.0.0.2"), ("::1", "::1")] {
-            let asked: IpAddr = asked.parse().unwrap();
-            let client = UdpSocket::bind((asked, 0)).unwrap();
-            client.send_to(b"x", (asked, port)).unwrap();
-            receive_exactly(&server, &mut slots, 1);
-            assert!(slots[0].asked.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
-            // SAFETY: as the line above says.
-            let info = unsafe { slots[0].asked.v6.info };
-            assert_eq!(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_string(), mapped);
-            assert_eq!(info.ipi6_ifindex, 0);
-        }
-    }
-
-    #[test]
-    fn only_link_local_replies_keep_the_interface() {
-        for (asked, interface) in [("fe80::1", 3), ("fd00::1", 0), ("::ffff:10.0.0.1", 0)] {
-            let mut slot = Slot::default();
-            slot.asked.v6.head.cmsg_level = libc::IPPROTO_IPV6;
-            slot.asked.v6.head.cmsg_type = libc::IPV6_PKTINFO;
-            slot.asked.v6.info.ipi6_addr.s6_addr = asked.parse::<Ipv6Addr>().unwrap().octets();
-            slot.asked.v6.info.ipi6_ifindex = 3;
-            slot.asked_len = size_of::<PacketInfo6>();
-            slot.route_reply();
-            // SAFETY: it was written above.
-            let info = unsafe { slot.asked.v6.info };
-            assert_eq!(info.ipi6_ifindex, interface, "{asked}");
-            assert_eq!(slot.asked_len, size_of::<PacketInfo6>());
-        }
-    }
-
-    #[test]
-    fn what_is_no_packet_info_is_not_sent_back() {
-        let mut slot = Slot { asked_len: size_of::<PacketInfo>(), ..Slot::default() };
-        slot.route_reply();
-        assert_eq!(slot.asked_len, 0);
+        let waited = (0..100).find_map(|_| {
+            let sent = SystemTime::now();
+            client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            receive(&server, &mut slots, Wait::ForOne, true).unwrap();
+            let now = SystemTime::now();
+            let waited = slots[0].waited(now)?;
+            assert!(waited <= now.duration_since(sent).unwrap());
+            (waited >= Duration::from_millis(20)).then_some(waited)
+        });
+        assert!(waited.is_some());
+        // Not any more, though there is an old time in the slot.
+        set_timestamps(&server, false).unwrap();
+        client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+        receive(&server, &mut slots, Wait::ForOne, true).unwrap();
+        assert_eq!(slots[0].waited(SystemTime::now()), None);
+        assert!(slots[0].control.of_reply().is_none());
     }
 }

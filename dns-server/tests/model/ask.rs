@@ -9,8 +9,9 @@ use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use multinet_dns::answers::Answers;
 use multinet_dns::query::Style;
-use multinet_dns::slow;
+use multinet_dns::slow::{self, Verdict};
 use multinet_dns::state::State;
+use multinet_dns::transfer::{Contents, Transfer};
 use multinet_dns::zone::{ZoneSettings, Zones};
 
 use crate::expected::DEFAULT_TTL;
@@ -78,9 +79,18 @@ impl Asker {
         let mut owners = BTreeSet::new();
         for apex in [ZONE, "in-addr.arpa", "ip6.arpa"] {
             let copy = self.state.zone_copy(&apex.parse().expect("a name")).expect("a zone");
-            let names = copy.names.iter().map(|(name, _)| name.to_string().trim_end_matches('.').to_owned());
-            owners.extend(names.filter(|name| !own.contains(name.as_str())));
+            let mut query = Message::query();
+            let name = Name::from_ascii(format!("{apex}.")).expect("a name");
+            query.add_query(Query::query(name, RecordType::AXFR));
+            let packet = query.to_vec().expect("a query");
+            let Some(Verdict::Transfer(query, _)) = slow::judge(&packet) else { panic!("{apex}") };
+            for message in Transfer::new(&packet, &query, Contents::Whole(copy.into())) {
+                let message = Message::from_vec(&message).expect("a message");
+                let names = message.answers.iter().map(|record| record.name.to_ascii());
+                owners.extend(names.map(|name| name.trim_end_matches('.').to_owned()));
+            }
         }
+        owners.retain(|name| !own.contains(name.as_str()));
         owners
     }
 }
@@ -94,7 +104,7 @@ impl Reader {
         let packet = query.to_vec().expect("a query");
         let mut reply = Vec::new();
         self.turn.set(self.turn.get().wrapping_add(1));
-        let style = Style { datagram: false, rotate: true };
+        let style = Style { datagram: false, rotate: true, reserve: 0 };
         let verdict = slow::judge(&packet).expect("a query");
         slow::reply(&self.answers, style, &verdict, &packet, self.turn.get(), &mut reply);
         Message::from_vec(&reply).expect("a reply")

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_dns::answers::Answers;
+use multinet_dns::slice::Slice;
 use multinet_dns::state::State;
 use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_runtime::{Index, ObjectKey};
@@ -58,8 +59,27 @@ fn each_change_after_the_first_sync_is_timed_once() {
     commit();
     assert_eq!(count(), 1, "the same version again is no change");
 
+    Index::apply(&state, slice("10.0.0.2", ago(1)));
+    commit();
+    assert_eq!(count(), 1, "nor is one that tells of another time only");
+
     // A clock that is behind must not make a panic of it.
     Index::apply(&state, slice("10.0.0.3", ago(-100)));
     commit();
     assert_eq!(told.lock().expect("no panic").get(1), Some(&Duration::ZERO));
+}
+
+/// A new process finds what the last one knew, and nothing has changed.
+#[test]
+fn what_a_snapshot_holds_is_no_change() {
+    let object = slice("10.0.0.1", Timestamp::now());
+    let key = ObjectKey { namespace: "n".into(), name: "a".into() };
+    let parsed = Slice::parse(&object).expect("an address").expect("a service");
+    let octets = postcard::to_stdvec(&parsed).expect("octets");
+    let restored: Slice = postcard::from_bytes(&octets).expect("a slice");
+    let mut index = multinet_dns::index::Index::default();
+    index.apply_slice(&key, Arc::new(restored));
+    assert!(index.next_changed().is_some());
+    assert!(!index.apply_slice(&key, Arc::new(parsed)));
+    assert_eq!(index.next_changed(), None);
 }

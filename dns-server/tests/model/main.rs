@@ -2,7 +2,9 @@
 //! last events call for. No address is served that was not in a ready endpoint, and none is missing.
 //!
 //! The model ([`expected`]) makes the whole zone anew from all objects, in the simplest way there is; the
-//! state follows the events. Beside it, [`publishing`] watches answers while they change.
+//! state follows the events. [`paths`] asks it in any way that a client may, and has another parser read the replies.
+//! [`publishing`] watches answers while they change; `orders` does so with the feature `shuttle`, and without the others, under a
+//! scheduler.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -10,7 +12,11 @@ mod ask;
 mod events;
 mod expected;
 mod latency;
+#[cfg(feature = "shuttle")]
+mod orders;
+mod paths;
 mod publishing;
+mod transfers;
 
 use std::collections::BTreeSet;
 

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RData;
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_dns::state::State;
-use multinet_runtime::{Index as _, ObjectKey};
+use multinet_runtime::{Index, ObjectKey};
 use serde_json::{from_value, json, to_value};
 
 use crate::ask::{Asker, Reader, ZONE};
@@ -36,7 +38,7 @@ fn publish(state: &State, round: usize) {
     for (number, endpoint) in object["spec"]["endpoints"].as_array_mut().into_iter().flatten().enumerate() {
         endpoint["hostname"] = json!(format!("h{round}-{number}"));
     }
-    let object: multinet_crds::MultiNetworkEndpointSlice = from_value(object).expect("a slice from JSON");
+    let object: MultiNetworkEndpointSlice = from_value(object).expect("a slice from JSON");
     state.apply(object);
     commit(state);
 }
@@ -57,6 +59,51 @@ fn has_addresses(asker: &Reader, name: &str) -> bool {
     !asker.message(name, "A").answers.is_empty()
 }
 
+/// What is found while a watch lists anew is not the whole: an endpoint may have moved to a slice that comes later.
+#[test]
+fn a_list_changes_nothing_before_it_is_complete() {
+    let asker = Asker::new();
+    let (state, owner) = (&asker.state, format!("one.red.svc.{ZONE}"));
+    let slice = |name: &str, numbers: &[u8]| {
+        let endpoint =
+            |&n: &u8| events::Endpoint { address: IpAddr::from([10, 0, 0, n]), host: None, ready: None };
+        let endpoints = numbers.iter().map(endpoint).collect();
+        state.apply(slice_object(
+            &key(name),
+            &Slice { service: Some("one"), network: "rail0", ports: Vec::new(), endpoints },
+        ));
+    };
+    let service = |ttl| state.apply(service_object(&key("one"), &Service { ttl: Some(ttl) }));
+    let slices_end = |names: &[&str]| {
+        let live = names.iter().map(|name| key(name)).collect();
+        Index::<MultiNetworkEndpointSlice>::reset(state, &live);
+        commit(state);
+    };
+    let records = || asker.ask(&owner, "A").records;
+    service(7);
+    Index::<MultiNetworkService>::reset(state, &[key("one")].into());
+    slice("s0", &[1, 2]);
+    slices_end(&["s0"]);
+    let before = records();
+    assert_eq!(before.len(), 2);
+
+    Index::<MultiNetworkEndpointSlice>::start(state);
+    slice("s0", &[1]);
+    service(9);
+    commit(state);
+    assert_eq!(records(), before);
+    assert_eq!(state.objects(), None, "a snapshot would be as wrong");
+    // The list breaks off, and another one begins.
+    Index::<MultiNetworkEndpointSlice>::start(state);
+    commit(state);
+    assert_eq!(records(), before);
+    slice("s1", &[2, 3]);
+    slices_end(&["s0", "s1"]);
+    let after = records();
+    assert!(after.len() == 3 && after.iter().all(|record| record.starts_with("9 ")), "{after:?}");
+    assert!(state.objects().is_some());
+}
+
 #[test]
 fn what_an_answer_names_is_there() {
     let asker = Asker::new();
@@ -65,15 +112,18 @@ fn what_an_answer_names_is_there() {
     no_services.sync_one(&asker.state, false);
     // The list of services holds the one that was applied.
     let live = [key("one")].into();
-    multinet_runtime::Index::<multinet_crds::MultiNetworkService>::reset(&asker.state, &live);
+    Index::<MultiNetworkService>::reset(&asker.state, &live);
     publish(&asker.state, 0);
 
     let Asker { state, reader } = &asker;
     let done = AtomicBool::new(false);
     let checked = AtomicUsize::new(0);
     let base = format!("one.red.svc.{ZONE}");
+    // All of them begin together.
+    let start = Barrier::new(5);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            start.wait();
             (1..=CHANGES).for_each(|round| publish(state, round));
             done.store(true, Ordering::Release);
         });
@@ -83,13 +133,17 @@ fn what_an_answer_names_is_there() {
             format!("_http._tcp.rail0._net.{base}"),
             "1.0.0.10.in-addr.arpa".to_owned(),
         ] {
-            let (asker, done, checked, base) = (reader.clone(), &done, &checked, &base);
+            let (asker, start, done, checked, base) = (reader.clone(), &start, &done, &checked, &base);
             scope.spawn(move || {
+                start.wait();
                 let qtype = if owner.ends_with("arpa") { "PTR" } else { "SRV" };
                 while !done.load(Ordering::Acquire) {
                     let named = targets(&asker.message(&owner, qtype));
                     // The service always has endpoints: none of its names ever goes.
                     assert!(!named.is_empty(), "{owner} {qtype} was gone for a moment");
+                    let rounds: BTreeSet<_> =
+                        named.iter().filter_map(|name| name.split('-').next()).collect();
+                    assert_eq!(rounds.len(), 1, "{owner} {qtype} is a mixture: {named:?}");
                     for name in named {
                         if !has_addresses(&asker, &name) {
                             let again = targets(&asker.message(&owner, qtype));

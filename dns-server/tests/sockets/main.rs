@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 
+mod guard;
 mod quic;
 mod support;
 mod tcp;

@@ -5,9 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
 use multinet_dns::answers::{Answers, Freshness};
+use multinet_dns::cookie::Jar;
+use multinet_dns::endpoints::Endpoint;
 use multinet_dns::engine::{Engine, Settings};
-use multinet_dns::index::{Endpoint, Service, Slice};
+use multinet_dns::index::Service;
 use multinet_dns::metrics::Tallies;
+use multinet_dns::slice::Slice;
 use multinet_dns::state::{Objects, State};
 use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_runtime::ObjectKey;
@@ -35,15 +38,34 @@ pub(crate) fn engine() -> Engine {
 }
 
 fn make_engine() -> Engine {
+    let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
+    let settings = Settings { transfer_to, ..Settings::new(jar()) };
+    Engine::new(Arc::new(state()), settings, Tallies::default())
+}
+
+/// The cookies of all engines here.
+pub(crate) fn jar() -> Jar {
+    Jar::new([7; 16], None)
+}
+
+/// The zones that engines answer from.
+pub(crate) fn state() -> State {
     let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
     let zones = Zones::new(vec!["z".parse().unwrap()], &[], &settings).unwrap();
     let state = State::new(Arc::new(Answers::new(zones, 1)), 5, |_| ());
     let key = |name: &str| ObjectKey { namespace: "n".into(), name: name.into() };
     let slice = |service: &str, addresses: u32| {
-        let endpoints = (1..=addresses).map(|number| {
-            let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
-            let host = format!("a-host-with-quite-a-long-name-{number}").into();
-            Endpoint { address: address.into(), host, named: true, txt: Box::new(*b"\x01x") }
+        let hosts: Vec<(Ipv4Addr, String)> = (1..=addresses)
+            .map(|number| {
+                let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
+                (address, format!("a-host-with-quite-a-long-name-{number}"))
+            })
+            .collect();
+        let endpoints = hosts.iter().map(|(address, host)| Endpoint {
+            address: (*address).into(),
+            host,
+            named: true,
+            txt: b"\x01x",
         });
         let slice = Slice {
             service: service.into(),
@@ -51,15 +73,13 @@ fn make_engine() -> Engine {
             endpoints: endpoints.collect(),
             ..Slice::default()
         };
-        (key(service), slice)
+        (key(service), Arc::new(slice))
     };
     let services = ["small", "big"].map(|name| (key(name), Service::default()));
     let slices = vec![slice("small", 1), slice("big", BIG_ADDRESSES)];
     state.restore(Objects { services: services.into(), slices, ..Objects::default() });
     state.answers().set_freshness(Freshness::Current);
-    let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
-    let settings = Settings { rotate: false, log_queries: false, transfer_to };
-    Engine::new(Arc::new(state), settings, Tallies::default())
+    state
 }
 
 /// Who asks.
@@ -77,6 +97,23 @@ pub(crate) fn query(id: u16, name: &str, qtype: u16) -> Vec<u8> {
     packet.extend(qtype.to_be_bytes());
     packet.extend([0, 1]);
     packet
+}
+
+/// A query with an OPT record that has these options, as they stand on the wire.
+pub(crate) fn query_with_opt(id: u16, name: &str, qtype: u16, payload: u16, options: &[u8]) -> Vec<u8> {
+    let mut packet = query(id, name, qtype);
+    packet[11] = 1;
+    packet.extend([0, 0, 41]);
+    packet.extend(payload.to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend((options.len() as u16).to_be_bytes());
+    packet.extend(options);
+    packet
+}
+
+/// An option as it stands on the wire.
+pub(crate) fn option(code: u16, data: &[u8]) -> Vec<u8> {
+    [&code.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat()
 }
 
 /// A message with its length in front.

@@ -1,5 +1,5 @@
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use multinet_dns::engine::{Engine, Proto};
@@ -7,7 +7,7 @@ use multinet_dns::listen::bind_dns;
 use multinet_dns::tcp::{Connections, StreamListener, serve};
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -30,9 +30,15 @@ impl Wire {
     }
 
     fn with(engine: &Engine, room: usize) -> Self {
+        Self::among(&Connections::new(1, Counter::default()), engine, room)
+    }
+
+    fn among(connections: &Connections, engine: &Engine, room: usize) -> Self {
         let (client, server) = duplex(room);
         let shutdown = CancellationToken::new();
-        let server = tokio::spawn(serve(server, PEER, engine.worker(Proto::Tcp), shutdown.clone()));
+        let (worker, stopping) = (engine.worker(Proto::Tcp), shutdown.clone());
+        let seat = connections.admit(PEER);
+        let server = tokio::spawn(async move { serve(server, PEER, worker, &seat, stopping).await });
         Self { client, shutdown, server }
     }
 
@@ -159,6 +165,35 @@ async fn who_does_not_read_is_not_read_from_and_then_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_waits_on_all_connections_is_bounded() {
+    // Each of these would hold some 128 KiB.
+    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 10)).collect();
+    for wire in &mut wires {
+        wire.client.write_all(&frames(10, BIG)).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    }
+    let alive = wires.iter().filter(|wire| !wire.server.is_finished()).count();
+    assert!((4..=8).contains(&alive), "{alive}");
+    // Who reads is not concerned, nor who asks for little.
+    let mut reading = Wire::among(&connections, &engine(), 1 << 20);
+    for id in 0..10 {
+        reading.ask(id, BIG, A).await;
+        assert_eq!(u32::from(answers(&reading.next().await.unwrap())), BIG_ADDRESSES);
+    }
+    let mut little = Wire::among(&connections, &engine(), 16);
+    little.client.write_all(&frames(20, SMALL)).await.unwrap();
+    assert_eq!(id(&little.next().await.unwrap()), 0);
+    // There is room again when they have gone.
+    drop(wires);
+    sleep(Duration::from_secs(1)).await;
+    let mut slow = Wire::among(&connections, &engine(), 1 << 10);
+    slow.ask(1, BIG, A).await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(slow.next().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_but_steady_reader_gets_everything() {
     let mut wire = Wire::new(1 << 10);
     wire.client.write_all(&frames(20, BIG)).await.unwrap();
@@ -198,21 +233,50 @@ async fn queries_are_answered_in_the_middle_of_a_transfer() {
     wire.ended().await.0.unwrap();
 }
 
-#[tokio::test]
-async fn two_transfers_share_a_connection_and_a_third_ends_it() {
+#[tokio::test(start_paused = true)]
+async fn three_transfers_share_a_connection_and_what_is_behind_them_waits() {
     let engine = engine();
     let length = transfer_length(&engine).await;
     let mut wire = Wire::with(&engine, 16 << 10);
-    for query in 1..=3 {
+    for query in 1..=4 {
         wire.ask(query, "z", AXFR).await;
     }
-    wire.ask(4, SMALL, A).await;
-    let ids: Vec<u16> = messages(&mut wire.client).await.iter().map(|message| id(message)).collect();
-    assert_eq!(ids.iter().filter(|&&id| id == 1).count(), length);
-    assert_eq!(ids.iter().filter(|&&id| id == 2).count(), length);
-    assert_eq!(ids.len(), 2 * length);
-    // In turns.
-    assert!(ids.windows(2).filter(|pair| pair[0] != pair[1]).count() > length);
+    wire.ask(5, SMALL, A).await;
+    // That takes longer than a message may that does not arrive.
+    let mut ids = Vec::new();
+    for _ in 0..4 * length + 1 {
+        sleep(Duration::from_secs(1)).await;
+        ids.push(id(&wire.next().await.unwrap()));
+    }
+    for query in 1..=4 {
+        assert_eq!(ids.iter().filter(|&&id| id == query).count(), length, "{ids:?}");
+    }
+    // In turns, and the fourth when one has ended.
+    let first = |query| ids.iter().position(|&id| id == query).unwrap();
+    let last = |query| ids.iter().rposition(|&id| id == query).unwrap();
+    assert!(first(3) < last(1) && last(1) < first(4), "{ids:?}");
+    assert!(first(5) > last(1), "{ids:?}");
+    wire.client.shutdown().await.unwrap();
+    assert!(wire.next().await.is_none());
+    wire.ended().await.0.unwrap();
+}
+
+#[tokio::test]
+async fn transfers_of_nothing_are_all_answered() {
+    let mut wire = Wire::new(1 << 20);
+    wire.ask(1, "z", 6).await;
+    let soa = wire.next().await.unwrap();
+    let numbers = &soa[soa.len() - 20..];
+    let mut ixfr = query(2, "z", 251);
+    ixfr[9] = 1;
+    ixfr.extend([0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
+    ixfr.extend(numbers);
+    // Each ends with its first message, and the next ones are waiting for that.
+    wire.client.write_all(&frame(&ixfr).repeat(20)).await.unwrap();
+    wire.client.shutdown().await.unwrap();
+    let messages = messages(&mut wire.client).await;
+    assert!(messages.iter().all(|message| (id(message), answers(message)) == (2, 1)));
+    assert_eq!(messages.len(), 20);
 }
 
 #[tokio::test]
@@ -236,37 +300,75 @@ async fn an_idle_connection_is_closed_on_shutdown() {
     assert!(wire.next().await.is_none());
 }
 
-/// A listener on a real socket, with its counter of refused connections.
+/// A listener on a real socket, with its counter of connections that ended for others.
 async fn listener(most: usize) -> (SocketAddr, Counter, CancellationToken, JoinHandle<()>) {
     let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 1).unwrap();
-    let refused = Counter::default();
-    let connections = Connections::new(most, refused.clone());
+    let evicted = Counter::default();
+    let connections = Connections::new(most, evicted.clone());
     let listener = StreamListener::tcp(bound.tcp, engine(), connections).unwrap();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(listener.run(shutdown.clone()));
-    (bound.addr, refused, shutdown, running)
+    (bound.addr, evicted, shutdown, running)
 }
 
 async fn is_served(stream: &mut TcpStream) -> bool {
     stream.write_all(&frame(&query(1, SMALL, A))).await.is_ok() && next_message(stream).await.is_some()
 }
 
-#[tokio::test]
-async fn connections_beyond_the_limit_are_closed_and_counted() {
-    let (addr, refused, ..) = listener(2).await;
-    let mut first = TcpStream::connect(addr).await.unwrap();
-    let mut second = TcpStream::connect(addr).await.unwrap();
-    assert!(is_served(&mut first).await && is_served(&mut second).await);
-    let mut third = TcpStream::connect(addr).await.unwrap();
-    assert_eq!(third.read(&mut [0]).await.unwrap_or(0), 0);
-    assert_eq!(refused.get(), 1);
-    assert!(is_served(&mut first).await);
+/// A connection from one of this host's many addresses.
+async fn connect(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((from.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
 
-    // Its place is free when the server has seen it go.
-    drop(first);
-    while !is_served(&mut TcpStream::connect(addr).await.unwrap()).await {
+#[tokio::test]
+async fn at_the_limit_the_idlest_connection_goes() {
+    let (addr, evicted, ..) = listener(2).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        streams.push(TcpStream::connect(addr).await.unwrap());
+        assert!(is_served(streams.last_mut().unwrap()).await);
         sleep(Duration::from_millis(5)).await;
     }
+    assert!(is_served(&mut streams[0]).await);
+    let mut third = TcpStream::connect(addr).await.unwrap();
+    assert!(is_served(&mut third).await);
+    assert_eq!(streams[1].read(&mut [0]).await.unwrap_or(0), 0);
+    assert!(is_served(&mut streams[0]).await);
+    assert_eq!(evicted.get(), 1);
+
+    // A place that is free costs nobody theirs.
+    drop(third);
+    sleep(Duration::from_millis(50)).await;
+    assert!(is_served(&mut TcpStream::connect(addr).await.unwrap()).await);
+    assert_eq!(evicted.get(), 1);
+}
+
+#[tokio::test]
+async fn a_stranger_with_thousands_puts_nobody_else_out() {
+    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    let (addr, evicted, ..) = listener(100).await;
+    let mut few = Vec::new();
+    for _ in 0..10 {
+        few.push(connect("127.0.0.1", addr).await);
+        assert!(is_served(few.last_mut().unwrap()).await);
+    }
+    // From the same network, and from another; it stays idle, or asks all the time.
+    for from in ["127.0.0.2", "127.0.9.1"] {
+        let mut many = Vec::new();
+        for number in 0..1_000 {
+            let mut stream = connect(from, addr).await;
+            if number % 2 == 0 {
+                assert!(is_served(&mut stream).await, "newcomer {number} from {from}");
+            }
+            many.push(stream);
+        }
+        for stream in &mut few {
+            assert!(is_served(stream).await, "closed for {from}");
+        }
+    }
+    assert!(evicted.get() >= 10 + 1_000 - 100);
 }
 
 #[tokio::test]

@@ -1,12 +1,17 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use multinet_dns::engine::{Engine, Settings};
 use multinet_dns::listen::bind_dns;
+use multinet_dns::metrics::{self, SourceMetrics, Tallies};
 use multinet_dns::udp::UdpListener;
+use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{A, SMALL, answers, engine, id, query};
+use crate::support::{A, BIG, SMALL, answers, engine, id, jar, query, state};
 
 /// A listener that stops with its test.
 struct Server {
@@ -124,4 +129,71 @@ fn what_has_arrived_is_answered_after_the_stop() {
         let ids: BTreeSet<u16> = (0..20).map(|_| id(&reply(client))).collect();
         assert_eq!(ids.len(), 20);
     }
+}
+
+/// A worker that cannot keep up passes over what nobody waits for any more, and goes on afterwards as if nothing
+/// had been.
+#[test]
+fn under_overload_old_datagrams_are_passed_over() {
+    let (engine, shed) = counted_engine();
+    let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+    let stop = CancellationToken::new();
+    let listener = UdpListener::spawn(bound.udp, &engine, &stop).unwrap();
+    let flooding = Arc::new(AtomicBool::new(true));
+    let flood: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, flooding) =
+                (client("127.0.0.1".parse().unwrap(), bound.addr), Arc::clone(&flooding));
+            std::thread::spawn(move || {
+                // Long answers take the worker more than the flood takes us; nobody reads them.
+                let packet = query(1, BIG, A);
+                while flooding.load(Ordering::Relaxed) {
+                    let _ = client.send(&packet);
+                }
+            })
+        })
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while shed() == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let passed_over = shed();
+    flooding.store(false, Ordering::Relaxed);
+    for thread in flood {
+        thread.join().unwrap();
+    }
+    assert!(passed_over > 0, "nothing was passed over");
+    std::thread::sleep(Duration::from_millis(500));
+    let after = shed();
+    let fresh = client("127.0.0.1".parse().unwrap(), bound.addr);
+    for number in 0..200 {
+        fresh.send(&query(number, SMALL, A)).unwrap();
+        assert_eq!(id(&reply(&fresh)), number);
+    }
+    assert_eq!(shed(), after);
+    stop.cancel();
+    listener.join();
+}
+
+/// An engine, and how many packets its workers have passed over.
+fn counted_engine() -> (Engine, impl Fn() -> u64) {
+    let tallies = Tallies::default();
+    let state = Arc::new(state());
+    let mut registry = Registry::default();
+    let latency = metrics::programming_latency();
+    metrics::register(
+        &mut registry,
+        tallies.clone(),
+        &SourceMetrics::default(),
+        &latency,
+        Arc::clone(&state),
+    );
+    let count = move || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        // Not there before the worker is.
+        let line = text.lines().find(|line| line.starts_with("multinet_dns_shed_total{"));
+        line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    };
+    (Engine::new(state, Settings::new(jar()), tallies), count)
 }

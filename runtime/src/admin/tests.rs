@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
+use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,10 +22,10 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
-        Self::with_state(|| json!({"b": {"z": 1, "a": [2]}, "a": null})).await
+        Self::with_state(|| json!({"a": [2]})).await
     }
 
-    async fn with_state(state: impl Fn() -> serde_json::Value + Send + Sync + 'static) -> Self {
+    async fn with_state<S: Serialize>(state: impl Fn() -> S + Send + Sync + 'static) -> Self {
         let mut registry = Registry::default();
         let counter = Counter::<u64>::default();
         registry.register("things", "Things", counter.clone());
@@ -35,7 +36,7 @@ impl Server {
             readiness: readiness.clone(),
             registry: Arc::new(registry),
             log_level,
-            debug_state: Arc::new(state),
+            pages: vec![("/debug/state", page(state)), ("/debug/other", page(|| 1))],
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -111,16 +112,24 @@ async fn metrics_are_open_metrics() {
 }
 
 #[tokio::test]
-async fn state_is_sorted_json() {
+async fn state_is_json() {
     let (head, body) = Server::start().await.exchange("GET /debug/state", "").await;
     assert!(head.contains("content-type: application/json"), "{head}");
-    let expected = "{\n  \"a\": null,\n  \"b\": {\n    \"a\": [\n      2\n    ],\n    \"z\": 1\n  }\n}\n";
+    let expected = "{\n  \"a\": [\n    2\n  ]\n}\n";
+    assert!(head.contains(&format!("content-length: {}", expected.len())), "{head}");
     assert_eq!(body, expected);
 }
 
 #[tokio::test]
+async fn pages_are_those_of_the_binary() {
+    let server = Server::start().await;
+    assert_eq!(server.ask("GET /debug/other").await, (200, text("1\n")));
+    assert_eq!(server.ask("GET /debug/none").await.0, 404);
+}
+
+#[tokio::test]
 async fn a_state_that_panics_costs_only_its_own_answer() {
-    let server = Server::with_state(|| panic!("for the test")).await;
+    let server = Server::with_state(|| -> u8 { panic!("for the test") }).await;
     assert_eq!(server.ask("GET /debug/state").await.0, 500);
     assert_eq!(server.ask("GET /debug/state").await.0, 500);
     assert_eq!(server.ask("GET /livez").await.0, 200);
@@ -133,11 +142,71 @@ async fn one_state_at_a_time() {
         let others = NOW.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
         NOW.fetch_sub(1, Ordering::SeqCst);
-        json!(others)
+        others
     })
     .await;
     let answers = futures::future::join_all((0..4).map(|_| server.ask("GET /debug/state"))).await;
     assert_eq!(answers, vec![(200, text("0\n")); 4]);
+}
+
+/// Of 32 MiB, how many KiB have been written.
+struct Long(Arc<AtomicUsize>);
+
+impl Long {
+    const PIECES: usize = 32_768;
+}
+
+impl Serialize for Long {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.store(0, Ordering::SeqCst);
+        serializer.collect_seq((0..Self::PIECES).map(|_| {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            "x".repeat(1016)
+        }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_page_is_made_as_the_client_takes_it() {
+    let written = Arc::new(AtomicUsize::new(0));
+    let long = Arc::clone(&written);
+    let server = Server::with_state(move || Long(Arc::clone(&long))).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let mut answer = vec![0; 1024];
+    stream.read_exact(&mut answer).await.unwrap();
+    // It has been counted by now, and is being written. The kernel takes some MiB for a client that does not read.
+    let mut before = usize::MAX;
+    while before != written.load(Ordering::SeqCst) {
+        before = written.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(before < Long::PIECES / 2, "{before} KiB for somebody who takes nothing");
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.ends_with(b"xxx\"\n]\n"));
+    let head = String::from_utf8_lossy(&answer[..1024]).into_owned();
+    let length: usize =
+        head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    assert_eq!(answer.len(), head.find("\r\n\r\n").unwrap() + 4 + length);
+
+    // Who goes away is not written for any more, and the next one is.
+    let mut gone = TcpStream::connect(server.address).await.unwrap();
+    gone.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    gone.read_exact(&mut [0; 1024]).await.unwrap();
+    drop(gone);
+    assert_eq!(server.ask("GET /debug/state").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_nothing_keeps_nobody_waiting_for_long() {
+    let server = Server::with_state(|| Long(Arc::default())).await;
+    let mut stuck = TcpStream::connect(server.address).await.unwrap();
+    stuck.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    stuck.read_exact(&mut [0; 1024]).await.unwrap();
+    // Less than a connection may last.
+    let answer = tokio::time::timeout(Duration::from_secs(40), server.ask("GET /debug/state")).await;
+    assert_eq!(answer.unwrap().0, 200);
+    drop(stuck);
 }
 
 #[tokio::test]

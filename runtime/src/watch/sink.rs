@@ -30,6 +30,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
     /// What follows is a list.
     pub(super) fn start_list(&mut self) {
         self.live = Some(HashSet::new());
+        self.index.start();
     }
 
     /// The list was complete.
@@ -43,7 +44,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         self.uncommitted = 0;
     }
 
-    /// The list broke off. What it has told until then is true all the same.
+    /// The list broke off. What it has told until then is true all the same; an index that waits for the whole goes on waiting.
     pub(super) fn abandon_list(&mut self) {
         self.live = None;
         self.commit();

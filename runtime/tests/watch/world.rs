@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
@@ -116,6 +117,7 @@ pub(crate) fn bad_object(name: &str, version: &str) -> Value {
 /// Calls of the index, as text, in their order: `apply a@1`, `delete a`, `reset a b`, `commit`.
 pub(crate) struct Calls {
     calls: mpsc::UnboundedReceiver<String>,
+    starts: Arc<AtomicUsize>,
 }
 
 impl Calls {
@@ -139,6 +141,11 @@ impl Calls {
         }
     }
 
+    /// How many lists have begun.
+    pub(crate) fn starts(&self) -> usize {
+        self.starts.load(Ordering::Relaxed)
+    }
+
     /// There has been no further call up to now.
     pub(crate) fn expect_none(&mut self) {
         if let Ok(call) = self.calls.try_recv() {
@@ -149,11 +156,13 @@ impl Calls {
 
 struct Recorder {
     calls: mpsc::UnboundedSender<String>,
+    starts: Arc<AtomicUsize>,
 }
 
 fn recorder() -> (Recorder, Calls) {
     let (send, calls) = mpsc::unbounded();
-    (Recorder { calls: send }, Calls { calls })
+    let starts = Arc::default();
+    (Recorder { calls: send, starts: Arc::clone(&starts) }, Calls { calls, starts })
 }
 
 impl Recorder {
@@ -172,6 +181,10 @@ impl Index<ConfigMap> for Recorder {
     fn delete(&self, key: &ObjectKey) {
         assert_eq!(key.namespace, "default");
         self.call(format!("delete {}", key.name));
+    }
+
+    fn start(&self) {
+        self.starts.fetch_add(1, Ordering::Relaxed);
     }
 
     fn reset(&self, live: &HashSet<ObjectKey>) {

@@ -1,0 +1,118 @@
+//! What people are told of pods and services, and how often.
+
+use super::*;
+use crate::work::Notice;
+
+fn reasons(notices: &[Notice]) -> Vec<(&str, &str)> {
+    notices
+        .iter()
+        .map(|notice| (notice.regarding.name.as_deref().unwrap_or_default(), notice.reason))
+        .collect()
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_said_once() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(service("both", 1, |service| service["spec"]["selector"] = json!({})));
+    world.apply(pod("a", "infer", "", annotate("[{")));
+    world.apply(pod("b", "infer", "10.0.0.999", |_| {}));
+    world.apply(pod("c", "infer", "10.0.0.1", |_| {}));
+    let outcome = write(&world, "infer", 1);
+    assert_eq!(reasons(&outcome.notices), [("a", "NetworkStatusUnreadable"), ("b", "NetworkStatusRejected")]);
+    assert_eq!(outcome.notices[0].regarding.uid.as_deref(), Some("uid-a"));
+    assert!(reasons(&write(&world, "infer", 2).notices).is_empty());
+    assert!(reasons(&write(&world, "both", 3).notices).is_empty(), "whichever service it is");
+
+    world.apply(pod("a", "infer", "", annotate("{}")));
+    assert_eq!(
+        reasons(&write(&world, "infer", 4).notices),
+        [("a", "NetworkStatusUnreadable")],
+        "something else"
+    );
+    Index::<views::Pod>::delete(&world, &key("a"));
+    world.apply(pod("a", "infer", "", annotate("{}")));
+    assert_eq!(
+        reasons(&write(&world, "infer", 5).notices),
+        [("a", "NetworkStatusUnreadable")],
+        "another pod"
+    );
+    Index::<views::Pod>::reset(&world, &HashSet::new());
+    assert!(world.lock().told.is_empty(), "nothing is kept of pods that are gone");
+}
+
+/// What is wrong again was right in between, and its first event may have gone by then.
+#[test]
+fn what_is_wrong_with_a_pod_again_is_said_again() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    for version in [1, 3] {
+        world.apply(pod("a", "infer", "", annotate("[{")));
+        assert_eq!(reasons(&write(&world, "infer", version).notices), [("a", "NetworkStatusUnreadable")]);
+        world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+        assert!(reasons(&write(&world, "infer", version + 1).notices).is_empty());
+        assert!(world.lock().told.is_empty());
+    }
+    // Of those that have no second NIC, or none any more, nothing is to be read.
+    let has_ended = |pod: &mut Value| pod["status"]["phase"] = json!("Failed");
+    world.apply(pod("a", "infer", "10.0.0.999", has_ended));
+    world.apply(pod("b", "infer", "10.0.0.999", |pod| pod["spec"]["hostNetwork"] = json!(true)));
+    assert!(reasons(&write(&world, "infer", 5).notices).is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    let claim = |ips: &[&str]| -> views::ResourceClaim<views::V1> {
+        let device = json!({
+            "driver": "dra.net", "pool": "n1", "device": "nic0",
+            "networkData": {"interfaceName": "net1", "ips": ips},
+        });
+        let claim = json!({
+            "metadata": {"name": "a-nic", "namespace": "vision"},
+            "spec": {}, "status": {"devices": [device]},
+        });
+        serde_json::from_str(&claim.to_string()).unwrap()
+    };
+    let claims = json!([{"name": "nic", "resourceClaimName": "a-nic"}]);
+    world.apply(pod("a", "infer", "10.0.0.999", |pod| pod["spec"]["resourceClaims"] = claims));
+    world.apply(claim(&["10.0.1.1/24", "::ffff:10.0.1.2/120"]));
+    let notices = write(&world, "infer", 1).notices;
+    assert_eq!(reasons(&notices), [("a", "NetworkStatusRejected"), ("a", "ResourceClaimRejected")]);
+    let begin = r#"ResourceClaim a-nic: "::ffff:10.0.1.2/120" of status.devices[0] is left out"#;
+    assert!(notices[1].note.starts_with(begin), "{:?}", notices[1]);
+    world.apply(claim(&["10.0.1.1/24"]));
+    assert!(reasons(&write(&world, "infer", 2).notices).is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    Index::<views::NetworkAttachmentDefinition>::reset(&world, &HashSet::new());
+    let outcome = write(&world, "infer", 1);
+    assert_eq!(reasons(&outcome.notices), [("infer", "NetworkNotFound")]);
+    assert!(outcome.notices[0].warning && outcome.notices[0].note.contains("vision/rdma-a"), "{outcome:?}");
+    let status = outcome.status.unwrap();
+    assert!(status.urgent);
+    assert!(
+        reasons(&write(&world, "infer", 2).notices).is_empty(),
+        "although the status could not be written"
+    );
+
+    world.apply(with_status(&status));
+    let again = write(&world, "infer", 3);
+    assert_eq!((reasons(&again.notices), again.status), (vec![], None));
+
+    let restarted = self::world();
+    restarted.apply(with_status(&status));
+    Index::<views::NetworkAttachmentDefinition>::reset(&restarted, &HashSet::new());
+    assert!(reasons(&write(&restarted, "infer", 4).notices).is_empty(), "it stands in the status");
+
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    assert_eq!(reasons(&write(&world, "infer", 5).notices), [("infer", "DuplicateAddress")]);
+    world.apply(service("infer", 10, |service| service["spec"]["networks"] = json!([])));
+    assert_eq!(reasons(&write(&world, "infer", 6).notices), [("infer", "Invalid")]);
+}

@@ -1,0 +1,58 @@
+use super::*;
+
+fn config(flags: &[&str]) -> Result<Config, String> {
+    let args =
+        Args::try_parse_from(["multinet-dns"].iter().chain(flags)).map_err(|error| error.to_string())?;
+    Config::new(args).map_err(|error| error.to_string())
+}
+
+fn listen(flags: &[&str]) -> Vec<String> {
+    config(flags).unwrap().listen.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn where_it_listens_depends_on_the_source() {
+    assert_eq!(listen(&["--manifests", "x"]), ["dns://127.0.0.1:5353"]);
+    assert_eq!(listen(&[]), ["dns://[::]:53"]);
+    assert_eq!(
+        listen(&["--listen", "127.0.0.1:1", "--listen", "[::1]:1"]),
+        ["dns://127.0.0.1:1", "dns://[::1]:1"]
+    );
+}
+
+#[test]
+fn defaults_are_those_of_the_documentation() {
+    let config = config(&[]).unwrap();
+    assert_eq!(config.source, Source::Kubernetes);
+    assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
+    assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
+    assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
+    assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
+    assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
+    assert_eq!(usize::from(config.udp_payload), crate::query::MAX_UDP);
+    assert!(config.rate_limit.is_none() && config.cookie_secret_file.is_none() && config.debug_top == 0);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    for (flags, message) in [
+        (&["--zone", "a", "--zone", "A."][..], "given twice"),
+        (&["--zone", "a", "--zone", "b.svc.a"], "lies among the services"),
+        (&["--zone", "10.in-addr.arpa"], "--reverse-zone"),
+        (&["--reverse-zone", "a"], "in-addr.arpa or ip6.arpa"),
+        (&["--reverse-zone", "1.0.0.10.in-addr.arpa"], "more than one address"),
+        (&["--listen", "tls://127.0.0.1:1"], "needs a certificate"),
+        (&["--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"], "port of its own"),
+        (&["--ttl", "3601"], "3601 is not in 0..=3600"),
+        (&["--lameduck=-1s"], "write a time"),
+        (&["--udp-payload-size", "511"], "511 is not in 512..=4096"),
+        (&["--rate-limit", "0"], "0 is not in 1..=1000000"),
+        (&["--rate-limit-exempt", "10.0.0.0/8"], "--rate-limit <N>"),
+        (&["--debug-top", "9"], "--admin <ADDR:PORT>"),
+        (&["--admin", "[::1]:1", "--debug-top", "1001"], "1001 is not in 1..=1000"),
+    ] {
+        let error = config(flags).unwrap_err();
+        assert!(error.contains(message), "{flags:?}: {error}");
+    }
+    assert!(config(&["--zone", &format!("{0}.{0}.{0}.{1}", "x".repeat(63), "y".repeat(58))]).is_err());
+}

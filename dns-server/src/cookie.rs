@@ -1,0 +1,422 @@
+//! DNS cookies (RFC 7873) with the server cookies that all implementations share (RFC 9018): a client that
+//! returns what was sent to its address receives at it, so its address is not forged.
+//!
+//! ```text
+//!  client cookie   version  reserved  timestamp  SipHash-2-4(all before, client's address; secret)
+//!     8 octets        1         3         4                          8
+//! ```
+//!
+//! Nothing is kept per client: whoever has the secret can make and check every cookie. Replicas behind one
+//! address need the same one, from a file; without a file each run makes its own. Time is passed in, as
+//! seconds since 1970 that may wrap around.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use siphasher::sip::SipHasher24;
+
+/// Octets of a client cookie.
+const CLIENT: usize = 8;
+
+/// Octets of a server cookie of ours.
+const SERVER: usize = 16;
+
+/// What a server cookie may have in octets, whoever made it (RFC 7873 §4).
+const ANY_SERVER: std::ops::RangeInclusive<usize> = 8..=32;
+
+/// The one version of server cookies (RFC 9018 §4.1).
+const VERSION: u8 = 1;
+
+/// How long a server cookie is good for (RFC 9018 §4.3).
+const LIFETIME: i32 = 60 * 60;
+
+/// How far the clock of another replica may be ahead (RFC 9018 §4.3).
+const AHEAD: i32 = 5 * 60;
+
+/// Up to what age it is given again (RFC 9018 §4.3).
+const RENEWAL: i32 = 30 * 60;
+
+/// The COOKIE option of a query, and after [`Jar::stamp`] of its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cookie {
+    /// Chosen by the client, and sent back.
+    pub client: [u8; CLIENT],
+    /// What looks like a server cookie of ours; nothing where there is none, or one of another make.
+    pub server: Option<[u8; SERVER]>,
+    /// Whether any server cookie came.
+    pub is_returned: bool,
+}
+
+impl Cookie {
+    /// Reads the option's data. Nothing where its length is none that a cookie has: that is a format error
+    /// (RFC 7873 §5.2.2).
+    pub fn read(data: &[u8]) -> Option<Self> {
+        let (client, server) = data.split_first_chunk()?;
+        let is_returned = !server.is_empty();
+        if is_returned && !ANY_SERVER.contains(&server.len()) {
+            return None;
+        }
+        Some(Self { client: *client, server: server.try_into().ok(), is_returned })
+    }
+
+    /// Octets of the option in a reply, with its code and length; 0 if there is nothing to send yet.
+    pub fn reply_len(&self) -> usize {
+        self.server.map_or(0, |_| 4 + CLIENT + SERVER)
+    }
+
+    /// Appends the option of the reply.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        if let Some(server) = self.server {
+            out.extend_from_slice(&[0, 10, 0, (CLIENT + SERVER) as u8]);
+            out.extend_from_slice(&self.client);
+            out.extend_from_slice(&server);
+        }
+    }
+}
+
+/// What a query's cookie says about its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The sender has asked before from the address that it uses.
+    Proven,
+    /// The sender knows cookies, and has none of ours yet.
+    New,
+    /// The server cookie is none of ours, too old, or another address's.
+    Wrong,
+}
+
+/// What there is to a server cookie that is good.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It would be made the same way today.
+    Young,
+    /// It should be replaced: old, by the other secret, or by a version that we do not know yet.
+    Good,
+}
+
+/// Makes and checks server cookies.
+#[derive(Clone)]
+pub struct Jar {
+    signing: SipHasher24,
+    /// The secret that is on its way in or out (RFC 9018 §5): it checks, and does not sign.
+    other: Option<SipHasher24>,
+}
+
+impl fmt::Debug for Jar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the secrets, in no log.
+        f.debug_struct("Jar").finish_non_exhaustive()
+    }
+}
+
+impl Jar {
+    /// Signs with the first secret; checks with both.
+    pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
+        let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
+        Self { signing: hasher(signing), other: other.map(hasher) }
+    }
+
+    /// A jar with a secret that nobody else has.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret)?;
+        Ok(Self::new(secret, None))
+    }
+
+    /// Reads a file with one or two secrets, each a line of 32 hexadecimal digits. The first signs.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or holds anything else.
+    pub fn load(file: &Path) -> Result<Self, SecretError> {
+        let error = |problem| SecretError { file: file.to_owned(), problem };
+        let text =
+            std::fs::read_to_string(file).map_err(|problem| error(SecretProblem::Unreadable(problem)))?;
+        secrets(&text).ok_or_else(|| error(SecretProblem::Form))
+    }
+
+    /// Says what a query's cookie proves, and puts the server cookie of the reply into it: the same one while
+    /// it is young, so that most queries cost one hash, or a new one.
+    pub fn stamp(&self, cookie: &mut Cookie, peer: IpAddr, now: u32) -> Standing {
+        let peer = peer.to_canonical();
+        let found = cookie.server.and_then(|server| self.check(&cookie.client, &server, peer, now));
+        if found != Some(Found::Young) {
+            cookie.server = Some(self.sign(&cookie.client, peer, now));
+        }
+        match found {
+            Some(_) => Standing::Proven,
+            None if cookie.is_returned => Standing::Wrong,
+            None => Standing::New,
+        }
+    }
+
+    /// What there is to a server cookie; nothing if it proves nothing.
+    fn check(&self, client: &[u8; CLIENT], server: &[u8; SERVER], peer: IpAddr, now: u32) -> Option<Found> {
+        let &[version, reserved @ .., t0, t1, t2, t3, _, _, _, _, _, _, _, _] = server;
+        // Times wrap around (RFC 1982).
+        let age = now.wrapping_sub(u32::from_be_bytes([t0, t1, t2, t3])) as i32;
+        if version != VERSION || !(-AHEAD..=LIFETIME).contains(&age) {
+            return None;
+        }
+        let (stem, hash) = server.split_at(SERVER - 8);
+        let given = u64::from_le_bytes(hash.try_into().ok()?);
+        // One comparison of two registers: how long it takes tells nothing about either.
+        let fits = |secret: &SipHasher24| digest(secret, client, stem, peer) ^ given == 0;
+        if fits(&self.signing) {
+            let is_young = age <= RENEWAL && reserved == [0; 3];
+            return Some(if is_young { Found::Young } else { Found::Good });
+        }
+        self.other.as_ref().is_some_and(fits).then_some(Found::Good)
+    }
+
+    fn sign(&self, client: &[u8; CLIENT], peer: IpAddr, now: u32) -> [u8; SERVER] {
+        let mut server = [VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        server[4..8].copy_from_slice(&now.to_be_bytes());
+        let hash = digest(&self.signing, client, &server[..8], peer);
+        server[8..].copy_from_slice(&hash.to_le_bytes());
+        server
+    }
+}
+
+/// The hash over a client cookie, the first half of a server cookie and an address (RFC 9018 §4.4).
+fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr) -> u64 {
+    let mut input = [0; CLIENT + 8 + 16];
+    input[..CLIENT].copy_from_slice(client);
+    input[CLIENT..CLIENT + 8].copy_from_slice(stem);
+    let rest = &mut input[CLIENT + 8..];
+    let length = match peer {
+        IpAddr::V4(address) => {
+            rest[..4].copy_from_slice(&address.octets());
+            CLIENT + 8 + 4
+        }
+        IpAddr::V6(address) => {
+            rest.copy_from_slice(&address.octets());
+            CLIENT + 8 + 16
+        }
+    };
+    secret.hash(&input[..length])
+}
+
+/// One or two lines of 32 digits; empty lines do not count.
+fn secrets(text: &str) -> Option<Jar> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
+    let signing = lines.next()??;
+    let other = match lines.next() {
+        None => None,
+        Some(other) => Some(other?),
+    };
+    lines.next().is_none().then(|| Jar::new(signing, other))
+}
+
+fn secret(line: &str) -> Option<[u8; 16]> {
+    if line.len() != 32 || !line.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some(u128::from_str_radix(line, 16).ok()?.to_be_bytes())
+}
+
+/// A file of secrets that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--cookie-secret-file {}: {problem}", file.display())]
+pub struct SecretError {
+    file: PathBuf,
+    problem: SecretProblem,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SecretProblem {
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    // What stands there is not shown: it may be half of a secret.
+    #[error("write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them")]
+    Form,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex<const N: usize>(text: &str) -> [u8; N] {
+        let octets: Vec<u8> =
+            (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect();
+        octets.try_into().unwrap()
+    }
+
+    fn cookie(text: &str) -> Cookie {
+        match text.len() {
+            16 => Cookie::read(&hex::<8>(text)),
+            _ => Cookie::read(&hex::<24>(text)),
+        }
+        .unwrap()
+    }
+
+    /// The option's data in the reply.
+    fn reply(cookie: &Cookie) -> Vec<u8> {
+        let mut out = Vec::new();
+        cookie.push(&mut out);
+        assert_eq!(out.len(), cookie.reply_len());
+        out.split_off(4)
+    }
+
+    /// RFC 9018, appendix A.
+    #[test]
+    fn cookies_are_those_of_other_servers() {
+        let secret = hex("e5e973e5a6b2a43f48e7dc849e37bfcf");
+        let (old, new) = (hex("dd3bdf9344b678b185a6f5cb60fca715"), hex("445536bcd2513298075a5d379663c962"));
+        for (case, jar, peer, now, sent, standing, answered) in [
+            (
+                "A.1",
+                Jar::new(secret, None),
+                "198.51.100.100",
+                1_559_731_985,
+                "2464c4abcf10c957",
+                Standing::New,
+                "2464c4abcf10c957010000005cf79f111f8130c3eee29480",
+            ),
+            (
+                "A.2",
+                Jar::new(secret, None),
+                "198.51.100.100",
+                1_559_734_385,
+                "2464c4abcf10c957010000005cf79f111f8130c3eee29480",
+                Standing::Proven,
+                "2464c4abcf10c957010000005cf7a871d4a564a1442aca77",
+            ),
+            (
+                "A.3",
+                Jar::new(secret, None),
+                "203.0.113.203",
+                1_559_734_700,
+                "fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5",
+                Standing::Wrong,
+                "fc93fc62807ddb86010000005cf7a9acf73a7810aca2381e",
+            ),
+            (
+                "A.4",
+                Jar::new(new, Some(old)),
+                "2001:db8:220:1:59de:d0f4:8769:82b8",
+                1_559_741_961,
+                "22681ab97d52c298010000005cf7c57926556bd0934c72f8",
+                Standing::Proven,
+                "22681ab97d52c298010000005cf7c609a6bb79d16625507a",
+            ),
+        ] {
+            let mut cookie = cookie(sent);
+            let found = jar.stamp(&mut cookie, peer.parse().unwrap(), now);
+            assert_eq!(found, standing, "{case}");
+            assert_eq!(reply(&cookie), hex::<24>(answered), "{case}");
+        }
+    }
+
+    const SENT: &str = "2464c4abcf10c957010000005cf79f111f8130c3eee29480";
+    const MADE: u32 = 1_559_731_985;
+    const PEER: &str = "198.51.100.100";
+
+    fn jar() -> Jar {
+        Jar::new(hex("e5e973e5a6b2a43f48e7dc849e37bfcf"), None)
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_an_hour_and_given_again_for_half_of_it() {
+        for (now, standing, is_new) in [
+            (MADE - 301, Standing::Wrong, true),
+            (MADE - 300, Standing::Proven, false),
+            (MADE, Standing::Proven, false),
+            (MADE + 1800, Standing::Proven, false),
+            (MADE + 1801, Standing::Proven, true),
+            (MADE + 3600, Standing::Proven, true),
+            (MADE + 3601, Standing::Wrong, true),
+            (MADE.wrapping_add(1 << 31), Standing::Wrong, true),
+        ] {
+            let mut cookie = cookie(SENT);
+            assert_eq!(jar().stamp(&mut cookie, PEER.parse().unwrap(), now), standing, "{now}");
+            assert_eq!(reply(&cookie) != hex::<24>(SENT), is_new, "{now}");
+        }
+    }
+
+    #[test]
+    fn reserved_octets_are_part_of_what_is_hashed() {
+        let mut cookie = cookie("fc93fc62807ddb8601abcdef5cf78f71a314227b6679ebf5");
+        let standing = jar().stamp(&mut cookie, "203.0.113.203".parse().unwrap(), 1_559_727_985);
+        assert_eq!(standing, Standing::Proven);
+        assert_eq!(cookie.server.unwrap()[..4], [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn time_may_wrap_around() {
+        let mut cookie = cookie("2464c4abcf10c957");
+        let peer = PEER.parse().unwrap();
+        assert_eq!(jar().stamp(&mut cookie, peer, u32::MAX - 5), Standing::New);
+        cookie.is_returned = true;
+        assert_eq!(jar().stamp(&mut cookie, peer, 5), Standing::Proven);
+    }
+
+    #[test]
+    fn whatever_is_changed_proves_nothing() {
+        let good = hex::<24>(SENT);
+        let stamp = |octets: &[u8], jar: Jar, peer: &str| {
+            jar.stamp(&mut Cookie::read(octets).unwrap(), peer.parse().unwrap(), MADE)
+        };
+        assert_eq!(stamp(&good, jar(), PEER), Standing::Proven);
+        assert_eq!(stamp(&good, jar(), "::ffff:198.51.100.100"), Standing::Proven);
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good;
+                bad[at] ^= 1 << bit;
+                assert_eq!(stamp(&bad, jar(), PEER), Standing::Wrong, "octet {at} bit {bit}");
+            }
+        }
+        assert_eq!(stamp(&good, jar(), "198.51.100.101"), Standing::Wrong);
+        assert_eq!(stamp(&good, Jar::random().unwrap(), PEER), Standing::Wrong);
+    }
+
+    /// RFC 7873 §4.
+    #[test]
+    fn lengths_that_no_cookie_has_are_format_errors() {
+        for length in 0..=64 {
+            let read = Cookie::read(&vec![7; length]);
+            assert_eq!(read.is_some(), length == 8 || (16..=40).contains(&length), "{length}");
+            assert!(read.is_none_or(|cookie| cookie.is_returned == (length > 8)));
+            assert!(read.is_none_or(|cookie| cookie.server.is_some() == (length == 24)));
+        }
+    }
+
+    #[test]
+    fn secrets_roll_over() {
+        let [one, two] = ["00112233445566778899aabbccddeeff", "FFEEDDCCBBAA99887766554433221100"];
+        let jar = |text: &str| secrets(text).unwrap();
+        let peer = PEER.parse().unwrap();
+        let mut made = cookie("2464c4abcf10c957");
+        jar(&format!("{one}\n")).stamp(&mut made, peer, MADE);
+        made.is_returned = true;
+        for (lines, standing, is_same) in [
+            (format!("{one}\n{two}"), Standing::Proven, true),
+            (format!("{two}\n\n  {one}  \r\n"), Standing::Proven, false),
+            (two.to_owned(), Standing::Wrong, false),
+        ] {
+            let mut cookie = made;
+            assert_eq!(jar(&lines).stamp(&mut cookie, peer, MADE + 1), standing, "{lines}");
+            assert_eq!(cookie == made, is_same, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_one_line_without_its_contents() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("secret");
+        let load = || Jar::load(&file).unwrap_err().to_string();
+        assert!(load().contains("No such file"), "{}", load());
+        let good = "00112233445566778899aabbccddeeff";
+        for text in ["", "\n", "0011", &format!("{good}0"), &good.replace('0', "+"), &[good; 3].join("\n")] {
+            std::fs::write(&file, text).unwrap();
+            let error = load();
+            assert!(error.starts_with("--cookie-secret-file /") && error.contains("32 hex"), "{error}");
+            assert!(!error.contains('\n') && !error.contains("0011"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Frame Streams, the sender's half (<https://farsightsec.github.io/fstrm/>): data frames with their length in
+//! front, and control frames behind a length of 0.
+//!
+//! ```text
+//!  ─> READY(content type)    <─ ACCEPT(content type)
+//!  ─> START(content type), data …, STOP    <─ FINISH
+//! ```
+
+/// What the data frames hold.
+pub(super) const CONTENT_TYPE: &[u8] = b"protobuf:dnstap.Dnstap";
+
+/// The most octets of a control frame, by the specification.
+const MAX_CONTROL: u32 = 512;
+
+/// The one field that there is.
+const FIELD_CONTENT_TYPE: u32 = 1;
+
+/// Control frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Control {
+    Accept = 1,
+    Start = 2,
+    Stop = 3,
+    Ready = 4,
+    Finish = 5,
+}
+
+impl Control {
+    const ALL: [Self; 5] = [Self::Accept, Self::Start, Self::Stop, Self::Ready, Self::Finish];
+
+    /// As it is sent.
+    pub(super) fn frame(self) -> Vec<u8> {
+        let mut payload = (self as u32).to_be_bytes().to_vec();
+        if matches!(self, Self::Ready | Self::Start | Self::Accept) {
+            payload.extend(FIELD_CONTENT_TYPE.to_be_bytes());
+            payload.extend((CONTENT_TYPE.len() as u32).to_be_bytes());
+            payload.extend(CONTENT_TYPE);
+        }
+        let mut frame = vec![0; 4];
+        frame.extend((payload.len() as u32).to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+
+    /// What stands behind a header, if it is for us: a list of content types has ours in it.
+    pub(super) fn read(payload: &[u8]) -> Result<Self, &'static str> {
+        let (kind, mut fields) = number(payload).ok_or("a control frame without a type")?;
+        let control = Self::ALL
+            .into_iter()
+            .find(|&control| control as u32 == kind)
+            .ok_or("a control frame of an unknown type")?;
+        let mut types = Vec::new();
+        while !fields.is_empty() {
+            let field = number(fields).and_then(|(field, rest)| {
+                let (length, rest) = number(rest)?;
+                let (value, rest) = rest.split_at_checked(length as usize)?;
+                Some((field, value, rest))
+            });
+            let (field, value, rest) = field.ok_or("a field of a control frame is cut off")?;
+            if field == FIELD_CONTENT_TYPE {
+                types.push(value);
+            }
+            fields = rest;
+        }
+        // None is any.
+        if types.is_empty() || types.contains(&CONTENT_TYPE) {
+            Ok(control)
+        } else {
+            Err("the collector is for something else than dnstap")
+        }
+    }
+}
+
+/// The length of the control frame that begins with this.
+pub(super) fn control_len(header: [u8; 8]) -> Result<usize, &'static str> {
+    match header {
+        [0, 0, 0, 0, length @ ..] => Some(u32::from_be_bytes(length))
+            .filter(|length| *length <= MAX_CONTROL)
+            .map(|length| length as usize)
+            .ok_or("a control frame that is too long"),
+        _ => Err("the collector sends data"),
+    }
+}
+
+fn number(octets: &[u8]) -> Option<(u32, &[u8])> {
+    octets.split_first_chunk().map(|(number, rest)| (u32::from_be_bytes(*number), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_frames_are_those_of_the_specification() {
+        let start = b"\0\0\0\0\0\0\0\x22\0\0\0\x02\0\0\0\x01\0\0\0\x16protobuf:dnstap.Dnstap";
+        assert_eq!(Control::Start.frame(), start);
+        assert_eq!(Control::Stop.frame(), b"\0\0\0\0\0\0\0\x04\0\0\0\x03");
+        for control in Control::ALL {
+            let frame = control.frame();
+            let (header, payload) = frame.split_first_chunk().unwrap();
+            assert_eq!(control_len(*header), Ok(payload.len()));
+            assert_eq!(Control::read(payload), Ok(control));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (payload, reason) in [
+            (&b""[..], "without a type"),
+            (b"\0\0\0\x01\0", "cut off"),
+            (b"\0\0\0\x01\0\0\0\x01\0\0\0\x03ab", "cut off"),
+            (b"\0\0\0\x01\0\0\0\x01\xff\xff\xff\xffab", "cut off"),
+            (b"\0\0\0\x01\0\0\0\x01\0\0\0\x01x", "something else"),
+            (b"\0\0\0\x06", "unknown"),
+        ] {
+            assert!(Control::read(payload).unwrap_err().contains(reason), "{payload:?}");
+        }
+        // Unknown fields, and other types beside ours.
+        let types =
+            [&b"\0\0\0\x01\0\0\0\x07\0\0\0\x01x\0\0\0\x01\0\0\0\x01x"[..], &Control::Ready.frame()[12..]];
+        assert_eq!(Control::read(&types.concat()), Ok(Control::Accept));
+        assert!(control_len([0, 0, 0, 0, 0, 0, 2, 1]).is_err());
+        assert!(control_len([0, 0, 0, 1, 0, 0, 0, 4]).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! From a name to what stands there, by the schema of names below a service (docs/dns.md): the other way round than
+//! [`records`](crate::records). Pure.
+
+use crate::build::ServiceAnswers;
+use crate::compose::{Composer, Written};
+use crate::group::{Group, Host, PortSet};
+use crate::name::{Labels, MAX_NAME, NETWORKS};
+use crate::rrset::{Node, rtype};
+use crate::slice::ProtocolLabel;
+
+/// What a name is.
+#[derive(Debug)]
+pub enum Found<'a> {
+    /// No name at all: NXDOMAIN.
+    Nothing,
+    /// An empty non-terminal: it exists because a name below it does (RFC 8020).
+    Empty,
+    /// One of a zone's own names.
+    Node(&'a Node),
+    /// A service, or one of its networks.
+    Base(&'a ServiceAnswers, &'a Group),
+    /// A host of a service, with its endpoints.
+    Host(&'a ServiceAnswers, &'a [Host]),
+    /// A named port.
+    Port(&'a ServiceAnswers, &'a Group, &'a PortSet),
+    /// A reverse name: the time to live, and the names that it gives, in parts.
+    Pointers(u32, &'a [[&'a [u8]; 4]]),
+}
+
+/// How many labels `_<port>._<proto>` are.
+const PORT_LABELS: usize = 2;
+
+impl Found<'_> {
+    /// Whether the name exists.
+    pub fn exists(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+
+    /// Writes the name's records of a type; none where it has none. `name` is the one that was looked up.
+    pub fn answer(&self, qtype: u16, name: Labels<'_>, composer: &mut Composer<'_>) -> Option<Written> {
+        match *self {
+            Self::Nothing | Self::Empty => None,
+            Self::Node(node) => Some(composer.rrset(node.rrset(qtype)?)),
+            Self::Base(service, group) if qtype == rtype::SRV => {
+                composer.services(service, group, group.every_srv(), name.wire())
+            }
+            Self::Base(_, group) => composer.group_addresses(group, qtype),
+            Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service, hosts)),
+            Self::Host(service, hosts) => composer.host_addresses(service, hosts, qtype),
+            Self::Port(service, group, port) if qtype == rtype::SRV => {
+                composer.services(service, group, group.srv(port), name.from(PORT_LABELS))
+            }
+            Self::Port(..) => None,
+            Self::Pointers(ttl, targets) => (qtype == rtype::PTR).then(|| composer.pointers(ttl, targets)),
+        }
+    }
+}
+
+/// What a name is whose first `below` labels stand below the name of the service.
+pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
+    match below.checked_sub(1) {
+        None => Found::Base(service, &service.all),
+        Some(last) if name.label(last) != NETWORKS => find_in(service, &service.all, name, below),
+        Some(0) => {
+            exists_if(service.networks().any(|(alias, _)| alias.len() + name.wire().len() <= MAX_NAME))
+        }
+        Some(alias) => match service.network(name.label(alias - 1)) {
+            Some(group) => find_in(service, group, name, alias - 1),
+            None => Found::Nothing,
+        },
+    }
+}
+
+/// What a name is whose first `below` labels stand below the base of a group.
+fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, below: usize) -> Found<'a> {
+    let protocol = |position| ProtocolLabel::from_wire(name.label(position));
+    match below {
+        0 => Found::Base(service, group),
+        1 => match protocol(0) {
+            Some(protocol) => exists_if(group.ports().iter().any(|port| {
+                port.protocol == protocol
+                    && port.label().len() + name.wire().len() <= MAX_NAME
+                    && has_records(service, group, port, name.from(1))
+            })),
+            None => match group.hosts_at(&service.slices, name.label(0)) {
+                [] => Found::Nothing,
+                hosts => Found::Host(service, hosts),
+            },
+        },
+        PORT_LABELS => match protocol(1).and_then(|protocol| group.port(name.label(0), protocol)) {
+            Some(port) if has_records(service, group, port, name.from(PORT_LABELS)) => {
+                Found::Port(service, group, port)
+            }
+            _ => Found::Nothing,
+        },
+        _ => Found::Nothing,
+    }
+}
+
+fn exists_if<'a>(exists: bool) -> Found<'a> {
+    if exists { Found::Empty } else { Found::Nothing }
+}
+
+/// Whether any target's name is short enough; nearly always that of the first.
+fn has_records(service: &ServiceAnswers, group: &Group, port: &PortSet, base: &[u8]) -> bool {
+    let label = |host| group.label_at(&service.slices, host);
+    group.srv(port).iter().any(|record| label(record.host()).len() + base.len() <= MAX_NAME)
+}

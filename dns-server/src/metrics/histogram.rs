@@ -1,0 +1,93 @@
+//! Histograms of whole numbers. Which bucket a size belongs to is found without a search: it is looked up
+//! for every query, twice.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Upper bounds of the duration histogram, in nanoseconds; the last bucket takes all.
+pub(super) const NANOSECONDS: [u64; 11] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+    u64::MAX,
+];
+
+/// Upper bounds of the size histograms, in octets, as CoreDNS has them.
+pub(super) const OCTETS: [u64; 10] = [64, 128, 256, 512, 1023, 2047, 4095, 16000, 64000, u64::MAX];
+
+/// Counts by bucket, and the sum.
+#[derive(Debug)]
+pub(super) struct Histogram<const N: usize> {
+    pub(super) counts: [AtomicU64; N],
+    /// In octets or nanoseconds: whole numbers add without rounding.
+    pub(super) sum: AtomicU64,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; N], sum: AtomicU64::new(0) }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    /// What is in a bucket.
+    pub(super) fn count(&self, bucket: usize) -> u64 {
+        self.counts[bucket].load(Ordering::Relaxed)
+    }
+}
+
+/// For sizes by their number of significant bits: the lowest bucket that may be theirs, and its bound. No two
+/// bounds lie so close that it could be more than the next one.
+const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
+    let mut buckets = [(0, 0); u16::BITS as usize + 1];
+    let mut bits = 0;
+    while bits < buckets.len() {
+        let smallest = (1 << bits) >> 1;
+        let mut bucket = 0;
+        while OCTETS[bucket] < smallest {
+            bucket += 1;
+        }
+        buckets[bits] = (bucket as u8, OCTETS[bucket] as u16);
+        bits += 1;
+    }
+    buckets
+};
+
+/// The bucket of a message's size.
+#[inline]
+pub(super) fn bucket_of_size(octets: usize) -> usize {
+    let octets = u16::try_from(octets).unwrap_or(u16::MAX);
+    let (bucket, bound) = BUCKETS[(u16::BITS - octets.leading_zeros()) as usize];
+    usize::from(bucket) + usize::from(octets > bound)
+}
+
+/// The bucket of a duration.
+pub(super) fn bucket_of_time(nanoseconds: u64) -> usize {
+    NANOSECONDS.partition_point(|&bound| bound < nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_is_in_the_bucket_that_a_search_finds() {
+        for octets in 0..=usize::from(u16::MAX) {
+            let searched = OCTETS.partition_point(|&bound| bound < octets as u64);
+            assert_eq!(bucket_of_size(octets), searched, "{octets}");
+        }
+        assert_eq!(bucket_of_size(usize::MAX), OCTETS.len() - 1);
+    }
+
+    #[test]
+    fn a_bound_is_in_its_own_bucket() {
+        assert_eq!([0, 10_000, 10_001].map(bucket_of_time), [0, 0, 1]);
+        assert_eq!([1_000_000_000, 1_000_000_001, u64::MAX].map(bucket_of_time), [9, 10, 10]);
+    }
+}

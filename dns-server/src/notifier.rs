@@ -1,0 +1,171 @@
+//! Tells secondaries of changes (NOTIFY, RFC 1996), over UDP, one task for each.
+//!
+//! What is sent when is decided in `notifier/schedule.rs`; this file has the socket and the clock. A zone is told
+//! of when its records have changed: that its serial has, because another zone's records did, is found at
+//! the next refresh.
+
+mod message;
+mod metrics;
+mod schedule;
+mod secondary;
+
+use std::future::pending;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::net::UdpSocket;
+use tokio::select;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+pub use metrics::NotifierMetrics;
+pub use secondary::Secondary;
+
+use crate::name::Name;
+use crate::state::State;
+use crate::tsig::{self, Key};
+use message::Notify;
+use metrics::Counters;
+use schedule::{Answer, Due, Schedule};
+
+/// After so many notifications without an answer the log says so.
+const PATIENCE: u32 = 3;
+
+/// Pause where the system refuses to receive.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells one secondary.
+pub struct Notifier {
+    secondary: Secondary,
+    key: Option<Arc<Key>>,
+    metrics: Counters,
+}
+
+impl Notifier {
+    /// A notifier of this secondary, signing with this key.
+    pub fn new(secondary: Secondary, key: Option<Arc<Key>>, metrics: &NotifierMetrics) -> Self {
+        let metrics = metrics.of(&secondary.address.to_string());
+        Self { secondary, key, metrics }
+    }
+
+    /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
+    pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
+        let mut changes = state.changes();
+        let mut line = Line { address: self.secondary.address, socket: None };
+        let mut schedule = Schedule::default();
+        let mut is_silent = false;
+        let mut reply = [0; 1024];
+        loop {
+            schedule.changed(&changes.borrow_and_update(), Instant::now());
+            while let Some(due) = schedule.due(Instant::now()) {
+                self.note_silence(&due, &mut is_silent);
+                self.send(&state, &due.apex, &mut schedule, &mut line).await;
+            }
+            let next = schedule.next();
+            let wait = async {
+                match next {
+                    Some(next) => sleep_until(next.into()).await,
+                    None => pending().await,
+                }
+            };
+            select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                length = line.receive(&mut reply) => match schedule.received(&reply[..length], tsig::now()) {
+                    Some(Answer::Accepted) => {
+                        self.metrics.acknowledged.inc();
+                        if std::mem::take(&mut is_silent) {
+                            info!(secondary = %self.secondary, "the secondary answers again");
+                        }
+                    }
+                    Some(Answer::Refused(zone, code)) => {
+                        self.metrics.failed.inc();
+                        debug!(secondary = %self.secondary, %zone, code, "the secondary does not accept a NOTIFY");
+                    }
+                    None => debug!(secondary = %self.secondary, "a message that answers no NOTIFY"),
+                },
+                // The state outlives this.
+                _ = changes.changed() => {}
+                () = wait => {}
+            }
+        }
+    }
+
+    fn note_silence(&self, due: &Due, is_silent: &mut bool) {
+        if due.is_lost {
+            self.metrics.failed.inc();
+        }
+        if due.unanswered >= PATIENCE && !std::mem::replace(is_silent, true) {
+            let reason = match (due.is_lost, &self.key) {
+                (false, _) => "does not accept it",
+                (true, None) => "does not answer",
+                (true, Some(_)) => "does not answer, or not signed with the key",
+            };
+            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: the secondary {reason}; trying on");
+        }
+    }
+
+    async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, line: &mut Line) {
+        let Some(version) = state.version(apex) else { return };
+        let notify = Notify::new(random_id(), &version, self.key.as_ref(), tsig::now());
+        if let Err(error) = line.send(&notify.packet).await {
+            debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");
+        }
+        self.metrics.sent.inc();
+        schedule.sent(apex, notify, Instant::now());
+    }
+}
+
+/// The socket, opened when it is needed. Being connected it hears the secondary only.
+struct Line {
+    address: SocketAddr,
+    socket: Option<UdpSocket>,
+}
+
+impl Line {
+    async fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => {
+                let any: SocketAddr = match self.address {
+                    SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                    SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+                };
+                let socket = UdpSocket::bind(any).await?;
+                socket.connect(self.address).await?;
+                socket
+            }
+        };
+        // That nobody listened to the one before is reported on the next; the socket is as good as ever.
+        let sent = match socket.send(packet).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(packet).await,
+            sent => sent,
+        };
+        sent?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    async fn receive(&self, buffer: &mut [u8]) -> usize {
+        let Some(socket) = &self.socket else { return pending().await };
+        loop {
+            match socket.recv(buffer).await {
+                Ok(length) => return length,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => tokio::time::sleep(FAILURE_PAUSE).await,
+            }
+        }
+    }
+}
+
+/// An id that nobody guesses.
+fn random_id() -> u16 {
+    let mut id = [0; 2];
+    // Without randomness there would have been no TLS either; a known id is the lesser evil.
+    let _ = SystemRandom::new().fill(&mut id);
+    u16::from_be_bytes(id)
+}

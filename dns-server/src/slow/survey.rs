@@ -1,0 +1,174 @@
+//! A look over a whole packet that understands nothing but the OPT record: where names and records end, and
+//! whether all of it is there. It allocates nothing and follows no pointer, so that rubbish is recognised for
+//! less than what a good query with as many labels costs (docs/benchmarks.md); only what passes and holds more than an OPT record is worth a parser.
+
+use crate::cookie::Cookie;
+use crate::query::Edns;
+use crate::rrset::{HEADER, rtype};
+
+/// What a packet holds that is in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Survey {
+    /// The OPT record and its version.
+    pub(super) edns: Option<(Edns, u8)>,
+    /// Records in the answer section, which no query has.
+    pub(super) answers: u16,
+    /// Records in the authority section, which a query has for an incremental transfer only.
+    pub(super) authorities: u16,
+    /// Whether the additional section holds a signature with a shared key (RFC 8945), or with a public one (RFC 2931).
+    /// What else there is beside OPT means nothing, and is passed over.
+    pub(super) has_tsig: bool,
+    pub(super) has_sig: bool,
+}
+
+/// The option of the OPT record that this server looks at.
+const COOKIE: u16 = 10;
+
+/// Signatures of messages (RFC 8945, RFC 2931).
+const TSIG: u16 = 250;
+const SIG: u16 = 24;
+
+impl Survey {
+    /// Nothing where a record is cut off or anything follows the last one, where there are two OPT records or
+    /// one that is not sound (RFC 6891 §6.1.1, RFC 7873 §5.2.2).
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+        let count = |at: usize| Some(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?]));
+        let (answers, authorities, additionals) = (count(6)?, count(8)?, count(10)?);
+        let mut at = HEADER;
+        for _ in 0..count(4)? {
+            at = name_end(packet, at)? + 4;
+        }
+        for _ in 0..u32::from(answers) + u32::from(authorities) {
+            at = Record::read(packet, at)?.end;
+        }
+        let mut survey = Self { edns: None, answers, authorities, has_tsig: false, has_sig: false };
+        for _ in 0..additionals {
+            let record = Record::read(packet, at)?;
+            if record.rtype == rtype::OPT {
+                if survey.edns.is_some() || record.name_end != at + 1 {
+                    return None;
+                }
+                survey.edns = Some(record.opt(packet)?);
+            }
+            survey.has_tsig |= record.rtype == TSIG;
+            survey.has_sig |= record.rtype == SIG;
+            at = record.end;
+        }
+        (at == packet.len()).then_some(survey)
+    }
+}
+
+/// Where a record's parts are.
+struct Record {
+    name_end: usize,
+    rtype: u16,
+    end: usize,
+}
+
+impl Record {
+    fn read(packet: &[u8], at: usize) -> Option<Self> {
+        let name_end = name_end(packet, at)?;
+        let head = packet.get(name_end..)?.first_chunk::<10>()?;
+        let end = name_end + 10 + usize::from(u16::from_be_bytes([head[8], head[9]]));
+        (end <= packet.len()).then_some(Self { name_end, rtype: u16::from_be_bytes([head[0], head[1]]), end })
+    }
+
+    /// The record as OPT, with its version.
+    fn opt(&self, packet: &[u8]) -> Option<(Edns, u8)> {
+        let (head, mut options) = packet.get(self.name_end..self.end)?.split_first_chunk::<10>()?;
+        let mut edns = Edns::new(u16::from_be_bytes([head[2], head[3]]), head[6]);
+        while !options.is_empty() {
+            let (&[code_high, code_low, high, low], rest) = options.split_first_chunk()?;
+            let (data, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
+            // Of several the first counts (RFC 7873 §5.2).
+            if u16::from_be_bytes([code_high, code_low]) == COOKIE && edns.cookie.is_none() {
+                edns.cookie = Some(Cookie::read(data)?);
+            }
+            options = rest;
+        }
+        Some((edns, head[5]))
+    }
+}
+
+/// Where the name at an offset ends: behind its root or its pointer, which has to lead backwards.
+fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
+    let mut at = begin;
+    loop {
+        match usize::from(*packet.get(at)?) {
+            0 => return Some(at + 1),
+            length @ 1..=63 => at += 1 + length,
+            high @ 0xc0.. => {
+                let target = (high & 0x3f) << 8 | usize::from(*packet.get(at + 1)?);
+                return (target < begin).then_some(at + 2);
+            }
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A query for `a.` with these counts, and what follows the question.
+    fn packet(counts: [u8; 3], rest: &[u8]) -> Vec<u8> {
+        let mut packet =
+            vec![0, 1, 0, 0, 0, 1, 0, counts[0], 0, counts[1], 0, counts[2], 1, b'a', 0, 0, 1, 0, 1];
+        packet.extend(rest);
+        packet
+    }
+
+    fn opt(version: u8, options: &[u8]) -> Vec<u8> {
+        let mut opt = vec![0, 0, 41, 4, 0, 0, version, 0x80, 0, 0, options.len() as u8];
+        opt.extend(options);
+        opt
+    }
+
+    const RECORD: [u8; 12] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0];
+
+    #[test]
+    fn what_is_in_one_piece_is_counted() {
+        let edns = Edns::new(1024, 0x80);
+        let cookie = Cookie::read(&[7; 8]);
+        let cookie_option = [&[0, 10, 0, 8][..], &[7; 8]].concat();
+        let two = [&cookie_option[..], &[0, 10, 0, 8], &[9; 8]].concat();
+        let signed = [&RECORD[..2], &[0, 250], &RECORD[4..]].concat();
+        for (packet, found, signed) in [
+            (packet([0; 3], &[]), None, false),
+            (packet([0, 0, 1], &opt(0, &[])), Some((edns, 0)), false),
+            (packet([0, 0, 1], &opt(9, &[0, 3, 0, 0])), Some((edns, 9)), false),
+            (packet([0, 0, 1], &opt(0, &cookie_option)), Some((Edns { cookie, ..edns }, 0)), false),
+            (packet([0, 0, 1], &opt(0, &two)), Some((Edns { cookie, ..edns }, 0)), false),
+            (packet([0, 0, 2], &[&RECORD[..], &opt(0, &[])].concat()), Some((edns, 0)), false),
+            (packet([0, 0, 2], &[&opt(0, &[])[..], &signed].concat()), Some((edns, 0)), true),
+            (packet([1, 1, 0], &[RECORD, RECORD].concat()), None, false),
+        ] {
+            let survey = Survey::of(&packet).unwrap();
+            assert_eq!((survey.edns, survey.has_tsig, survey.has_sig), (found, signed, false), "{packet:?}");
+            // Cut off anywhere, or longer, it is not.
+            for length in 0..packet.len() {
+                assert_eq!(Survey::of(&packet[..length]), None, "{length} of {packet:?}");
+            }
+            assert_eq!(Survey::of(&[&packet[..], &[0]].concat()), None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_sound_is_refused() {
+        for (counts, rest) in [
+            // Two OPT records, one that is not at the root, options cut off, a cookie of 9 octets.
+            ([0, 0, 2], [opt(0, &[]), opt(0, &[])].concat()),
+            ([0, 0, 1], [&[1, b'b'][..], &opt(0, &[])].concat()),
+            ([0, 0, 1], opt(0, &[0, 3, 0])),
+            ([0, 0, 1], opt(0, &[0, 3, 0, 1])),
+            ([0, 0, 1], opt(0, &[&[0, 10, 0, 9][..], &[7; 9]].concat())),
+            // Pointers forwards and to themselves, other label types.
+            ([1, 0, 0], [&[0xc0, 19][..], &RECORD[2..]].concat()),
+            ([1, 0, 0], [&[0xc0, 200][..], &RECORD[2..]].concat()),
+            ([1, 0, 0], [&[0x40, 0][..], &RECORD[2..]].concat()),
+            ([1, 0, 0], [&[0x80, 0][..], &RECORD[2..]].concat()),
+        ] {
+            assert_eq!(Survey::of(&packet(counts, &rest)), None, "{counts:?} {rest:?}");
+        }
+    }
+}

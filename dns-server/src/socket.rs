@@ -1,0 +1,16 @@
+//! Socket options that neither the standard library nor socket2 has.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use libc::c_int;
+
+/// Sets a socket option that is a number.
+pub(crate) fn set_option(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let value = ptr::from_ref(&value).cast();
+    // SAFETY: the descriptor is open as long as `socket` is, and `value` points to an int of the size that
+    // is given, which outlives the call.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, size_of::<c_int>() as _) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

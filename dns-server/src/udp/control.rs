@@ -1,0 +1,200 @@
+//! Control messages: what the kernel says of a datagram beside what is in it, and what it is told of the reply.
+//!
+//! **The reply's source** is the address that the query was sent to. A socket bound to a wildcard would
+//! leave the choice to the routing table, and a pod with several networks would answer from the wrong
+//! one. So such a socket asks for packet info and hands it back with the reply, without the interface:
+//! where the way leads is for routing to say, except for link-local addresses, which mean nothing without
+//! one. An IPv6 socket gets IPv4 clients as mapped addresses, in packet info too.
+//!
+//! **Arrival times** are asked for only under load; `udp/overload.rs` says why. The kernel writes them before
+//! packet info, which then follows right behind.
+
+use std::mem;
+use std::net::Ipv6Addr;
+use std::ptr;
+use std::time::{Duration, SystemTime};
+
+use libc::c_int;
+
+/// The control messages of a datagram, then of its reply.
+pub(super) struct Control {
+    room: Room,
+    /// When the datagram arrived, if that was asked for.
+    arrived: Option<SystemTime>,
+    /// The octets of `room.asked` that are valid; none if the socket does not ask for packet info.
+    asked_len: usize,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        // SAFETY: plain C structures of numbers, for which zeros are valid.
+        let room = unsafe { mem::zeroed() };
+        Self { room, arrived: None, asked_len: 0 }
+    }
+}
+
+impl Control {
+    /// Where the system may write, and how many octets. `is_stamped` says whether an arrival time comes first.
+    pub(super) fn room(&mut self, is_stamped: bool) -> (*mut u8, usize) {
+        if is_stamped {
+            (ptr::from_mut(&mut self.room).cast(), size_of::<Room>())
+        } else {
+            (ptr::from_mut(&mut self.room.asked).cast(), size_of::<PacketInfo>())
+        }
+    }
+
+    /// Takes what the system has written there, so many octets, and turns it into what is sent with the reply.
+    pub(super) fn was_received(&mut self, length: usize, is_stamped: bool) {
+        (self.arrived, self.asked_len) = (None, length);
+        if is_stamped {
+            let stamp = mem::offset_of!(Room, asked);
+            self.arrived = self.room.stamp.time().filter(|_| length >= stamp);
+            // Without a time first, packet info is not where it is looked for.
+            self.asked_len = if self.arrived.is_some() { length - stamp } else { 0 };
+        }
+        if !self.room.asked.route_reply(self.asked_len) {
+            self.asked_len = 0;
+        }
+    }
+
+    pub(super) fn arrived(&self) -> Option<SystemTime> {
+        self.arrived
+    }
+
+    /// What to send with the reply, and its octets.
+    pub(super) fn of_reply(&mut self) -> Option<(*mut u8, usize)> {
+        (self.asked_len > 0).then(|| (ptr::from_mut(&mut self.room.asked).cast(), self.asked_len))
+    }
+}
+
+/// Room for control messages, in the order in which the kernel writes them.
+#[repr(C)]
+struct Room {
+    stamp: Stamp,
+    asked: PacketInfo,
+}
+
+/// A control message with a time; its length is that of the next one's offset.
+#[repr(C)]
+struct Stamp {
+    head: libc::cmsghdr,
+    time: libc::timespec,
+}
+
+impl Stamp {
+    fn time(&self) -> Option<SystemTime> {
+        if self.head.cmsg_level != libc::SOL_SOCKET || self.head.cmsg_type != libc::SCM_TIMESTAMPNS {
+            return None;
+        }
+        let seconds = Duration::from_secs(u64::try_from(self.time.tv_sec).ok()?);
+        SystemTime::UNIX_EPOCH
+            .checked_add(seconds)?
+            .checked_add(Duration::from_nanos(u64::try_from(self.time.tv_nsec).ok()?))
+    }
+}
+
+/// Room for one control message with packet info, of either family. A `cmsghdr` is followed by its data
+/// at the next aligned offset (`CMSG_DATA`), which is where C puts the next field.
+#[repr(C)]
+union PacketInfo {
+    head: libc::cmsghdr,
+    v4: PacketInfo4,
+    v6: PacketInfo6,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PacketInfo4 {
+    head: libc::cmsghdr,
+    info: libc::in_pktinfo,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PacketInfo6 {
+    head: libc::cmsghdr,
+    info: libc::in6_pktinfo,
+}
+
+impl PacketInfo {
+    /// Turns what was received, so many octets, into what goes with the reply; says whether it is packet info.
+    fn route_reply(&mut self, length: usize) -> bool {
+        if length >= size_of::<PacketInfo4>() && self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
+            // Level and type say which one it is, and its whole length was received.
+            self.v4.info.ipi_ifindex = 0;
+            true
+        } else if length >= size_of::<PacketInfo6>() && self.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+            // SAFETY: level and type say which one it is, and its whole length was received.
+            let info = unsafe { &mut self.v6.info };
+            if !Ipv6Addr::from(info.ipi6_addr.s6_addr).is_unicast_link_local() {
+                info.ipi6_ifindex = 0;
+            }
+            true
+        } else {
+            false
+        }
+    }
+
+    fn is(&self, level: c_int, kind: c_int) -> bool {
+        // SAFETY: all variants begin with the header, and all of its bit patterns are valid.
+        let head = unsafe { self.head };
+        head.cmsg_level == level && head.cmsg_type == kind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, UdpSocket};
+
+    use super::super::batch::{Slot, Wait, prepare, receive, set_timestamps};
+    use super::*;
+
+    #[test]
+    fn packet_info_goes_back_without_the_interface() {
+        let server = UdpSocket::bind("[::]:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let mut slots = [Slot::default()];
+        prepare(&server).unwrap();
+        for (asked, mapped) in [("127.0.0.2", "::ffff:127.0.0.2"), ("::1", "::1")] {
+            let asked: IpAddr = asked.parse().unwrap();
+            let client = UdpSocket::bind((asked, 0)).unwrap();
+            for is_stamped in [false, true] {
+                set_timestamps(&server, is_stamped).unwrap();
+                client.send_to(b"x", (asked, port)).unwrap();
+                assert_eq!(receive(&server, &mut slots, Wait::ForOne, is_stamped).unwrap(), 1);
+                let control = &slots[0].control;
+                assert!(control.room.asked.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
+                // SAFETY: as the line above says.
+                let info = unsafe { control.room.asked.v6.info };
+                assert_eq!(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_string(), mapped);
+                assert_eq!(info.ipi6_ifindex, 0);
+                assert_eq!(control.asked_len, size_of::<PacketInfo6>().next_multiple_of(8));
+                assert_eq!(control.arrived.is_some(), is_stamped);
+            }
+        }
+    }
+
+    #[test]
+    fn only_link_local_replies_keep_the_interface() {
+        for (asked, interface) in [("fe80::1", 3), ("fd00::1", 0), ("::ffff:10.0.0.1", 0)] {
+            let mut control = Control::default();
+            let info = &mut control.room.asked;
+            info.v6.head.cmsg_level = libc::IPPROTO_IPV6;
+            info.v6.head.cmsg_type = libc::IPV6_PKTINFO;
+            info.v6.info.ipi6_addr.s6_addr = asked.parse::<Ipv6Addr>().unwrap().octets();
+            info.v6.info.ipi6_ifindex = 3;
+            control.was_received(size_of::<PacketInfo6>(), false);
+            // SAFETY: it was written above.
+            let info = unsafe { control.room.asked.v6.info };
+            assert_eq!(info.ipi6_ifindex, interface, "{asked}");
+            assert_eq!(control.asked_len, size_of::<PacketInfo6>());
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_info_is_not_sent_back() {
+        let mut control = Control::default();
+        control.was_received(size_of::<PacketInfo>(), false);
+        assert!(control.of_reply().is_none());
+    }
+}

@@ -1,0 +1,104 @@
+//! Transfers against one another: what a secondary makes of the differences, from whatever version it has, is
+//! the zone that it would have been given whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hickory_proto::op::Message;
+use hickory_proto::rr::RData;
+use multinet_dns::journal::Limits;
+use multinet_dns::name::Name;
+use multinet_dns::query::{Query, Question};
+use multinet_dns::state::State;
+use multinet_dns::transfer::{Contents, Transfer};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::ask::{Asker, ZONE};
+use crate::events::{self, World};
+
+/// The records of a transfer in their order, SOAs as their serials.
+fn records(apex: &Name, contents: Contents) -> Vec<Result<String, u32>> {
+    let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    packet.extend(apex.as_wire());
+    packet.extend([0, 251, 0, 1]);
+    let query = Query { question: Question::read(&packet).expect("a question"), edns: None };
+    let mut records = Vec::new();
+    for message in Transfer::new(&packet, &query, contents) {
+        let message = Message::from_vec(&message).expect("a message");
+        records.extend(message.answers.iter().map(|record| match &record.data {
+            RData::SOA(soa) => Err(soa.serial),
+            _ => Ok(record.to_string()),
+        }));
+    }
+    records
+}
+
+type Zone = BTreeSet<String>;
+
+fn whole(state: &State, apex: &Name) -> (u32, Zone) {
+    let copy = state.zone_copy(apex).expect("a zone");
+    let serial = copy.version.serial;
+    let mut records = records(apex, Contents::Whole(copy.into()));
+    assert_eq!((records.remove(0), records.pop()), (Err(serial), Some(Err(serial))));
+    let mut zone = Zone::new();
+    for record in records {
+        let record = record.expect("an SOA within a zone");
+        assert!(zone.insert(record.clone()), "sent twice: {record}");
+    }
+    (serial, zone)
+}
+
+/// Does what a secondary does with a difference (RFC 1995 §4), strictly.
+fn apply(zone: &mut Zone, mut serial: u32, newest: u32, records: &[Result<String, u32>]) {
+    assert_eq!((records.first(), records.last()), (Some(&Err(newest)), Some(&Err(newest))));
+    let mut is_adding = true;
+    for record in &records[1..records.len() - 1] {
+        match record {
+            Err(soa) => {
+                is_adding = !is_adding;
+                assert!(is_adding || *soa == serial, "a step from {soa}, not from {serial}");
+                serial = *soa;
+            }
+            Ok(record) if is_adding => assert!(zone.insert(record.clone()), "already there: {record}"),
+            Ok(record) => assert!(zone.remove(record), "not there: {record}"),
+        }
+    }
+    assert!(is_adding && serial == newest, "the last step leads to {serial}, not to {newest}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn differences_lead_to_the_whole_zone(events in prop::collection::vec(events::event(), 1..100)) {
+        let mut world = World::default();
+        let asker = Asker::new();
+        let state = &asker.state;
+        state.keep_journal(Limits::default());
+        world.sync(state);
+        let apexes: Vec<Name> = [ZONE, "in-addr.arpa", "ip6.arpa"].map(|apex| apex.parse().expect("a zone")).into();
+        let mut versions: BTreeMap<(usize, u32), Zone> = BTreeMap::new();
+        let mut given = 0;
+        for event in &events {
+            world.take(event, state);
+            for (number, apex) in apexes.iter().enumerate() {
+                let (newest, now) = whole(state, apex);
+                versions.insert((number, newest), now.clone());
+                for (&(_, serial), before) in versions.range((number, 0)..=(number, u32::MAX)) {
+                    let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
+                    prop_assert_eq!(version.serial, newest);
+                    let mut zone = before.clone();
+                    apply(&mut zone, serial, newest, &records(apex, Contents::Difference(version, serial, steps)));
+                    prop_assert_eq!(&zone, &now);
+                    given += usize::from(serial != newest);
+                }
+            }
+        }
+        // Zones are small here, and a difference larger than its zone is not given.
+        check(versions.len() < 20 || given > 0, "no differences at all")?;
+    }
+}
+
+fn check(holds: bool, otherwise: &'static str) -> Result<(), TestCaseError> {
+    if holds { Ok(()) } else { Err(TestCaseError::fail(otherwise)) }
+}

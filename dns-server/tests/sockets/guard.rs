@@ -1,0 +1,234 @@
+//! Cookies, the rate limit, and how much a reply over UDP may be, of a worker without its socket.
+
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
+use std::time::SystemTime;
+
+use hickory_proto::op::Message;
+use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
+use multinet_dns::cookie::{Cookie, Standing};
+use multinet_dns::engine::{Engine, Handled, Proto, Settings, Worker};
+use multinet_dns::limit::Limiter;
+use multinet_dns::metrics::Tallies;
+use multinet_dns::state::State;
+use proptest::prelude::*;
+
+use crate::support::{A, BIG, PEER, SMALL, answers, engine, jar, option, query, query_with_opt, state};
+
+const TXT: u16 = 16;
+const ANY: u16 = 255;
+const COOKIE: u16 = 10;
+
+fn worker_with(change: impl FnOnce(&mut Settings), proto: Proto) -> Worker {
+    let mut settings = Settings::new(jar());
+    change(&mut settings);
+    static STATE: LazyLock<Arc<State>> = LazyLock::new(|| Arc::new(state()));
+    Engine::new(Arc::clone(&STATE), settings, Tallies::default()).worker(proto)
+}
+
+fn limited(proto: Proto) -> Worker {
+    let exempt = vec!["10.9.0.0/16".parse().unwrap()];
+    worker_with(|settings| settings.limiter = Some(Arc::new(Limiter::new(10, exempt))), proto)
+}
+
+fn ask(worker: &mut Worker, packet: &[u8], peer: IpAddr) -> Option<Vec<u8>> {
+    let mut reply = Vec::new();
+    matches!(worker.answer(packet, peer, &mut reply), Handled::Reply).then_some(reply)
+}
+
+/// The cookie of a reply.
+fn cookie_of(reply: &[u8]) -> Option<Vec<u8>> {
+    match Message::from_vec(reply).unwrap().edns?.option(EdnsCode::Cookie)? {
+        EdnsOption::Unknown(_, data) => Some(data.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn rcode(reply: &[u8]) -> u16 {
+    Message::from_vec(reply).unwrap().metadata.response_code.into()
+}
+
+fn is_truncated(reply: &[u8]) -> bool {
+    reply[2] & 2 != 0
+}
+
+#[test]
+fn whoever_sends_a_cookie_gets_a_whole_one() {
+    let mut worker = engine().worker(Proto::Udp);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as u32;
+    let client = option(COOKIE, &[5; 8]);
+    for (case, options) in [
+        ("the fast path", client.clone()),
+        ("the slow path", [option(3, b""), client.clone()].concat()),
+        ("the first of two", [client.clone(), option(COOKIE, &[6; 8])].concat()),
+        ("one that is not ours", option(COOKIE, &[[5; 8], [9; 8], [9; 8]].concat())),
+        ("one of another length", option(COOKIE, &[5; 40])),
+    ] {
+        for name in [SMALL, "nobody.n.svc.z", "example.org"] {
+            let reply = ask(&mut worker, &query_with_opt(1, name, A, 1232, &options), PEER).unwrap();
+            let cookie = cookie_of(&reply).unwrap();
+            assert_eq!((cookie.len(), &cookie[..8]), (24, &[5; 8][..]), "{case}");
+            let mut cookie = Cookie::read(&cookie).unwrap();
+            assert_eq!(jar().stamp(&mut cookie, PEER, now), Standing::Proven, "{case}");
+        }
+    }
+    let reply = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &[]), PEER).unwrap();
+    assert_eq!(cookie_of(&reply), None);
+}
+
+#[test]
+fn a_cookie_of_an_impossible_length_is_a_format_error() {
+    let mut worker = engine().worker(Proto::Udp);
+    for length in [0, 7, 9, 15, 41, 200] {
+        let packet = query_with_opt(1, SMALL, A, 1232, &option(COOKIE, &vec![5; length]));
+        let reply = ask(&mut worker, &packet, PEER).unwrap();
+        assert_eq!((rcode(&reply), cookie_of(&reply)), (1, None), "{length}");
+        assert!(Message::from_vec(&reply).unwrap().edns.is_some());
+    }
+}
+
+#[test]
+fn both_paths_write_the_same_cookie() {
+    let mut worker = engine().worker(Proto::Udp);
+    let first = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &option(COOKIE, &[5; 8])), PEER).unwrap();
+    // With the server's cookie, which is young, nothing depends on the time any more.
+    let cookie = option(COOKIE, &cookie_of(&first).unwrap());
+    let fast = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &cookie), PEER).unwrap();
+    let slow = [cookie, option(65_001, b"x")].concat();
+    assert_eq!(ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &slow), PEER).unwrap(), fast);
+    assert_eq!(fast, first);
+}
+
+#[test]
+fn over_the_limit_a_client_is_sent_to_tcp_or_not_answered() {
+    let mut worker = limited(Proto::Udp);
+    let replies: Vec<_> = (0..1010).map(|id| ask(&mut worker, &query(id, SMALL, A), PEER)).collect();
+    // A few more pass while this takes its time.
+    let whole = replies.iter().flatten().filter(|reply| answers(reply) == 1).count();
+    assert!((10..40).contains(&whole), "{whole}");
+    let cut: Vec<_> = replies.iter().flatten().filter(|reply| is_truncated(reply)).collect();
+    assert!((450..550).contains(&cut.len()), "{}", cut.len());
+    assert!(cut.iter().all(|reply| answers(reply) == 0 && reply.len() == query(0, SMALL, A).len()));
+    assert_eq!(replies.iter().flatten().count(), whole + cut.len());
+    // Of pairs, such as A and AAAA, neither is preferred.
+    let firsts = replies.iter().step_by(2).flatten().filter(|reply| is_truncated(reply)).count();
+    assert!((200..300).contains(&firsts), "{firsts}");
+    // What cannot be read is not answered, and counts too.
+    assert!(ask(&mut worker, &query(1, SMALL, A)[..20], PEER).is_none());
+    // Another network has a number of its own.
+    assert_eq!(answers(&ask(&mut worker, &query(1, SMALL, A), [10, 1, 2, 3].into()).unwrap()), 1);
+}
+
+#[test]
+fn over_the_limit_a_client_with_cookies_gets_on() {
+    let mut worker = limited(Proto::Udp);
+    let with = |cookie: &[u8]| query_with_opt(7, SMALL, A, 1232, &option(COOKIE, cookie));
+    for _ in 0..100 {
+        let _ = ask(&mut worker, &query(1, SMALL, A), PEER);
+    }
+    let bad = ask(&mut worker, &with(&[5; 8]), PEER).unwrap();
+    assert_eq!((rcode(&bad), answers(&bad)), (23, 0));
+    assert!(bad.len() <= with(&[5; 8]).len() + 16, "{} octets", bad.len());
+    let cookie = cookie_of(&bad).unwrap();
+    for _ in 0..100 {
+        let reply = ask(&mut worker, &with(&cookie), PEER).unwrap();
+        assert_eq!((rcode(&reply), answers(&reply)), (0, 1));
+    }
+    // From another address it is worth nothing.
+    for _ in 0..100 {
+        let _ = ask(&mut worker, &query(1, SMALL, A), [10, 1, 2, 3].into());
+    }
+    assert_eq!(rcode(&ask(&mut worker, &with(&cookie), [10, 1, 2, 3].into()).unwrap()), 23);
+}
+
+/// RFC 7873 §5.4. What it is given says no more than what it would be given otherwise.
+#[test]
+fn who_asks_for_a_cookie_only_is_never_limited() {
+    let mut worker = limited(Proto::Udp);
+    let opt = query_with_opt(1, SMALL, A, 1232, &option(COOKIE, &[5; 8]));
+    let packet = [&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &opt[query(1, SMALL, A).len()..]].concat();
+    for _ in 0..50 {
+        let reply = ask(&mut worker, &packet, PEER).unwrap();
+        assert_eq!((rcode(&reply), u16::from_be_bytes([reply[4], reply[5]])), (0, 0));
+        assert!(cookie_of(&reply).is_some_and(|cookie| cookie.len() == 24));
+    }
+}
+
+#[test]
+fn forwarders_and_streams_are_never_limited() {
+    for (proto, peer) in [
+        (Proto::Udp, [10, 9, 8, 7].into()),
+        (Proto::Tcp, PEER),
+        (Proto::Tls, PEER),
+        (Proto::Https, PEER),
+        (Proto::Quic, PEER),
+    ] {
+        let mut worker = limited(proto);
+        for id in 0..200 {
+            assert_eq!(answers(&ask(&mut worker, &query(id, SMALL, A), peer).unwrap()), 1, "{proto:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_has_as_much_as_both_sides_take() {
+    for (ours, theirs, limit) in
+        [(1232, 4096, 1232), (4096, 4096, 4096), (4096, 2000, 2000), (512, 4096, 512), (4096, 0, 512)]
+    {
+        let mut worker = worker_with(|settings| settings.udp_payload = ours, Proto::Udp);
+        let reply = ask(&mut worker, &query_with_opt(1, BIG, A, theirs, &[]), PEER).unwrap();
+        let case = format!("ours {ours}, theirs {theirs}: {} octets", reply.len());
+        assert!(is_truncated(&reply) && reply.len() <= limit && reply.len() + 16 > limit, "{case}");
+        assert_eq!(Message::from_vec(&reply).unwrap().edns.unwrap().max_payload(), ours, "{case}");
+    }
+}
+
+fn names() -> impl Strategy<Value = &'static str> {
+    let host = "a-host-with-quite-a-long-name-1.small.n.svc.z";
+    prop::sample::select(vec![SMALL, BIG, host, "z", "ns.dns.z", "dns-version.z", "nobody.z", "example.org"])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// What is sent to an address that may be forged is bounded by what the query itself allows.
+    #[test]
+    fn replies_over_udp_are_bounded(
+        name in names(),
+        qtype in prop::sample::select(vec![A, 28, 33, TXT, 12, 6, 2, ANY, 1000]),
+        payload in prop::option::of(0u16..),
+        cookie in any::<bool>(),
+        ours in 512u16..=4096,
+        garble in prop::option::of((12usize..60, any::<u8>())),
+    ) {
+        let options = if cookie { option(COOKIE, &[5; 8]) } else { Vec::new() };
+        let mut packet = match payload {
+            Some(payload) => query_with_opt(1, name, qtype, payload, &options),
+            None => query(1, name, qtype),
+        };
+        if let Some((at, octet)) = garble && let Some(place) = packet.get_mut(at) {
+            *place = octet;
+        }
+        // Where the garbled octet is the payload's, any payload may be meant.
+        let theirs = if garble.is_some() { u16::MAX } else { payload.unwrap_or(0) };
+        let mut worker = worker_with(|settings| settings.udp_payload = ours, Proto::Udp);
+        if let Some(reply) = ask(&mut worker, &packet, PEER) {
+            prop_assert!(reply.len() <= usize::from(ours.min(theirs.max(512))), "{} octets", reply.len());
+            if payload.is_none() {
+                prop_assert!(reply.len() <= 512);
+            }
+        }
+    }
+}
+
+/// ANY is the question of those who want much for little: here it is answered with nothing.
+#[test]
+fn any_gives_no_more_than_its_soa() {
+    let mut worker = engine().worker(Proto::Udp);
+    for name in [SMALL, BIG, "z", "a-host-with-quite-a-long-name-1.small.n.svc.z"] {
+        let packet = query_with_opt(1, name, ANY, 4096, &[]);
+        let reply = ask(&mut worker, &packet, PEER).unwrap();
+        assert_eq!(answers(&reply), 0);
+        assert!(reply.len() <= packet.len() + 80, "{name}: {} for {} octets", reply.len(), packet.len());
+    }
+}
