@@ -4,7 +4,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test check fmt lint deny advisories shellcheck fuzz bench bench-programming bench-client bench-rdma crds clean
+.PHONY: help test check fmt lint deny advisories shellcheck fuzz soak bench bench-dns bench-programming bench-client bench-rdma crds clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -22,6 +22,7 @@ fmt:
 lint:
 	@tests/tools/packages.sh build
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p multinet-dns --features shuttle --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
 
 deny:
@@ -39,17 +40,23 @@ shellcheck:
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each
 	@tests/fuzz.sh $(FUZZ_SECONDS)
 
+soak: ## Run the tests that take long, and those with a million endpoints, with their figures into docs/benchmarks.md
+	@tests/soak.sh
+
 bench: ## Compare multinet-dns with CoreDNS, into docs/benchmarks.md
 	@tests/bench.sh
 
+bench-dns: ## Compare what an answer costs with Knot, NSD, CoreDNS and a bare echo, into docs/benchmarks.md
+	@tests/bench-run.sh $@
+
 bench-programming: ## Compare the way from pod to answer with that of Kubernetes itself, into docs/benchmarks.md
-	@tests/bench-programming.sh
+	@tests/bench-run.sh $@
 
 bench-client: ## Compare the client library with iperf3 and UCX over TCP, into docs/benchmarks.md
-	@tests/bench-library.sh bench-client
+	@tests/bench-run.sh $@
 
 bench-rdma: ## Compare the client library by RDMA with perftest and UCX, over soft-RoCE, into docs/benchmarks.md
-	@tests/bench-library.sh bench-rdma
+	@tests/bench-run.sh $@
 
 crds: ## Generate deploy/crds anew
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests

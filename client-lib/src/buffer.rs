@@ -48,6 +48,14 @@ const WORTH_LENDING: usize = 16 << 10;
 impl Buffer {
     /// New host memory of `length` bytes, all zero. With 16 KiB or more, RDMA sends from it without a copy, if it is all of a frame's payload; use it again rather than to
     /// make another one, since it is registered, and so locked in memory, once for each connection.
+    ///
+    /// ```
+    /// use multinet_client::Buffer;
+    ///
+    /// let mut picture = Buffer::host(1920 * 1080 * 3); // made once, used for one picture after the other
+    /// picture.as_mut().expect("no frame of it is on its way")[0] = 255;
+    /// assert_eq!(picture.bytes()[..2], [255, 0]);
+    /// ```
     pub fn host(length: usize) -> Self {
         #[cfg(feature = "rdma")]
         if let Some(length) = NonZeroUsize::new(length).filter(|length| length.get() >= WORTH_LENDING)
@@ -60,6 +68,20 @@ impl Buffer {
 
     /// The machine's memory that a program has by other means: mapped, or from another library. RDMA registers it, once for each connection, and sends from
     /// it without a copy, if it is all of a frame's payload.
+    ///
+    /// ```
+    /// use std::{num::NonZeroUsize, ptr::NonNull};
+    ///
+    /// use multinet_client::{Buffer, HostMemory};
+    ///
+    /// let mut bytes = vec![7_u8; 4096]; // for example memory that a camera's driver has mapped
+    /// let start = NonNull::new(bytes.as_mut_ptr()).ok_or("no memory")?;
+    /// let length = NonZeroUsize::new(bytes.len()).ok_or("no bytes")?;
+    /// // SAFETY: the vector keeps the bytes where they are, and is not touched any more.
+    /// let picture = Buffer::from_registered(unsafe { HostMemory::new(start, length, bytes) });
+    /// assert_eq!(picture.bytes(), [7; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_registered(memory: HostMemory) -> Self {
         let length = memory.length().get();
         Self(Memory::Pages(Arc::new(memory.into()), length))
@@ -67,6 +89,19 @@ impl Buffer {
 
     /// New memory of a GPU, all zero. RDMA sends from it without a copy where the GPU and the RDMA device can (see docs/rdma.md); else, and under TCP, it is
     /// copied to the machine's memory on its way. Use it again rather than to make another one.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: &dyn multinet_client::Gpu) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use multinet_client::Buffer;
+    ///
+    /// let tensor = Buffer::gpu(gpu, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
+    /// let memory = tensor.gpu_memory().ok_or("no memory of a GPU")?;
+    /// println!("kernels may write to {:#x}", memory.address());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -76,6 +111,19 @@ impl Buffer {
     }
 
     /// As [`gpu`](Self::gpu), of the GPU that CUDA counts as this one, from 0.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use multinet_client::Buffer;
+    ///
+    /// let tensor = Buffer::cuda(0, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
+    /// // A clone is sent, so that the memory is there for the next frame.
+    /// peers.send(tensor.clone()).await?.acknowledged().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -107,11 +155,28 @@ impl Buffer {
     }
 
     /// The memory of a GPU that it is, if it is one's.
+    ///
+    /// ```
+    /// use multinet_client::Buffer;
+    ///
+    /// fn place(buffer: &Buffer) -> &str {
+    ///     buffer.gpu_memory().map_or("this machine", |memory| memory.gpu().name())
+    /// }
+    /// assert_eq!(place(&Buffer::host(4096)), "this machine");
+    /// ```
     pub fn gpu_memory(&self) -> Option<&Arc<dyn GpuMemory>> {
         self.gpu_pages().map(|pages| pages.memory())
     }
 
     /// Its length in bytes.
+    ///
+    /// ```
+    /// use multinet_client::Buffer;
+    ///
+    /// let parts = [Buffer::from("header"), Buffer::host(4096)];
+    /// // What has to fit into a slot of the receiver, if they are sent as one frame.
+    /// assert_eq!(parts.iter().map(Buffer::len).sum::<usize>(), 4102);
+    /// ```
     pub fn len(&self) -> usize {
         match &self.0 {
             Memory::Gpu(pages) => pages.memory().length(),
@@ -120,11 +185,27 @@ impl Buffer {
     }
 
     /// Whether it has no byte.
+    ///
+    /// ```
+    /// use multinet_client::Buffer;
+    ///
+    /// let chunks = ["first", "", "last"].map(Buffer::from);
+    /// assert_eq!(chunks.iter().filter(|chunk| !chunk.is_empty()).count(), 2);
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// What is in it. Of a GPU's memory, which the processor cannot read, nothing: [`gpu_memory`](Self::gpu_memory) has it.
+    ///
+    /// ```
+    /// use multinet_client::{Buffer, Frame};
+    ///
+    /// let payload = Buffer::from("a frame");
+    /// let sum = crc32fast::hash(payload.bytes());
+    /// let frame = Frame::new(payload).metadata(sum.to_be_bytes().to_vec());
+    /// assert_eq!(sum, crc32fast::hash(b"a frame"));
+    /// ```
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Own(memory) => memory,
@@ -136,6 +217,16 @@ impl Buffer {
 
     /// The same, to be written to. `None` while there are other handles of it, which the library has as long as
     /// a frame is on its way, and for memory that came as [`Bytes`] or is a GPU's.
+    ///
+    /// ```
+    /// use multinet_client::Buffer;
+    ///
+    /// let mut buffer = Buffer::host(4096);
+    /// let frame = buffer.clone(); // as the library has one while it is sent
+    /// assert!(buffer.as_mut().is_none());
+    /// drop(frame);
+    /// buffer.as_mut().expect("nobody else has it now").fill(1);
+    /// ```
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
             Memory::Own(memory) => Arc::get_mut(memory).map(|memory| &mut **memory),

@@ -8,6 +8,20 @@ use siphasher::sip::SipHasher13;
 
 /// Which peer gets a frame. Peers that have no credit left, because their code does not keep up, are passed over, except under
 /// [`ByKey`](Self::ByKey): there a frame waits for its peer.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::{Choice, Connector, Frame};
+///
+/// // Whoever follows what moves in a picture needs those of one camera in order.
+/// let connector = Connector::builder().choice(Choice::ByKey).build()?;
+/// let peers = connector.connect("track.vision.svc.multinet", "rdma").await?;
+/// peers.send(Frame::new(picture).key("camera-17")).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Choice {
@@ -19,7 +33,8 @@ pub enum Choice {
     /// By the frame's key: frames of one key reach the same peer, in order, from every sender; when a peer goes, only its keys move
     /// (rendezvous hashing, Thaler and Ravishankar 1998). Frames without a key have the empty key.
     ByKey,
-    /// The nearest: same node, else same zone, else any; among equals the one with the fewest frames under way.
+    /// The nearest: same node, else same zone, else any; among those, same rail (it is on a network that this pod has a NIC on); among those, same NUMA node (of its NIC and of
+    /// ours on that network). Among equals the one with the fewest frames under way. While the near ones can take nothing, it goes farther.
     Nearest,
 }
 

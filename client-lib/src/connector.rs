@@ -1,5 +1,7 @@
 //! Asks for a service by name and connects to its peers.
 
+mod builder;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +11,35 @@ use tokio::time::timeout;
 use crate::choose::Choice;
 use crate::endpoint::Endpoint;
 use crate::error::ConnectError;
-use crate::handshake::{Delivery, MAX_LANES, SessionId};
+use crate::handshake::{Delivery, SessionId};
 use crate::identity::Identity;
+use crate::near;
 use crate::outbound::{Outbound, Settings};
 use crate::peers::dial::Dialer;
-use crate::peers::manager::{Manager, Place, Source};
+use crate::peers::manager::{Manager, Source};
+use crate::peers::place::Place;
 use crate::peers::shared::{Shared, State};
 use crate::peers::{Handle, PeerSet};
 use crate::rdma::Rails;
-use crate::resolve::{ResolveError, Resolver};
-use crate::tls::Tls;
+use crate::resolve::Resolver;
 use crate::transport::{Rdma, Transport};
-use crate::wire::WINDOW;
+pub use builder::ConnectorBuilder;
 
 /// Connects to services. A clone is another handle.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::Connector;
+///
+/// // One for all services: they share its resolver and its RDMA devices.
+/// let connector = Connector::builder().build()?;
+/// let detect = connector.connect("detect.vision.svc.multinet", "rdma").await?;
+/// let track = connector.connect("track.vision.svc.multinet", "rdma").await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Connector {
     config: Arc<ConnectorBuilder>,
@@ -30,30 +47,17 @@ pub struct Connector {
     rails: Arc<Rails>,
 }
 
-/// What a [`Connector`] is to do. Every setting has a default that suits most.
-#[derive(Clone, Debug)]
-pub struct ConnectorBuilder {
-    resolver: Option<Resolver>,
-    transport: Transport,
-    delivery: Delivery,
-    choice: Choice,
-    identity: Identity,
-    own_port: Option<u16>,
-    network: Option<String>,
-    allow_default_network: bool,
-    tls: Option<Tls>,
-    connections: u16,
-    replay: usize,
-    patience: Duration,
-    silence: Duration,
-    wait: Duration,
-    rdma: Rdma,
-    node: Option<String>,
-    zone: Option<String>,
-}
-
 impl Connector {
     /// All settings at their defaults.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Choice, Connector};
+    ///
+    /// let connector = Connector::builder().network("rail0").choice(Choice::LeastOutstanding).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder() -> ConnectorBuilder {
         ConnectorBuilder {
             resolver: None,
@@ -71,6 +75,7 @@ impl Connector {
             silence: Duration::from_secs(10),
             wait: Duration::from_secs(30),
             rdma: Rdma::default(),
+            gpu: None,
             node: std::env::var("MULTINET_NODE_NAME").ok().filter(|node| !node.is_empty()),
             zone: std::env::var("MULTINET_ZONE_NAME").ok().filter(|zone| !zone.is_empty()),
         }
@@ -118,12 +123,39 @@ impl Connector {
     }
 
     /// As [`connect`](Self::connect), but does not wait for anybody: for services whose pods start later.
+    ///
+    /// ```no_run
+    /// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
+    /// let peers = connector.start("infer.vision.svc.multinet", "rdma");
+    /// peers.connected(4).await; // all pods of the StatefulSet, whenever they have loaded their models
+    /// println!("{:?}", peers.peers());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start(&self, name: &str, port: &str) -> PeerSet {
         self.open(name, Source::Dns(Box::new(self.resolver.watch(name, port))))
     }
 
     /// Connects to endpoints that are known in another way than by DNS: all that there are, again with every change. The stream's end
     /// means that the last ones stay. `name` is what the listeners are told, and the logs say.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
+    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
+    /// use futures::stream;
+    /// use multinet_client::{Endpoint, Listener};
+    ///
+    /// // Both ends in one program, for a test of what is between them.
+    /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+    /// let endpoint = Endpoint::at(listener.local_addresses()[0]);
+    /// let peers = connector.follow("infer", stream::iter([vec![endpoint]]));
+    /// peers.send("a frame").await?;
+    /// assert_eq!(listener.recv().await?.bytes(), b"a frame");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn follow(
         &self,
         name: &str,
@@ -150,6 +182,7 @@ impl Connector {
             delivery: config.delivery,
             transport: config.transport,
             rails: Arc::clone(&self.rails),
+            gpu: config.gpu.as_ref().and_then(|gpu| near::Gpu::new(&**gpu, config.rdma.clone())),
             window: u32::try_from(settings.share()).unwrap_or(u32::MAX),
             network: config.network.clone(),
             allow_default_network: config.allow_default_network,
@@ -161,13 +194,27 @@ impl Connector {
             shared: Arc::clone(&shared),
             dialer: Arc::new(dialer),
             source,
-            place: Place { node: config.node.clone(), zone: config.zone.clone() },
+            place: (config.choice == Choice::Nearest).then(|| Place {
+                node: config.node.clone(),
+                zone: config.zone.clone(),
+                network: config.network.clone(),
+            }),
+            rdma: config.rdma.clone(),
         };
         tokio::spawn(manager.run());
         PeerSet { handle: Arc::new(Handle { shared, session: session.0, choice: config.choice }) }
     }
 
     /// The resolver that it asks.
+    ///
+    /// ```no_run
+    /// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
+    /// // How many there are, before anybody is connected to.
+    /// let found = connector.resolver().resolve("infer.vision.svc.multinet", "rdma").await?;
+    /// println!("{} endpoints of {}", found.endpoints.len(), found.name);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
     }
@@ -181,140 +228,8 @@ fn why(name: &str, waited: Duration, state: &State) -> ConnectError {
         let last = state.unresolved.clone().unwrap_or_else(|| "DNS has not answered yet".to_owned());
         return ConnectError::NoEndpoint { name, waited, last };
     }
-    let last = state.failures.values().next().cloned().unwrap_or_else(|| "still connecting".to_owned());
+    let last = state.failures.values().next().cloned();
     ConnectError::NoPeer { name, count, waited, last }
-}
-
-impl ConnectorBuilder {
-    /// Asks this resolver, instead of the one that `/etc/resolv.conf` names.
-    #[must_use]
-    pub fn resolver(mut self, resolver: Resolver) -> Self {
-        self.resolver = Some(resolver);
-        self
-    }
-
-    /// Which ways of moving frames may be used. Default: [`Transport::Auto`].
-    ///
-    /// By RDMA each connection has memory locked that frames are copied to: twice the size of the receiver's slots, 1 MiB at least.
-    #[must_use]
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.transport = transport;
-        self
-    }
-
-    /// What is promised of each frame. Default: [`Delivery::AtMostOnce`].
-    #[must_use]
-    pub fn delivery(mut self, delivery: Delivery) -> Self {
-        self.delivery = delivery;
-        self
-    }
-
-    /// Which peer gets a frame. Default: [`Choice::RoundRobin`].
-    #[must_use]
-    pub fn choice(mut self, choice: Choice) -> Self {
-        self.choice = choice;
-        self
-    }
-
-    /// Who this process is. Default: [`Identity::from_env`].
-    #[must_use]
-    pub fn identity(mut self, identity: Identity) -> Self {
-        self.identity = identity;
-        self
-    }
-
-    /// This process is an endpoint of the service itself, and listens on this port: it passes itself over, even where no uid tells.
-    #[must_use]
-    pub fn own_port(mut self, port: u16) -> Self {
-        self.own_port = Some(port);
-        self
-    }
-
-    /// Uses only addresses on the network with this alias. Default: any.
-    #[must_use]
-    pub fn network(mut self, alias: impl Into<String>) -> Self {
-        self.network = Some(alias.into());
-        self
-    }
-
-    /// Whether frames may leave by the interface with the default route. Default: no.
-    #[must_use]
-    pub fn allow_default_network(mut self, is_allowed: bool) -> Self {
-        self.allow_default_network = is_allowed;
-        self
-    }
-
-    /// Speaks mutual TLS with all peers.
-    #[must_use]
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// How many connections each peer gets, 1 to 64. Default: 1.
-    #[must_use]
-    pub fn connections_per_peer(mut self, count: u16) -> Self {
-        self.connections = count.clamp(1, MAX_LANES);
-        self
-    }
-
-    /// How many frames may wait for their acknowledgement, under [`Delivery::AtLeastOnce`], before [`PeerSet::send`] waits; 1 to 65,535.
-    /// They are kept in memory until then. Default: 1024.
-    #[must_use]
-    pub fn replay(mut self, frames: usize) -> Self {
-        self.replay = frames.clamp(1, WINDOW as usize - 1);
-        self
-    }
-
-    /// How long a connection may take to be made, and again the handshake, and again what is done for RDMA. Default: 5 s.
-    #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// After how long without a sign of life from its host a peer counts as gone. Default: 10 s; at least 4 s.
-    #[must_use]
-    pub fn silence(mut self, silence: Duration) -> Self {
-        self.silence = silence.max(Duration::from_secs(4));
-        self
-    }
-
-    /// How long [`Connector::connect`] waits for the first peer. Default: 30 s.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
-    }
-
-    /// How RDMA is used, where it is.
-    #[must_use]
-    pub fn rdma(mut self, rdma: Rdma) -> Self {
-        self.rdma = rdma;
-        self
-    }
-
-    /// Where this process runs, for [`Choice::Nearest`]: the Node's name and zone. Default: the environment's `MULTINET_NODE_NAME` and
-    /// `MULTINET_ZONE_NAME`.
-    #[must_use]
-    pub fn place(mut self, node: Option<String>, zone: Option<String>) -> Self {
-        (self.node, self.zone) = (node, zone);
-        self
-    }
-
-    /// Makes the connector. Nothing is asked or connected yet.
-    ///
-    /// # Errors
-    ///
-    /// [`ResolveError`], if `/etc/resolv.conf` is needed and cannot be read.
-    pub fn build(self) -> Result<Connector, ResolveError> {
-        let resolver = match &self.resolver {
-            Some(resolver) => resolver.clone(),
-            None => Resolver::builder().build()?,
-        };
-        let rails = Arc::new(Rails::new(self.rdma.clone()));
-        Ok(Connector { config: Arc::new(self), resolver, rails })
-    }
 }
 
 /// 128 bits that nobody guesses.

@@ -7,6 +7,18 @@ use std::net::{IpAddr, SocketAddr};
 ///
 /// A pod that is replaced under the same name and address by another one is another endpoint, which
 /// [`pod`](Self::pod) tells apart by its uid.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::Endpoint;
+///
+/// // One that is known in another way than by DNS, for Connector::follow.
+/// let mut endpoint = Endpoint::at("192.168.111.5:18515".parse()?);
+/// endpoint.node = Some("gpu-1".to_owned());
+/// assert_eq!(endpoint.to_string(), "192-168-111-5:18515");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Endpoint {
@@ -28,6 +40,19 @@ pub struct Endpoint {
 }
 
 /// One address of an endpoint, and the device that has it.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::{Endpoint, EndpointAddress};
+///
+/// let mut endpoint = Endpoint::at("192.168.111.5:18515".parse()?);
+/// let mut other = EndpointAddress::new("192.168.112.5".parse()?);
+/// other.rdma_devices.push("mlx5_2".to_owned());
+/// endpoint.addresses.push(other);
+/// assert!(endpoint.addresses.iter().any(|address| !address.rdma_devices.is_empty()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct EndpointAddress {
@@ -48,6 +73,19 @@ pub struct EndpointAddress {
 }
 
 /// The pod behind an endpoint.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::{Endpoint, PodRef};
+///
+/// let mut pod = PodRef::default();
+/// pod.uid = Some("1c6f0f6e-6f0b-4c5e-9b53-3c0d7a5e1f10".to_owned());
+/// let mut endpoint = Endpoint::at("192.168.111.5:18515".parse()?);
+/// endpoint.pod = Some(pod); // any other pod at this address is refused now
+/// assert!(endpoint.uid().is_some_and(|uid| uid.starts_with("1c6f0f6e")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PodRef {
@@ -61,6 +99,14 @@ pub struct PodRef {
 
 impl Endpoint {
     /// An endpoint of which only the address is known. Its host is the address with dashes, as DNS would call it.
+    ///
+    /// ```
+    /// use multinet_client::Endpoint;
+    ///
+    /// let endpoint = Endpoint::at("[fd00:111::5]:18515".parse()?);
+    /// assert_eq!((&*endpoint.host, endpoint.port), ("fd00-111--5", 18515));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn at(address: SocketAddr) -> Self {
         let host = address.ip().to_string().replace(['.', ':'], "-");
         Self {
@@ -75,11 +121,33 @@ impl Endpoint {
     }
 
     /// Uid of the pod, if known.
+    ///
+    /// ```
+    /// use multinet_client::Endpoint;
+    ///
+    /// fn is_replaced(before: &Endpoint, now: &Endpoint) -> bool {
+    ///     // Only uids that are known tell pods apart.
+    ///     before.uid().zip(now.uid()).is_some_and(|(before, now)| before != now)
+    /// }
+    /// let endpoint = Endpoint::at("192.168.111.5:18515".parse()?);
+    /// assert!(!is_replaced(&endpoint, &endpoint));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn uid(&self) -> Option<&str> {
         self.pod.as_ref()?.uid.as_deref()
     }
 
     /// Its address on a network.
+    ///
+    /// ```
+    /// use multinet_client::Endpoint;
+    ///
+    /// let mut endpoint = Endpoint::at("192.168.111.5:18515".parse()?);
+    /// endpoint.addresses[0].network = Some("rail0".to_owned());
+    /// assert_eq!(endpoint.on("rail0").count(), 1);
+    /// assert!(endpoint.on("rail1").next().is_none(), "its pod is not attached to rail1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on(&self, network: &str) -> impl Iterator<Item = &EndpointAddress> {
         self.addresses.iter().filter(move |address| address.network.as_deref() == Some(network))
     }
@@ -87,6 +155,15 @@ impl Endpoint {
 
 impl EndpointAddress {
     /// An address of which nothing else is known.
+    ///
+    /// ```
+    /// use multinet_client::EndpointAddress;
+    ///
+    /// let mut address = EndpointAddress::new("192.168.111.5".parse()?);
+    /// address.network = Some("rail0".to_owned()); // for ConnectorBuilder::network
+    /// assert!(address.rdma_devices.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(ip: IpAddr) -> Self {
         Self {
             ip,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -12,6 +13,22 @@ use crate::resolve::ResolveError;
 use crate::tls::TlsError;
 
 /// Why [`Connector::connect`](crate::Connector::connect) gave nothing.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::ConnectError;
+///
+/// match connector.connect("infer.vision.svc.multinet", "rdma").await {
+///     Ok(peers) => println!("{:?}", peers.peers()),
+///     // It may have been scaled down to nothing.
+///     Err(ConnectError::NoEndpoint { waited, .. }) => println!("no pod of it for {} s", waited.as_secs()),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -39,10 +56,10 @@ pub enum ConnectError {
         /// The name that was asked for.
         name: String,
         /// What is in the way to one of them.
-        last: String,
+        last: Arc<DialError>,
     },
     /// There are peers, but none could be connected in time.
-    #[error("none of {count} peers of {name} could be connected within {} s; the last one: {last}", waited.as_secs())]
+    #[error("none of {count} peers of {name} could be connected within {} s; the last one: {}", waited.as_secs(), or_connecting(.last))]
     NoPeer {
         /// The name that was asked for.
         name: String,
@@ -50,12 +67,28 @@ pub enum ConnectError {
         count: usize,
         /// How long has been waited.
         waited: Duration,
-        /// Why the last one that was tried could not be connected.
-        last: String,
+        /// Why the last one that was tried could not be connected; `None` if none has been given up yet.
+        last: Option<Arc<DialError>>,
     },
 }
 
-/// Why one peer could not be connected.
+/// Why one peer could not be connected: what [`PeerStatus::last_error`](crate::PeerStatus::last_error) has, and the log says.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(peers: &multinet_client::PeerSet) {
+/// use multinet_client::{DialError, RefusalCode};
+///
+/// for status in peers.status() {
+///     match status.last_error.as_deref() {
+///         Some(DialError::Refused { code: RefusalCode::Full, name, .. }) => println!("{name} has too many senders"),
+///         Some(error) => println!("{error}; tried again"),
+///         None => {}
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -153,6 +186,27 @@ pub enum DialError {
 }
 
 /// Why a frame was not sent.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
+/// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
+/// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+/// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
+/// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+/// use multinet_client::SendError;
+///
+/// let picture = vec![0; 9 << 20];
+/// match peers.send(picture).await {
+///     Err(SendError::TooLarge { most, .. }) => assert_eq!(most, 8 << 20), // send it in parts
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
@@ -185,6 +239,22 @@ pub enum SendError {
 }
 
 /// Why a frame could not be sent at once.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::TrySendError;
+///
+/// match peers.try_send(picture) {
+///     Ok(_) => {}
+///     Err((_, TrySendError::Never(error))) => return Err(error.into()),
+///     // Nobody has room, or is there: the next picture is as good.
+///     Err((_picture, _)) => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TrySendError {
@@ -200,6 +270,23 @@ pub enum TrySendError {
 }
 
 /// Why [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) failed.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::{BindError, Listener};
+///
+/// let taken = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+/// let port = taken.local_addresses()[0].port();
+/// match Listener::builder().address("127.0.0.1".parse()?).port(port).bind().await {
+///     Err(BindError::Bind { address, source }) => println!("not at {address}: {source}"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -225,9 +312,33 @@ pub enum BindError {
 }
 
 /// The listener has been closed.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+///
+/// use multinet_client::{Listener, ListenerClosed};
+///
+/// let listener = Arc::new(Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?);
+/// let worker = tokio::spawn({
+///     let listener = Arc::clone(&listener);
+///     async move { listener.recv().await.map(|frame| frame.len()) }
+/// });
+/// listener.close().await;
+/// assert_eq!(worker.await?, Err(ListenerClosed));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the listener is closed")]
 pub struct ListenerClosed;
+
+fn or_connecting(last: &Option<Arc<DialError>>) -> String {
+    last.as_ref().map_or_else(|| "still connecting".to_owned(), ToString::to_string)
+}
 
 /// What a person should do about an error of the kernel, if that is known.
 fn hint(error: &io::Error) -> &'static str {
@@ -242,5 +353,25 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::AddrNotAvailable => " (no interface has this address)",
         io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_to_do() {
+        let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
+        let refused = DialError::Connect { peer, from, source: io::ErrorKind::ConnectionRefused.into() };
+        let reason = "192.168.111.5:18515 from 192.168.111.4: connection refused (the pod is there, but nothing \
+                      listens: has its program started, on this port and this NIC?)";
+        assert_eq!(refused.to_string(), reason);
+        for (last, expected) in [(None, "still connecting"), (Some(Arc::new(refused)), reason)] {
+            let (name, waited) = ("infer".to_owned(), Duration::from_secs(30));
+            let error = ConnectError::NoPeer { name, count: 2, waited, last };
+            let said = "none of 2 peers of infer could be connected within 30 s; the last one: ";
+            assert_eq!(error.to_string(), format!("{said}{expected}"));
+        }
     }
 }

@@ -29,6 +29,14 @@ pub struct Frame {
 
 impl Frame {
     /// A frame with one buffer of payload, which may be empty.
+    ///
+    /// ```
+    /// use multinet_client::{Buffer, Frame};
+    ///
+    /// // Of text, a vector, `Bytes`, or a buffer that is used again and again.
+    /// let frames = [Frame::new("text"), Frame::new(vec![0; 4]), Frame::new(Buffer::host(4))];
+    /// assert!(frames.iter().all(|frame| frame.len() == 4));
+    /// ```
     pub fn new(payload: impl Into<Buffer>) -> Self {
         Self {
             payload: payload.into(),
@@ -40,6 +48,15 @@ impl Frame {
     }
 
     /// With one more buffer behind the payload. The receiver gets one payload, without a seam.
+    ///
+    /// ```
+    /// use multinet_client::{Buffer, Frame};
+    ///
+    /// let picture = Buffer::host(4096);
+    /// // The header goes first, and the picture need not be copied behind it.
+    /// let frame = Frame::new(vec![1, 0, 16, 0]).and(picture.clone());
+    /// assert_eq!(frame.len(), 4100);
+    /// ```
     #[must_use]
     pub fn and(mut self, buffer: impl Into<Buffer>) -> Self {
         self.rest.push(buffer.into());
@@ -47,6 +64,17 @@ impl Frame {
     }
 
     /// With a key, of at most 255 bytes: under [`Choice::ByKey`](crate::Choice::ByKey), frames of one key reach one peer, in order.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet, pictures: Vec<(u32, Vec<u8>)>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Frame;
+    ///
+    /// for (camera, picture) in pictures {
+    ///     peers.send(Frame::new(picture).key(format!("camera-{camera}"))).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
         self.key = key.into();
@@ -54,6 +82,16 @@ impl Frame {
     }
 
     /// With metadata of the caller's own, at most 4096 bytes.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Frame;
+    ///
+    /// // What the receiver needs before it reads the payload, which may lie in a GPU.
+    /// peers.send(Frame::new(picture).metadata("1920x1080 rgb24")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
         self.metadata = metadata.into();
@@ -61,6 +99,18 @@ impl Frame {
     }
 
     /// With a time, such as that of the capture. It travels in nanoseconds since 1970.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet, picture: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::SystemTime;
+    ///
+    /// use multinet_client::Frame;
+    ///
+    /// // From which the receiver can tell how old the picture is.
+    /// peers.send(Frame::new(picture).timestamp(SystemTime::now())).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn timestamp(mut self, timestamp: SystemTime) -> Self {
         self.timestamp = Some(timestamp);
@@ -68,11 +118,26 @@ impl Frame {
     }
 
     /// Length of the payload in bytes.
+    ///
+    /// ```
+    /// use multinet_client::Frame;
+    ///
+    /// // Key and metadata do not count: they have room beside the receiver's frame size.
+    /// let frame = Frame::new("pay").and("load").key("camera-17");
+    /// assert_eq!(frame.len(), 7);
+    /// ```
     pub fn len(&self) -> usize {
         self.buffers().map(Buffer::len).sum()
     }
 
     /// Whether there is no payload.
+    ///
+    /// ```
+    /// use multinet_client::Frame;
+    ///
+    /// let end = Frame::new("").metadata("end of the stream");
+    /// assert!(end.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.buffers().all(Buffer::is_empty)
     }
@@ -96,6 +161,19 @@ impl<P: Into<Buffer>> From<P> for Frame {
 }
 
 /// Which frame: who sent it, and its number among that sender's frames.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// let frame = listener.recv().await?;
+/// let id = frame.id();
+/// // If it comes again, to whichever receiver, its file is replaced.
+/// std::fs::write(format!("/data/{:032x}-{:010}", id.session, id.sequence), frame.bytes())?;
+/// frame.acknowledge();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId {
     /// The sender's session: a random number for each [`PeerSet`](crate::PeerSet).

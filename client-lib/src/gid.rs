@@ -18,9 +18,26 @@ mod sysfs;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+pub(crate) use sysfs::{has_devices, kernel_has_rdma};
 pub use sysfs::{local_ports, port_gid};
 
 /// A port of an RDMA device.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::local_ports;
+///
+/// for port in local_ports()? {
+///     match port.state {
+///         Ok(()) => println!("{} port {}: {} rows", port.device, port.number, port.rows.len()),
+///         Err(state) => println!("{} port {} is {state}", port.device, port.number),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
@@ -37,6 +54,18 @@ pub struct Port {
 }
 
 /// What lies below a port.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::{LinkLayer, local_ports};
+///
+/// // InfiniBand needs an interface of IPoIB for the addresses.
+/// let is_infiniband = local_ports()?.iter().any(|port| port.link == LinkLayer::InfiniBand);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -47,6 +76,20 @@ pub enum LinkLayer {
 }
 
 /// A row of a port's GID table.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::local_ports;
+///
+/// // In the kernel's shared mode there are rows of other pods, too.
+/// let ports = local_ports()?;
+/// let ours = ports.iter().flat_map(|port| &port.rows).filter(|row| row.interface.as_deref() == Some("net1"));
+/// println!("{} rows are net1's", ours.count());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Row {
@@ -61,6 +104,20 @@ pub struct Row {
 }
 
 /// A row, and where it is.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::{choose, local_ports};
+///
+/// // What `ib_write_bw -d DEVICE -i PORT -x INDEX` has to be told.
+/// if let Some(place) = choose(&local_ports()?, local).chosen {
+///     println!("-d {} -i {} -x {}", place.device, place.port, place.index);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -77,6 +134,20 @@ pub struct Place {
 }
 
 /// What a local address is to RDMA.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::{Local, port_gid};
+/// use multinet_client::nic::route_to;
+///
+/// let route = route_to("192.168.111.5".parse()?)?;
+/// let port_gid = port_gid(&route.interface);
+/// let local = Local { address: route.source, interface: &route.interface, port_gid };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local<'a> {
     /// The address that connections leave from.
@@ -88,6 +159,21 @@ pub struct Local<'a> {
 }
 
 /// The row for an address, and why it is none of the others.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::{choose, local_ports};
+///
+/// let choice = choose(&local_ports()?, local);
+/// match choice.chosen {
+///     Some(place) => println!("RDMA by {place}"),
+///     None => choice.rejected.iter().for_each(|(place, reason)| println!("{place} {reason}")),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
@@ -98,6 +184,17 @@ pub struct Choice {
 }
 
 /// Why a row is not the one.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::gid::Rejection;
+///
+/// // Most rows are of other addresses. Whatever else is wrong with one is worth a line.
+/// let rejected = [Rejection::OtherAddress, Rejection::Kind(Some("IB/RoCE v1".to_owned()))];
+/// let mut worth = rejected.iter().filter(|reason| **reason != Rejection::OtherAddress);
+/// assert_eq!(worth.next().map(ToString::to_string).as_deref(), Some("is IB/RoCE v1, not RoCE v2"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -115,6 +212,16 @@ pub enum Rejection {
 
 /// The row for a local address: on an active port, of the address's bytes, RoCE v2, and of the address's interface. Of several the one
 /// on the first device and port, with the least index.
+///
+/// ```
+/// use multinet_client::gid::{Local, choose, local_ports};
+///
+/// // An address for documentation, which no device has.
+/// let local = Local { address: "192.0.2.1".parse()?, interface: "net1", port_gid: None };
+/// let choice = choose(&local_ports()?, local);
+/// assert_eq!(choice.chosen, None, "frames go by TCP from there");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn choose(ports: &[Port], local: Local<'_>) -> Choice {
     let mut choice = Choice::default();
     for port in ports {
@@ -157,6 +264,14 @@ fn reject(port: &Port, row: &Row, local: Local<'_>) -> Option<Rejection> {
 }
 
 /// An address as a GID: IPv4 as `::ffff:a.b.c.d`.
+///
+/// ```
+/// use multinet_client::gid::gid_of;
+///
+/// // As `ibv_devinfo -v` and /sys/class/infiniband show it.
+/// assert_eq!(gid_of("192.168.111.5".parse()?).to_string(), "::ffff:192.168.111.5");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn gid_of(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

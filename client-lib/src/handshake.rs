@@ -10,7 +10,7 @@ mod rdma;
 
 use std::fmt;
 
-pub(crate) use rdma::{Chosen, PayloadEnd, RdmaEnd};
+pub(crate) use rdma::{Chosen, PairEnd, PayloadEnd, RdmaEnd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -109,6 +109,22 @@ pub(crate) struct Refusal {
 }
 
 /// The kinds of refusals.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::{DialError, RefusalCode};
+///
+/// /// Whether there may be room soon.
+/// fn may_be_let_in_later(error: &DialError) -> bool {
+///     matches!(error, DialError::Refused { code: RefusalCode::Full, .. })
+/// }
+/// # let (peer, name, message) = ("192.168.111.5:18515".parse()?, "infer-0".to_owned(), String::new());
+/// # let refused = |code| DialError::Refused { peer, name: name.clone(), code, message: message.clone() };
+/// assert!(may_be_let_in_later(&refused(RefusalCode::Full)));
+/// assert!(!may_be_let_in_later(&refused(RefusalCode::Service)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -133,6 +149,19 @@ pub enum RefusalCode {
 }
 
 /// What is promised of a frame.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::{Connector, Delivery};
+///
+/// // A picture that is late is of no use any more; a result has to arrive.
+/// let pictures = Connector::builder().delivery(Delivery::AtMostOnce).build()?;
+/// let results = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
@@ -144,6 +173,19 @@ pub enum Delivery {
 }
 
 /// A way to move frames.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::TransportKind;
+///
+/// for status in peers.status().iter().filter(|status| status.transport == Some(TransportKind::Tcp)) {
+///     println!("{} by TCP: {:?}", status.endpoint, status.instead_of_rdma);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -202,6 +244,17 @@ pub(crate) struct Preamble {
 }
 
 /// A handshake that cannot be read.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::{DialError, HandshakeError};
+///
+/// // As the log and PeerStatus::last_error have it, of a port that a web server has.
+/// let error = DialError::Handshake { peer: "192.168.111.5:80".parse()?, source: HandshakeError::Magic };
+/// assert!(error.to_string().ends_with("no peer of multinet speaks there"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {

@@ -11,6 +11,25 @@
 //!   Listener ── recv() ──> Received ── bytes(), acknowledge(), drop: the credit goes back
 //! ```
 //!
+//! # Examples
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use multinet_client::{Connector, Listener};
+//!
+//! // In a pod of the service.
+//! let listener = Listener::builder().port(18515).bind().await?;
+//! let frame = listener.recv().await?;
+//! println!("{} bytes from {}", frame.len(), frame.sender().name());
+//! frame.acknowledge();
+//!
+//! // In another pod.
+//! let peers = Connector::builder().build()?.connect("infer.vision.svc.multinet", "rdma").await?;
+//! peers.send("a frame").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is promised
 //!
 //! [`Delivery::AtMostOnce`]: a frame arrives once or not at all; what was under way when a connection broke is counted
@@ -62,8 +81,10 @@ mod identity;
 mod inbound;
 mod listener;
 pub mod metrics;
+mod near;
 pub mod nic;
 mod outbound;
+pub mod pci;
 mod peers;
 #[cfg(feature = "rdma")]
 mod rdma;

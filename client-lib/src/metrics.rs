@@ -3,11 +3,28 @@
 //! Nothing is kept in step with the data path: values are read when they are asked for. Labels are few and fixed: the names of peers
 //! are none.
 
+use std::sync::Arc;
+
 use crate::choose::Choice;
 use crate::listener::Listener;
 use crate::peers::PeerSet;
 
 /// One value.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::metrics::Metrics as _;
+///
+/// // In the manner of Prometheus, for a program that has no library for it.
+/// for measure in peers.measures() {
+///     let suffix = if measure.is_counter { "_total" } else { "" };
+///     println!("multinet_client_{}{suffix} {}", measure.name, measure.value);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measure {
@@ -22,11 +39,49 @@ pub struct Measure {
 }
 
 /// Something that counts.
+///
+/// # Examples
+///
+/// ```no_run
+/// use multinet_client::metrics::{Measure, Metrics};
+/// use multinet_client::{Listener, PeerSet};
+///
+/// /// A pod in the middle of a pipeline.
+/// struct Stage(Listener, PeerSet);
+///
+/// impl Metrics for Stage {
+///     fn measures(&self) -> Vec<Measure> {
+///         [self.0.measures(), self.1.measures()].concat()
+///     }
+/// }
+/// ```
 pub trait Metrics: Send + Sync {
     /// All values of this moment.
+    ///
+    /// ```no_run
+    /// # fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::metrics::Metrics as _;
+    ///
+    /// for measure in listener.measures() {
+    ///     println!("{}: {}", measure.help, measure.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     fn measures(&self) -> Vec<Measure>;
 
     /// Labels of all of them: names and values, from small fixed sets.
+    ///
+    /// ```no_run
+    /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::metrics::Metrics as _;
+    ///
+    /// // choice="by-key"
+    /// let labels: Vec<_> = peers.labels().iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    /// println!("{}", labels.join(","));
+    /// # Ok(())
+    /// # }
+    /// ```
     fn labels(&self) -> Vec<(&'static str, &'static str)> {
         Vec::new()
     }
@@ -70,6 +125,17 @@ impl Metrics for PeerSet {
     }
 }
 
+/// Of what tasks share, such as a [`Listener`] that they receive from.
+impl<M: Metrics + ?Sized> Metrics for Arc<M> {
+    fn measures(&self) -> Vec<Measure> {
+        (**self).measures()
+    }
+
+    fn labels(&self) -> Vec<(&'static str, &'static str)> {
+        (**self).labels()
+    }
+}
+
 impl Metrics for Listener {
     fn measures(&self) -> Vec<Measure> {
         let now = self.statistics();
@@ -107,10 +173,39 @@ mod prometheus {
     use super::Metrics;
 
     /// Gives what something counts to a registry of prometheus-client, as `multinet_client_…`, whenever that is asked.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(peers: multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::metrics::Collector;
+    /// use prometheus_client::encoding::text::encode;
+    /// use prometheus_client::registry::Registry;
+    ///
+    /// let mut registry = Registry::default();
+    /// registry.register_collector(Box::new(Collector::new(peers)));
+    /// let mut page = String::new();
+    /// encode(&mut page, &registry)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub struct Collector(Box<dyn Metrics>);
 
     impl Collector {
-        /// Of a [`PeerSet`](crate::PeerSet), or of anything else that counts.
+        /// Of a [`PeerSet`](crate::PeerSet), of a [`Listener`](crate::Listener) (in an `Arc`, if others receive from it), or of
+        /// what is made of these.
+        ///
+        /// ```no_run
+        /// # async fn example(registry: &mut prometheus_client::registry::Registry) -> Result<(), Box<dyn std::error::Error>> {
+        /// use multinet_client::Connector;
+        /// use multinet_client::metrics::Collector;
+        ///
+        /// let peers = Connector::builder().build()?.start("infer.vision.svc.multinet", "rdma");
+        /// // The registry has a handle of its own: the connections stay as long as it does.
+        /// registry.register_collector(Box::new(Collector::new(peers.clone())));
+        /// # Ok(())
+        /// # }
+        /// ```
         pub fn new(metrics: impl Metrics + 'static) -> Self {
             Self(Box::new(metrics))
         }
@@ -141,6 +236,8 @@ mod prometheus {
 
     #[cfg(test)]
     mod tests {
+        use std::sync::Arc;
+
         use prometheus_client::encoding::text::encode;
         use prometheus_client::registry::Registry;
 
@@ -162,7 +259,7 @@ mod prometheus {
         #[test]
         fn values_are_read_when_they_are_asked_for() {
             let mut registry = Registry::default();
-            registry.register_collector(Box::new(Collector::new(Fixed)));
+            registry.register_collector(Box::new(Collector::new(Arc::new(Fixed))));
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
             assert!(text.contains("multinet_client_sent_frames_total{choice=\"by-key\"} 7"), "{text}");

@@ -11,11 +11,13 @@
 
 mod route_table;
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use nix::ifaddrs::getifaddrs;
+use ipnet::IpNet;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{LinkAddr, SockaddrStorage, getsockopt, sockopt};
 
@@ -23,6 +25,20 @@ use nix::sys::socket::{LinkAddr, SockaddrStorage, getsockopt, sockopt};
 const ANY_PORT: u16 = 9;
 
 /// How this machine reaches a peer.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::route_to;
+///
+/// let route = route_to("192.168.111.5".parse()?)?;
+/// if route.mtu.is_some_and(|mtu| mtu < 9000) {
+///     println!("{} takes no jumbo frames to {}", route.interface, route.peer);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
@@ -41,6 +57,15 @@ pub struct Route {
 impl Route {
     /// The route itself, unless it is one of the default network.
     ///
+    /// ```
+    /// use multinet_client::nic::route_to;
+    ///
+    /// // The loopback interface is not the default network, and does for tests.
+    /// let route = route_to("127.0.0.1".parse()?)?.on_second_nic()?;
+    /// assert_eq!(route.interface, "lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`RouteError::DefaultNetwork`].
@@ -57,6 +82,20 @@ impl Route {
 }
 
 /// Why there is no way to a peer that may be taken.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::{RouteError, route_to};
+///
+/// let route = route_to("192.168.111.5".parse()?).and_then(|route| route.on_second_nic());
+/// if let Err(RouteError::DefaultNetwork { interface, .. }) = route {
+///     println!("this pod has only {interface}: is the annotation for the second network missing?");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -98,6 +137,18 @@ pub enum RouteError {
 }
 
 /// An interface of this machine, in this network namespace.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::local_interfaces;
+///
+/// let down = local_interfaces()?.into_iter().filter(|interface| !interface.is_up);
+/// down.for_each(|interface| println!("{} has no carrier", interface.name));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interface {
@@ -118,6 +169,19 @@ pub struct Interface {
 }
 
 /// An address of a second NIC.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::second_nics;
+///
+/// for local in second_nics()? {
+///     println!("{} on {}", local.ip, local.interface);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalAddress {
@@ -170,6 +234,15 @@ pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
 
 /// The interfaces of this network namespace, sorted by name.
 ///
+/// ```
+/// use multinet_client::nic::local_interfaces;
+///
+/// let interfaces = local_interfaces()?;
+/// let default = interfaces.iter().find(|interface| interface.is_default_network);
+/// assert!(default.is_none_or(|interface| interface.name != "lo"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 ///
 /// If the kernel does not tell (`getifaddrs`), or `/proc` is not there.
@@ -197,6 +270,21 @@ pub fn local_interfaces() -> io::Result<Vec<Interface>> {
 /// The addresses of second NICs, sorted by interface: all that are neither loopback, nor link-local, nor on the
 /// interface with the default route. Where there is no default route, every other interface is a second NIC.
 ///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::Listener;
+/// use multinet_client::nic::second_nics;
+///
+/// // By IPv4 only.
+/// let mut listener = Listener::builder();
+/// for local in second_nics()?.into_iter().filter(|local| local.ip.is_ipv4()) {
+///     listener = listener.address(local.ip);
+/// }
+/// let listener = listener.bind().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// As [`local_interfaces`].
@@ -209,6 +297,18 @@ pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<String>> {
     let all = local_interfaces()?;
     let has = all.into_iter().find(|interface| interface.addresses.contains(&address));
     Ok(has.filter(|interface| !interface.is_loopback).map(|interface| interface.name))
+}
+
+/// The addresses of second NICs, each with the network that it is on.
+pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
+    let network = |entry: InterfaceAddress| {
+        let (address, mask) = (ip_of(&entry.address?)?, ip_of(&entry.netmask?)?);
+        Some((address, IpNet::with_netmask(address, mask).ok()?))
+    };
+    let networks: HashMap<IpAddr, IpNet> =
+        getifaddrs().map_err(io::Error::from)?.filter_map(network).collect();
+    let second = second_nics()?.into_iter();
+    Ok(second.filter_map(|local| networks.get(&local.ip).map(|network| (local, *network))).collect())
 }
 
 fn second_of(interfaces: Vec<Interface>) -> Vec<LocalAddress> {
@@ -255,14 +355,17 @@ fn describe(name: &str, flags: InterfaceFlags, default: Option<&str>) -> Interfa
 }
 
 fn add_address(interface: &mut Interface, address: &SockaddrStorage) {
-    if let Some(v4) = address.as_sockaddr_in() {
-        interface.addresses.push(v4.ip().into());
-    } else if let Some(v6) = address.as_sockaddr_in6() {
-        interface.addresses.push(v6.ip().into());
+    if let Some(ip) = ip_of(address) {
+        interface.addresses.push(ip);
     } else if let Some(octets) = address.as_link_addr().and_then(LinkAddr::addr) {
         let octets: Vec<String> = octets.iter().map(|octet| format!("{octet:02x}")).collect();
         interface.mac = Some(octets.join(":"));
     }
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
 }
 
 /// The MTU of the route that a connected socket has, IPv6 included.

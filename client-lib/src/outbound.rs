@@ -210,6 +210,13 @@ impl<F: Clone> Outbound<F> {
         self.pump();
     }
 
+    /// A connection is about to end, though it may still tell what has become of its frames: it gets no new ones.
+    pub(crate) fn ending(&mut self, link: LinkId) {
+        if let Some(at) = self.link_mut(link) {
+            at.books.is_ending = true;
+        }
+    }
+
     /// A receiver has said what has become of frames.
     pub(crate) fn control(
         &mut self,

@@ -14,7 +14,8 @@
 //! - A large payload that [`Buffer::host`](crate::Buffer::host) has made is sent from where it lies; all else is copied to registered memory first.
 //! - A payload of a GPU is sent from where it lies, and comes to where it is wanted, if the device can: [`gpu`]. It has a place of its own then, and is written
 //!   before its header is.
-//! - A device has one thread, which looks at what has completed and hears it: [`rail`].
+//! - A device has one thread in a program, or one for each way of using it, which looks at what has completed and hears it: [`rail`].
+//! - Large frames may be cut, and go by several queue pairs: [`stripes`].
 //! - What is written, to where, and when a completion is asked for is decided without a device: [`accounts`].
 //!
 //! Without the feature `rdma`, `absent.rs` stands in the place of this.
@@ -24,13 +25,17 @@ mod gpu;
 mod layout;
 mod queue_pair;
 mod rail;
+mod role;
 mod setup;
+mod stripes;
 
 pub(crate) use accounts::{OwnSlots, Violation};
 pub(crate) use layout::Immediate;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
-pub(crate) use setup::{Prepared, Role, Spare, Unusable};
+pub(crate) use role::Role;
+pub(crate) use setup::{Prepared, Spare, Unusable};
+pub(crate) use stripes::Gathering;
 
 use multinet_memory::GpuSlice;
 

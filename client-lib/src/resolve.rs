@@ -36,6 +36,19 @@ use crate::endpoint::Endpoint;
 /// Finds the endpoints of services on secondary networks.
 ///
 /// A clone asks the same servers; all of them together have a bounded number of questions in flight.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::Resolver;
+///
+/// let resolver = Resolver::builder().build()?;
+/// let found = resolver.resolve("rail0._net.infer.vision.svc.multinet", "rdma").await?;
+/// println!("{:?}", found.endpoints);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Resolver {
     inner: Arc<Inner>,
@@ -50,6 +63,17 @@ struct Inner {
 }
 
 /// The endpoints of a service, as DNS knew them at a moment.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// let found = resolver.resolve("infer.vision.svc.multinet", "rdma").await?;
+/// let nodes: std::collections::BTreeSet<_> = found.endpoints.iter().filter_map(|it| it.node.as_deref()).collect();
+/// println!("{}: {} endpoints on {} nodes", found.name, found.endpoints.len(), nodes.len());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resolved {
@@ -69,6 +93,26 @@ impl Resolved {
 }
 
 /// What has happened to a service's endpoints; from [`Watch`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// use futures::StreamExt as _;
+/// use multinet_client::Change;
+///
+/// let mut changes = resolver.watch("infer.vision.svc.multinet", "rdma");
+/// while let Some(change) = changes.next().await {
+///     match change {
+///         Change::Endpoints(now) => println!("{} endpoints", now.endpoints.len()),
+///         Change::Lost { error } => println!("nobody to send to: {error}"),
+///         // The last endpoints still hold.
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -93,6 +137,15 @@ pub enum Change {
 
 impl Resolver {
     /// Sets up a resolver; without further ado, the one of the pod's `/etc/resolv.conf`.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// // From outside a pod: the cluster's DNS, and what a pod's search path would end with.
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// assert_eq!(resolver.search(), ["cluster.local"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> ResolverBuilder {
         ResolverBuilder::default()
     }
@@ -161,16 +214,44 @@ impl Resolver {
     }
 
     /// The servers that are asked, in this order.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().build()?;
+    /// println!("asks {:?}", resolver.servers());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn servers(&self) -> &[SocketAddr] {
         self.inner.dns.servers()
     }
 
     /// The domains that are tried behind names that are not absolute, in this order.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// let tried = resolver.search().iter().map(|domain| format!("infer.vision.svc.multinet.{domain}"));
+    /// assert_eq!(tried.collect::<Vec<_>>(), ["infer.vision.svc.multinet.cluster.local"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn search(&self) -> &[String] {
         &self.inner.search
     }
 
     /// Names with fewer dots are tried with the search path before they are tried as they stand.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).ndots(5).build()?;
+    /// let name = "infer.vision.svc.multinet";
+    /// assert!(name.matches('.').count() < resolver.ndots(), "the search path comes first");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ndots(&self) -> usize {
         self.inner.ndots
     }

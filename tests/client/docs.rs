@@ -11,6 +11,7 @@ use multinet_tests::multus::ip;
 use multinet_tests::process::Process;
 use multinet_tests::sandboxed;
 use multinet_tests::server::{Flags, Server};
+use multinet_tests::wait::eventually;
 use tempfile::TempDir;
 
 use crate::multinet::{ROOT, multinet, own_sys};
@@ -88,14 +89,14 @@ impl Shell {
         Ok(())
     }
 
-    /// Ends the programs in the other pod, and checks what they have printed.
-    fn end_others(&mut self) -> Result<()> {
+    /// Ends the programs in the other pod, when they have printed what the page says.
+    async fn end_others(&mut self) -> Result<()> {
         for (mut process, example) in self.others.drain(..) {
-            process.kill()?;
             // One that the page does not show has nothing to show.
             if !example.output.is_empty() {
-                check(&example, &process.log())?;
+                eventually("it to be told", PATIENCE, async || check(&example, &process.log())).await?;
             }
+            process.kill()?;
         }
         Ok(())
     }
@@ -109,16 +110,14 @@ impl Shell {
         }
         // What goes on forever has printed what is known long before.
         let command = if example.command.contains("--watch") {
-            format!("timeout 3 {}", example.command)
+            format!("timeout 10 {}", example.command)
         } else {
             example.command.clone()
         };
         let output = self.bash(&format!("{command} 2>&1")).stdin(Stdio::null()).output()?;
         let outcome = check(example, &String::from_utf8(output.stdout)?);
-        // What one of them takes, it tells as soon as it has written it.
         if has_listener {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let ended = self.end_others();
+            let ended = self.end_others().await;
             return outcome.and(ended);
         }
         outcome
@@ -127,13 +126,18 @@ impl Shell {
 
 /// Without times, rates and the like, and with single spaces.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let is_measured = |word: &str| {
-        word.contains('.')
-            && word.chars().all(|c| c.is_ascii_digit() || c == '.')
-            && word.parse::<f64>().is_ok()
+    let is_number =
+        |word: &str| word.chars().all(|c| c.is_ascii_digit() || c == '.') && word.parse::<f64>().is_ok();
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let word = |at: usize| {
+            let is_time = words.get(at + 1).is_some_and(|unit| unit.starts_with("ms"));
+            let is_measured = is_number(words[at]) && (words[at].contains('.') || is_time);
+            if is_measured { "#" } else { words[at] }
+        };
+        (0..words.len()).map(word).collect::<Vec<_>>().join(" ")
     };
-    let word = |word: &str| if is_measured(word) { "#".to_owned() } else { word.to_owned() };
-    lines.map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")).collect()
+    lines.map(line).collect()
 }
 
 fn check(Example { command, output }: &Example, printed: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! `multinet-client` and its programs at the end of the whole chain.
 
+mod bench;
 mod chain;
 mod dependencies;
 mod docs;

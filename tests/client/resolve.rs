@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_tests::sandboxed;
 use multinet_tests::server::{Flags, Manifests, Server, eventually};
 use serde_json::{Value, json};
 
@@ -31,11 +32,15 @@ struct Watch {
 
 impl Watch {
     fn start(server: &Server, arguments: &[&str]) -> Result<Self> {
+        Self::start_by(Command::new("env"), server, arguments)
+    }
+
+    /// `by`: `env`, or what runs it.
+    fn start_by(mut by: Command, server: &Server, arguments: &[&str]) -> Result<Self> {
         // A shell without job control makes what runs in its background deaf to Ctrl-C, these tests and their children included.
-        let mut command = Command::new("env");
-        command.arg("--default-signal=INT").arg(multinet()?.get_program());
-        command.args(["resolve", "--watch", "--server", &server.dns().to_string(), SERVICE]).args(arguments);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        by.arg("--default-signal=INT").arg(multinet()?.get_program());
+        by.args(["resolve", "--watch", "--server", &server.dns().to_string(), SERVICE]).args(arguments);
+        let mut child = by.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("no standard output")?);
         Ok(Self { child, lines: Some(lines) })
     }
@@ -238,5 +243,23 @@ fn ctrl_c_ends_it_quietly() -> Result<()> {
     let (status, said) = watch.end()?;
     // As a shell expects it: by the signal, which it reports as 130.
     ensure!(status.signal() == Some(2) && said.is_empty(), "{status}: {said}");
+    Ok(())
+}
+
+/// In a container there is no shell, and the kernel ends no first process that has not asked for it.
+#[tokio::test]
+async fn a_containers_first_process_is_ended_too() -> Result<()> {
+    sandboxed!();
+    let (_manifests, server) = changeable()?;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "env"]);
+    let mut watch = Watch::start_by(unshare, &server, &["rdma"])?;
+    watch.line()?;
+    let id = watch.child.id();
+    let first = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+    let kill = Command::new("kill").args(["-s", "TERM", first.trim()]).status()?;
+    ensure!(kill.success(), "{kill}");
+    let (status, said) = watch.end()?;
+    ensure!(status.code() == Some(143) && said.is_empty(), "{status}: {said}");
     Ok(())
 }

@@ -15,7 +15,7 @@ use multinet_tests::tools::repository;
 use multinet_tests::wait::eventually;
 
 /// How long a command may take to work: a definition that was just applied is not served at once.
-const SERVED: Duration = Duration::from_secs(30);
+pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
 /// The commands for `kubectl` in a document.
 fn commands(document: &str) -> Result<Vec<String>> {

@@ -7,6 +7,7 @@ mod examples;
 mod failover;
 mod faults;
 mod follow;
+mod helm;
 mod install;
 mod late;
 mod node_local;

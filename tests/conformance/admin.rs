@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_tests::dns::Query;
 use multinet_tests::server::Flags;
 use multinet_tests::tools::repository;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::fixtures::{ZONE, folder};
+use crate::fixtures::{ZONE, folder, server};
 
 /// The metrics that the page's table names; `…` stands for the prefix of the row's first.
 fn documented(page: &str) -> BTreeSet<String> {
@@ -30,7 +30,7 @@ fn documented(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_documented_metrics_are_those_there_are() -> Result<()> {
-    let server = Flags::new().start(folder().as_ref())?;
+    let server = Flags::new().words("--notify 127.0.0.1:9").start(folder().as_ref())?;
     server.query(ZONE, "SOA")?;
     let (_, metrics) = server.get("/metrics")?;
     let served: BTreeSet<String> = metrics
@@ -90,5 +90,34 @@ fn the_state_is_sorted_and_complete() -> Result<()> {
             .collect();
         ensure!(order.is_sorted(), "{key} are not sorted: {order:?}");
     }
+    Ok(())
+}
+
+/// Two workers, and TCP beside them: their counts are shown together.
+#[test]
+fn what_is_asked_for_most_is_shown() -> Result<()> {
+    let server = Flags::new().words("--debug-top 10 --udp-workers 2").start(folder().as_ref())?;
+    for _ in 0..20 {
+        server.query(ZONE, "SOA")?;
+        server.ask_tcp(&Query::new(ZONE, "SOA"))?;
+        server.query(&format!("NO.{ZONE}"), "A")?;
+    }
+    server.query(ZONE, "TYPE65280")?;
+    let (status, body) = server.get("/debug/top")?;
+    ensure!(status == 200, "{status}");
+    let top: Value = serde_json::from_str(&body)?;
+    let entry = |name: &str, kind: &str, rcode: &str, count: u64| json!({"name": format!("{name}{ZONE}."), "type": kind, "rcode": rcode, "count": count, "error": 0});
+    let names = [
+        entry("", "SOA", "NOERROR", 40),
+        entry("no.", "A", "NXDOMAIN", 20),
+        entry("", "TYPE65280", "NOERROR", 1),
+    ];
+    assert_eq!(top, json!({"queries": 61, "names": names}));
+    Ok(())
+}
+
+#[test]
+fn nothing_is_counted_by_name_unless_that_is_wanted() -> Result<()> {
+    ensure!(server().get("/debug/top")?.0 == 404, "/debug/top is there");
     Ok(())
 }

@@ -6,13 +6,21 @@
 //! theme.
 
 mod admin;
+mod clients;
 mod command_line;
+mod dnstap;
+mod fast_open;
 mod fixtures;
+mod incremental;
 mod manifests;
 mod messages;
+mod notify;
+mod operations;
+mod protection;
 mod readme;
 mod rfc8906;
 mod rotation;
+mod secondaries;
 mod serial;
 mod streams;
 mod table;
@@ -20,4 +28,5 @@ mod tables;
 mod transfer;
 mod transports;
 mod truncation;
+mod tsig;
 mod zones;

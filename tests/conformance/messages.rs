@@ -36,6 +36,32 @@ fn no_question_is_a_format_error() -> Result<()> {
     expect(&opt, "QUERY FORMERR rd\nEDNS 0 1232\nno question")
 }
 
+/// RFC 7873 §5.4: whoever wants nothing but a cookie asks nothing.
+#[test]
+fn no_question_fetches_a_cookie() -> Result<()> {
+    const CLIENT: &[u8] = b"12345678";
+    let ask = |cookie: &[u8]| {
+        let header = [0xab, 0xcd, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let (length, data) = (cookie.len() as u8, cookie.len() as u8 + 4);
+        let packet =
+            [&header[..], &[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, data, 0, 10, 0, length], cookie].concat();
+        Reply::to(&packet, Transport::Udp.exchange(server().dns(), &packet)?)
+    };
+    let fresh = ask(CLIENT)?;
+    ensure!(fresh.rcode() == "NOERROR" && fresh.answers().is_empty(), "{}", fresh.text(ZONE));
+    let cookie = fresh.raw.last_chunk::<24>().context("a short reply")?;
+    ensure!(cookie.starts_with(CLIENT), "no cookie in {:02x?}", fresh.raw);
+    // It is good, and one that is not is said to be none, beside one that is.
+    ensure!(ask(cookie)?.rcode() == "NOERROR", "its own cookie is not good");
+    let wrong = ask(&[CLIENT, &[7; 16]].concat())?;
+    ensure!(wrong.rcode() == "BADCOOKIE", "{}", wrong.text(ZONE));
+    let cookie = wrong.raw.last_chunk::<24>().context("a short reply")?;
+    ensure!(ask(cookie)?.rcode() == "NOERROR", "the cookie beside BADCOOKIE is not good");
+    // What is no cookie fetches none.
+    ensure!(ask(&[7; 9])?.rcode() == "FORMERR", "a cookie of 9 octets");
+    Ok(())
+}
+
 /// RFC 9619: a query has one question. The first one comes back.
 #[test]
 fn two_questions_are_a_format_error() -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use multinet_tests::dns::{Query, Reply, Tcp};
-use multinet_tests::server::{Flags, eventually};
+use multinet_tests::server::Flags;
 
 use crate::fixtures::{ZONE, folder, server};
 
@@ -112,28 +112,31 @@ fn nonsense_over_tcp_harms_nobody() -> Result<()> {
     Ok(())
 }
 
-/// Connections beyond `--tcp-max-connections` are closed at once; when others end there is room again.
+/// Beyond `--tcp-max-connections` the connection that has been idle longest goes for a new one.
 #[test]
 fn connections_are_limited() -> Result<()> {
     let server = Flags::new().words("--tcp-max-connections 3").start(&folder())?;
     let query = Query::new(ZONE, "SOA");
-    let mut held = Vec::new();
-    for _ in 0..3 {
-        let mut stream = Tcp::connect(server.dns())?;
+    let ask = |stream: &mut Tcp| {
         stream.send(&query.to_wire())?;
-        stream.receive()?;
+        stream.receive()
+    };
+    let mut held = Vec::new();
+    for number in 0..6 {
+        let mut stream = Tcp::connect(server.dns())?;
+        ask(&mut stream).with_context(|| format!("newcomer {number} is not served"))?;
+        std::thread::sleep(Duration::from_millis(5));
         held.push(stream);
     }
-    let mut refused = Tcp::connect(server.dns())?;
-    let _ = refused.send(&query.to_wire()); // it may be closed already
-    ensure!(refused.receive_or_end()?.is_none(), "a fourth connection is served");
-    for stream in &mut held {
-        stream.send(&query.to_wire())?;
-        stream.receive().context("a connection within the limit was closed")?;
+    for stream in &mut held[3..] {
+        ask(stream).context("one that was used lately was closed")?;
+    }
+    for stream in &mut held[..3] {
+        ensure!(ask(stream).is_err(), "a connection beyond the limit is served");
     }
     ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "UDP suffers");
-    drop(held);
-    eventually("room for a connection", || server.ask_tcp(&query).map(|_| ()))
+    ensure!(server.metric("multinet_dns_connections_evicted_total")? == 3.0, "not counted");
+    Ok(())
 }
 
 /// CoreDNS' forward plugin keeps connections for ten seconds and has to find them open.

@@ -170,13 +170,18 @@ fn incremental_transfers() -> Result<()> {
     Ok(())
 }
 
-fn incremental(server: &Server, known: u32) -> Result<Zone> {
-    let query = Query::new(ZONE, "IXFR");
+/// The query of who has a version of the zone. It may have no EDNS.
+pub(crate) fn ixfr(query: &Query, known: u32) -> Vec<u8> {
     let mut packet = query.to_wire();
     packet[9] = 1; // one record in the authority section: the SOA that the asker has
     packet.extend_from_slice(&[0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
     packet.extend(known.to_be_bytes());
     packet.extend([0; 16]);
+    packet
+}
+
+fn incremental(server: &Server, known: u32) -> Result<Zone> {
+    let packet = ixfr(&Query::new(ZONE, "IXFR"), known);
     let mut stream = Tcp::connect(server.dns())?;
     stream.send(&packet)?;
     let mut zone = Zone { records: Vec::new(), serial: 0, messages: 0 };

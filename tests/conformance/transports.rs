@@ -1,7 +1,6 @@
 //! DNS over TLS, HTTPS and QUIC: the same messages as over UDP and TCP, and certificates that may change.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use multinet_tests::dns::secure::{Client, Method};
@@ -107,34 +106,6 @@ fn secured_transports_carry_the_same_messages() -> Result<()> {
             ensure!(reply.answers() == expected.answers(), "{query} over {transport}: another order");
             ensure!(reply.additionals() == expected.additionals(), "{query} over {transport}: another order");
         }
-    }
-    Ok(())
-}
-
-/// An independent client, Knot's, checks certificates and framing in its own way.
-#[test]
-fn kdig_understands_every_transport() -> Result<()> {
-    let secured = start(&folder())?;
-    let ca = format!("+tls-ca={}", secured.authority.ca().display());
-    for (scheme, options) in [
-        ("dns", &["+notcp"][..]),
-        ("dns", &["+tcp"]),
-        ("tls", &[&ca, "+tls-hostname=dns.test"]),
-        ("https", &["+https", &ca, "+tls-hostname=dns.test"]),
-        ("quic", &["+quic"]),
-    ] {
-        let port = secured.server.address(scheme)?.port().to_string();
-        let mut kdig = Command::new("kdig");
-        kdig.args(["@127.0.0.1", "-p", &port, "+short", "+retry=0"]).args(options);
-        let output =
-            kdig.args([&format!("hdls1.testns.svc.{ZONE}"), "AAAA"]).output().context("cannot start kdig")?;
-        let printed = String::from_utf8_lossy(&output.stdout);
-        ensure!(
-            printed.lines().collect::<Vec<_>>() == ["5678:abcd::1", "5678:abcd::2"],
-            "{scheme} {options:?}: {} {printed}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr),
-        );
     }
     Ok(())
 }

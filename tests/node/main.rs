@@ -19,6 +19,7 @@ async fn what_is_shipped_follows_real_pods() -> Result<()> {
     let stage = Stage::set().await.context("setting the stage")?;
     let told = |step: &str| eprintln!("{:6.1} s: {step}", started.elapsed().as_secs_f64());
     told("what we ship runs");
+    steps::the_name_server_has_an_address(&stage).await.context("the name server")?;
     steps::network_comes_late(&stage).await.context("a network that comes late")?;
     told("a network came late");
     steps::second_nics_are_found(&stage).await.context("second NICs are found")?;

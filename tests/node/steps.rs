@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use multinet_tests::ask::ask_udp;
 use multinet_tests::multus::second_addresses;
 use multinet_tests::node::BOUND;
 use multinet_tests::status::{Events, FINE, Status};
@@ -38,6 +39,15 @@ pub(crate) async fn network_comes_late(stage: &Stage) -> Result<()> {
     status.is(&FINE).await?;
     stage.three_ready().await?;
     status.counts(3, 3).await?;
+    Ok(())
+}
+
+/// What it listens on as shipped is a wildcard, which is no address to tell.
+pub(crate) async fn the_name_server_has_an_address(stage: &Stage) -> Result<()> {
+    let pods = ours(stage, "multinet-dns").await?;
+    let own: BTreeSet<String> = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
+    let told = ask_udp(stage.dns(), "ns.dns.multinet.cluster.local", "A").await?.data();
+    ensure!(told.len() == 1 && told.iter().all(|address| own.contains(address)), "{told:?} of {own:?}");
     Ok(())
 }
 

@@ -1,13 +1,10 @@
 //! Where RDMA cannot be used: the reason, and TCP if that is allowed.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use futures::channel::mpsc::unbounded;
 use multinet_client::{
-    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Resolver, Tls, Transport,
-    TransportKind,
+    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Tls, Transport, TransportKind,
 };
 use multinet_tests::guest::Guest;
 use multinet_tests::in_guest;
@@ -16,21 +13,52 @@ use multinet_tests::process::workspace_binary;
 use multinet_tests::wait::eventually;
 use tempfile::TempDir;
 
-use super::{BOUND, LINK};
+use super::{BOUND, LINK, nobody};
 
 /// What is done to the machine, and why there is no RDMA then. All in one guest, one after the other.
 const CASES: &[(&str, &str)] = &[
     ("SERVER=10.9.5.1", "10.9.5.1:18515 cannot be reached by RDMA: no RDMA device has a GID of 10.9.5.1"),
     (
         "SERVER=10.9.0.2; PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192'",
-        "rxe0: cannot register memory: Cannot allocate memory (os error 12); too little memory may be locked: raise memlock",
+        "too little memory may be locked: 1036 KiB are needed, 8 KiB is the limit (memlock), of which 0 KiB are in use, as root without CAP_IPC_LOCK; raise memlock \
+         (LimitMEMLOCK=infinity in containerd's systemd unit on the node); or add the capability IPC_LOCK (securityContext.capabilities.add)",
     ),
-    ("PREFIX=; mv /usr/lib/*/libibverbs /usr/lib/providers", "libibverbs does not show rxe0"),
     (
-        "rm /usr/lib/*/libibverbs.so.1",
+        // Has the capability, which does not help.
+        "PREFIX='prlimit --memlock=8192:8192 unshare --user --map-root-user'",
+        "in a user namespace, where CAP_IPC_LOCK does not count; raise memlock",
+    ),
+    (
+        // Enough for what can be known at first, but not for frames as large as the server's, of which two are copied at a time.
+        "PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=2097152:2097152'",
+        "too little memory may be locked: 16393 KiB are needed, 2048 KiB is the limit (memlock), of which 12 KiB are in use",
+    ),
+    (
+        "PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:unlimited'",
+        "raise memlock: `ulimit -l unlimited` before the program starts",
+    ),
+    (
+        // A pod that has the address of another pod's row; the device is seen from everywhere.
+        "for it in pod far; do ip netns add $it; done; ip link add net1 netns pod type veth peer name net1 netns far
+         ip -n pod address add 10.9.0.1/24 dev net1; ip -n far address add 10.9.0.9/24 dev net1
+         for it in pod far; do ip -n $it link set lo up; ip -n $it link set net1 up; done
+         serve 10.9.0.9 'ip netns exec far'; SERVER=10.9.0.9 PREFIX='ip netns exec pod'",
+        "no RDMA device has a GID of 10.9.0.1; rxe0 port 1 GID 1 (::ffff:10.9.0.1) belongs to the interface rdma0",
+    ),
+    (
+        "PREFIX= SERVER=10.9.0.2; mv /usr/lib/*/libibverbs /usr/lib/providers",
+        "libibverbs does not show rxe0",
+    ),
+    (
+        "mv /usr/lib/*/libibverbs.so.1 /usr/lib/away",
         "libibverbs cannot be loaded (libibverbs.so.1: cannot open shared object file: No such file or directory); install libibverbs1",
     ),
     ("rdma link delete rxe0", "this machine has no RDMA device"),
+    (
+        // Whoever has opened the device keeps the modules.
+        "kill $servers; wait; rmmod rdma_rxe rdma_ucm rdma_cm iw_cm ib_cm ib_uverbs ib_core; serve 10.9.0.2",
+        "the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded",
+    ),
 ];
 
 #[tokio::test]
@@ -41,11 +69,13 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
     script.push_str(
         "ip link add rdma1 type dummy; ip link set rdma1 up; ip address add 10.9.5.1/24 dev rdma1\n",
     );
-    for address in ["10.9.0.2", "10.9.5.1"] {
-        // It has loaded what it needs before it is taken away.
-        script.push_str(&format!("{multinet} bench server --address {address} >/tmp/server 2>&1 &\n"));
-        script.push_str("wait_for grep -q 'listening on' /tmp/server\n");
-    }
+    script.push_str(&format!(
+        "servers=
+         serve() {{ $2 {multinet} bench server --address $1 >/tmp/server-$1 2>&1 & servers=\"$servers $!\"
+         wait_for grep -q 'listening on' /tmp/server-$1; }}\n"
+    ));
+    // They have loaded what they need before it is taken away.
+    script.push_str("serve 10.9.0.2; serve 10.9.5.1\n");
     for (number, (change, _)) in CASES.iter().enumerate() {
         script.push_str(&format!(
             "{change}\necho '=== {number}'\n\
@@ -81,8 +111,9 @@ async fn peers_differ() -> Result<()> {
 }
 
 async fn one_set_has_peers_of_both_kinds() -> Result<()> {
-    let rdma = listener().bind().await?;
-    let tcp = listener().transport(Transport::Tcp).bind().await?;
+    // With slots for all, so that nobody is passed over.
+    let rdma = listener().slots(64).bind().await?;
+    let tcp = listener().slots(64).transport(Transport::Tcp).bind().await?;
     let peers = connect(&[&rdma, &tcp], Transport::Auto)?;
     peers.connected(2).await;
     let status = peers.status();
@@ -124,7 +155,7 @@ async fn both_sides_have_to_agree() -> Result<()> {
 async fn last_error(peers: &PeerSet) -> Result<String> {
     eventually("a refusal", BOUND, async || {
         let status = peers.status();
-        let error = status.first().and_then(|peer| peer.last_error.clone());
+        let error = status.first().and_then(|peer| Some(peer.last_error.as_ref()?.to_string()));
         error.context("no error yet")
     })
     .await
@@ -163,20 +194,21 @@ async fn tls_is_not_given_up_unasked() -> Result<()> {
 
 async fn many_peers_share_a_device() -> Result<()> {
     const PEERS: usize = 64;
+    const ROUNDS: u8 = 20;
     let mut listeners = Vec::new();
     for _ in 0..PEERS {
-        listeners.push(listener().bind().await?);
+        listeners.push(listener().slots(ROUNDS.into()).bind().await?);
     }
     let peers = connect(&listeners.iter().collect::<Vec<_>>(), Transport::Rdma)?;
     tokio::time::timeout(BOUND, peers.connected(PEERS))
         .await
         .with_context(|| format!("{:#?}", peers.status()))?;
-    for round in 0..20_u8 {
+    for round in 0..ROUNDS {
         for _ in 0..PEERS {
             peers.send(vec![round; 100]).await?;
         }
         for listener in &listeners {
-            let frame = listener.recv().await?;
+            let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
             ensure!(frame.bytes() == [round; 100], "round {round}: {frame:?}");
         }
     }
@@ -196,12 +228,10 @@ fn connect(listeners: &[&Listener], transport: Transport) -> Result<PeerSet> {
 }
 
 fn follow(listeners: &[&Listener], connector: ConnectorBuilder) -> Result<PeerSet> {
-    let (endpoints, changes) = unbounded();
-    endpoints.unbounded_send(listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect())?;
-    Ok(connector.build()?.follow("infer", changes))
+    let all = listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect();
+    crate::follow(connector, all)
 }
 
 fn connector(transport: Transport) -> Result<ConnectorBuilder> {
-    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
-    Ok(Connector::builder().resolver(nobody).transport(transport).patience(Duration::from_secs(60)))
+    Ok(Connector::builder().resolver(nobody()?).transport(transport).patience(Duration::from_secs(60)))
 }

@@ -1,19 +1,22 @@
 //! Frames from GPU to GPU. A stand-in has the GPU's part ([`StandIn`]): all but the calls to a GPU's driver is the library's own, and the device that
 //! reads and writes the memory is soft-RoCE. Where there is a real GPU, frames go from it to it by TCP, too.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use futures::channel::mpsc::unbounded;
 use multinet_client::{
-    Buffer, Connector, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener, ListenerBuilder, Method,
-    PeerSet, Rdma, Received, Resolver, Transport, TransportKind,
+    Acknowledge, Buffer, Connector, ConnectorBuilder, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener,
+    ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind,
 };
 use multinet_tests::gpu::{At, StandIn};
+use multinet_tests::pki::{Authority, Certificate};
 use multinet_tests::{in_guest, skip};
+use tempfile::TempDir;
+
+use super::nobody;
 
 /// The largest frame.
 const SIZE: u32 = 1 << 20;
@@ -58,6 +61,9 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
             }
         }
     }
+    // By one queue pair, where those before went by several.
+    let gpus = [(); 2].map(|()| Some(StandIn::new("reached", At::Memory).gpu()));
+    travel(GUEST, (Transport::Rdma, Delivery::AtMostOnce), &gpus, [FORCED; 2]).await.context("one pair")?;
     let gpus = [(); 2].map(|()| Some(StandIn::new("hidden", At::Nothing).gpu()));
     let ends = (Transport::Tcp, Delivery::AtLeastOnce);
     travel(GUEST, ends, &gpus, [Forced::No; 2]).await.context("TCP")?;
@@ -65,7 +71,9 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     for transport in [Transport::Rdma, Transport::Tcp] {
         what_cannot_be_read_is_given_up(transport).await.context("broken")?;
     }
+    with_tls_frames_are_fetched_too().await.context("TLS")?;
     what_is_forced_and_does_not_work_says_why().await.context("forced")?;
+    what_is_forced_costs_frames_and_no_connection().await.context("forced at the sender")?;
     nobody_has_a_gpu_unasked().await.context("no GPU")
 }
 
@@ -233,6 +241,33 @@ async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
     Ok(())
 }
 
+/// There another part of the library writes.
+async fn with_tls_frames_are_fetched_too() -> Result<()> {
+    let folder = TempDir::new()?;
+    let authority = Authority::new(folder.path())?;
+    let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
+    let tls = |it: &Certificate| Tls::from_files(&it.cert, &it.key, authority.ca());
+    let listener = listener(GUEST, Forced::No).tls(tls(&server)?).bind().await?;
+    let connector = connector((Transport::Tcp, Delivery::AtLeastOnce), Forced::No)?.tls(tls(&client)?);
+    let peers = follow(&listener, connector)?;
+    let gpu = StandIn::new("hidden", At::Nothing);
+    let broken = buffer(Some(&gpu.gpu()), b"broken")?;
+    peers.connected(1).await;
+    gpu.set_broken(true);
+    peers.send(broken).await?.acknowledged().await;
+    gpu.set_broken(false);
+    let mut payload = vec![0; SIZE as usize];
+    fastrand::fill(&mut payload);
+    peers.send(buffer(Some(&gpu.gpu()), &payload)?).await?;
+    let frame = listener.recv().await?;
+    arrived(&frame, false, &payload)?;
+    frame.acknowledge();
+    peers.flush().await;
+    let statistics = peers.statistics();
+    ensure!(statistics.undeliverable == 1 && statistics.disconnects == 0, "{statistics:?}");
+    Ok(())
+}
+
 /// On both sides, with the reason of the kernel.
 async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
     let gpu = StandIn::new("hidden", At::Nothing);
@@ -248,6 +283,43 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
         let reason = status[0].instead_of_rdma.as_deref().unwrap_or_default();
         let whose = "rxe0 does not reach hidden by what is forced, ";
         ensure!(reason.contains(&format!("{whose}{why}")), "{method}: {reason:?}");
+    }
+    Ok(())
+}
+
+/// A frame from a GPU that is not reached is given up. All others go on, by the same connection.
+async fn what_is_forced_costs_frames_and_no_connection() -> Result<()> {
+    let gpu = StandIn::new("hidden", At::Nothing).gpu();
+    for (method, delivery) in
+        [(Method::DmaBuf, Delivery::AtLeastOnce), (Method::PeerMemory, Delivery::AtMostOnce)]
+    {
+        let listener = listener(GUEST, Forced::No).acknowledge(Acknowledge::OnDrop).bind().await?;
+        let peers = connect(&listener, (Transport::Rdma, delivery), Forced::To(method))?;
+        let memory = buffer(Some(&gpu), b"unreached")?;
+        // Until the method has been tried, frames are copied.
+        let sending = async {
+            let begun = Instant::now();
+            while peers.statistics().undeliverable < 3 {
+                peers.send(memory.clone()).await?;
+                peers.send("between").await?;
+                ensure!(begun.elapsed() < Duration::from_secs(100), "{:?}", peers.statistics());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            peers.flush().await;
+            anyhow::Ok(())
+        };
+        let receiving = async {
+            loop {
+                let frame = listener.recv().await?;
+                ensure!(frame.bytes() == b"unreached" || frame.bytes() == b"between", "{frame:?}");
+            }
+        };
+        tokio::select! {
+            outcome = sending => outcome,
+            outcome = receiving => outcome,
+        }?;
+        let statistics = peers.statistics();
+        ensure!(statistics.disconnects == 0 && statistics.lost == 0, "{method}: {statistics:?}");
     }
     Ok(())
 }
@@ -272,20 +344,24 @@ fn listener(address: IpAddr, forced: Forced) -> ListenerBuilder {
         .rdma(Rdma::default().gpu_method(forced))
 }
 
-fn connect(
-    listener: &Listener,
-    (transport, delivery): (Transport, Delivery),
-    forced: Forced,
-) -> Result<PeerSet> {
-    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
-    let connector = Connector::builder()
-        .resolver(nobody)
+fn connect(listener: &Listener, ends: (Transport, Delivery), forced: Forced) -> Result<PeerSet> {
+    follow(listener, connector(ends, forced)?)
+}
+
+fn connector((transport, delivery): (Transport, Delivery), forced: Forced) -> Result<ConnectorBuilder> {
+    Ok(Connector::builder()
+        .resolver(nobody()?)
         .transport(transport)
         .delivery(delivery)
         .patience(Duration::from_secs(60))
-        .rdma(Rdma::default().gpu_method(forced))
-        .build()?;
-    let (endpoints, changes) = unbounded();
-    endpoints.unbounded_send(vec![Endpoint::at(listener.local_addresses()[0])])?;
-    Ok(connector.follow("infer", changes))
+        .rdma(Rdma::default().gpu_method(forced).stripes(if delivery == Delivery::AtLeastOnce {
+            3
+        } else {
+            1
+        })))
+}
+
+/// The one that listens, for ever.
+fn follow(listener: &Listener, connector: ConnectorBuilder) -> Result<PeerSet> {
+    crate::follow(connector, vec![Endpoint::at(listener.local_addresses()[0])])
 }

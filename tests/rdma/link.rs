@@ -49,13 +49,25 @@ const SCRIPT: &str = r#"
     $MULTINET bench client $options -s 65537 2>&1 || true
     $MULTINET bench client -d rxe7 --verbs 10.9.0.2:18516 2>&1 || true
     # Frames, where there are none.
-    $MULTINET bench client 10.9.0.2:18516 --transport tcp -n 5 2>&1 --wait 3 || true
+    $MULTINET bench client 10.9.0.2:18516 --transport tcp -n 5 2>&1 || echo "frames: exit status $?"
     kill -INT $!
     wait $!
+
+    echo "--- multinet send"
+    head -c 3000000 /dev/urandom >/tmp/file
+    packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
+    $MULTINET recv -o /tmp/received --transport rdma --address 10.9.0.2 >/tmp/server 2>&1 &
+    wait_for grep -q 'listening on' /tmp/server
+    before=$(packets)
+    $MULTINET send 10.9.0.2 --transport rdma -f /tmp/file
+    wait $!
+    grep '^received' /tmp/server
+    cmp /tmp/file /tmp/received
+    echo "$(($(packets) - before)) packets"
 "#;
 
-/// What the four parts have said, without the last server.
-async fn said() -> Result<[&'static str; 4]> {
+/// What the five parts have said, without the last server.
+async fn said() -> Result<[&'static str; 5]> {
     static SAID: OnceCell<String> = OnceCell::const_new();
     let run = async || {
         let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
@@ -66,10 +78,10 @@ async fn said() -> Result<[&'static str; 4]> {
     };
     let said = SAID.get_or_try_init(run).await?;
     let parts: Vec<_> = said.split("\n--- ").collect();
-    let [device, perftest, bench, verbs, _] = parts[..] else {
-        bail!("five parts were to be said, not\n{said}");
+    let [device, perftest, bench, verbs, transfer, _] = parts[..] else {
+        bail!("six parts were to be said, not\n{said}");
     };
-    Ok([device, perftest, bench, verbs])
+    Ok([device, perftest, bench, verbs, transfer])
 }
 
 #[tokio::test]
@@ -103,7 +115,7 @@ async fn two_processes_write_to_each_other() -> Result<()> {
 /// The same device, the same rows of its table, the same parser.
 #[tokio::test]
 async fn bench_prints_what_perftest_prints() -> Result<()> {
-    let [_, perftest, bench, _] = said().await?;
+    let [_, perftest, bench, ..] = said().await?;
     ensure!(bench.matches("Transport type : RDMA").count() == 3, "{bench}");
     let header = |said: &str| {
         let header = said.lines().find(|line| line.trim_start().starts_with("#bytes"));
@@ -119,7 +131,7 @@ async fn bench_prints_what_perftest_prints() -> Result<()> {
 /// The device alone, by the same columns.
 #[tokio::test]
 async fn writes_alone_are_measured_as_perftest_does() -> Result<()> {
-    let [_, _, _, verbs] = said().await?;
+    let [_, _, _, verbs, _] = said().await?;
     has_figures(verbs)?;
     // With the two that are turned away, which have begun their table.
     ensure!(verbs.matches("Transport type : VERBS").count() == 6, "{verbs}");
@@ -128,9 +140,22 @@ async fn writes_alone_are_measured_as_perftest_does() -> Result<()> {
     for reason in [
         "10.9.0.2:18516 refuses: it takes messages of 1 to 65536 bytes (--size)",
         "no RDMA device has a GID of 10.9.0.1; `multinet doctor` says why",
+        "frames: exit status 1",
     ] {
         ensure!(verbs.contains(reason), "{reason:?} is not in {verbs}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_goes_by_rdma() -> Result<()> {
+    let [.., transfer] = said().await?;
+    for told in ["sent 3000000 bytes, SHA-256 ", "received 3000000 bytes, SHA-256 "] {
+        ensure!(transfer.contains(told), "{told:?} is not in {transfer}");
+    }
+    let packets = transfer.lines().find_map(|line| line.strip_suffix(" packets")?.parse::<u32>().ok());
+    // Of 4096 bytes at most.
+    ensure!(packets.is_some_and(|packets| packets >= 3_000_000 / 4096), "{packets:?}:\n{transfer}");
     Ok(())
 }
 

@@ -4,12 +4,20 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::process::workspace_binary;
+use multinet_tests::process::{workspace_binary, workspace_example};
 
 #[test]
 fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
-    // This test's own binary calls verbs.
-    for binary in [workspace_binary("multinet", "MULTINET_BIN")?, std::env::current_exe()?] {
+    let binaries = [
+        workspace_binary("multinet", "MULTINET_BIN")?,
+        workspace_binary("multinet-dns", "MULTINET_DNS_BIN")?,
+        workspace_binary("multinet-controller", "MULTINET_CONTROLLER_BIN")?,
+        workspace_example("frames_source")?,
+        workspace_example("frames_sink")?,
+        // This test's own binary calls verbs.
+        std::env::current_exe()?,
+    ];
+    for binary in binaries {
         let needed = needed(&binary)?;
         ensure!(needed.contains("libc.so.6"), "{} needs\n{needed}", binary.display());
         for library in ["ibverbs", "rdmacm", "cuda"] {

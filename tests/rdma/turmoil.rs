@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use futures::channel::mpsc::{UnboundedSender, unbounded};
-use multinet_client::{Connector, Delivery, Endpoint, Frame, PeerSet, Resolver, Transport, TransportKind};
+use multinet_client::{Connector, Delivery, Endpoint, Frame, PeerSet, Transport, TransportKind};
 use multinet_tests::in_guest;
 use multinet_tests::process::{Process, workspace_example};
 use multinet_tests::wait::eventually;
 use tempfile::TempDir;
+
+use super::{follow, nobody};
 
 /// How many frames are sent, at least: until the last fault is over.
 const FRAMES: u64 = 20_000;
@@ -64,7 +65,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     for address in SINKS {
         sinks.push(Sink::start(address).await?);
     }
-    let (peers, _endpoints) = follow()?;
+    let peers = follow_all()?;
     all_by_rdma(&peers).await.context("at the beginning")?;
     let is_over = Arc::new(AtomicBool::new(false));
     let sender = tokio::spawn({
@@ -132,22 +133,18 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     Ok(())
 }
 
-/// A PeerSet of all sinks, whose endpoints stay as long as the other is kept.
-fn follow() -> Result<(PeerSet, UnboundedSender<Vec<Endpoint>>)> {
-    let nobody = Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?;
+/// A PeerSet of all sinks.
+fn follow_all() -> Result<PeerSet> {
     let connector = Connector::builder()
-        .resolver(nobody)
+        .resolver(nobody()?)
         .transport(Transport::Rdma)
         .delivery(Delivery::AtLeastOnce)
-        .silence(Duration::from_secs(4))
-        .build()?;
-    let (endpoints, changes) = unbounded();
+        .silence(Duration::from_secs(4));
     let mut all = Vec::new();
     for address in SINKS {
         all.push(Endpoint::at(SocketAddr::new(address.parse::<IpAddr>()?, 18515)));
     }
-    endpoints.unbounded_send(all)?;
-    Ok((connector.follow("infer", changes), endpoints))
+    follow(connector, all)
 }
 
 async fn all_by_rdma(peers: &PeerSet) -> Result<()> {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::dns::{Query, Reply, Transport};
 
 /// How long a reply may take. CoreDNS itself gives its upstreams five seconds.
-const BOUND: Duration = Duration::from_secs(8);
+const BOUND: Duration = Duration::from_secs(20);
 
 /// Sends a query, and reads its reply, which has to belong to it.
 pub async fn ask(server: SocketAddr, transport: Transport, query: &Query) -> Result<Reply> {

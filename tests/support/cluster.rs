@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -22,6 +23,7 @@ use crate::objects::{Namespace, Objects};
 use crate::pki::{self, Authority, Certificate};
 use crate::process::{Process, free_port, remove_at_exit};
 use crate::tools::{repository, tool};
+use crate::wait::eventually;
 
 /// How long a part of the control plane may take to start. It takes seconds, but the machine may be busy.
 const START: Duration = Duration::from_secs(90);
@@ -170,7 +172,31 @@ impl Cluster {
         for file in ["namespace.yaml", "dns-rbac.yaml", "controller-rbac.yaml"] {
             objects.apply_file(&repository().join("deploy/kustomize/base").join(file)).await?;
         }
-        Ok(())
+        // Whoever decides on requests learns of it a moment later.
+        self.lets_dns_read(true).await
+    }
+
+    /// Waits until the ServiceAccount of `multinet-dns` may read what it serves, or may not any more.
+    pub async fn lets_dns_read(&self, expected: bool) -> Result<()> {
+        let reviews = Api::<SubjectAccessReview>::all(self.client().await?);
+        let review: SubjectAccessReview = serde_json::from_value(json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "metadata": {},
+            "spec": {
+                "user": "system:serviceaccount:multinet-system:multinet-dns",
+                "resourceAttributes": {
+                    "verb": "watch", "group": "multinetwork.numaproj.io", "resource": "multinetworkendpointslices",
+                },
+            },
+        }))?;
+        eventually("the permissions to count", START, async || {
+            let review = reviews.create(&PostParams::default(), &review).await?;
+            let is_allowed = review.status.is_some_and(|status| status.allowed);
+            ensure!(is_allowed == expected, "multinet-dns may read: {is_allowed}");
+            Ok(())
+        })
+        .await
     }
 
     /// Writes a kubeconfig file with a token of that ServiceAccount. The API server is reached at `server`: its own

@@ -31,11 +31,20 @@ pub struct CoreDns {
 impl CoreDns {
     /// Starts CoreDNS on loopback with one server block per pair of zone and plugins, and waits until it answers.
     pub async fn start(blocks: &[(&str, &str)]) -> Result<Self> {
-        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)), blocks).await
+        Self::start_with(&[], blocks).await
+    }
+
+    /// The same, with environment variables.
+    pub async fn start_with(env: &[(&str, &str)], blocks: &[(&str, &str)]) -> Result<Self> {
+        Self::launch(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)), env, blocks).await
     }
 
     /// The same, at an address of this machine that others reach, too.
     pub async fn start_at(address: SocketAddr, blocks: &[(&str, &str)]) -> Result<Self> {
+        Self::launch(address, &[], blocks).await
+    }
+
+    async fn launch(address: SocketAddr, env: &[(&str, &str)], blocks: &[(&str, &str)]) -> Result<Self> {
         let folder = TempDir::with_prefix("multinet-coredns-")?;
         let mut corefile = String::new();
         let ready = (READY, "template ANY ANY {\n    rcode NXDOMAIN\n  }");
@@ -51,7 +60,7 @@ impl CoreDns {
         fs::write(&path, &corefile).context("cannot write the Corefile")?;
 
         let mut command = Command::new(tool("coredns")?);
-        command.arg("-conf").arg(&path).current_dir(folder.path());
+        command.arg("-conf").arg(&path).current_dir(folder.path()).envs(env.iter().copied());
         let mut process = Process::spawn(&mut command, &folder.path().join("coredns.log"))?;
         process
             .until("answer", START, async || {

@@ -73,6 +73,11 @@ pub fn udp_socket(server: SocketAddr) -> Result<Udp> {
 }
 
 impl Udp {
+    /// Where it asks from.
+    pub fn port(&self) -> Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+
     /// Sends one datagram.
     pub fn send(&self, packet: &[u8]) -> Result<()> {
         self.0.send(packet)?;
@@ -115,6 +120,11 @@ impl Tcp {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Self(stream))
+    }
+
+    /// Where it asks from.
+    pub fn port(&self) -> Result<u16> {
+        Ok(self.0.local_addr()?.port())
     }
 
     /// Says that nothing more will be sent.

@@ -32,6 +32,7 @@ pub struct StandIn(Arc<State>);
 #[derive(Debug)]
 struct State {
     name: String,
+    pci_address: Option<&'static str>,
     at: At,
     flushes: AtomicU64,
     is_broken: AtomicBool,
@@ -70,8 +71,17 @@ struct Create {
 impl StandIn {
     /// A GPU of that name.
     pub fn new(name: &str, at: At) -> Self {
+        Self::with(name, None, at)
+    }
+
+    /// The same, plugged in there.
+    pub fn plugged_in(name: &str, pci_address: &'static str, at: At) -> Self {
+        Self::with(name, Some(pci_address), at)
+    }
+
+    fn with(name: &str, pci_address: Option<&'static str>, at: At) -> Self {
         let (flushes, is_broken) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self(Arc::new(State { name: name.to_owned(), at, flushes, is_broken }))
+        Self(Arc::new(State { name: name.to_owned(), pci_address, at, flushes, is_broken }))
     }
 
     /// For the library.
@@ -114,6 +124,10 @@ impl StandIn {
 impl Gpu for StandIn {
     fn name(&self) -> &str {
         &self.0.name
+    }
+
+    fn pci_address(&self) -> Option<&str> {
+        self.0.pci_address
     }
 
     fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {

@@ -24,6 +24,7 @@ pub mod process;
 pub mod proxy;
 pub mod replica;
 pub mod sandbox;
+pub mod secondary;
 pub mod server;
 pub mod skip;
 pub mod slices;

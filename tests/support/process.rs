@@ -1,9 +1,9 @@
 //! Child processes that never outlive the tests, and whose logs are shown by the tests that fail.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -217,24 +217,46 @@ pub fn remove_at_exit(folder: &Path) -> Result<()> {
     Reaper::tell("remove", folder.display())
 }
 
-/// A port of loopback that is free for both UDP and TCP. It lies below the range from which the kernel takes the ports
-/// of outgoing connections, so that a server that is stopped and started again finds its port still free.
+/// A port that no UDP socket of the network namespace has, and no TCP socket that listens or is connected. It lies below
+/// the range from which the kernel takes the ports of outgoing connections, so that a server that is stopped and started
+/// again finds its port still free.
+///
+/// The kernel's tables are read, and nothing is bound to find out: a process that another test starts just then would
+/// hold a copy of that socket for a moment, and with it the port.
 pub fn free_port() -> Result<u16> {
     const FIRST: u16 = 16_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test binaries that run side by side begin at different places.
     let offset = (std::process::id().wrapping_mul(61) % u32::from(COUNT)) as u16;
+    let taken = taken_ports()?;
     for _ in 0..COUNT {
         let step = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
         let port = FIRST + (offset + step) % COUNT;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
-            && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
-        {
+        if !taken.contains(&port) {
             return Ok(port);
         }
     }
     bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+}
+
+/// The local ports of this network namespace's sockets (proc_pid_net(5)).
+fn taken_ports() -> Result<HashSet<u16>> {
+    let mut taken = HashSet::new();
+    for table in ["tcp", "udp", "tcp6", "udp6"] {
+        let path = format!("/proc/thread-self/net/{table}");
+        let lines = match fs::read_to_string(&path) {
+            // The kernel may be one without IPv6.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && table.ends_with('6') => continue,
+            lines => lines.with_context(|| format!("cannot read {path}"))?,
+        };
+        for line in lines.lines().skip(1) {
+            let port = line.split_whitespace().nth(1).and_then(|local| local.rsplit_once(':'));
+            let (_, port) = port.with_context(|| format!("{path}: no local port in {line:?}"))?;
+            taken.insert(u16::from_str_radix(port, 16).with_context(|| format!("{path}: {line:?}"))?);
+        }
+    }
+    Ok(taken)
 }
 
 /// The binary of this workspace with that name, as the Makefile has built it beforehand: the file that the environment
@@ -286,6 +308,7 @@ fn build_folder() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
     use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;
@@ -355,5 +378,21 @@ mod tests {
     #[test]
     fn ports_are_not_given_twice() {
         assert_ne!(free_port().unwrap(), free_port().unwrap());
+    }
+
+    #[test]
+    fn ports_are_free_while_processes_start() {
+        let spawner = std::thread::spawn(|| {
+            for _ in 0..500 {
+                Command::new("true").status().unwrap();
+            }
+        });
+        // Not more, or other tests would run short of ports.
+        for _ in (0..2000).take_while(|_| !spawner.is_finished()) {
+            let address = (Ipv4Addr::LOCALHOST, free_port().unwrap());
+            TcpListener::bind(address).unwrap();
+            UdpSocket::bind(address).unwrap();
+        }
+        spawner.join().unwrap();
     }
 }

@@ -243,6 +243,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::process::free_port;
 
     /// Long enough for a message over loopback to have come, if it comes.
     const SOON: Duration = Duration::from_millis(100);
@@ -250,8 +251,8 @@ mod tests {
 
     /// A server that sends back what it gets, by either protocol.
     async fn echo() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+        let listener = TcpListener::bind(address).await.unwrap();
         let socket = UdpSocket::bind(address).await.unwrap();
         tokio::spawn(async move {
             loop {

@@ -1,4 +1,4 @@
-//! The real parts that `tests/tools/build.sh` has built.
+//! The real parts that `tests/tools` has built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 /// there; `make test` has done it before.
 pub fn tool(name: &str) -> Result<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    let folder = FOLDER.get_or_init(|| built_by("build.sh").map_err(|error| format!("{error:#}")));
     let path = folder.as_ref().map_err(|error| anyhow!("{error}"))?.join(name);
     if !path.is_file() {
         bail!("tests/tools/build.sh builds no {name}");
@@ -18,8 +18,14 @@ pub fn tool(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn build() -> Result<PathBuf> {
-    let script = repository().join("tests/tools/build.sh");
+/// Helm. It is built as [`tool`]s are.
+pub fn helm() -> Result<PathBuf> {
+    built_by("helm.sh")
+}
+
+/// What a script of `tests/tools` has built: the path that it prints.
+fn built_by(script: &str) -> Result<PathBuf> {
+    let script = repository().join("tests/tools").join(script);
     let output =
         Command::new(&script).output().with_context(|| format!("cannot run {}", script.display()))?;
     if !output.status.success() {

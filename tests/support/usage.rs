@@ -1,8 +1,11 @@
 //! What a process has used, as /proc says.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 
 /// User and system time of a process so far, in seconds.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
@@ -13,6 +16,36 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("a short line")?.parse()?) };
     // Linux shows hundredths of a second to programs, whatever the kernel counts by.
     Ok((ticks(11)? + ticks(12)?) / 100.0)
+}
+
+/// A process and its children, and theirs.
+pub fn family(pid: u32) -> Result<Vec<u32>> {
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(process) = entry?.file_name().to_string_lossy().parse::<u32>() else { continue };
+        // It may have ended by now.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        parents.push((process, parent.context("an odd /proc/PID/stat")?));
+    }
+    let mut family = vec![pid];
+    let mut seen = 0;
+    while let Some(&parent) = family.get(seen) {
+        family.extend(parents.iter().filter(|&&(_, of)| of == parent).map(|&(child, _)| child));
+        seen += 1;
+    }
+    Ok(family)
+}
+
+/// User and system time of these processes so far, in seconds: as [`cpu_seconds`], but to the nanosecond.
+pub fn precise_cpu_seconds(pids: &[u32]) -> Result<f64> {
+    let mut seconds = 0.0;
+    for &pid in pids {
+        let clock = clock_getcpuclockid(Pid::from_raw(pid.try_into()?));
+        let time = clock.and_then(clock_gettime).with_context(|| format!("no CPU clock of process {pid}"))?;
+        seconds += Duration::from(time).as_secs_f64();
+    }
+    Ok(seconds)
 }
 
 /// Resident set of a process in MiB.
@@ -46,6 +79,26 @@ mod tests {
         }
         assert!(peak_mebibytes(own).unwrap() > 64.0, "{}", work[0]);
         assert!(resident_mebibytes(own).unwrap() <= peak_mebibytes(own).unwrap());
+    }
+
+    #[test]
+    fn children_belong_to_the_family() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let family = family(std::process::id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(family.starts_with(&[std::process::id()]) && family.contains(&child.id()), "{family:?}");
+    }
+
+    #[test]
+    fn work_is_told_to_the_nanosecond() {
+        let own = [std::process::id()];
+        let before = precise_cpu_seconds(&own).unwrap();
+        let begin = std::time::Instant::now();
+        while begin.elapsed().as_millis() < 20 {
+            std::hint::spin_loop();
+        }
+        assert!(precise_cpu_seconds(&own).unwrap() > before);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees to it that the commands that the tests call are installed, from Debian's or Ubuntu's packages; with `build`, `bench-client`,
-# `bench-rdma` or `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
+# `bench-dns`, `bench-rdma` or `shellcheck`, only what that needs. Where it may not install them, it prints the command that does and fails.
 set -euo pipefail
 
 # Where Debian keeps some of the commands, which is no place that an ordinary user's shell looks into.
@@ -32,7 +32,16 @@ needed=(
   "${guest[@]}"
   "dig        bind9-dnsutils"
   "kdig       knot-dnsutils"
+  "drill      ldnsutils"
+  "unbound    unbound"
+  "openssl    openssl"
+  "musl-gcc   musl-tools"
+  "javac      default-jdk-headless"
+  "knotd      knot"
+  "nsd        nsd"
   "dnsperf    dnsperf"
+  "fstrm_capture fstrm-bin"
+  "dnstap-ldns dnstap-ldns"
   "g++        g++"
   "shellcheck shellcheck"
   "containerd containerd"
@@ -44,6 +53,7 @@ needed=(
 case "${1:-}" in
   build) needed=("${build[@]}") ;;
   bench-client) needed=("iperf3 iperf3" "ucx_perftest ucx-utils") ;;
+  bench-dns) needed=("knotd knot" "nsd nsd" "taskset util-linux") ;;
   bench-rdma) needed=("${guest[@]}" "ucx_perftest ucx-utils") ;;
   shellcheck) needed=("shellcheck shellcheck") ;;
 esac
@@ -73,5 +83,14 @@ fi
 
 echo "tests/tools: installing ${missing[*]}" >&2
 as_root+=(env DEBIAN_FRONTEND=noninteractive)
+# Packages of daemons start them; the tests start their own (invoke-rc.d(8), policy-rc.d).
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  # shellcheck disable=SC2016 # the script's own $1
+  printf '%s\n' '#!/bin/sh' 'case $1 in knot* | nsd* | unbound*) exit 101 ;; esac' |
+    "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
 "${as_root[@]}" apt-get update >&2
 "${as_root[@]}" "${install[@]}" >&2

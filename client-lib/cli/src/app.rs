@@ -9,6 +9,7 @@ use multinet_client::{ResolveError, TlsError};
 
 use crate::common::LogArgs;
 use crate::output::{PipeClosed, Usage, message, note};
+use crate::signals::until_told;
 use crate::{bench, completions, doctor, resolve, transfer};
 
 const PROGRAM: &str = "multinet";
@@ -32,7 +33,8 @@ Examples:
   multinet doctor infer.vision.svc.multinet rdma
 
 Exit status: 0 if all went well; 1 if not, with one line on standard error that says why (doctor's findings say it \
-themselves); 2 if the command line is wrong. Results go to standard output, all else to standard error.";
+themselves); 2 if the command line is wrong; 130 or 143 if SIGINT or SIGTERM \
+ended it (not `bench server`, which ends so). Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -75,10 +77,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Completions(args) => completions::run(args),
         Command::Man { dir } => completions::man(&dir),
-        Command::Resolve(args) => block_on(resolve::run(args)),
-        Command::Doctor(args) => block_on(doctor::run(args)),
+        Command::Resolve(args) => block_on(until_told(resolve::run(args))),
+        Command::Doctor(args) => block_on(until_told(doctor::run(args))),
         Command::Bench(args) => block_on(bench::run(args)),
-        Command::Send(args) => block_on(transfer::send(args)),
+        Command::Send(args) => block_on(until_told(transfer::send(args))),
         Command::Recv(args) => block_on(transfer::recv(args)),
     }
 }

@@ -19,6 +19,7 @@ use multinet_client::Rdma;
 
 use self::table::{Test, Unit};
 use crate::common::{ConnectArgs, ListenArgs, TransportArgs};
+use crate::signals::until_told;
 
 /// The largest message of `-a`, and of a server that is not told otherwise, as perftest has it.
 const MAX_SIZE: u32 = 8 << 20;
@@ -66,8 +67,8 @@ struct ServerArgs {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
 
-    /// Be written to by RDMA alone, without frames: for clients with --verbs
-    #[arg(long, conflicts_with = "use_cuda")]
+    /// Be written to by RDMA alone, without frames and without TLS: for clients with --verbs
+    #[arg(long, conflicts_with = "tls_cert")]
     verbs: bool,
 
     #[command(flatten)]
@@ -139,7 +140,7 @@ struct ClientArgs {
     latency: bool,
 
     /// Measure RDMA writes alone, without frames, as ib_write_bw does: what the device can. The server needs --verbs, too
-    #[arg(long, conflicts_with = "use_cuda")]
+    #[arg(long, conflicts_with = "tls_cert")]
     verbs: bool,
 
     /// What to print
@@ -175,8 +176,8 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let running = match args.side {
         Side::Server(args) if args.verbs => tokio::spawn(verbs::server::run(args)),
         Side::Server(args) => tokio::spawn(server::run(args)),
-        Side::Client(args) if args.verbs => tokio::spawn(verbs::client::run(args)),
-        Side::Client(args) => tokio::spawn(client::run(args)),
+        Side::Client(args) if args.verbs => tokio::spawn(until_told(verbs::client::run(args))),
+        Side::Client(args) => tokio::spawn(until_told(client::run(args))),
     };
     running.await?
 }
@@ -195,6 +196,11 @@ impl DeviceArgs {
 }
 
 impl ClientArgs {
+    /// How many messages are under way on each connection.
+    fn depth(&self) -> u64 {
+        if self.latency { 1 } else { self.tx_depth }
+    }
+
     fn test(&self) -> Test {
         match (self.latency, self.report_gbits) {
             (true, _) => Test::Latency,

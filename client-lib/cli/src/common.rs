@@ -1,7 +1,7 @@
 //! Flags that several subcommands have, and what they make of the library's builders.
 
 use std::io::{self, IsTerminal as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -93,6 +93,17 @@ pub(crate) struct TransportArgs {
     #[arg(long, value_name = "USEC", env = "MULTINET_BUSY_POLL", default_value_t = 0, help_heading = "Network",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     busy_poll: u32,
+
+    /// Cuts frames of 256 KiB or more into so many parts, which go by RDMA queue pairs of their own
+    #[arg(
+        long,
+        value_name = "COUNT",
+        env = "MULTINET_STRIPES",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=i64::from(Rdma::MOST_STRIPES)),
+        help_heading = "Network"
+    )]
+    stripes: u8,
 
     /// How RDMA gets at the memory of GPUs: auto, dma-buf, peermem or staging
     #[arg(
@@ -215,8 +226,15 @@ impl TransportArgs {
         }
     }
 
+    pub(crate) fn gpu_method(self) -> Forced {
+        self.gpu_method
+    }
+
     pub(crate) fn rdma(self) -> Rdma {
-        Rdma::default().busy_poll(Duration::from_micros(self.busy_poll.into())).gpu_method(self.gpu_method)
+        Rdma::default()
+            .busy_poll(Duration::from_micros(self.busy_poll.into()))
+            .gpu_method(self.gpu_method)
+            .stripes(self.stripes)
     }
 }
 
@@ -244,7 +262,7 @@ impl ConnectArgs {
 }
 
 impl ListenArgs {
-    /// The addresses that are to be listened on: those that are named, else those of all second NICs.
+    /// The addresses that are to be listened on: those that are named, else those of all second NICs, else all if that is allowed.
     ///
     /// # Errors
     ///
@@ -254,8 +272,11 @@ impl ListenArgs {
             return Ok(self.address.clone());
         }
         let second: Vec<_> = nic::second_nics()?.into_iter().map(|local| local.ip).collect();
-        anyhow::ensure!(!second.is_empty(), "there is no second NIC: name an address by --address");
-        Ok(second)
+        match (second.is_empty(), self.allow_default_network) {
+            (false, _) => Ok(second),
+            (true, true) => Ok(vec![Ipv6Addr::UNSPECIFIED.into()]),
+            (true, false) => anyhow::bail!("there is no second NIC: name an address by --address"),
+        }
     }
 
     /// A listener with these settings, for others to be added.

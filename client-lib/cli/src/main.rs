@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod output;
 mod resolve;
+mod signals;
 mod transfer;
 
 use std::process::ExitCode;

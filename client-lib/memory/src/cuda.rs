@@ -58,6 +58,21 @@ use crate::host::HostMemory;
 /// While the program captures a graph, in whatever mode and thread, memory may be allocated, freed, read and written; none of it becomes part of
 /// the graph. Only where a stream is captured that is not a non-blocking one (`torch.cuda.graph` takes a non-blocking one), reading and writing
 /// fail, since they could not come after it; the capture goes on, unless it begins at that very moment: keep the two apart.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::num::NonZeroUsize;
+///
+/// use multinet_memory::{Cuda, Gpu as _};
+///
+/// let gpu = Cuda::device(0)?;
+/// let memory = gpu.allocate(NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
+/// println!("{:#x} in {}", memory.address(), gpu.name());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Cuda {
     device: Arc<Device>,
@@ -65,6 +80,17 @@ pub struct Cuda {
 
 impl Cuda {
     /// How many GPUs this process may see.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_memory::{Cuda, Gpu as _};
+    ///
+    /// for ordinal in 0..Cuda::count()? {
+    ///     println!("{ordinal}: {}", Cuda::device(ordinal)?.name());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -75,6 +101,16 @@ impl Cuda {
 
     /// One of them, by its number among those that the process may see (`CUDA_VISIBLE_DEVICES`), from 0 on: that of `cudaSetDevice`. The first
     /// time, that takes a while and some hundred MB of its memory, unless the program uses CUDA already.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_memory::Cuda;
+    ///
+    /// // At the start of the program: its first frame should not wait for it.
+    /// let gpu = Cuda::device(0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -98,13 +134,18 @@ impl Cuda {
     }
 
     /// Its number, as [`device`](Self::device) takes it.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: &multinet_memory::Cuda) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_memory::Gpu as _;
+    ///
+    /// // For cudaSetDevice, or torch.device("cuda", ordinal).
+    /// println!("{} is {}", gpu.ordinal(), gpu.name());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ordinal(&self) -> u32 {
         self.device.ordinal
-    }
-
-    /// Where it is plugged in, as the kernel writes it below `/sys/bus/pci/devices`: `0000:1b:00.0`.
-    pub fn pci_address(&self) -> &str {
-        &self.device.pci_address
     }
 
     /// Memory that the program has by other means: from `cudaMalloc`, or an array of PyTorch, CuPy or another library ([`CudaArray`]). It is
@@ -114,6 +155,20 @@ impl Cuda {
     /// Where RDMA devices can reach it, the allocation that it lies in is set to `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, as GPUDirect RDMA asks for.
     ///
     /// The owner is dropped when the memory is not used any more, or if there is an error.
+    ///
+    /// ```no_run
+    /// # fn example(tensor: multinet_memory::CudaArray, owner: impl Send + Sync + 'static) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use multinet_memory::Cuda;
+    ///
+    /// let (address, length) = tensor.range()?;
+    /// let length = NonZeroUsize::new(length).ok_or("an array without items")?;
+    /// // SAFETY: the owner keeps the array; its allocation is the program's own, and nobody else uses it meanwhile.
+    /// let memory = unsafe { Cuda::device(0)?.memory(address, length, owner) }?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -139,6 +194,10 @@ impl Cuda {
 impl Gpu for Cuda {
     fn name(&self) -> &str {
         &self.device.context.name
+    }
+
+    fn pci_address(&self) -> Option<&str> {
+        Some(&self.device.pci_address)
     }
 
     fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {

@@ -7,6 +7,19 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
 /// Memory of this machine that belongs to something else, which is kept as long as this is.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example(gpu: &dyn multinet_memory::Gpu) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::num::NonZeroUsize;
+///
+/// // Locked, so that the GPU copies from it fastest.
+/// let mut memory = gpu.host(NonZeroUsize::new(4096).ok_or("no length")?)?;
+/// memory.bytes_mut().fill(7);
+/// # Ok(())
+/// # }
+/// ```
 pub struct HostMemory {
     start: NonNull<u8>,
     length: NonZeroUsize,
@@ -22,6 +35,21 @@ unsafe impl Sync for HostMemory {}
 impl HostMemory {
     /// Memory that a program has by other means: mapped, or from another library.
     ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use std::ptr::NonNull;
+    ///
+    /// use multinet_memory::HostMemory;
+    ///
+    /// let mut bytes = vec![7_u8; 4096]; // for example memory that a camera's driver has mapped
+    /// let start = NonNull::new(bytes.as_mut_ptr()).ok_or("no memory")?;
+    /// let length = NonZeroUsize::new(bytes.len()).ok_or("no bytes")?;
+    /// // SAFETY: the vector keeps the bytes where they are, and is not touched any more.
+    /// let memory = unsafe { HostMemory::new(start, length, bytes) };
+    /// assert_eq!(memory.bytes(), [7; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// All bytes are initialized and may be read and written; until the owner is dropped they stay where they are, and nobody else reads or writes
@@ -31,22 +59,59 @@ impl HostMemory {
     }
 
     /// Where it begins.
+    ///
+    /// ```no_run
+    /// # fn example(memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// // For a library in C, as long as `memory` is there.
+    /// let (start, length) = (memory.start().as_ptr(), memory.length().get());
+    /// println!("{length} bytes at {start:p}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
     /// Its length in bytes.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: &dyn multinet_memory::Gpu, memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// // As much of the GPU's.
+    /// let there = gpu.allocate(memory.length())?;
+    /// there.write(0, memory.bytes())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn length(&self) -> NonZeroUsize {
         self.length
     }
 
     /// What is in it.
+    ///
+    /// ```no_run
+    /// # fn example(memory: &multinet_memory::HostMemory) -> Result<(), Box<dyn std::error::Error>> {
+    /// let zeros = memory.bytes().iter().filter(|byte| **byte == 0).count();
+    /// println!("{zeros} of {} bytes are zero", memory.length());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: initialized, in its place, and written to through `bytes_mut` only, as was promised.
         unsafe { NonNull::slice_from_raw_parts(self.start, self.length.get()).as_ref() }
     }
 
     /// The same, to be written to.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: &dyn multinet_memory::Gpu, length: std::num::NonZeroUsize) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::fs::File;
+    /// use std::io::Read as _;
+    ///
+    /// let mut memory = gpu.host(length)?;
+    /// File::open("/data/weights")?.read_exact(memory.bytes_mut())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and this is the only handle.
         unsafe { NonNull::slice_from_raw_parts(self.start, self.length.get()).as_mut() }

@@ -4,6 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How an RDMA device gets at the memory of a GPU.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_memory::Method;
+///
+/// // As the log, `--gpu-method` and MULTINET_GPU_METHOD call it.
+/// assert_eq!(Method::PeerMemory.to_string(), "peermem");
+/// assert!(Method::DmaBuf < Method::Staging, "what is tried first comes first");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
     /// The GPU's driver exports it, the RDMA device's imports it: what needs nothing but a current kernel.
@@ -15,7 +25,18 @@ pub enum Method {
 }
 
 /// That one method is to be used, and no other, or whichever works.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+///
+/// # Examples
+///
+/// ```
+/// use multinet_memory::{Forced, Method};
+///
+/// // From an option of the program's own.
+/// assert_eq!("dma-buf".parse(), Ok(Forced::To(Method::DmaBuf)));
+/// assert_eq!("auto".parse(), Ok(Forced::No));
+/// assert!("gpudirect".parse::<Forced>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forced {
     /// Whichever works, in the order that [`Method`] has.
     #[default]
@@ -25,6 +46,17 @@ pub enum Forced {
 }
 
 /// What has been found out about a GPU and an RDMA device.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_memory::{Findings, Forced, Method, choose};
+///
+/// // A GPU in a virtual machine, as a rule.
+/// let refused = || Err("the driver does not export it".to_owned());
+/// let findings = Findings { export: refused(), import: Ok(()), peer_memory: None };
+/// assert_eq!(choose(&findings, Forced::No).candidates, [Method::Staging]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Findings {
     /// Whether the GPU's memory can be exported; if not, why.
@@ -36,6 +68,19 @@ pub struct Findings {
 }
 
 /// What is to be tried, one after the other, and what is not, for which reason.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_memory::{Findings, Forced, Method, choose};
+///
+/// let findings = Findings { export: Ok(()), import: Ok(()), peer_memory: None };
+/// let choice = choose(&findings, Forced::No);
+/// assert_eq!(choice.candidates, [Method::DmaBuf, Method::Staging]);
+/// for (method, reason) in choice.rejected {
+///     println!("not by {method}: {reason}");
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The first of them that works is used. The last one is [`Method::Staging`], unless another one has been forced.
@@ -45,6 +90,15 @@ pub struct Choice {
 }
 
 /// Says what is to be tried. One that is forced is, whatever speaks against it: who forces it is to see how it fails.
+///
+/// ```
+/// use multinet_memory::{Findings, Forced, Method, choose};
+///
+/// let findings = Findings { export: Ok(()), import: Ok(()), peer_memory: None };
+/// // Nothing speaks for it, and it is tried all the same: its failure says why.
+/// let choice = choose(&findings, Forced::To(Method::PeerMemory));
+/// assert_eq!(choice.candidates, [Method::PeerMemory]);
+/// ```
 pub fn choose(findings: &Findings, forced: Forced) -> Choice {
     let mut choice = Choice { candidates: Vec::new(), rejected: Vec::new() };
     if let Forced::To(method) = forced {

@@ -14,6 +14,17 @@ const INTERFACES: &str = "/sys/class/net";
 /// The ports of all RDMA devices that this process sees, by device and number. No device at all is no error. What cannot be read of one
 /// device is left out, and the others are not affected: pods see devices of others that they may not look into.
 ///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::gid::local_ports;
+///
+/// if local_ports()?.iter().all(|port| port.state.is_err()) {
+///     println!("no RDMA device here has an active port: frames go by TCP");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 ///
 /// If the devices cannot be listed.
@@ -21,7 +32,24 @@ pub fn local_ports() -> io::Result<Vec<Port>> {
     ports(Path::new(DEVICES))
 }
 
+/// Whether this process sees any RDMA device.
+pub(crate) fn has_devices() -> bool {
+    fs::read_dir(DEVICES).is_ok_and(|mut devices| devices.next().is_some())
+}
+
+/// Whether the kernel knows what RDMA is.
+pub(crate) fn kernel_has_rdma() -> bool {
+    Path::new(DEVICES).exists()
+}
+
 /// The GID in an interface's hardware address, if it is one of InfiniBand (RFC 4391, section 9.1.1): the last 16 of its 20 bytes.
+///
+/// ```
+/// use multinet_client::gid::port_gid;
+///
+/// // The hardware address of Ethernet, and of the loopback interface, is too short for one.
+/// assert_eq!(port_gid("lo"), None);
+/// ```
 pub fn port_gid(interface: &str) -> Option<Ipv6Addr> {
     hardware_gid(&fs::read_to_string(Path::new(INTERFACES).join(interface).join("address")).ok()?)
 }

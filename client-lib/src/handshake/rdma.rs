@@ -35,6 +35,18 @@ pub(crate) struct RdmaEnd {
     /// Where payloads are to go, if not behind their headers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) payloads: Option<PayloadEnd>,
+    /// Further queue pairs, for parts of large frames: as many as both sides have are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) further: Vec<PairEnd>,
+}
+
+/// A queue pair of the same port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PairEnd {
+    /// Its number, 24 bits.
+    pub(crate) qpn: u32,
+    /// Sequence number of its first packet, 24 bits.
+    pub(crate) psn: u32,
 }
 
 /// Memory for the payloads alone, a place for each slot: a GPU's.
@@ -61,6 +73,10 @@ impl RdmaEnd {
     /// Checks what does not depend on who says it.
     pub(super) fn check(&mut self) -> Result<(), HandshakeError> {
         self.device = cleaned(std::mem::take(&mut self.device), MAX_NAME);
+        let first = PairEnd { qpn: self.qpn, psn: self.psn };
+        if [first].iter().chain(&self.further).any(|pair| (pair.qpn | pair.psn) >> 24 != 0) {
+            return Err(HandshakeError::Value("a queue pair or a sequence number of more than 24 bits"));
+        }
         if !(self.mtu.is_power_of_two() && (256..=4096).contains(&self.mtu)) {
             return Err(HandshakeError::Value("an MTU of RDMA that there is not"));
         }
@@ -107,6 +123,7 @@ mod tests {
             stride: 8192,
             prefix: 4416,
             payloads: Some(PayloadEnd { address: 0x7000_0000_0000, rkey: 6, stride: 1 << 20 }),
+            further: vec![PairEnd { qpn: 18, psn: 2 }],
         }
     }
 
@@ -117,7 +134,10 @@ mod tests {
         assert!(RdmaEnd { payloads: None, ..end() }.check().is_ok());
         assert!(RdmaEnd { payloads: payloads(8, 0), ..end() }.check().is_err());
         assert!(RdmaEnd { payloads: payloads(u64::MAX - 100, 64), ..end() }.check().is_err());
-        let cases: [fn(&mut RdmaEnd); 5] = [
+        let cases: [fn(&mut RdmaEnd); 8] = [
+            |end| end.qpn = 1 << 24,
+            |end| end.psn = u32::MAX,
+            |end| end.further[0].qpn = 1 << 24,
             |end| end.mtu = 1500,
             |end| end.places = 0,
             |end| end.stride = 0,
@@ -132,6 +152,16 @@ mod tests {
         let mut named = RdmaEnd { device: "a\nb".to_owned(), ..end() };
         named.check().unwrap();
         assert_eq!(named.device, "a\u{fffd}b");
+    }
+
+    /// Peers of before know of no further pairs, and name none.
+    #[test]
+    fn further_pairs_are_not_required() {
+        let mut json = serde_json::to_value(end()).unwrap();
+        json.as_object_mut().unwrap().remove("further");
+        let old: RdmaEnd = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(old, RdmaEnd { further: Vec::new(), ..end() });
+        assert_eq!(serde_json::to_value(old).unwrap(), json);
     }
 
     #[test]

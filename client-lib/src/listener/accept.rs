@@ -96,7 +96,9 @@ pub(super) async fn accept(
     let guests = Arc::<Guests>::default();
     let stay = |stream: &TcpStream, peer: SocketAddr| match &interface {
         // What comes from this machine itself takes the loopback interface, whatever the address.
-        Some(interface) if stream.local_addr()?.ip() != peer.ip() => stay_on(stream.into(), interface),
+        Some(interface) if stream.local_addr()?.ip().to_canonical() != peer.ip() => {
+            stay_on(stream.into(), interface)
+        }
         _ => Ok(()),
     };
     loop {
@@ -105,23 +107,27 @@ pub(super) async fn accept(
             () = shared.shutdown.cancelled() => return,
         };
         match accepted {
-            Ok((stream, address)) => match guests.admit(address.ip().to_canonical()) {
-                Some(guest) => {
-                    let span = info_span!("sender", %address);
-                    if let Err(error) = stay(&stream, address) {
-                        span.in_scope(|| debug!("cannot be kept on its interface: {error}"));
-                        continue;
+            Ok((stream, mut address)) => {
+                // Where a listener for IPv6 serves IPv4, too. A link-local address keeps its scope.
+                address.set_ip(address.ip().to_canonical());
+                match guests.admit(address.ip()) {
+                    Some(guest) => {
+                        let span = info_span!("sender", %address);
+                        if let Err(error) = stay(&stream, address) {
+                            span.in_scope(|| debug!("cannot be kept on its interface: {error}"));
+                            continue;
+                        }
+                        let serving = serve(Arc::clone(&shared), stream, address, guest);
+                        tasks.spawn(serving.instrument(span));
                     }
-                    let serving = serve(Arc::clone(&shared), stream, address, guest);
-                    tasks.spawn(serving.instrument(span));
-                }
-                None => {
-                    shared.counts.refused();
-                    if shared.may_say(Kind::Crowd) {
-                        warn!(%address, "turned away: too many are in their handshake");
+                    None => {
+                        shared.counts.refused();
+                        if shared.may_say(Kind::Crowd) {
+                            warn!(%address, "turned away: too many are in their handshake");
+                        }
                     }
                 }
-            },
+            }
             Err(error) => {
                 if shared.may_say(Kind::Exhausted) {
                     warn!("cannot accept connections: {error}; trying again");

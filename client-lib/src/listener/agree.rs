@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Shared;
 use super::accept::Decision;
+use super::late::{KEPT, Late};
 use super::receive::Ended;
 use super::slots::Slots;
 use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
@@ -84,7 +85,8 @@ async fn connect(
         return Ok((slots, Err(format!("the device takes more than {patience:?} for others"))));
     };
     let making = blocking(until.saturating_duration_since(Instant::now()), move || {
-        let role = Role::Receiver { slots: slots.count(), frame_size, gpu };
+        let further = their_end.further.len();
+        let role = Role::Receiver { slots: slots.count(), frame_size, further, gpu };
         let prepared = rails.prepare(ours, role, spare);
         drop(turn);
         let made = match prepared {
@@ -93,7 +95,8 @@ async fn connect(
                 own.connect((&their_end, theirs), frame_size, patience).map(|pair| (pair, end))
             }
             Ok(own) => {
-                late.keep(slots, own.into_spare());
+                late.keep(Instant::now(), slots, own.into_spare());
+                expire(&late);
                 return Ok(None);
             }
             Err(error) => Err(error),
@@ -102,8 +105,20 @@ async fn connect(
     });
     let reason = match making.await {
         Ok(Some(made)) => return Ok(made),
-        Ok(None) => format!("the device takes {patience:?}"),
-        Err(NoRdma { reason, .. }) => reason,
+        Err(NoRdma { reason, .. }) if Instant::now() < until => reason,
+        // Part of the time may have been somebody else's turn.
+        Ok(None) | Err(_) => format!("the device takes more than {patience:?}"),
     };
     Ok((shared.memory.grant(limits.slots)?, Err(reason)))
+}
+
+/// Has what is kept let go of, if nobody comes for it. The listener may end before.
+fn expire(late: &Arc<Late>) {
+    let late = Arc::downgrade(late);
+    tokio::spawn(async move {
+        tokio::time::sleep(KEPT).await;
+        if let Some(late) = late.upgrade() {
+            discard(late.overdue(Instant::now())).await;
+        }
+    });
 }

@@ -1,13 +1,13 @@
 //! Frames that come by RDMA: they are in their slots already when this hears of them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Shared;
 use super::control::Connection;
 use super::receive::{Ended, take_in};
 use super::slots::Slot;
-use crate::rdma::{Completes, Immediate, QueuePair, Violation};
+use crate::rdma::{Completes, Gathering, Immediate, QueuePair, Violation};
 use crate::way::Way;
 use crate::wire::Header;
 
@@ -15,21 +15,25 @@ use crate::wire::Header;
 pub(super) struct Landing {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
-    /// The sender has tried the way.
-    is_tried: AtomicBool,
+    /// The pairs by which the sender has tried the way, a bit for each.
+    tried: AtomicU8,
+    /// If there are further pairs: frames of which parts are still to come, and those behind them.
+    gathering: Option<Mutex<Gathering>>,
 }
 
 impl Landing {
     /// Hears from now on, if this is a connection by RDMA, until it is let go of.
     pub(super) fn watch(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Option<Arc<Self>> {
-        pair_of(connection)?;
+        let pair = pair_of(connection)?;
+        let gather = |further| Mutex::new(Gathering::new(pair.slots(), further));
         let landing = Arc::new(Self {
             shared: Arc::clone(shared),
             connection: Arc::clone(connection),
-            is_tried: AtomicBool::new(false),
+            tried: AtomicU8::new(0),
+            gathering: Some(pair.further()).filter(|further| *further > 0).map(gather),
         });
         let by: Arc<dyn Completes> = Arc::<Self>::clone(&landing);
-        pair_of(connection)?.watch(Arc::downgrade(&by));
+        pair.watch(Arc::downgrade(&by));
         Some(landing)
     }
 
@@ -40,17 +44,52 @@ impl Landing {
         }
     }
 
-    fn hear(&self, pair: &QueuePair<Ended>, immediate: u32) -> Result<(), Ended> {
-        match Immediate::decode(immediate)? {
-            Immediate::Frame(slot) => self.land(pair, slot),
-            Immediate::Heard => Ok(pair.heard()?),
-            Immediate::Ping if self.is_tried.swap(true, Ordering::Relaxed) => Err(Violation::Ping.into()),
-            Immediate::Ping => Ok(()),
+    /// What one of the pairs brings, from 0.
+    fn hear(&self, pair: &QueuePair<Ended>, by: u8, immediate: u32) -> Result<(), Ended> {
+        match (by, Immediate::decode(immediate)?, &self.gathering) {
+            (0, Immediate::Frame(slot), None) => {
+                self.connection.landed(slot)?;
+                self.take(pair, slot)
+            }
+            (0, told @ (Immediate::Frame(slot) | Immediate::Divided(slot)), Some(gathering)) => {
+                self.connection.landed(slot)?;
+                let is_divided = matches!(told, Immediate::Divided(_));
+                self.gather(pair, gathering, |gathering| {
+                    gathering.told(slot, is_divided);
+                    Ok(())
+                })
+            }
+            (1.., Immediate::Part(slot), Some(gathering)) => {
+                self.gather(pair, gathering, |gathering| gathering.part(slot, by - 1))
+            }
+            (0, Immediate::Heard, _) => Ok(pair.heard()?),
+            (_, Immediate::Ping, _) => {
+                let bit = 1 << by.min(7);
+                let is_first = self.tried.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+                if is_first { Ok(()) } else { Err(Violation::Ping.into()) }
+            }
+            _ => Err(Violation::Immediate(immediate).into()),
         }
     }
 
-    fn land(&self, pair: &QueuePair<Ended>, slot: u16) -> Result<(), Ended> {
-        self.connection.landed(slot)?;
+    /// Takes note of something, and takes in what is complete now.
+    fn gather(
+        &self,
+        pair: &QueuePair<Ended>,
+        gathering: &Mutex<Gathering>,
+        note: impl FnOnce(&mut Gathering) -> Result<(), Violation>,
+    ) -> Result<(), Ended> {
+        // Only whoever looks comes here, and one looks at a time.
+        let mut gathering = gathering.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut gathering)?;
+        while let Some(slot) = gathering.next() {
+            self.take(pair, slot)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the frame in a slot.
+    fn take(&self, pair: &QueuePair<Ended>, slot: u16) -> Result<(), Ended> {
         let Header::Data(data) = Header::decode(&pair.header(slot))? else { return Err(Ended::Control) };
         let most = self.shared.config.limits.frame_size;
         let landed = pair.landed(slot, &data).filter(|_| data.payload <= most);
@@ -61,8 +100,9 @@ impl Landing {
 
 impl Completes for Landing {
     fn look(&self) -> bool {
-        let hear =
-            |pair: &QueuePair<Ended>| pair.look(&*self.connection, |immediate| self.hear(pair, immediate));
+        let hear = |pair: &QueuePair<Ended>| {
+            pair.look(&*self.connection, |by, immediate| self.hear(pair, by, immediate))
+        };
         pair_of(&self.connection).is_some_and(hear)
     }
 

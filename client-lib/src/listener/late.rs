@@ -1,7 +1,8 @@
 //! Memory that a slow device had ready when its sender was not waiting any more: the next one gets it, so that some get on however slow the device
-//! is.
+//! is. If none comes it is let go of, for a device that is taken away may wait for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::slots::Slots;
 use crate::handshake::Refusal;
@@ -10,8 +11,17 @@ use crate::rdma::Spare;
 /// Of so many, at most.
 const MOST: usize = 2;
 
+/// For so long: senders try again every ten seconds at least.
+pub(super) const KEPT: Duration = Duration::from_secs(30);
+
 /// What is kept, with the slots that it is accounted as.
-pub(super) struct Late<S = Spare>(Mutex<Vec<(Slots, S)>>);
+pub(super) struct Late<S = Spare>(Mutex<Vec<Kept<S>>>);
+
+struct Kept<S> {
+    until: Instant,
+    slots: Slots,
+    spare: S,
+}
 
 impl<S> Late<S> {
     pub(super) fn new() -> Self {
@@ -23,11 +33,17 @@ impl<S> Late<S> {
         self.lock().len()
     }
 
-    pub(super) fn keep(&self, slots: Slots, spare: S) {
+    pub(super) fn keep(&self, now: Instant, slots: Slots, spare: S) {
         let mut kept = self.lock();
         if kept.len() < MOST {
-            kept.push((slots, spare));
+            kept.push(Kept { until: now + KEPT, slots, spare });
         }
+    }
+
+    /// What nobody has come for in time. To let go of it may take long.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<(Slots, S)> {
+        let overdue = self.lock().extract_if(.., |kept| kept.until <= now).collect::<Vec<_>>();
+        overdue.into_iter().map(|Kept { slots, spare, .. }| (slots, spare)).collect()
     }
 
     /// Slots for a sender: those whose memory is ready, if it may use that, or if what is kept is why there are no others.
@@ -36,7 +52,7 @@ impl<S> Late<S> {
         uses_memory: bool,
         grant: impl FnOnce() -> Result<Slots, Refusal>,
     ) -> Result<(Slots, Option<S>), Refusal> {
-        let take = || self.lock().pop().map(|(slots, spare)| (slots, Some(spare)));
+        let take = || self.lock().pop().map(|Kept { slots, spare, .. }| (slots, Some(spare)));
         if uses_memory && let Some(kept) = take() {
             return Ok(kept);
         }
@@ -44,7 +60,7 @@ impl<S> Late<S> {
     }
 
     /// No code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Vec<(Slots, S)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Kept<S>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -64,15 +80,27 @@ mod tests {
         let full = || Arc::clone(&memory);
         assert_eq!(slots(true).unwrap(), None);
 
-        late.keep(full().grant(4).unwrap(), "first");
+        late.keep(Instant::now(), full().grant(4).unwrap(), "first");
         assert_eq!(slots(false).unwrap(), None, "there are others");
         assert_eq!(slots(true).unwrap(), Some("first"));
         assert_eq!((late.count(), memory.connections()), (0, 0));
 
-        late.keep(full().grant(4).unwrap(), "first");
-        late.keep(full().grant(4).unwrap(), "second");
+        late.keep(Instant::now(), full().grant(4).unwrap(), "first");
+        late.keep(Instant::now(), full().grant(4).unwrap(), "second");
         assert!(memory.grant(1).is_err(), "there are only two connections");
         assert_eq!(slots(false).unwrap(), Some("second"));
+        assert_eq!((late.count(), memory.connections()), (1, 1));
+    }
+
+    #[test]
+    fn what_nobody_comes_for_is_let_go_of() {
+        let (memory, late, begin) = (Arc::new(Memory::new(1000, 10, 10)), Late::new(), Instant::now());
+        late.keep(begin, memory.grant(1).unwrap(), "first");
+        late.keep(begin + KEPT / 2, memory.grant(1).unwrap(), "second");
+        assert!(late.overdue(begin + KEPT / 2).is_empty());
+        let overdue = late.overdue(begin + KEPT);
+        assert_eq!(overdue.iter().map(|(_, spare)| *spare).collect::<Vec<_>>(), ["first"]);
+        drop(overdue);
         assert_eq!((late.count(), memory.connections()), (1, 1));
     }
 
@@ -80,7 +108,7 @@ mod tests {
     fn no_more_is_kept_than_may_be() {
         let memory = Arc::new(Memory::new(1000, 10, 10));
         let late = Late::new();
-        (0..10).for_each(|number| late.keep(memory.grant(1).unwrap(), number));
+        (0..10).for_each(|number| late.keep(Instant::now(), memory.grant(1).unwrap(), number));
         assert_eq!((late.count(), memory.connections()), (MOST, MOST));
     }
 }

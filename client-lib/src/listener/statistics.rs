@@ -14,6 +14,19 @@ pub(super) struct Counts {
 }
 
 /// What a [`Listener`](super::Listener) has done so far.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let before = listener.statistics();
+/// tokio::time::sleep(Duration::from_secs(1)).await;
+/// println!("{} bytes per second", listener.statistics().bytes - before.bytes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStatistics {

@@ -51,6 +51,8 @@ pub(crate) struct Books {
     pub(crate) queue: VecDeque<u64>,
     /// How many frames the receiver has room for.
     pub(crate) slots: u64,
+    /// It is about to end, and gets no more.
+    pub(crate) is_ending: bool,
     /// The largest payload.
     pub(crate) frame_size: usize,
     /// How many frames have been given to it.
@@ -149,6 +151,7 @@ impl Books {
             queue: _,
             unwritten: _,
             slots: has,
+            is_ending,
             frame_size: size,
             assigned,
             handed,
@@ -156,7 +159,7 @@ impl Books {
             taken,
             decided,
         } = self;
-        (*has, *size) = (slots, frame_size);
+        (*has, *size, *is_ending) = (slots, frame_size, false);
         (*assigned, *handed, *freed, *taken, *decided) = (0, 0, 0, 0, 0);
     }
 
@@ -188,9 +191,12 @@ impl Books {
         self.assigned - self.freed
     }
 
-    /// How many more the receiver has room for. A slot that is free, but whose frame has not been decided on, does not count: a receiver
+    /// How many more it gets: as many as the receiver has room for. A slot that is free, but whose frame has not been decided on, does not count: a receiver
     /// that never decides would hold as many frames as all receivers together may.
     pub(crate) fn credits(&self) -> u64 {
+        if self.is_ending {
+            return 0;
+        }
         let undecided = self.assigned - self.decided;
         self.slots.saturating_sub(undecided.max(self.outstanding()))
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::serve::{Ended, settle};
 use super::shared::Link;
-use crate::rdma::{Completes, QueuePair};
+use crate::rdma::{Completes, QueuePair, Violation};
 use crate::way::Way;
 use crate::wire::{Header, Said, WireError};
 
@@ -26,7 +26,7 @@ pub(super) fn hear_out(link: &Link) {
 
 impl Completes for Link {
     fn look(&self) -> bool {
-        self.pair().is_some_and(|pair| pair.look(self, |place| hear(self, pair, place)))
+        self.pair().is_some_and(|pair| pair.look(self, |by, place| hear(self, pair, (by, place))))
     }
 
     fn arm(&self) {
@@ -51,7 +51,10 @@ impl Link {
     }
 }
 
-fn hear(link: &Link, pair: &QueuePair<Ended>, place: u32) -> Result<(), Ended> {
+fn hear(link: &Link, pair: &QueuePair<Ended>, (by, place): (u8, u32)) -> Result<(), Ended> {
+    if by != 0 {
+        return Err(Violation::Pair(by).into());
+    }
     let entry = pair.entry(place)?;
     // There is always a header's length.
     let Some((header, body)) = entry.split_first_chunk() else { return Ok(()) };

@@ -1,5 +1,6 @@
 //! Makes a connection to a peer: route, TCP, TLS, handshake.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
+use super::rails::{Preference, usable};
 use super::serve::Ended;
 use crate::choose::hash;
 use crate::endpoint::{Endpoint, EndpointAddress};
@@ -20,6 +22,7 @@ use crate::handshake::{
     encode,
 };
 use crate::identity::Identity;
+use crate::near::{Gpu, Near};
 use crate::nic;
 use crate::outbound::LinkId;
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
@@ -49,6 +52,8 @@ pub(crate) struct Dialer {
     pub(crate) delivery: Delivery,
     pub(crate) transport: Transport,
     pub(crate) rails: Arc<Rails>,
+    /// The GPU that frames lie in.
+    pub(crate) gpu: Option<Gpu>,
     /// How many frames a connection gets at most.
     pub(crate) window: u32,
     /// The only network that may be used.
@@ -65,7 +70,10 @@ impl Dialer {
     /// Tries a peer's addresses one after the other.
     pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, DialError> {
         let (mut last, mut all_lasting) = (None, true);
-        for address in self.addresses(endpoint) {
+        let wants_rdma = self.wants_rdma();
+        let distances = self.distances(endpoint).await;
+        let preference = Preference { network: self.network.as_deref(), wants_rdma, distances: &distances };
+        for address in preference.order(&endpoint.addresses, link.lane) {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
@@ -78,17 +86,31 @@ impl Dialer {
             *is_lasting = all_lasting;
         }
         Err(last.unwrap_or_else(|| DialError::Network {
+            has: aliases(endpoint, self.network.as_deref().unwrap_or_default()),
             network: self.network.clone().unwrap_or_default(),
-            has: aliases(endpoint),
         }))
     }
 
-    fn addresses<'e>(&self, endpoint: &'e Endpoint) -> impl Iterator<Item = &'e EndpointAddress> {
-        let is_wanted = |address: &&EndpointAddress| match &self.network {
-            Some(network) => address.network.as_ref() == Some(network),
-            None => true,
-        };
-        endpoint.addresses.iter().filter(is_wanted)
+    /// Whether frames go by RDMA where both sides can.
+    pub(super) fn wants_rdma(&self) -> bool {
+        match self.transport {
+            Transport::Tcp => false,
+            Transport::Auto => self.tls.is_none(),
+            Transport::Rdma => true,
+        }
+    }
+
+    /// How far the NICs are from the GPU, by the peer's addresses that they lead to.
+    async fn distances(&self, endpoint: &Endpoint) -> HashMap<IpAddr, Near> {
+        let Some(gpu) = self.gpu.clone() else { return HashMap::new() };
+        let usable = usable(&endpoint.addresses, self.network.as_deref());
+        let peers: Vec<IpAddr> = usable.map(|address| address.ip).collect();
+        if peers.len() < 2 {
+            return HashMap::new();
+        }
+        // A device that does not answer keeps nobody from the way by TCP: then all are equal.
+        let finding = tokio::task::spawn_blocking(move || gpu.distances(peers));
+        timeout(self.patience, finding).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     async fn dial_address(
@@ -323,8 +345,14 @@ async fn preamble(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<[u
     Ok(preamble)
 }
 
-fn aliases(endpoint: &Endpoint) -> String {
+fn aliases(endpoint: &Endpoint, wanted: &str) -> String {
     let aliases: Vec<&str> =
         endpoint.addresses.iter().filter_map(|address| address.network.as_deref()).collect();
-    if aliases.is_empty() { "none that DNS names".to_owned() } else { aliases.join(", ") }
+    if aliases.is_empty() {
+        // Only what is asked for by SRV has TXT records looked up, too.
+        return format!(
+            "none that is known: ask for the port by its name, or for {wanted}._net. before the service's name"
+        );
+    }
+    aliases.join(", ")
 }

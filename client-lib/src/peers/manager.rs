@@ -3,27 +3,24 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::dial::Dialer;
+use super::place::Place;
 use super::serve::serve;
 use super::shared::{Link, Shared, State};
 use crate::endpoint::Endpoint;
+use crate::near::{self, Attached};
 use crate::nic;
 use crate::outbound::{Action, Identity, LinkId, PeerId};
 use crate::resolve::{Change, ResolveError, Resolved, Watch};
-
-/// Where this process is, so that peers can be near or far.
-#[derive(Debug, Default)]
-pub(crate) struct Place {
-    pub(crate) node: Option<String>,
-    pub(crate) zone: Option<String>,
-}
+use crate::transport::Rdma;
 
 /// Where endpoints come from.
 pub(crate) enum Source {
@@ -36,12 +33,18 @@ pub(crate) struct Manager {
     pub(crate) shared: Arc<Shared>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) source: Source,
-    pub(crate) place: Place,
+    /// Where this process is, if it matters how far peers are.
+    pub(crate) place: Option<Place>,
+    pub(crate) rdma: Rdma,
 }
+
+/// How far peers are, if it matters.
+struct Distances(Option<(Place, Vec<Attached>)>);
 
 impl Manager {
     /// Until the PeerSet is gone; then everything that it has started ends.
     pub(crate) async fn run(mut self) {
+        let distances = Distances::new(self.place.take(), self.rdma.clone(), self.dialer.patience).await;
         let mut tasks = JoinSet::new();
         loop {
             let due = self.act(&mut tasks);
@@ -53,7 +56,7 @@ impl Manager {
             };
             tokio::select! {
                 () = self.shared.shutdown.cancelled() => break,
-                () = self.source.hear(&self.shared, &self.dialer, &self.place) => {}
+                () = self.source.hear(&self.shared, &self.dialer, &distances) => {}
                 () = self.shared.wake.notified() => {}
                 () = due => {}
                 Some(_) = tasks.join_next() => {}
@@ -101,7 +104,7 @@ impl Manager {
 
 impl Source {
     /// Waits for news, and takes them in.
-    async fn hear(&mut self, shared: &Shared, dialer: &Dialer, place: &Place) {
+    async fn hear(&mut self, shared: &Shared, dialer: &Dialer, distances: &Distances) {
         let endpoints = match self {
             Self::Dns(watch) => match watch.next().await {
                 Some(change) => told(&mut shared.state(), change),
@@ -115,7 +118,7 @@ impl Source {
         if let Some(endpoints) = endpoints {
             // Before the lock, for which senders would wait.
             let mine = own_addresses();
-            take_in(&mut shared.state(), endpoints, &mine, dialer, place);
+            take_in(&mut shared.state(), endpoints, &mine, dialer, distances);
         }
         shared.progress.notify_waiters();
     }
@@ -167,7 +170,7 @@ fn take_in(
     endpoints: Vec<Endpoint>,
     mine: &HashSet<IpAddr>,
     dialer: &Dialer,
-    place: &Place,
+    distances: &Distances,
 ) {
     let is_me = |endpoint: &Endpoint| match (&dialer.identity.uid, endpoint.uid()) {
         (Some(mine), Some(uid)) => mine == uid,
@@ -178,35 +181,37 @@ fn take_in(
     };
     let others: Vec<Arc<Endpoint>> =
         endpoints.into_iter().filter(|endpoint| !is_me(endpoint)).map(Arc::new).collect();
-    let identities = others.iter().map(|endpoint| place.identity(endpoint)).collect();
+    let identity = |endpoint: &Arc<Endpoint>| Identity {
+        target: format!("{}:{}", endpoint.target, endpoint.port),
+        uid: endpoint.uid().map(ToOwned::to_owned),
+        distance: distances.of(endpoint),
+    };
+    let identities = others.iter().map(identity).collect();
     let ids = state.outbound.endpoints(Instant::now().into_std(), identities);
     info!(service = %dialer.service, peers = ids.len(), "resolved");
     state.endpoints.extend(ids.into_iter().zip(others));
 }
 
-impl Place {
-    /// Who an endpoint is, and how far it is from here.
-    fn identity(&self, endpoint: &Endpoint) -> Identity {
-        let is_same = |mine: &Option<String>, other: &Option<String>| mine.is_some() && mine == other;
-        let distance = match endpoint {
-            _ if is_same(&self.node, &endpoint.node) => 0,
-            _ if is_same(&self.zone, &endpoint.zone) => 1,
-            _ => 2,
-        };
-        Identity {
-            target: format!("{}:{}", endpoint.target, endpoint.port),
-            uid: endpoint.uid().map(ToOwned::to_owned),
-            distance,
-        }
+impl Distances {
+    async fn new(place: Option<Place>, rdma: Rdma, patience: Duration) -> Self {
+        let Some(place) = place else { return Self(None) };
+        // A pod's NICs stay as they are. Without them, for a device may not answer, only nodes and zones tell.
+        let finding = tokio::task::spawn_blocking(move || near::attached(&rdma));
+        let attached = timeout(patience, finding).await.ok().and_then(Result::ok).unwrap_or_default();
+        Self(Some((place, attached)))
+    }
+
+    fn of(&self, endpoint: &Endpoint) -> u8 {
+        self.0.as_ref().map_or(0, |(place, attached)| place.distance(endpoint, attached))
     }
 }
 
 /// What is known of peers that have gone.
 fn forget(state: &mut State) {
-    let State { outbound, endpoints, failures, no_rdma, instead_of_rdma, .. } = state;
+    let State { outbound, endpoints, failures, breaks, instead_of_rdma, .. } = state;
     let is_known = |peer: &PeerId| outbound.knows(*peer);
     endpoints.retain(|peer, _| is_known(peer));
     failures.retain(|peer, _| is_known(peer));
-    no_rdma.retain(|peer, _| is_known(peer));
+    breaks.retain(|peer, _| is_known(peer));
     instead_of_rdma.retain(|(peer, _), _| is_known(peer));
 }

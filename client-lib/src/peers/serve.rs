@@ -11,7 +11,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use super::dial::{Dialed, Dialer};
 use super::shared::Link;
 use crate::endpoint::Endpoint;
-use crate::error::DialError;
+use crate::gid;
 use crate::handshake::{Accept, TransportKind};
 use crate::outbound::Impossible;
 use crate::rdma::Violation;
@@ -59,17 +59,8 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
             None => {}
             Some(Err(error)) => {
                 let text = error.to_string();
-                let mut state = link.shared.state();
-                match error {
-                    DialError::Rdma { is_lasting: true, .. } => {
-                        state.no_rdma.insert(link.id.peer, text.clone());
-                    }
-                    _ => drop(state.no_rdma.remove(&link.id.peer)),
-                }
-                let is_news =
-                    state.failures.insert(link.id.peer, text.clone()).is_none_or(|last| last != text);
-                drop(state);
-                if is_news {
+                let last = link.shared.state().failures.insert(link.id.peer, Arc::new(error));
+                if last.is_none_or(|last| last.to_string() != text) {
                     warn!("cannot connect: {text}; trying again");
                 }
             }
@@ -78,10 +69,13 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 let Accept { slots, frame_size, .. } = *accept;
                 let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
                 info!(slots, frame_size, %transport, "connected");
-                say_once(&link, instead_of_rdma.as_deref());
+                say_once(&link, instead_of_rdma.as_deref(), dialer.wants_rdma());
                 match converse(&link, dialed).await {
                     Ended::NotNeeded => info!("closed"),
-                    ended => warn!("the connection has ended: {ended}"),
+                    ended => {
+                        warn!("the connection has ended: {ended}");
+                        link.shared.state().breaks.insert(link.id.peer, ended.to_string());
+                    }
                 }
                 if let Some(way) = link.way.get() {
                     way.hang_up().await;
@@ -99,7 +93,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
 }
 
 /// Says why frames do not go by RDMA, unless it has been said of this peer already.
-fn say_once(link: &Link, reason: Option<&str>) {
+fn say_once(link: &Link, reason: Option<&str>, is_wanted: bool) {
     let lane = (link.id.peer, link.id.lane);
     let mut state = link.shared.state();
     let said = &mut state.instead_of_rdma;
@@ -109,7 +103,10 @@ fn say_once(link: &Link, reason: Option<&str>) {
             let is_said = said.iter().any(|((peer, _), said)| *peer == link.id.peer && said == reason);
             said.insert(lane, reason.to_owned());
             drop(state);
-            if !is_said {
+            // Who has a device, and does not rule RDMA out, expects it.
+            if !is_said && is_wanted && cfg!(feature = "rdma") && gid::has_devices() {
+                warn!("frames go over TCP: {reason}");
+            } else if !is_said {
                 info!("frames go over TCP: {reason}");
             }
         }
@@ -123,7 +120,6 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     {
         let mut state = link.shared.state();
         state.failures.remove(&link.id.peer);
-        state.no_rdma.remove(&link.id.peer);
         let now = tokio::time::Instant::now().into_std();
         state.outbound.up(now, link.id, slots, frame_size as usize);
     }
@@ -132,13 +128,21 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     super::answers::watch(link);
     let mut reading = Reading::start(listen(Arc::clone(link), Inlet::new(reader, AHEAD)));
     let ended = tokio::select! {
-        ended = reading.ended() => ended,
+        biased;
+        // What nobody needs any more may have ended by itself meanwhile: then that is no news.
+        () = link.end.cancelled() => Ok(Ended::NotNeeded),
+        ended = reading.ended() => Ok(ended),
+        error = way.run(&**link) => Err(error),
+    };
+    // Both sides may take their time to say why; nothing new has to wait for that.
+    link.shared.state().outbound.ending(link.id);
+    let ended = match ended {
+        Ok(ended) => ended,
         // What the receiver said before it went is here already: frames that it has taken are not lost.
-        error = way.run(&**link) => match timeout(GOODBYE, reading.ended()).await {
+        Err(error) => match timeout(GOODBYE, reading.ended()).await {
             Ok(said @ Ended::Said(_)) => said,
             _ => error,
         },
-        () = link.end.cancelled() => Ended::NotNeeded,
     };
     reading.stop().await;
     let goodbye = match &ended {

@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use multinet_memory::GpuError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::serve::Ended;
 use crate::endpoint::Endpoint;
-use crate::error::SendError;
+use crate::error::{DialError, SendError};
 use crate::frame::Frame;
 use crate::handshake::TransportKind;
 use crate::outbound::{LinkId, Outbound, Outgoing, PeerId};
@@ -28,9 +29,9 @@ pub(crate) struct State {
     /// Connections that are there or being made.
     pub(crate) links: BTreeMap<LinkId, Arc<Link>>,
     /// Why a peer could not be connected, most recently.
-    pub(crate) failures: HashMap<PeerId, String>,
-    /// Those that cannot be connected because only RDMA may be used, with the reason, which will last.
-    pub(crate) no_rdma: HashMap<PeerId, String>,
+    pub(crate) failures: HashMap<PeerId, Arc<DialError>>,
+    /// Why a connection to a peer has ended that was not to, most recently.
+    pub(crate) breaks: HashMap<PeerId, String>,
     /// Why frames of a peer's lane do not go by RDMA, as it was said last.
     pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
     /// What DNS said last, if it was not endpoints.
@@ -72,7 +73,7 @@ impl Shared {
             endpoints: HashMap::new(),
             links: BTreeMap::new(),
             failures: HashMap::new(),
-            no_rdma: HashMap::new(),
+            breaks: HashMap::new(),
             instead_of_rdma: HashMap::new(),
             unresolved: None,
             wrong: None,
@@ -121,10 +122,12 @@ impl State {
     }
 
     /// Why none of the peers that there are can be reached by RDMA, which is all that may be used.
-    pub(crate) fn without_rdma(&self) -> Option<String> {
-        let mut reasons = self.endpoints.keys().map(|peer| self.no_rdma.get(peer));
-        let first = reasons.next()??;
-        reasons.all(|reason| reason.is_some()).then(|| first.clone())
+    pub(crate) fn without_rdma(&self) -> Option<Arc<DialError>> {
+        let mut failures = self.endpoints.keys().map(|peer| self.failures.get(peer));
+        let first = failures.next()??;
+        let is_lasting = |error: &DialError| matches!(error, DialError::Rdma { is_lasting: true, .. });
+        let all = is_lasting(first) && failures.all(|error| error.is_some_and(|error| is_lasting(error)));
+        all.then(|| Arc::clone(first))
     }
 
     /// Why none of a peer's lanes is by RDMA.
@@ -179,12 +182,16 @@ impl Source for Link {
     fn fetch(&self, message: &mut Message) -> ControlFlow<()> {
         let Body::Frame(frame) = &mut message.body else { return ControlFlow::Continue(()) };
         let Err(error) = self.shared.staging.fetch(frame) else { return ControlFlow::Continue(()) };
+        self.give_up(message, &error);
+        ControlFlow::Break(())
+    }
+
+    fn give_up(&self, message: &Message, reason: &GpuError) {
         if let Ok(Header::Data(Data { sequence, .. })) = Header::decode(&message.header) {
-            warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {error}");
+            warn!(sequence, "a frame is given up, for it cannot be read from its GPU: {reason}");
             self.shared.state().outbound.unreadable(self.id, sequence);
             self.shared.changed();
         }
-        ControlFlow::Break(())
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Unusable;
 
 pub(crate) enum Role {
     Sender,
-    Receiver { slots: u32, frame_size: u32, gpu: Option<Arc<dyn Gpu>> },
+    Receiver { slots: u32, frame_size: u32, further: usize, gpu: Option<Arc<dyn Gpu>> },
 }
 
 pub(crate) enum Spare {}
@@ -50,7 +50,7 @@ impl Rails {
         _spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
         match role {
-            Role::Sender | Role::Receiver { slots: _, frame_size: _, gpu: _ } => Err(Unusable),
+            Role::Sender | Role::Receiver { slots: _, frame_size: _, further: _, gpu: _ } => Err(Unusable),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! - A place is used again only after the other side has said that it has done with it ([`Places`]).
 //! - So many immediates can be under way, and so many receive requests are posted for them: nobody is ever found not ready.
 //! - A completion is asked for before the send queue is full, and for the last of a batch ([`SendQueue`]).
+//! - What a frame is sent from is used again only after all its parts have been done, by whichever pair ([`SendQueue`]).
 
 use std::collections::VecDeque;
 
@@ -30,17 +31,36 @@ pub(crate) enum Violation {
     NoImmediate,
     #[error("it tries the way again")]
     Ping,
+    #[error("it answers by queue pair {0}, which carries parts of frames")]
+    Pair(u8),
+    #[error("a part of the frame in slot {slot} comes twice by queue pair {pair}")]
+    Part { slot: u16, pair: u8 },
 }
 
 /// What has been posted to a send queue and not completed. Requests complete in their order.
+///
+/// Further pairs may each carry a part of a request, in the same order, but at their own pace: a request is done when all its parts are.
 #[derive(Debug)]
 pub(crate) struct SendQueue<T> {
     depth: usize,
-    posted: VecDeque<T>,
+    posted: VecDeque<Request<T>>,
     /// The number of the next request.
     next: u64,
+    /// All before this one are done, but perhaps for their parts.
+    done: u64,
+    /// The number of the last request that has had parts, counted by themselves from 1.
+    divided: u64,
+    /// How far each further pair is with them.
+    parts_done: Vec<u64>,
     unsignalled: u16,
     unsignalled_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Request<T> {
+    what: T,
+    /// Every further pair has to be so far.
+    divided: u64,
 }
 
 /// A request that is to be posted.
@@ -48,12 +68,24 @@ pub(crate) struct SendQueue<T> {
 pub(crate) struct Posting {
     pub(crate) id: u64,
     pub(crate) is_signalled: bool,
+    /// The number of its parts, if it has any.
+    pub(crate) parts: Option<u64>,
 }
 
 impl<T> SendQueue<T> {
-    pub(crate) fn new(depth: u16) -> Self {
-        let (depth, next) = (depth.into(), 0);
-        Self { depth, posted: VecDeque::with_capacity(depth), next, unsignalled: 0, unsignalled_bytes: 0 }
+    /// Of so many requests, and beside so many further pairs.
+    pub(crate) fn new(depth: u16, further: usize) -> Self {
+        let depth = depth.into();
+        Self {
+            depth,
+            posted: VecDeque::with_capacity(depth),
+            next: 0,
+            done: 0,
+            divided: 0,
+            parts_done: vec![0; further],
+            unsignalled: 0,
+            unsignalled_bytes: 0,
+        }
     }
 
     pub(crate) fn has_room_for(&self, count: usize) -> bool {
@@ -66,10 +98,23 @@ impl<T> SendQueue<T> {
 
     /// Takes a request of so many bytes in, if there is room. `is_last`: as far as is known, no other follows.
     pub(crate) fn post(&mut self, what: T, bytes: usize, is_last: bool) -> Option<Posting> {
+        self.post_divided(what, bytes, is_last, false)
+    }
+
+    /// As [`post`](Self::post), perhaps with a part for each further pair.
+    pub(crate) fn post_divided(
+        &mut self,
+        what: T,
+        bytes: usize,
+        is_last: bool,
+        is_divided: bool,
+    ) -> Option<Posting> {
         if !self.has_room_for(1) {
             return None;
         }
-        self.posted.push_back(what);
+        self.divided += u64::from(is_divided);
+        let (divided, parts) = (self.divided, is_divided.then_some(self.divided));
+        self.posted.push_back(Request { what, divided });
         let id = self.next;
         self.next += 1;
         self.unsignalled += 1;
@@ -81,20 +126,37 @@ impl<T> SendQueue<T> {
         if is_signalled {
             (self.unsignalled, self.unsignalled_bytes) = (0, 0);
         }
-        Some(Posting { id, is_signalled })
+        Some(Posting { id, is_signalled, parts })
     }
 
     /// Nothing of it will be done any more: what it was.
-    pub(crate) fn clear(&mut self) -> VecDeque<T> {
-        std::mem::take(&mut self.posted)
+    pub(crate) fn clear(&mut self) -> Vec<T> {
+        self.done = self.next;
+        self.posted.drain(..).map(|request| request.what).collect()
     }
 
-    /// The request with this number, and so all before it, have been done: what they were.
+    /// The request with this number, and so all before it, have been done, but perhaps for their parts: what was, and is no more, under way.
     pub(crate) fn completed(&mut self, id: u64) -> impl Iterator<Item = T> {
+        self.done = self.done.max(id.saturating_add(1).min(self.next));
+        self.leave()
+    }
+
+    /// A further pair, from 0, has done its part with this number, and so all before it.
+    pub(crate) fn part_completed(&mut self, pair: usize, number: u64) -> impl Iterator<Item = T> {
+        if let Some(done) = self.parts_done.get_mut(pair) {
+            *done = (*done).max(number);
+        }
+        self.leave()
+    }
+
+    fn leave(&mut self) -> impl Iterator<Item = T> {
+        // None of those that are done is left, but for the parts of some: this is no later than what is done.
         let first = self.next - self.posted.len() as u64;
-        let count = id.saturating_add(1).saturating_sub(first).min(self.posted.len() as u64);
-        // Not more than there are.
-        self.posted.drain(..count as usize)
+        let parts = self.parts_done.iter().copied().min().unwrap_or(u64::MAX);
+        let is_done = |request: &&Request<T>| request.divided <= parts;
+        let by_first = self.posted.iter().take((self.done - first) as usize);
+        let count = by_first.take_while(is_done).count();
+        self.posted.drain(..count).map(|request| request.what)
     }
 }
 
@@ -279,196 +341,4 @@ impl OwnSlots {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn what_the_other_side_must_not_is_noticed() {
-        let mut places = Places::slots(2);
-        assert!(places.freed(0).is_err() && places.freed(2).is_err() && places.heard().is_err());
-        assert_eq!((places.take(), places.take(), places.take()), (Some(0), Some(1), None));
-        assert_eq!((places.freed(1), places.take()), (Ok(()), Some(1)));
-        let mut ring = Places::ring(4);
-        assert!(ring.heard().is_err() && ring.freed(0).is_err());
-        ring.take();
-        assert_eq!(ring.heard(), Err(Violation::Heard));
-        let mut own = OwnSlots::new(2);
-        assert_eq!(own.landed(1), Ok(()));
-        assert!(own.landed(1).is_err() && own.landed(2).is_err());
-        own.free(1);
-        assert!(own.landed(1).is_err(), "its sender has not heard of it");
-        assert_eq!((own.say(), own.landed(1), own.say()), (Some(1), Ok(()), None));
-        assert!(Reading::new(4).arrived(1).is_err());
-    }
-
-    /// One thing that happens.
-    #[derive(Clone, Debug)]
-    enum Step {
-        /// The sender sends a batch of frames of so many bytes, as many of them as it may.
-        Send(Vec<usize>),
-        /// The next request reaches the receiver.
-        Land,
-        /// The sender looks at its completions.
-        Poll,
-        /// The receiver's code lets go of one of its frames.
-        Drop(usize),
-        /// The receiver says what is free.
-        Say,
-        /// What it said reaches the sender.
-        Hear,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            4 => prop::collection::vec(1..100_usize, 1..5).prop_map(Step::Send),
-            4 => Just(Step::Land),
-            2 => Just(Step::Poll),
-            3 => any::<usize>().prop_map(Step::Drop),
-            3 => Just(Step::Say),
-            2 => Just(Step::Hear),
-        ];
-        prop::collection::vec(step, 0..600)
-    }
-
-    const SLOTS: u16 = 5;
-    const RING: u16 = 4;
-    const CAPACITY: usize = 256;
-    const DEPTH: u16 = 4;
-
-    /// Two ends and what is under way between them. Everything that a device would refuse, or overwrite, fails the test.
-    struct World {
-        places: Places,
-        queue: SendQueue<Staged>,
-        staging: Staging,
-        /// Bytes that the device may still read.
-        in_use: VecDeque<(usize, usize)>,
-        /// Requests under way: number, slot, whether it is signalled.
-        sent: VecDeque<(Posting, u16)>,
-        completions: VecDeque<u64>,
-        own: OwnSlots,
-        held: Vec<u16>,
-        ring: Places,
-        reading: Reading,
-        said: VecDeque<(u16, u16)>,
-        heard_under_way: u32,
-    }
-
-    impl World {
-        fn new() -> Self {
-            Self {
-                places: Places::slots(SLOTS),
-                queue: SendQueue::new(DEPTH),
-                staging: Staging::new(CAPACITY),
-                in_use: VecDeque::new(),
-                sent: VecDeque::new(),
-                completions: VecDeque::new(),
-                own: OwnSlots::new(SLOTS),
-                held: Vec::new(),
-                ring: Places::ring(RING),
-                reading: Reading::new(RING),
-                said: VecDeque::new(),
-                heard_under_way: 0,
-            }
-        }
-
-        fn step(&mut self, step: Step) {
-            match step {
-                Step::Send(frames) => self.send(&frames),
-                Step::Land => {
-                    if let Some((posting, slot)) = self.sent.pop_front() {
-                        self.own.landed(slot).expect("a slot that is free");
-                        self.held.push(slot);
-                        if posting.is_signalled {
-                            self.completions.push_back(posting.id);
-                        }
-                    }
-                }
-                Step::Poll => {
-                    if let Some(id) = self.completions.pop_front() {
-                        let done: Vec<_> = self.queue.completed(id).collect();
-                        assert!(!done.is_empty());
-                        for staged in done {
-                            self.staging.free(staged);
-                            self.in_use.pop_front();
-                        }
-                    }
-                }
-                Step::Drop(which) => {
-                    if !self.held.is_empty() {
-                        let slot = self.held.swap_remove(which % self.held.len());
-                        self.own.free(slot);
-                    }
-                }
-                Step::Say => {
-                    if self.ring.has_one()
-                        && let Some(slot) = self.own.say()
-                    {
-                        self.said.push_back((self.ring.take().expect("there is one"), slot));
-                        assert!(self.said.len() <= RING.into());
-                    }
-                }
-                Step::Hear => {
-                    if let Some((place, slot)) = self.said.pop_front() {
-                        self.places.freed(slot).expect("it was in use");
-                        if self.reading.arrived(place.into()).expect("in order") {
-                            self.heard_under_way += 1;
-                            assert!(self.heard_under_way <= 2, "receive requests for two are there");
-                        }
-                    } else if self.heard_under_way > 0 {
-                        self.heard_under_way -= 1;
-                        self.ring.heard().expect("it was told that much");
-                    }
-                }
-            }
-        }
-
-        fn send(&mut self, frames: &[usize]) {
-            let mut batch = Vec::new();
-            for &bytes in frames {
-                if !(self.places.has_one() && self.queue.has_room_for(batch.len() + 1)) {
-                    break;
-                }
-                let Some(staged) = self.staging.take(bytes) else { break };
-                assert!(staged.offset + bytes <= CAPACITY);
-                let overlaps = |&(offset, length): &(usize, usize)| {
-                    offset < staged.offset + bytes && staged.offset < offset + length
-                };
-                assert!(!self.in_use.iter().any(overlaps), "bytes that the device still reads");
-                self.in_use.push_back((staged.offset, bytes));
-                batch.push((staged, bytes, self.places.take().expect("there is one")));
-            }
-            let count = batch.len();
-            for (number, (staged, bytes, slot)) in (1..).zip(batch) {
-                let posting = self.queue.post(staged, bytes, number == count).expect("there is room");
-                self.sent.push_back((posting, slot));
-            }
-            assert!(self.sent.len() <= SLOTS.into());
-        }
-
-        /// Everything goes on until nothing is under way.
-        fn settle(&mut self) {
-            for _ in 0..20 {
-                for step in [Step::Land, Step::Poll, Step::Drop(0), Step::Say, Step::Hear] {
-                    self.step(step);
-                }
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_overflows_and_nothing_stands_still(steps in steps()) {
-            let mut world = World::new();
-            steps.into_iter().for_each(|step| world.step(step));
-            world.settle();
-            prop_assert!(world.queue.is_empty() && world.in_use.is_empty());
-            prop_assert!(world.staging.take(CAPACITY).is_some(), "all of it is free");
-            let free: BTreeSet<_> = std::iter::from_fn(|| world.places.take()).collect();
-            prop_assert_eq!(free.len(), usize::from(SLOTS));
-        }
-    }
-}
+mod tests;

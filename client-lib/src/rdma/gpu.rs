@@ -1,24 +1,38 @@
-//! How a device gets at a GPU's memory: found out once for the two of them, and tried before a frame is trusted to it.
+//! How a device gets at a GPU's memory: found out once for the two of them, and tried before a frame is trusted to it. A forced method that
+//! does not work is tried again after a while.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use multinet_memory::{Findings, Forced, Gpu, GpuError, GpuMemory, Method, choose};
-use multinet_verbs::{Context, Domain, peermem, probe_gpu};
+use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
+use multinet_verbs::{Context, Reached, TRIED, reach_gpu};
 use tracing::{info, warn};
-
-/// How much memory it is tried with.
-const TRIED: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
 
 /// Where a device is tried: a port, a row of its GID table, and what is there.
 pub(super) type Place = (u8, u8, Ipv6Addr);
 
-/// What has been found out of one device.
+/// A forced method that has not worked is tried again after so long: the GPU's memory may have been full.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What has been found out of one device, by the names of GPUs.
 #[derive(Debug, Default)]
-pub(super) struct Methods(Mutex<HashMap<String, Arc<OnceLock<Found>>>>);
+pub(super) struct Methods(Mutex<HashMap<String, Arc<Entry>>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// What was found last, and when.
+    last: Mutex<Option<(Found, Instant)>>,
+    /// One tries at a time.
+    turn: Mutex<()>,
+    /// A thread is at it.
+    is_begun: AtomicBool,
+    /// There was no thread to be had; none is asked for before this.
+    put_off: Mutex<Option<Instant>>,
+}
 
 /// The method for a GPU, or why the forced one does not work.
 type Found = Result<Method, GpuError>;
@@ -26,7 +40,7 @@ type Found = Result<Method, GpuError>;
 impl Methods {
     /// The method for a GPU. The first time, it tries which works, for some seconds: not for an async task.
     pub(super) fn of(&self, gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found {
-        self.entry(gpu).get_or_init(|| find(gpu, context, place, forced)).clone()
+        self.entry(gpu).find(Instant::now, || find(gpu, context, place, forced))
     }
 
     /// The method for the GPU of this memory, once it is known. A thread of its own finds it out.
@@ -38,25 +52,62 @@ impl Methods {
         forced: Forced,
     ) -> Option<Found> {
         let entry = self.entry(memory.gpu());
-        if let Some(found) = entry.get() {
-            return Some(found.clone());
-        }
-        // The first one only: those that come meanwhile find somebody beside the map who has it.
-        if Arc::strong_count(&entry) == 2 {
-            let (memory, context) = (Arc::clone(memory), context.clone());
+        let last = entry.last(Instant::now());
+        let is_fresh = last.as_ref().is_some_and(|(_, is_fresh)| *is_fresh);
+        if !is_fresh && entry.begin(Instant::now()) {
+            let (memory, context, finder) = (Arc::clone(memory), context.clone(), Arc::clone(&entry));
             let finding = move || {
-                entry.get_or_init(|| find(memory.gpu(), &context, place, forced));
+                // What is found is asked for again.
+                let _ = finder.find(Instant::now, || find(memory.gpu(), &context, place, forced));
+                finder.is_begun.store(false, Ordering::Relaxed);
             };
             if let Err(error) = thread::Builder::new().name("multinet-gpu".to_owned()).spawn(finding) {
-                warn!("frames from GPUs are copied: cannot start a thread: {error}");
+                warn!("frames from GPUs go as before: cannot start a thread: {error}");
+                entry.put_off(Instant::now());
             }
         }
-        None
+        // Until another outcome is there, the last one holds.
+        last.map(|(found, _)| found)
     }
 
-    fn entry(&self, gpu: &dyn Gpu) -> Arc<OnceLock<Found>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn entry(&self, gpu: &dyn Gpu) -> Arc<Entry> {
+        let mut known = lock(&self.0);
         Arc::clone(known.entry(gpu.name().to_owned()).or_default())
+    }
+}
+
+impl Entry {
+    /// What was found last, and whether that is so still: a method stays, a failure may pass.
+    fn last(&self, now: Instant) -> Option<(Found, bool)> {
+        let (found, at) = lock(&self.last).clone()?;
+        let is_fresh = found.is_ok() || now.saturating_duration_since(at) < AGAIN;
+        Some((found, is_fresh))
+    }
+
+    /// Whether a thread is to be started now, and by whoever asks.
+    fn begin(&self, now: Instant) -> bool {
+        !self.is_begun.swap(true, Ordering::Relaxed) && {
+            let is_due = lock(&self.put_off).is_none_or(|until| now >= until);
+            self.is_begun.store(is_due, Ordering::Relaxed);
+            is_due
+        }
+    }
+
+    /// It could not be started. Until it can, what was found last holds; where that is nothing, frames are copied.
+    fn put_off(&self, now: Instant) {
+        *lock(&self.put_off) = Some(now + AGAIN);
+        self.is_begun.store(false, Ordering::Relaxed);
+    }
+
+    /// What was found last, or is found now.
+    fn find(&self, clock: impl Fn() -> Instant, find: impl FnOnce() -> Found) -> Found {
+        let _turn = lock(&self.turn);
+        if let Some((found, true)) = self.last(clock()) {
+            return found;
+        }
+        let found = find();
+        *lock(&self.last) = Some((found.clone(), clock()));
+        found
     }
 }
 
@@ -75,25 +126,8 @@ fn find(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found
         }
         Err(error) => return Err(error),
     };
-    let findings = Findings {
-        export: memory.export().map(drop).map_err(|error| error.to_string()),
-        import: takes_dma_buf(context),
-        peer_memory: peermem(),
-    };
-    let choice = choose(&findings, forced);
-    let mut against = choice.rejected;
-    let works = choice.candidates.into_iter().find(|&method| {
-        let tried = match method {
-            Method::Staging => Ok(()),
-            _ => probe_gpu(context, place, &memory, method).map_err(|error| error.to_string()),
-        };
-        let works = tried.is_ok();
-        against.extend(tried.err().map(|reason| (method, reason)));
-        works
-    });
-    let against: Vec<_> = against.iter().map(|(method, reason)| format!("{method}: {reason}")).collect();
-    let against = against.join("; ");
-    let Some(method) = works else {
+    let Reached { method, against } = reach_gpu(context, place, &memory, forced);
+    let Some(method) = method else {
         // Staging needs nothing, so it is not among what was tried: another one is forced.
         return Err(GpuError::new(format!(
             "{device} does not reach {gpu_name} by what is forced, {against}"
@@ -103,11 +137,51 @@ fn find(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found
     Ok(method)
 }
 
-fn takes_dma_buf(context: &Context) -> Result<(), String> {
-    let takes = Domain::new(context).and_then(|domain| domain.takes_dma_buf());
-    match takes {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} does not take dma-bufs", context.name())),
-        Err(error) => Err(error.to_string()),
+/// Whoever panics with one of these locks leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn without_a_thread_it_is_tried_again_after_a_while() {
+        let (entry, now) = (Entry::default(), Instant::now());
+        assert!(entry.begin(now) && !entry.begin(now));
+        entry.put_off(now);
+        assert!(!entry.begin(now + AGAIN / 2));
+        assert!(entry.begin(now + AGAIN) && !entry.begin(now + AGAIN));
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_after_a_while_and_a_method_stays() {
+        let (entry, begin, after) = (Entry::default(), Instant::now(), Cell::new(Duration::ZERO));
+        let tries = Cell::new(0);
+        let find = |outcome: Found| {
+            let found = entry.find(
+                || begin + after.get(),
+                || {
+                    tries.set(tries.get() + 1);
+                    outcome
+                },
+            );
+            found.map_err(|error| error.to_string())
+        };
+        let full = || Err(GpuError::new("full"));
+        assert_eq!(find(full()), Err("full".to_owned()));
+        after.set(AGAIN - Duration::from_secs(1));
+        assert_eq!((find(Ok(Method::DmaBuf)), tries.get()), (Err("full".to_owned()), 1));
+        after.set(AGAIN);
+        assert_eq!(
+            entry.last(begin + AGAIN).map(|(found, is_fresh)| (found.is_ok(), is_fresh)),
+            Some((false, false))
+        );
+        assert_eq!((find(Ok(Method::DmaBuf)), tries.get()), (Ok(Method::DmaBuf), 2));
+        after.set(AGAIN * 1000);
+        assert_eq!((find(full()), tries.get()), (Ok(Method::DmaBuf), 2));
     }
 }

@@ -80,6 +80,10 @@ pub(crate) enum Immediate {
     Heard,
     /// Nothing: it tries the way.
     Ping,
+    /// A frame is in this slot once every further pair has told of its part.
+    Divided(u16),
+    /// A part of the frame in this slot, told by a further pair.
+    Part(u16),
 }
 
 impl Immediate {
@@ -88,6 +92,8 @@ impl Immediate {
             Self::Frame(slot) => slot.into(),
             Self::Heard => 1 << 24,
             Self::Ping => 2 << 24,
+            Self::Divided(slot) => 3 << 24 | u32::from(slot),
+            Self::Part(slot) => 4 << 24 | u32::from(slot),
         }
     }
 
@@ -96,6 +102,8 @@ impl Immediate {
             (0, Ok(slot)) => Ok(Self::Frame(slot)),
             (1, Ok(0)) => Ok(Self::Heard),
             (2, Ok(0)) => Ok(Self::Ping),
+            (3, Ok(slot)) => Ok(Self::Divided(slot)),
+            (4, Ok(slot)) => Ok(Self::Part(slot)),
             _ => Err(Violation::Immediate(immediate)),
         }
     }
@@ -120,11 +128,13 @@ mod tests {
             (Immediate::Frame(0x1234), 0x1234),
             (Immediate::Heard, 0x0100_0000),
             (Immediate::Ping, 0x0200_0000),
+            (Immediate::Divided(0x1234), 0x0300_1234),
+            (Immediate::Part(0xffff), 0x0400_ffff),
         ];
         for (immediate, number) in immediates {
             assert_eq!((immediate.encode(), Immediate::decode(number)), (number, Ok(immediate)));
         }
-        for number in [0x0001_0000, 0x0100_0001, 0x0300_0000, u32::MAX] {
+        for number in [0x0001_0000, 0x0100_0001, 0x0301_0000, 0x0500_0000, u32::MAX] {
             assert_eq!(Immediate::decode(number), Err(Violation::Immediate(number)));
         }
     }

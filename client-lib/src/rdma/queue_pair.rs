@@ -10,36 +10,35 @@
 //! the connection's task when a completion has made room.
 
 mod arrivals;
+mod pairs;
 mod writing;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use multinet_verbs::{
-    Completion, Depths, Domain, Error, GpuLanding, Landing, Pair, Queue, Region, Remote, Status, Write,
+    Completion, Depths, Domain, GpuLanding, Landing, Pair, Queue, Region, Remote, Status, Write,
 };
 use tokio::sync::Notify;
 
+use self::pairs::Pairs;
 use self::writing::{Held, Writing};
 use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
 use super::gpu::Place;
 use super::layout::{Immediate, Layout};
 use super::rail::{Completes, Rail};
 use super::setup::Unusable;
+use super::stripes::Ticket;
 use crate::stream::{Baton, Source};
 use crate::way::{Failure, discard};
-
-/// Number of the completions that tell of the other side's writes. Those of our own count from zero.
-pub(super) const RECEIVED: u64 = u64::MAX;
 
 /// So many batches one caller writes, before it leaves the rest to the task.
 const ROUNDS: usize = 4;
 
-/// A queue pair, which fails for a reason `E`.
+/// A queue pair, with further ones for parts of large frames, which fails for a reason `E`.
 pub(crate) struct QueuePair<E> {
-    /// `None` once it has been hung up.
-    pair: RwLock<Option<Pair>>,
+    pairs: Pairs,
     queue: Queue,
     number: u64,
     rail: Arc<Rail>,
@@ -124,7 +123,7 @@ impl Payloads {
 
 impl<E> QueuePair<E> {
     pub(super) fn new(
-        (pair, queue, number, rail): (Pair, Queue, u64, Arc<Rail>),
+        (pairs, queue, number, rail): (Vec<Pair>, Queue, u64, Arc<Rail>),
         (landing, layout, gpu): (Landing, Layout, Option<(GpuLanding, usize)>),
         (remote, theirs, places, payloads): (Remote, Layout, Places, Option<Payloads>),
         (domain, staging, capacity): (Domain, Region, usize),
@@ -133,8 +132,9 @@ impl<E> QueuePair<E> {
     ) -> Self {
         // A message is two writes then.
         let messages = if payloads.is_some() { depths.send / 2 } else { depths.send };
+        let count = pairs.len();
         let accounts = Accounts {
-            queue: SendQueue::new(messages),
+            queue: SendQueue::new(messages, pairs.len().saturating_sub(1)),
             staging: Staging::new(capacity),
             places,
             reading: Reading::new(layout.count),
@@ -143,7 +143,7 @@ impl<E> QueuePair<E> {
             is_blocked: false,
         };
         Self {
-            pair: RwLock::new(Some(pair)),
+            pairs: Pairs::new(pairs),
             queue,
             number,
             rail,
@@ -162,7 +162,7 @@ impl<E> QueuePair<E> {
             failure: Mutex::new(None),
             only_copies: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            depth: usize::from(depths.send) + usize::from(depths.receive),
+            depth: count * (usize::from(depths.send) + usize::from(depths.receive)),
             wake: Notify::new(),
             progress: Notify::new(),
             names,
@@ -195,31 +195,36 @@ impl<E> QueuePair<E> {
         let _ = self.queue.arm();
     }
 
-    /// Tries the way to the other side, by so many bytes in the first of its slots, none of which has been used, and in the place for its payload.
+    /// Tries the ways to the other side, by so many bytes in the first of its slots, none of which has been used, and in the place for its payload.
     pub(super) fn ping(&self, length: usize) -> Result<(), Failure> {
         let Some(posting) = lock(&self.accounts).queue.post(None, 0, true) else { return Ok(()) };
         let part = Some((&self.staging, 0..length.min(self.theirs.stride)));
         let told = Write { part, ..self.immediate(posting, Immediate::Ping) };
+        for pair in 0..self.pairs.further() {
+            let id = Ticket::Part { pair: pair as u8, number: 0 }.encode();
+            self.post(pair + 1, &[Write { id, is_signalled: true, ..told.clone() }])?;
+        }
         if let Some(payloads) = &self.payloads {
             let part = Some((&self.staging, 0..length.min(payloads.stride)));
             let remote = payloads.remote;
-            self.post(&[Write { part, remote, immediate: None, is_signalled: false, ..told.clone() }])?;
+            self.post(0, &[Write { part, remote, immediate: None, is_signalled: false, ..told.clone() }])?;
         }
-        self.post(&[told])
+        self.post(0, &[told])
     }
 
-    /// Whether the ping has arrived.
+    /// Whether one more pair's ping has arrived.
     pub(super) fn pong(&self) -> Result<bool, Unusable> {
         let Some(completion) = self.queue.poll()? else { return Ok(false) };
         match completion.status {
             Err(status) => Err(Unusable::Ping(self.first_failure(&status, Vec::new()))),
-            Ok(()) if completion.id == RECEIVED => {
-                Err(Unusable::Peer("the peer speaks before it has been spoken to"))
-            }
-            Ok(()) => {
-                lock(&self.accounts).queue.completed(completion.id).for_each(drop);
-                Ok(true)
-            }
+            Ok(()) => match Ticket::decode(completion.id) {
+                Ticket::Received(_) => Err(Unusable::Peer("the peer speaks before it has been spoken to")),
+                Ticket::Part { .. } => Ok(true),
+                Ticket::Sent(number) => {
+                    lock(&self.accounts).queue.completed(number).for_each(drop);
+                    Ok(true)
+                }
+            },
         }
     }
 
@@ -227,9 +232,10 @@ impl<E> QueuePair<E> {
     pub(crate) async fn hang_up(&self) {
         self.stop();
         self.rail.forget(self.number);
-        let pair = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
-        discard(pair).await;
-        self.domain.retire();
+        discard(self.pairs.take()).await;
+        let domain = self.domain.clone();
+        // If the runtime ends, the memory's end is theirs.
+        let _ = tokio::task::spawn_blocking(move || domain.release()).await;
         // Nobody reads from it any more, and nobody will write it.
         let unwritten = std::mem::take(&mut self.writing.tools().messages);
         let unread = lock(&self.accounts).queue.clear();
@@ -244,7 +250,7 @@ impl<E> QueuePair<E> {
 
     fn immediate(&self, posting: Posting, immediate: Immediate) -> Write<'static> {
         Write {
-            id: posting.id,
+            id: Ticket::Sent(posting.id).encode(),
             part: None,
             lent: None,
             remote: self.remote,
@@ -253,20 +259,14 @@ impl<E> QueuePair<E> {
         }
     }
 
-    fn post(&self, writes: &[Write<'_>]) -> Result<(), Failure> {
-        match &*self.pair.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(pair) => pair.write(writes).map_err(|error| self.explain(&error, error.hint())),
-            // The other side will not miss it.
-            None => Ok(()),
-        }
+    /// Posts to one of the pairs, from 0.
+    fn post(&self, pair: usize, writes: &[Write<'_>]) -> Result<(), Failure> {
+        self.pairs.write(pair, writes).map_err(|error| self.explain(&error, error.hint()))
     }
 
-    /// The other side may send one more immediate.
-    fn receive(&self) -> Result<(), Error> {
-        match &*self.pair.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(pair) => pair.receive(RECEIVED),
-            None => Ok(()),
-        }
+    /// How many pairs there are beside the first.
+    pub(crate) fn further(&self) -> usize {
+        self.pairs.further()
     }
 
     fn unblock(&self, accounts: &mut Accounts) {
@@ -305,7 +305,7 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
     }
 
     /// As [`kick`](Self::kick), but as long as something is under way it leaves all to the task, which its completion wakes. What has come
-    /// together until then is written by one call, and only the last of it gets a completion.
+    /// together until then is written by as few calls, and with as few completions, as there can be.
     pub(crate) fn kick_or_linger(&self, source: &impl Source) {
         {
             let mut accounts = lock(&self.accounts);
@@ -360,8 +360,9 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         }
     }
 
-    /// Looks at some of what has completed, and has `hear` told of the other side's immediates. Whether there was something.
-    pub(crate) fn look(&self, source: &impl Source, mut hear: impl FnMut(u32) -> Result<(), E>) -> bool {
+    /// Looks at some of what has completed, and has `hear` told of the other side's immediates, and by which pair they came, from 0. Whether there was
+    /// something.
+    pub(crate) fn look(&self, source: &impl Source, mut hear: impl FnMut(u8, u32) -> Result<(), E>) -> bool {
         let mut polling = lock(&self.polling);
         let Polling { completions, done, is_stopped } = &mut *polling;
         if *is_stopped {
@@ -396,15 +397,23 @@ impl<E: From<Failure> + From<Violation>> QueuePair<E> {
         completion: &Completion,
         source: &impl Source,
         done: &mut Vec<Sent>,
-        hear: &mut impl FnMut(u32) -> Result<(), E>,
+        hear: &mut impl FnMut(u8, u32) -> Result<(), E>,
     ) -> Result<(), E> {
-        if completion.id == RECEIVED {
-            hear(completion.immediate.ok_or(Violation::NoImmediate)?)?;
-            return self.receive().map_err(|error| self.explain(&error, error.hint()).into());
+        let ticket = Ticket::decode(completion.id);
+        if let Ticket::Received(pair) = ticket {
+            hear(pair, completion.immediate.ok_or(Violation::NoImmediate)?)?;
+            let received = self.pairs.receive(pair);
+            return received.map_err(|error| self.explain(&error, error.hint()).into());
         }
         let mut accounts = lock(&self.accounts);
         let Accounts { queue, staging, .. } = &mut *accounts;
-        done.extend(queue.completed(completion.id).flatten());
+        match ticket {
+            Ticket::Part { pair, number } => {
+                done.extend(queue.part_completed(pair.into(), number).flatten());
+            }
+            Ticket::Sent(number) => done.extend(queue.completed(number).flatten()),
+            Ticket::Received(_) => {}
+        }
         done.iter().for_each(|sent| staging.free(sent.staged));
         self.unblock(&mut accounts);
         drop(accounts);

@@ -42,11 +42,11 @@ pub(crate) struct Rails {
     pub(super) options: Rdma,
 }
 
-/// The devices of this program that are in use, and how.
-static OPEN: Mutex<BTreeMap<Use, Weak<Rail>>> = Mutex::new(BTreeMap::new());
+/// The devices of this program, by their use, each with a lock of its own: one that hangs when it is opened holds up no other.
+static OPEN: Mutex<BTreeMap<Use, Arc<Mutex<Weak<Rail>>>>> = Mutex::new(BTreeMap::new());
 
 /// A device, for how long its thread is busy, how it gets at GPUs, and the process: a child of fork has not its parent's thread.
-type Use = (String, Duration, Option<Method>, u32);
+type Use = (String, Duration, Forced, u32);
 
 /// A device that is in use.
 #[derive(Debug)]
@@ -76,22 +76,19 @@ impl Rails {
 
     /// The device of this name, opened if nobody uses it yet.
     pub(super) fn open(&self, name: &str) -> Result<Arc<Rail>, Unusable> {
-        let forced = match self.options.gpu_method {
-            Some(Forced::To(method)) => Some(method),
-            Some(Forced::No) | None => None,
-        };
+        let forced = self.options.gpu_method.unwrap_or_default();
         let key = (name.to_owned(), self.options.busy, forced, std::process::id());
-        let mut open = lock(&OPEN);
+        let entry = Arc::clone(lock(&OPEN).entry(key).or_default());
+        let mut open = lock(&entry);
         let is_alive = |rail: &Arc<Rail>| rail.watched.over.get().is_none();
-        if let Some(rail) = open.get(&key).and_then(Weak::upgrade).filter(is_alive) {
+        if let Some(rail) = open.upgrade().filter(is_alive) {
             return Ok(rail);
         }
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == name);
         let device = device.ok_or_else(|| Unusable::NotShown(name.to_owned()))?;
         let rail = Arc::new(Rail::new(device, &self.options)?);
-        open.retain(|_, rail| rail.strong_count() > 0);
-        open.insert(key, Arc::downgrade(&rail));
+        *open = Arc::downgrade(&rail);
         Ok(rail)
     }
 }
@@ -109,7 +106,10 @@ impl Rail {
             move || {
                 if let Err(error) = hear(&channel, &hearing.watched, busy) {
                     warn!("no more is heard of a device: {error}");
-                    hearing.end = error.to_string();
+                    hearing.end = match error.hint() {
+                        Some(hint) => format!("{error}; {hint}"),
+                        None => error.to_string(),
+                    };
                 }
             }
         };

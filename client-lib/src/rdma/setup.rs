@@ -18,31 +18,31 @@ use std::time::{Duration, Instant};
 
 use multinet_memory::{Gpu, GpuError, Method};
 use multinet_verbs::{
-    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Unreachable,
+    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Locking, Path, Queue, Remote, Shortage,
+    Unreachable,
 };
 use thiserror::Error;
 
 use super::accounts::Places;
 use super::gpu;
 use super::layout::{Layout, MOST_MEMORY};
-use super::queue_pair::{Payloads, QueuePair, RECEIVED};
+use super::queue_pair::{Payloads, QueuePair};
 use super::rail::{Rail, Rails};
+use super::role::{Role, completions};
+use super::stripes::Ticket;
 use crate::gid::{self, LinkLayer, Local, Place, Rejection};
-use crate::handshake::{PayloadEnd, RdmaEnd};
+use crate::handshake::{PairEnd, PayloadEnd, RdmaEnd};
 use crate::nic;
 use crate::stream::SHORT;
 use crate::transport::Rdma;
 use crate::way::Failure;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
-/// How many writes a sender has under way at most.
-const SENDS: u16 = 128;
-
-/// So many immediates come beside frames: two halves of the ring that have been heard, and a ping.
-const BESIDE: u16 = 3;
-
 /// Frames are copied to at least so much memory, round and round, to be sent from.
 const STAGING: usize = 1 << 20;
+
+/// The shortest message that is to be expected: a header, and an answer.
+const LEAST: usize = HEADER + SHORT;
 
 /// For so long an answer to the ping is waited for, at most: longer than a device repeats what is not acknowledged.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -57,6 +57,8 @@ pub(crate) enum Unusable {
     Devices(io::Error),
     #[error("this machine has no RDMA device")]
     NoDevice,
+    #[error("the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded")]
+    NoKernel,
     #[error("no RDMA device{wanted} has a GID of {address}{}", listed(.rejected))]
     NoRow { address: IpAddr, wanted: String, rejected: Vec<(Place, Rejection)> },
     #[error("{0}")]
@@ -65,6 +67,8 @@ pub(crate) enum Unusable {
     NotShown(String),
     #[error("{0}")]
     Call(#[from] multinet_verbs::Error),
+    #[error("{0}")]
+    Memory(#[from] Shortage),
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     #[error(transparent)]
@@ -87,7 +91,9 @@ impl Unusable {
     /// Whether it will be so the next time, too, as far as can be told.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
-            Self::NoDevice | Self::Library(_) | Self::NotShown(_) | Self::Call(_) | Self::Place(_) => true,
+            Self::NoDevice | Self::NoKernel | Self::Library(_) | Self::NotShown(_) => true,
+            Self::Call(_) | Self::Place(_) => true,
+            Self::Memory(shortage) => shortage.is_lasting(),
             Self::NoRow { rejected, .. } => listed(rejected).is_empty(),
             _ => false,
         }
@@ -96,6 +102,7 @@ impl Unusable {
     /// In words, with what to do.
     pub(crate) fn reason(&self) -> String {
         let hint = match self {
+            Self::Memory(shortage) => return format!("{self}; {}", shortage.hint()),
             Self::Library(error) => Some(error.hint()),
             Self::Call(error) => error.hint(),
             Self::NotShown(_) => Some("`multinet doctor` says what is missing"),
@@ -113,15 +120,6 @@ impl Unusable {
 fn listed(rejected: &[(Place, Rejection)]) -> String {
     let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
     near.map(|(place, reason)| format!("; {place} {reason}")).collect()
-}
-
-/// What the end is for.
-#[derive(Clone, Debug)]
-pub(crate) enum Role {
-    /// It sends frames, and gets answers.
-    Sender,
-    /// It receives frames of so many bytes in so many slots; their payloads are wanted in this GPU.
-    Receiver { slots: u32, frame_size: u32, gpu: Option<Arc<dyn Gpu>> },
 }
 
 /// The form of the memory that the other side writes to.
@@ -145,12 +143,14 @@ pub(crate) struct Spare {
 /// A queue pair that waits for the other side's.
 pub(crate) struct Prepared {
     role: Role,
-    fresh: Fresh,
+    /// The first one, and those for parts of large frames.
+    fresh: Vec<Fresh>,
     domain: Domain,
     landing: Landing,
     gpu: Option<(GpuLanding, usize)>,
     layout: Layout,
-    depths: Depths,
+    /// Of the first pair, and of a further one.
+    depths: [Depths; 2],
     queue: Queue,
     number: u64,
     rail: Arc<Rail>,
@@ -175,20 +175,29 @@ impl Rails {
         let rail = self.open(&place.device)?;
         let form = Form::of(&role, &rail, (port, row, place.gid))?;
         let layout = form.layout;
-        let depths = match role {
-            // One more than there are entries: what has been read is said before its request is posted again.
-            Role::Sender => Depths { send: SENDS, receive: layout.count + 1 },
-            Role::Receiver { .. } => Depths { send: Layout::ring().count, receive: layout.count + BESIDE },
-        };
+        let further = role.further(self.options.stripes);
+        let depths = role.depths(layout);
         let state = rail.context().port(port)?;
+        // What is sent from is locked later, and is to be found wanting now.
+        let staging = staging(matches!(role, Role::Sender), LEAST);
         let fits = |spare: &Spare| Arc::ptr_eq(&spare.rail, &rail) && spare.is(&form);
         let Spare { landing, gpu, domain, .. } = match spare.filter(fits) {
-            Some(spare) => spare,
-            None => Spare::new(&rail, &form)?,
+            Some(spare) => may_lock(staging).map(|()| spare)?,
+            None => {
+                may_lock(layout.size() + staging)?;
+                Spare::new(&rail, &form)?
+            }
         };
-        let (queue, number) = rail.queue(depths.send + depths.receive)?;
-        let fresh = Fresh::new(&domain, &queue, depths)?;
-        let Endpoint { number: qpn, sequence: psn, gid, lid } = fresh.endpoint(place.gid, state.lid);
+        let depths_of = |pair: usize| depths[pair.min(1)];
+        let (queue, number) = rail.queue(completions(depths, further))?;
+        let fresh = (0..=further).map(|pair| Fresh::new(&domain, &queue, depths_of(pair)));
+        let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
+        let mut endpoints = fresh.iter().map(|fresh| fresh.endpoint(place.gid, state.lid));
+        // There is one.
+        let Some(Endpoint { number: qpn, sequence: psn, gid, lid }) = endpoints.next() else {
+            return Err(Unusable::NoDevice);
+        };
+        let further = endpoints.map(|it| PairEnd { qpn: it.number, psn: it.sequence }).collect();
         let Remote { address, key: rkey } = landing.remote(0)?;
         let device = place.device.clone();
         let (mtu, places) = (state.mtu, layout.count);
@@ -198,8 +207,21 @@ impl Rails {
             let Remote { address, key: rkey } = landing.remote();
             PayloadEnd { address, rkey, stride: *stride as u32 }
         });
-        let end =
-            RdmaEnd { device, qpn, psn, gid, lid, mtu, address, rkey, places, stride, prefix, payloads };
+        let end = RdmaEnd {
+            device,
+            qpn,
+            psn,
+            gid,
+            lid,
+            mtu,
+            address,
+            rkey,
+            places,
+            stride,
+            prefix,
+            payloads,
+            further,
+        };
         Ok(Prepared {
             role,
             fresh,
@@ -220,17 +242,17 @@ impl Rails {
 }
 
 /// The row of the GID table that stands for an address.
-fn place(address: IpAddr, Rdma { device, row, .. }: &Rdma) -> Result<Place, Unusable> {
+fn place(address: IpAddr, options: &Rdma) -> Result<Place, Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
-        return Err(Unusable::NoDevice);
+        return Err(if gid::kernel_has_rdma() { Unusable::NoDevice } else { Unusable::NoKernel });
     }
-    ports.retain(|port| device.as_ref().is_none_or(|device| port.device == *device));
-    ports.iter_mut().for_each(|port| port.rows.retain(|it| row.is_none_or(|row| it.index == row)));
+    options.retain(&mut ports);
     let interface = nic::interface_of(address).map_err(Unusable::Devices)?.unwrap_or_default();
     let port_gid = gid::port_gid(&interface);
     let choice = gid::choose(&ports, Local { address, interface: &interface, port_gid });
     choice.chosen.ok_or_else(|| {
+        let Rdma { device, row, .. } = options;
         let device = device.as_ref().map(|device| format!(" named {device}"));
         let row = row.map(|row| format!(" with a row {row} that"));
         let wanted = [device, row].into_iter().flatten().collect();
@@ -242,7 +264,7 @@ impl Form {
     fn of(role: &Role, rail: &Rail, place: gpu::Place) -> Result<Self, Unusable> {
         let (slots, frame_size, wanted) = match role {
             Role::Sender => return Ok(Self { layout: Layout::ring(), gpu: None }),
-            Role::Receiver { slots, frame_size, gpu } => (*slots, *frame_size, gpu),
+            Role::Receiver { slots, frame_size, gpu, .. } => (*slots, *frame_size, gpu),
         };
         let method = wanted.as_ref().map(|gpu| rail.method(&**gpu, place)).transpose()?;
         let (layout, gpu) = match (wanted, method) {
@@ -327,12 +349,8 @@ impl Prepared {
         if message > MOST_MEMORY {
             return Err(Unusable::TooLarge(frame_size));
         }
-        let capacity = if is_sender {
-            // One is sent while the next is copied.
-            STAGING.max(2 * message)
-        } else {
-            message * usize::from(Layout::ring().count)
-        };
+        let capacity = staging(is_sender, message);
+        may_lock(capacity)?;
         let staging = self.domain.region(NonZeroUsize::MIN.saturating_add(capacity - 1))?;
         let path = Path {
             port: self.port,
@@ -341,18 +359,27 @@ impl Prepared {
             is_global: is_ethernet || is_beyond_subnet(&self.end, peer),
         };
         let names = format!("from {} to {} ({})", self.place, peer.device, peer.gid);
-        let endpoint = Endpoint { number: peer.qpn, sequence: peer.psn, gid: peer.gid, lid: peer.lid };
-        let pair = self.fresh.connect(path, endpoint)?;
-        for _ in 0..self.depths.receive {
-            pair.receive(RECEIVED)?;
+        let first = PairEnd { qpn: peer.qpn, psn: peer.psn };
+        let mut pairs = Vec::new();
+        // As many as both have.
+        for (number, (fresh, end)) in
+            (0..).zip(self.fresh.into_iter().zip([first].iter().chain(&peer.further)))
+        {
+            let endpoint = Endpoint { number: end.qpn, sequence: end.psn, gid: peer.gid, lid: peer.lid };
+            let pair = fresh.connect(path, endpoint)?;
+            let depth = self.depths[usize::from(number).min(1)].receive;
+            for _ in 0..depth {
+                pair.receive(Ticket::Received(number).encode())?;
+            }
+            pairs.push(pair);
         }
         let remote = Remote { address: peer.address, key: peer.rkey };
         let pair = QueuePair::new(
-            (pair, self.queue, self.number, self.rail),
+            (pairs, self.queue, self.number, self.rail),
             (self.landing, self.layout, self.gpu),
             (remote, theirs, places, payloads),
             (self.domain, staging, capacity),
-            self.depths,
+            self.depths[0],
             (names, (self.port, self.row, self.place.gid)),
         );
         if is_sender {
@@ -360,6 +387,21 @@ impl Prepared {
         }
         Ok(pair)
     }
+}
+
+/// How much memory messages of this length are sent from.
+fn staging(is_sender: bool, message: usize) -> usize {
+    if is_sender {
+        // One is sent while the next is copied.
+        STAGING.max(2 * message)
+    } else {
+        message * usize::from(Layout::ring().count)
+    }
+}
+
+/// Whether so much more memory may be locked: the kernel does not say what is missing, and says it after it has got the memory.
+fn may_lock(length: usize) -> Result<(), Shortage> {
+    Locking::read().map_or(Ok(()), |locking| locking.may_lock(length as u64))
 }
 
 /// Whether packets have to carry GIDs under InfiniBand: the first half of one is the subnet's.
@@ -370,11 +412,15 @@ fn is_beyond_subnet(ours: &RdmaEnd, theirs: &RdmaEnd) -> bool {
 fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(), Unusable> {
     pair.ping(length)?;
     let begun = Instant::now();
-    while !pair.pong()? {
-        if begun.elapsed() > patience {
+    let mut awaited = 1 + pair.further();
+    while awaited > 0 {
+        if pair.pong()? {
+            awaited -= 1;
+        } else if begun.elapsed() > patience {
             return Err(Unusable::Silent { names: pair.names().to_owned(), after: patience });
+        } else {
+            sleep(PAUSE);
         }
-        sleep(PAUSE);
     }
     Ok(())
 }

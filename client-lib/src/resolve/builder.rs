@@ -22,6 +22,20 @@ const HOLD: Duration = Duration::from_secs(300);
 /// Sets up a [`Resolver`]; from [`Resolver::builder`].
 ///
 /// What is not set is taken from the pod's `/etc/resolv.conf`: servers, search path, `ndots`, `timeout` and `attempts`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use multinet_client::Resolver;
+///
+/// // Endpoints of a minute ago are worse than none.
+/// let resolver = Resolver::builder().hold(Duration::from_secs(60)).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is set up before build()"]
 pub struct ResolverBuilder {
@@ -37,24 +51,62 @@ impl ResolverBuilder {
     /// Asks these servers, in this order, instead of those that `resolv.conf` names.
     ///
     /// The search path is still that of `resolv.conf`, if there is such a file.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// // multinet-dns itself, first one replica, then the other one.
+    /// let servers = ["10.244.1.7:53".parse()?, "10.244.2.9:53".parse()?];
+    /// let resolver = Resolver::builder().servers(servers).build()?;
+    /// assert_eq!(resolver.servers(), servers);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn servers(mut self, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
         self.servers = servers.into_iter().collect();
         self
     }
 
     /// Reads this file (resolv.conf(5)) instead of `/etc/resolv.conf`. It has to be there.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// let file = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
+    /// std::fs::write(&file, "nameserver 10.96.0.10\nsearch svc.cluster.local cluster.local\noptions ndots:5\n")?;
+    /// let resolver = Resolver::builder().resolv_conf(&file).build()?;
+    /// assert_eq!((resolver.servers()[0].port(), resolver.search().len(), resolver.ndots()), (53, 2, 5));
+    /// # std::fs::remove_file(file)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resolv_conf(mut self, path: impl Into<PathBuf>) -> Self {
         self.resolv_conf = Some(path.into());
         self
     }
 
     /// Tries these domains behind names that are not absolute, such as `cluster.local` from outside a pod.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).search(["cluster.local"]).build()?;
+    /// assert_eq!(resolver.search(), ["cluster.local"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn search<S: Into<String>>(mut self, domains: impl IntoIterator<Item = S>) -> Self {
         self.search = Some(domains.into_iter().map(Into::into).collect());
         self
     }
 
     /// Tries names with fewer dots with the search path before they are tried as they stand.
+    ///
+    /// ```
+    /// use multinet_client::Resolver;
+    ///
+    /// // Full names only: nothing of the search path is asked for first.
+    /// let resolver = Resolver::builder().servers(["10.96.0.10:53".parse()?]).ndots(0).build()?;
+    /// assert_eq!(resolver.ndots(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ndots(mut self, ndots: usize) -> Self {
         self.ndots = Some(ndots);
         self
@@ -62,6 +114,18 @@ impl ResolverBuilder {
 
     /// Waits so long for the answer of one server to one question. Default: the `timeout` of `resolv.conf`, else
     /// 2 seconds.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use multinet_client::Resolver;
+    ///
+    /// // The server is far away.
+    /// let resolver = Resolver::builder().timeout(Duration::from_secs(5)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -69,12 +133,33 @@ impl ResolverBuilder {
 
     /// Keeps the last good endpoints for so long while DNS fails; see [`Change::Held`](super::Change::Held). Default:
     /// 5 minutes.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use multinet_client::Resolver;
+    ///
+    /// // Pods seldom change here, and DNS may be upgraded for a quarter of an hour.
+    /// let resolver = Resolver::builder().hold(Duration::from_secs(900)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = Some(hold);
         self
     }
 
     /// Reads the configuration. Nothing is asked yet.
+    ///
+    /// ```
+    /// use multinet_client::{ResolveError, Resolver};
+    ///
+    /// match Resolver::builder().resolv_conf("/nonexistent/resolv.conf").build() {
+    ///     Err(ResolveError::BadConfig { path, .. }) => assert!(path.starts_with("/nonexistent")),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// ```
     ///
     /// # Errors
     ///

@@ -8,6 +8,21 @@ use std::path::PathBuf;
 ///
 /// Every message is one line that names the culprit and what to do. Whether trying again may help is what
 /// [`is_permanent`](Self::is_permanent) says.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::ResolveError;
+///
+/// match resolver.resolve("infer.vision.svc.multinet", "rdma").await {
+///     Ok(found) => println!("{:?}", found.endpoints),
+///     Err(ResolveError::NoSuchName { tried, .. }) => println!("no pod is ready, or the name is wrong: {tried:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -144,6 +159,19 @@ pub enum ResolveError {
 
 impl ResolveError {
     /// Whether asking again cannot help: what was asked for, or the configuration, has to change first.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Resolver;
+    ///
+    /// let resolver = Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
+    /// let wrong = resolver.resolve("infer.vision.svc.multinet", "an impossible name of a port").await;
+    /// // No use in trying again.
+    /// assert!(wrong.is_err_and(|error| error.is_permanent()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_permanent(&self) -> bool {
         matches!(
             self,
@@ -152,6 +180,15 @@ impl ResolveError {
     }
 
     /// Whether it was an answer: somebody who knows says that this is not there.
+    ///
+    /// ```
+    /// use multinet_client::ResolveError;
+    ///
+    /// let name = || "infer.vision.svc.multinet".to_owned();
+    /// // Nobody is there, and that is known; or it is not known who is.
+    /// assert!(ResolveError::NoAddress { name: name() }.is_negative());
+    /// assert!(!ResolveError::Timeout { name: name(), servers: Vec::new() }.is_negative());
+    /// ```
     pub fn is_negative(&self) -> bool {
         matches!(self, Self::NoSuchName { .. } | Self::NoSuchPort { .. } | Self::NoAddress { .. })
     }

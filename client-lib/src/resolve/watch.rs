@@ -18,6 +18,19 @@ use super::{Change, ResolveError, Resolved, Resolver};
 ///
 /// DNS is asked only while the stream is polled. After a pause it asks at once, and tells what differs from what
 /// it told last: nobody has to catch up with changes that no longer matter.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(resolver: &multinet_client::Resolver) -> Result<(), Box<dyn std::error::Error>> {
+/// use futures::StreamExt as _;
+///
+/// let mut changes = resolver.watch("infer.vision.svc.multinet", "rdma");
+/// // The first one comes as soon as something is known.
+/// println!("{:?}", changes.next().await);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "streams do nothing unless polled"]
 pub struct Watch {
     resolver: Resolver,
@@ -50,6 +63,18 @@ impl Watch {
     /// Asks DNS soon, instead of at the end of the records' time to live, because something indicates that the
     /// endpoints are no longer right: a peer that is gone, or is another one. However often this is called, DNS
     /// is asked once a second at most.
+    ///
+    /// ```no_run
+    /// # async fn example(changes: &mut multinet_client::Watch, endpoint: std::net::SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures::StreamExt as _;
+    ///
+    /// if tokio::net::TcpStream::connect(endpoint).await.is_err() {
+    ///     changes.ask_soon();
+    /// }
+    /// let change = changes.next().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ask_soon(&mut self) {
         self.refresh.hurry(now());
     }

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use multinet_memory::GpuError;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
@@ -67,6 +68,9 @@ pub(crate) trait Source {
     fn fetch(&self, _message: &mut Message) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
+
+    /// One that has been taken is not written, for this reason.
+    fn give_up(&self, _message: &Message, _reason: &GpuError) {}
 }
 
 /// The writing side of a connection.

@@ -8,6 +8,18 @@ use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 
 /// Why TLS between two peers does not come about.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::{Tls, TlsError};
+///
+/// match Tls::from_files("/nonexistent/tls.crt", "/nonexistent/tls.key", "/nonexistent/ca.crt") {
+///     // The agent that writes the certificates may be slower than this program.
+///     Err(TlsError::File { file, .. }) => assert!(file.starts_with("/nonexistent")),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::expect_used, reason = "a test that panics has failed")]
 
+mod examples;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use quote::ToTokens as _;
-use syn::{Fields, ImplItem, Item, Type, Visibility};
+use syn::{Attribute, Fields, ImplItem, Item, ItemTrait, TraitItem, Type, Visibility};
 
 #[test]
 fn the_public_api_is_as_listed() {
@@ -58,7 +60,9 @@ fn list(item: &Item, lines: &mut BTreeSet<String>) {
         Item::Type(item) if is_public(&item.vis) => {
             add(format!("type {} = {}", item.ident, item.ty.to_token_stream()));
         }
-        Item::Trait(item) if is_public(&item.vis) => add(format!("trait {}", item.to_token_stream())),
+        Item::Trait(item) if is_public(&item.vis) => {
+            add(format!("trait {}", undocumented(item).to_token_stream()));
+        }
         // The doors of the fuzz targets are not there in any other build.
         Item::Mod(item) if item.ident == "fuzzing" => {}
         Item::Mod(item) if is_public(&item.vis) => add(format!("mod {}", item.ident)),
@@ -98,8 +102,21 @@ fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
+/// A trait without its documentation.
+fn undocumented(item: &ItemTrait) -> ItemTrait {
+    let is_code = |attribute: &Attribute| !attribute.path().is_ident("doc");
+    let mut item = item.clone();
+    item.attrs.retain(is_code);
+    for member in &mut item.items {
+        if let TraitItem::Fn(method) = member {
+            method.attrs.retain(is_code);
+        }
+    }
+    item
+}
+
 /// Whether others may not make or match all of it.
-fn open(attributes: &[syn::Attribute]) -> &'static str {
+fn open(attributes: &[Attribute]) -> &'static str {
     let is_open = attributes.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
     if is_open { " (non-exhaustive)" } else { "" }
 }

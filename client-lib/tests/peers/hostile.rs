@@ -10,9 +10,10 @@ mod wrong;
 use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedSender;
-use multinet_client::{Acknowledge, Endpoint, Frame, Listener, ListenerBuilder, PeerSet};
+use multinet_client::gid::local_ports;
+use multinet_client::{Acknowledge, Endpoint, Frame, Listener, ListenerBuilder, PeerSet, Transport};
 
-use crate::rig::{connector, endpoint, follow, listener, soon};
+use crate::rig::{connector, endpoint, follow, listener, rdma, soon};
 
 /// A listener with somebody who behaves.
 struct Victim {
@@ -28,7 +29,12 @@ impl Victim {
 
     async fn of(listener: ListenerBuilder) -> Self {
         let listener = listener.acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
-        let (peers, endpoints) = follow(connector());
+        // Where there are devices, that frames do not go by them is a warning, unless it is what was asked for.
+        let mut sender = connector();
+        if rdma().is_none() && local_ports().is_ok_and(|ports| !ports.is_empty()) {
+            sender = sender.transport(Transport::Tcp);
+        }
+        let (peers, endpoints) = follow(sender);
         endpoints.unbounded_send(vec![endpoint(&listener, "a", None)]).unwrap();
         soon(peers.connected(1)).await;
         Self { listener, peers, _endpoints: endpoints }

@@ -8,7 +8,7 @@ use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::rig::PATIENCE;
+use crate::rig::{PATIENCE, at_most};
 
 /// The lines so far.
 #[derive(Clone, Default)]
@@ -37,7 +37,7 @@ impl Log {
 
     /// Waits for a line of this level with this text.
     pub(crate) async fn says(&self, level: &str, part: &str) {
-        let heard = tokio::time::timeout(PATIENCE / 2, async {
+        let heard = tokio::time::timeout(at_most(PATIENCE), async {
             while !self.lines(part).iter().any(|line| line.contains(level)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

@@ -1,10 +1,11 @@
 //! Who a peer is: by its name, by its uid, or ourselves.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use multinet_client::{Delivery, Identity, PeerClosed};
+use multinet_client::{Delivery, Endpoint, Identity, Listener, PeerClosed, Transport};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
@@ -125,4 +126,18 @@ async fn an_instance_does_not_connect_to_itself() {
         assert_eq!(hosts, ["b"]);
     }
     assert_eq!(me.statistics().connections, 0);
+}
+
+/// A listener for IPv6 serves IPv4, too, and nobody is to see by which of them it came.
+#[tokio::test]
+async fn a_sender_by_ipv4_has_an_address_of_ipv4() {
+    let receiver =
+        Listener::builder().address(Ipv6Addr::UNSPECIFIED.into()).port(0).transport(Transport::Tcp);
+    let receiver = receiver.bind().await.unwrap();
+    let port = receiver.local_addresses()[0].port();
+    let (peers, endpoints) = follow(connector().transport(Transport::Tcp));
+    endpoints.unbounded_send(vec![Endpoint::at((Ipv4Addr::LOCALHOST, port).into())]).unwrap();
+    soon(peers.send("a frame")).await.unwrap();
+    let frame = soon(receiver.recv()).await.unwrap();
+    assert_eq!(frame.sender().address().ip(), Ipv4Addr::LOCALHOST);
 }

@@ -5,14 +5,16 @@ mod authority;
 use std::time::{Duration, Instant};
 
 use futures::channel::mpsc::UnboundedSender;
-use multinet_client::{Acknowledge, Delivery, Endpoint, Frame, Listener, PeerSet, Tls};
+use multinet_client::{
+    Acknowledge, Delivery, Endpoint, Frame, Listener, PeerSet, Tls, Transport, TransportKind,
+};
 use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use self::authority::{Authority, Folder};
 use crate::log::{Log, capture};
 use crate::raw::{DATA, HEADER, Raw, Receiver, accept, greeting, hello};
-use crate::rig::{connector, endpoint, follow, listener, soon};
+use crate::rig::{at_most, connector, endpoint, follow, listener, mixed_connector, rdma, soon};
 
 /// As `follow` asks for it.
 const SERVICE: &str = "infer.vision.svc.multinet";
@@ -39,6 +41,11 @@ impl Pair {
     }
 }
 
+/// With TLS, RDMA has to be asked for by name on both sides.
+fn asked_for() -> Transport {
+    if rdma().is_some() { Transport::Rdma } else { Transport::Auto }
+}
+
 /// A listener, and somebody who tries to connect.
 struct Met {
     listener: Listener,
@@ -48,7 +55,7 @@ struct Met {
 
 impl Met {
     async fn new(infer: Option<Tls>, detect: Option<Tls>, delivery: Delivery) -> Self {
-        let mut listener = listener().acknowledge(Acknowledge::OnDrop);
+        let mut listener = listener().acknowledge(Acknowledge::OnDrop).transport(asked_for());
         if let Some(tls) = infer {
             listener = listener.tls(tls);
         }
@@ -66,10 +73,14 @@ impl Met {
     async fn is_refused(&self, log: &Log, connector: &str, listener: &str) {
         let start = Instant::now();
         let error = loop {
-            let error = self.peers.status().first().and_then(|peer| peer.last_error.clone());
+            let error =
+                self.peers.status().first().and_then(|peer| Some(peer.last_error.as_ref()?.to_string()));
             match error {
                 Some(error) if error.contains(connector) => break error,
-                error => assert!(start.elapsed() < Duration::from_secs(10), "{error:?} is not {connector}"),
+                error => assert!(
+                    start.elapsed() < at_most(Duration::from_secs(60)),
+                    "{error:?} is not {connector}"
+                ),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
@@ -119,6 +130,28 @@ async fn frames_arrive_as_they_were_sent() {
         soon(sending).await.unwrap();
         assert_eq!(soon(met.peers.close(Duration::from_secs(5))).await.unfinished, 0);
         soon(met.listener.close()).await;
+    }
+}
+
+/// RDMA does not encrypt: who sets TLS has none unless both sides ask for it by name, and who has asked is told.
+#[tokio::test]
+async fn tls_is_not_given_up_unasked() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let receiver = listener().tls(pair.infer.tls()).bind().await.unwrap();
+    let (peers, endpoints) = follow(mixed_connector().tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
+    soon(peers.connected(1)).await;
+    let status = peers.status().remove(0);
+    let reason = status.instead_of_rdma.unwrap_or_default();
+    assert_eq!(status.transport, Some(TransportKind::Tcp));
+    assert!(reason.starts_with("TLS is set, and what goes by RDMA is not encrypted"), "{reason}");
+    let (_peers, endpoints) = follow(connector().transport(Transport::Rdma).tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
+    let address = receiver.local_addresses()[0];
+    match rdma() {
+        Some(_) => log.says("WARN", "RDMA cannot be used: TLS is set").await,
+        None => log.says("WARN", &format!("cannot connect: {address} cannot be reached by RDMA: ")).await,
     }
 }
 
@@ -263,7 +296,7 @@ async fn something_else_on_either_side() {
         .await;
     // Whoever behaves does not notice.
     met.works().await;
-    let receiver = Receiver::new().await;
+    let receiver = Receiver::among_listeners().await;
     let mut other = receiver.endpoint("other");
     other.host = "other".to_owned();
     met.endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None), other]).unwrap();
@@ -308,9 +341,10 @@ async fn silence_within_tls() {
 #[tokio::test]
 async fn a_frame_that_is_cut_off_stays_cut_off() {
     const SIZE: usize = 100 << 10;
+    const COUNT: u32 = 32;
     let pair = Pair::new();
     let receiver = Receiver::new().await;
-    let (peers, endpoints) = follow(connector().tls(pair.detect.tls()));
+    let (peers, endpoints) = follow(mixed_connector().tls(pair.detect.tls()));
     endpoints.unbounded_send(vec![receiver.endpoint("infer-0")]).unwrap();
     let issued = pair.authority.issue(&[SERVICE]);
     let mut stream = issued.accept(receiver.next().await.0, &pair.authority).await;
@@ -318,10 +352,10 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     soon(stream.read_exact(&mut preamble)).await.unwrap();
     let mut hello = vec![0; usize::from(u16::from_be_bytes([preamble[6], preamble[7]]))];
     soon(stream.read_exact(&mut hello)).await.unwrap();
-    stream.write_all(&greeting(1, accept(8).to_string().as_bytes())).await.unwrap();
+    stream.write_all(&greeting(1, accept(COUNT).to_string().as_bytes())).await.unwrap();
     stream.flush().await.unwrap();
     // More than the kernel takes without a reader.
-    for _ in 0..8 {
+    for _ in 0..COUNT {
         soon(peers.send(Frame::new(vec![7; SIZE]))).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -332,7 +366,7 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     let _ = soon(stream.read_to_end(&mut came)).await;
     soon(closing).await.unwrap();
     let mut frames = came.chunks(HEADER + SIZE);
-    assert!(frames.len() > 1 && came.len() < 8 * SIZE, "{} bytes", came.len());
+    assert!(frames.len() > 1 && came.len() < COUNT as usize * SIZE, "{} bytes", came.len());
     assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
 }
 
@@ -357,14 +391,14 @@ async fn certificates_are_renewed_on_disk() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
     met.works().await;
     assert_eq!(met.peers.statistics().disconnects, 0);
-    // Who comes with the old one does not find whom it trusts; with the new one it works.
+    // With the new one it works; who comes with the old one does not find whom it trusts.
+    let (new, endpoints) = follow(connector().tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
+    soon(new.connected(1)).await;
     let late = Folder::of(&pair.authority.issue(&[DETECT]), &pair.authority.pem());
     let (late, endpoints) = follow(connector().tls(late.tls()));
     endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
     log.says("WARN", "cannot connect").await;
     log.says("WARN", "(for infer.vision.svc.multinet) is from no authority").await;
     assert_eq!(late.statistics().connected, 0);
-    let (new, endpoints) = follow(connector().tls(pair.detect.tls()));
-    endpoints.unbounded_send(vec![endpoint(&met.listener, "infer-0", None)]).unwrap();
-    soon(new.connected(1)).await;
 }

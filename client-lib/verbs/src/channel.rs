@@ -60,7 +60,7 @@ impl Channel {
         Ok(Self(Arc::new(created)))
     }
 
-    /// Waits until a queue reports, or the channel is [closed](Self::close).
+    /// Waits until a queue reports, or the channel is [closed](Self::close). It hears of the device's own events, too.
     ///
     /// # Errors
     ///
@@ -87,14 +87,16 @@ impl Channel {
         let mut files = [
             PollFd::new(self.0.closed.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.0.file(), PollFlags::POLLIN),
+            PollFd::new(self.0.context.events(), PollFlags::POLLIN),
         ];
         match poll(&mut files, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(self.error(errno)),
         }
         match files.map(|file| file.any().unwrap_or_default()) {
-            [true, _] => Ok(Report::Closed),
-            [_, true] => Ok(self.report()?.map_or(Report::Nothing, Report::Queue)),
+            [true, ..] => Ok(Report::Closed),
+            [_, _, true] => self.0.context.hear().map(|()| Report::Nothing),
+            [_, true, _] => Ok(self.report()?.map_or(Report::Nothing, Report::Queue)),
             _ => Ok(Report::Nothing),
         }
     }

@@ -1,14 +1,20 @@
 //! Devices, and what is asked of them.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_uint};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_sys::{ibv_context, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state};
 
 use crate::error::{Call, Error};
-use crate::library::Library;
+use crate::library::{AsyncEvent, Library};
+
+/// `IBV_EVENT_DEVICE_FATAL`: it has been removed, or its driver has given it up.
+const FATAL: c_uint = 8;
 
 /// An RDMA device.
 #[derive(Clone)]
@@ -91,7 +97,11 @@ impl Device {
         // SAFETY: the list, and so the device in it, is still there.
         let raw = unsafe { (library.open_device)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Open, &self.name))?;
-        Ok(Context(Arc::new(Opened { library, raw, name: self.name.clone() })))
+        let opened = Opened { library, raw, name: self.name.clone() };
+        // One of several may have taken an event between our look and our call.
+        fcntl(opened.events(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(|errno| Error::returned(Call::Open, &self.name, errno as i32))?;
+        Ok(Context(Arc::new(opened)))
     }
 }
 
@@ -121,6 +131,35 @@ impl Context {
         })
     }
 
+    /// Readable when the device has an event.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.0.events()
+    }
+
+    /// Takes note of the device's next event, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], if it is that the device is gone: its queues say nothing any more then.
+    pub(crate) fn hear(&self) -> Result<(), Error> {
+        let mut event = AsyncEvent::default();
+        // SAFETY: both are there during the call.
+        if unsafe { (self.library().get_async_event)(self.raw(), &raw mut event) } != 0 {
+            return match Errno::last() {
+                Errno::EAGAIN | Errno::EINTR => Ok(()),
+                errno => Err(Error::returned(Call::Event, self.name(), errno as i32)),
+            };
+        }
+        let kind = event.kind;
+        // SAFETY: once for the one event. What it is of is there, or its last holder waits for this.
+        unsafe { (self.library().ack_async_event)(&raw mut event) };
+        match kind {
+            FATAL => Err(Error::returned(Call::Event, self.name(), libc::ENODEV)),
+            // Of a port or a pair: their writes fail, and say why.
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.0.raw.as_ptr()
     }
@@ -131,6 +170,13 @@ impl Context {
 
     pub(crate) fn library(&self) -> &'static Library {
         self.0.library
+    }
+}
+
+impl Opened {
+    fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and with it its file.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) }
     }
 }
 

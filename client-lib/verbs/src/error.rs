@@ -67,6 +67,8 @@ pub enum Call {
     Channel,
     /// `ibv_get_cq_event`
     Wait,
+    /// `ibv_get_async_event`
+    Event,
     /// `ibv_req_notify_cq`
     Arm,
     /// `ibv_create_qp`
@@ -118,14 +120,22 @@ impl Error {
                  network namespace, as `rdma system` says"
             }
             (Call::Open, libc::EIO | libc::ENXIO | libc::ENODEV) => "the device is gone",
-            (Call::Register, libc::ENOMEM) => {
+            (Call::Event, libc::ENODEV) => {
+                "it has been removed, or its driver has given it up; once it is back, it is opened anew"
+            }
+            // Drivers lock the memory of queues, too.
+            (Call::Register | Call::DmaBuf | Call::Domain | Call::Queue, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
             }
             (Call::Allocate, libc::ENOMEM) => "the machine, or this container's limit, has no memory left",
             (Call::Register, libc::EFAULT) => {
                 "the memory is not this process's own, or is a GPU's without nvidia-peermem"
             }
-            (Call::Pair, libc::ENOMEM | libc::EINVAL) => {
+            (Call::Pair, libc::ENOMEM) => {
+                "the device does not have queues that deep, or too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, \
+                 or IPC_LOCK for root)"
+            }
+            (Call::Pair, libc::EINVAL) => {
                 "the device does not have queues that deep, or the completion queue is another device's"
             }
             (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
@@ -154,6 +164,7 @@ impl fmt::Display for Error {
             Call::Queue => "make a completion queue",
             Call::Channel => "make a completion channel",
             Call::Wait => "wait for completions",
+            Call::Event => "go on with the device",
             Call::Arm => "arm the completion queue",
             Call::Pair => "make a queue pair",
             Call::Init => "bring the queue pair to INIT",

@@ -172,6 +172,14 @@ impl Fake {
         state.run(self.0);
     }
 
+    /// All open devices have an event of this kind.
+    pub(crate) fn happens(&self, kind: u32) {
+        for context in state().contexts.all_mut(self.0) {
+            context.events.push_back(kind);
+            context.file.write(1).expect("room for events");
+        }
+    }
+
     /// So many registrations there are.
     pub(crate) fn registrations(&self) -> usize {
         state().regions.count(self.0)

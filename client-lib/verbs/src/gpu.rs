@@ -37,6 +37,14 @@ pub enum Unreachable {
     Method(Method),
 }
 
+impl Unreachable {
+    /// Whether the device has gone, which says nothing of the memory.
+    fn is_of_the_device(&self) -> bool {
+        let Self::Call { call } = self else { return false };
+        matches!(call.errno(), Some(libc::EIO | libc::ENXIO | libc::ENODEV))
+    }
+}
+
 fn hinted(call: &Error) -> String {
     call.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
 }
@@ -67,11 +75,15 @@ impl GpuPages {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`]. From then on it [is refused](Self::is_refused).
+    /// [`Unreachable`]. From then on it [is refused](Self::is_refused), unless the device has gone.
     pub fn register(&self, domain: &Domain, method: Method) -> Result<(), Unreachable> {
         // Devices read, and nobody writes.
         let registered = self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0));
-        registered.inspect_err(|_| self.0.is_refused.store(true, Ordering::Relaxed))
+        registered.inspect_err(|error| {
+            if !error.is_of_the_device() {
+                self.0.is_refused.store(true, Ordering::Relaxed);
+            }
+        })
     }
 
     /// Whether it is registered under a domain.

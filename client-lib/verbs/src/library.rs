@@ -44,12 +44,23 @@ pub struct Library {
     pub(crate) get_cq_event:
         unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
     pub(crate) ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, c_uint),
+    pub(crate) get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut AsyncEvent) -> c_int,
+    pub(crate) ack_async_event: unsafe extern "C" fn(*mut AsyncEvent),
     pub(crate) create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
     pub(crate) modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
     pub(crate) destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
     pub(crate) wc_status_str: unsafe extern "C" fn(ibv_wc_status::Type) -> *const c_char,
     // The functions above are in it.
     pub(crate) _object: libloading::Library,
+}
+
+/// `struct ibv_async_event`, with a number for the kind: a later library may know others than the type of rdma-sys has.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct AsyncEvent {
+    /// A pointer or a number: what the event is of.
+    pub(crate) element: u64,
+    pub(crate) kind: c_uint,
 }
 
 impl Library {
@@ -99,6 +110,8 @@ impl Library {
             destroy_comp_channel: function!(b"ibv_destroy_comp_channel\0"),
             get_cq_event: function!(b"ibv_get_cq_event\0"),
             ack_cq_events: function!(b"ibv_ack_cq_events\0"),
+            get_async_event: function!(b"ibv_get_async_event\0"),
+            ack_async_event: function!(b"ibv_ack_async_event\0"),
             create_qp: function!(b"ibv_create_qp\0"),
             modify_qp: function!(b"ibv_modify_qp\0"),
             destroy_qp: function!(b"ibv_destroy_qp\0"),

@@ -13,6 +13,7 @@ use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd, ibv_sge};
 use crate::context::Context;
 use crate::error::{Call, Error};
 use crate::library::bits;
+use crate::registrations::Loans;
 
 /// The longest part of a work request, in bytes. Reliable connections allow twice as much, of which devices use the highest bit otherwise.
 pub(crate) const LONGEST: u32 = 1 << 30;
@@ -33,6 +34,7 @@ struct Allocated {
     context: Context,
     raw: NonNull<ibv_pd>,
     is_retired: AtomicBool,
+    loans: Loans,
 }
 
 // SAFETY: verbs may be called from all threads.
@@ -130,7 +132,12 @@ impl Domain {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library().alloc_pd)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(Call::Domain, context.name()))?;
-        Ok(Self(Arc::new(Allocated { context: context.clone(), raw, is_retired: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(Allocated {
+            context: context.clone(),
+            raw,
+            is_retired: AtomicBool::new(false),
+            loans: Loans::default(),
+        })))
     }
 
     /// The device that it is of.
@@ -138,9 +145,20 @@ impl Domain {
         &self.0.context
     }
 
-    /// Nobody sends under it any more: what is only registered for that need not stay so.
+    /// Nobody sends under it any more: what is only registered for that need not stay so, and nothing more is.
     pub fn retire(&self) {
         self.0.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Retires it, and ends what is only registered to send from: else the device would stay open as long as the program has the memory, and the kernel
+    /// waits for that with devices of some drivers when they are removed. It takes a while: not for an async task.
+    pub fn release(&self) {
+        self.retire();
+        self.0.loans.end();
+    }
+
+    pub(crate) fn loans(&self) -> &Loans {
+        &self.0.loans
     }
 
     pub(crate) fn is_retired(&self) -> bool {

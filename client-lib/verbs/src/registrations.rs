@@ -5,7 +5,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 
 use rdma_sys::{ibv_mr, ibv_sge};
@@ -13,10 +13,17 @@ use rdma_sys::{ibv_mr, ibv_sge};
 use crate::error::{Call, Error};
 use crate::memory::{Domain, LONGEST};
 
-/// Made when they are needed; they stay until the memory goes, or until another one is needed after their domain has been
-/// [retired](Domain::retire).
+/// Made when they are needed; they stay until the memory goes, or their domain is [released](Domain::release), or until another one is needed after it has
+/// been [retired](Domain::retire).
 #[derive(Default)]
-pub(crate) struct Registrations(Mutex<Vec<Registration>>);
+pub(crate) struct Registrations(Arc<Known>);
+
+#[derive(Default)]
+struct Known(Mutex<Vec<Registration>>);
+
+/// The registrations under one domain, wherever their memory is.
+#[derive(Default)]
+pub(crate) struct Loans(Mutex<Vec<Weak<Known>>>);
 
 struct Registration {
     raw: NonNull<ibv_mr>,
@@ -27,7 +34,7 @@ struct Registration {
 unsafe impl Send for Registration {}
 
 impl Registrations {
-    /// Sees to it that there is one under a domain.
+    /// Sees to it that there is one under a domain, unless that has been retired: nothing would end it.
     pub(crate) fn ensure<E>(
         &self,
         domain: &Domain,
@@ -37,6 +44,9 @@ impl Registrations {
         all.retain(|known| !known.domain.is_retired());
         if !all.iter().any(|known| known.domain.is(domain)) {
             all.push(Registration { raw: register()?, domain: domain.clone() });
+            domain.loans().add(Arc::downgrade(&self.0));
+            // Whoever has released the domain meanwhile has ended what there was before this one.
+            all.retain(|known| !known.domain.is_retired());
         }
         Ok(())
     }
@@ -69,7 +79,39 @@ impl Registrations {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
+        self.0.all()
+    }
+}
+
+/// Whoever ends those of a domain may look at these just now, and hold them longer than their memory stays.
+impl Drop for Registrations {
+    fn drop(&mut self) {
+        self.all().clear();
+    }
+}
+
+impl Known {
+    fn all(&self) -> MutexGuard<'_, Vec<Registration>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loans {
+    fn add(&self, known: Weak<Known>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Memory that has gone is forgotten, as often as the list would have to grow.
+        if all.len() == all.capacity() {
+            all.retain(|known| known.strong_count() > 0);
+        }
+        all.push(known);
+    }
+
+    /// Ends those of retired domains.
+    pub(crate) fn end(&self) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for known in all.iter().filter_map(Weak::upgrade) {
+            known.all().retain(|known| !known.domain.is_retired());
+        }
     }
 }
 
@@ -92,5 +134,29 @@ pub(crate) fn reap(memory: impl Any + Send) {
     if let Some(reaper) = REAPER.get_or_init(start) {
         // If it has ended, it comes back, and is let go of here.
         let _ = reaper.send(Box::new(memory));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::fake::Fake;
+    use crate::memory::{Memory, register};
+
+    #[test]
+    fn registrations_end_with_their_memory_whoever_looks_at_them() {
+        let fake = Fake::new();
+        let domain = Domain::new(&fake.open()).unwrap();
+        let memory = Memory::new(NonZeroUsize::MIN).unwrap();
+        let registrations = Registrations::default();
+        registrations.ensure(&domain, || register(&domain, memory.start(), memory.length(), 0)).unwrap();
+        // As whoever ends those of a domain has it.
+        let looked_at = Arc::clone(&registrations.0);
+        assert_eq!(fake.registrations(), 1);
+        drop(registrations);
+        assert_eq!(fake.registrations(), 0);
+        drop(looked_at);
     }
 }

@@ -1,12 +1,13 @@
 //! Bandwidth and round trips, by `multinet bench` and by its peers.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use multinet_tests::measure::{Process, cpu_of_children, middle, output};
 use multinet_tests::perftest::ucx_row;
+use multinet_tests::process::free_port;
 use serde_json::Value;
 
 use crate::echo;
@@ -205,11 +206,6 @@ fn multinet_command() -> Result<Command> {
     let mut command = Command::new(path);
     command.env_remove("RUST_LOG");
     Ok(command)
-}
-
-/// One that nobody listens on now.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 fn until_listening(port: u16) -> Result<()> {

@@ -26,6 +26,9 @@ const RCODES: [&str; 17] = [
     "NOTAUTH", "NOTZONE", "RCODE11", "RCODE12", "RCODE13", "RCODE14", "RCODE15", "BADVERS",
 ];
 
+/// The response code of RFC 7873.
+const BADCOOKIE: usize = 23;
+
 /// A reply that has been read whole.
 #[derive(Debug, Clone)]
 pub struct Reply {
@@ -90,7 +93,11 @@ impl Reply {
     pub fn rcode(&self) -> String {
         let high = self.message.edns.as_ref().map_or(0, |edns| usize::from(edns.rcode_high()));
         let code = high << 4 | usize::from(self.raw[3] & 0xf);
-        RCODES.get(code).map_or_else(|| format!("RCODE{code}"), |name| (*name).to_owned())
+        match RCODES.get(code) {
+            Some(name) => (*name).to_owned(),
+            None if code == BADCOOKIE => "BADCOOKIE".to_owned(),
+            None => format!("RCODE{code}"),
+        }
     }
 
     /// Whether a flag, by its lower-case name, is set.

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use multinet_client::{Buffer, Frame, PeerSet, Statistics};
+use anyhow::{Context as _, bail};
+use multinet_client::{Buffer, Frame, PeerSet, PeerStatus, Statistics};
 
 use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
@@ -76,7 +76,16 @@ impl<'p> Run<'p> {
     /// Notes what has been confirmed since the last look.
     fn look(&mut self) -> anyhow::Result<Statistics> {
         let now = self.peers.statistics();
-        ensure!(now.disconnects == self.before.disconnects, "a connection broke during the measurement");
+        if now.disconnects != self.before.disconnects {
+            // Nearly always there is one.
+            let reason =
+                |peer: PeerStatus| Some(format!("{}: {}", peer.endpoint.target, peer.last_disconnect?));
+            let reasons: Vec<String> = self.peers.status().into_iter().filter_map(reason).collect();
+            let reasons = reasons.join("; ");
+            // A peer that DNS names no longer is not told of.
+            let reasons = if reasons.is_empty() { "its peer is gone" } else { &reasons };
+            bail!("a connection broke during the measurement: {reasons}");
+        }
         if self.notes_times {
             let confirmed = (now.frames - self.before.frames).saturating_sub(now.outstanding);
             let confirmed = usize::try_from(confirmed).unwrap_or(usize::MAX);
@@ -104,4 +113,33 @@ fn drop_sent<S, E>(sent: Result<S, E>) -> Result<(), E> {
 async fn not_hung<T>(progress: impl Future<Output = T>) -> anyhow::Result<T> {
     let late = || format!("the server has taken nothing for {} s", HUNG.as_secs());
     tokio::time::timeout(HUNG, progress).await.with_context(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use multinet_client::{Connector, Endpoint, Listener, Resolver};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_says_why() {
+        let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
+        let nobody =
+            Resolver::builder().servers([SocketAddr::from((Ipv4Addr::LOCALHOST, 9))]).build().unwrap();
+        let endpoints = vec![Endpoint::at(listener.local_addresses()[0])];
+        let connector = Connector::builder().resolver(nobody).build().unwrap();
+        let peers = connector.follow("infer", futures::stream::iter([endpoints]));
+        peers.connected(1).await;
+        let mut run = Run::new(&peers, false);
+        run.look().unwrap();
+        listener.close().await;
+        while peers.statistics().disconnects == 0 {
+            tokio::task::yield_now().await;
+        }
+        let error = run.look().err().unwrap().to_string();
+        let begin = "a connection broke during the measurement: 127-0-0-1: the peer closed the connection: ";
+        assert!(error.starts_with(begin), "{error}");
+    }
 }

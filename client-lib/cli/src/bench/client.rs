@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_client::PeerSet;
@@ -22,8 +23,14 @@ const GOODBYE: Duration = Duration::from_secs(5);
 pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let memory = Memory::of(args.device.use_cuda)?;
     let target = Target::parse(&args.name, args.port.as_deref())?;
-    let connector = target.connector(&args.connect)?.rdma(args.device.rdma(args.connect.transport));
-    let connector = connector.connections_per_peer(args.connections).build()?;
+    let mut connector = target
+        .connector(&args.connect)?
+        .rdma(args.device.rdma(args.connect.transport))
+        .connections_per_peer(args.connections);
+    if let Some(gpu) = memory.gpu() {
+        connector = connector.gpu(Arc::clone(gpu));
+    }
+    let connector = connector.build()?;
     let peers = connector.connect(&target.name, &target.port).await?;
     everybody_is_there(&peers).await;
 
@@ -33,7 +40,8 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let largest = sizes.iter().copied().max().unwrap_or_default();
 
     let count = if test == Test::Latency { 1 } else { peers.statistics().connected };
-    let mut report = Report::begin(&args, test, &target.display(), (count, &transport(&peers)))?;
+    let mut report =
+        Report::begin(&args, test, &target.display(), (count, &transport(&peers), args.depth()))?;
     match test {
         Test::Bandwidth(unit) => {
             let connections = u64::from(args.connections) * peers.statistics().connected as u64;

@@ -15,18 +15,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of messages to so many peers, by this transport.
+    /// Of messages to so many peers, by this transport, with so many under way on each connection.
     pub(super) fn begin(
         args: &ClientArgs,
         test: Test,
         target: &str,
-        (count, transport): (usize, &str),
+        (count, transport, depth): (usize, &str, u64),
     ) -> anyhow::Result<Self> {
         let (title, unit) = match test {
             Test::Bandwidth(unit) => ("Write BW Test", unit.name()),
             Test::Latency => ("Write Latency Test", "usec"),
         };
-        let depth = if test == Test::Latency { 1 } else { args.tx_depth };
         let info = json!({
             "test": title,
             "target": target,

@@ -4,24 +4,31 @@
 //! The two sides tell each other what they have by a TCP connection, a line of JSON each. It stays as long as one size is measured.
 
 mod bandwidth;
+mod buffers;
 pub(super) mod client;
 mod latency;
 pub(super) mod server;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use multinet_client::gid::{self, LinkLayer, Local};
-use multinet_client::nic;
 use multinet_client::verbs::{
-    Completion, Depths, Domain, Endpoint, Fresh, Landing, Library, Pair, Path, Queue, Region, Remote, Write,
+    Completion, Depths, Domain, Endpoint, Fresh, Library, Pair, Path, Queue, Remote, Write,
 };
+use multinet_client::{Forced, Gpu, Method, nic};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
+use self::buffers::Buffers;
 use super::DeviceArgs;
+use super::memory::Memory;
+use crate::common::TransportArgs;
 
 /// Of what the two sides say.
 const VERSION: u32 = 1;
@@ -40,6 +47,16 @@ const MOST_LINE: u64 = 64 << 10;
 
 /// Number of the completions that tell of the other side's writes.
 const RECEIVED: u64 = u64::MAX;
+
+/// What is used on this side.
+#[derive(Clone)]
+struct Setup {
+    device: DeviceArgs,
+    /// Where messages lie, if not in the machine's memory.
+    gpu: Option<Arc<dyn Gpu>>,
+    /// How the device is to reach its memory.
+    forced: Forced,
+}
 
 /// What a client wants measured.
 #[derive(Debug, Deserialize, Serialize)]
@@ -74,8 +91,7 @@ struct Side {
 struct Prepared {
     fresh: Vec<Fresh>,
     queue: Queue,
-    region: Region,
-    landing: Landing,
+    buffers: Buffers,
     port: u8,
     row: u8,
     is_ethernet: bool,
@@ -86,17 +102,27 @@ struct Prepared {
 struct Connected {
     pairs: Vec<Pair>,
     queue: Queue,
-    region: Region,
-    // Only held, for the other side writes there.
-    _landing: Landing,
+    buffers: Buffers,
     remote: Remote,
     size: u32,
 }
 
+impl Setup {
+    fn new(device: DeviceArgs, transport: TransportArgs) -> anyhow::Result<Self> {
+        let forced = transport.gpu_method();
+        ensure!(
+            device.use_cuda.is_none() || forced != Forced::To(Method::Staging),
+            "--verbs copies nothing: choose another --gpu-method than staging"
+        );
+        let gpu = Memory::of(device.use_cuda)?.gpu().cloned();
+        Ok(Self { device, gpu, forced })
+    }
+}
+
 impl Prepared {
     /// At this local address, for messages of this size. It waits for the kernel: not for an async task.
-    fn new(address: IpAddr, args: &DeviceArgs, size: u32, pairs: usize, depth: u16) -> anyhow::Result<Self> {
-        let place = place(address, args)?;
+    fn new(address: IpAddr, setup: &Setup, size: u32, pairs: usize, depth: u16) -> anyhow::Result<Self> {
+        let place = place(address, &setup.device)?;
         let (port, row) = (u8::try_from(place.port)?, u8::try_from(place.index)?);
         let devices = Library::load()?.devices()?;
         let device = devices.iter().find(|device| device.name() == place.device);
@@ -104,25 +130,28 @@ impl Prepared {
         let state = context.port(port)?;
         let domain = Domain::new(&context)?;
         let length = NonZeroUsize::new(size as usize).context("no length")?;
-        let (region, landing) = (domain.region(length)?, domain.landing(length)?);
+        let buffers = match &setup.gpu {
+            None => Buffers::of_the_machine(&domain, length)?,
+            Some(gpu) => Buffers::of_a_gpu(&domain, length, &**gpu, (port, row, place.gid), setup.forced)?,
+        };
         let depths = Depths { send: depth, receive: RECEIVES };
         let queue = Queue::new(&context, (depth + RECEIVES).saturating_mul(pairs as u16))?;
         let mut fresh = Vec::with_capacity(pairs);
         for _ in 0..pairs {
             fresh.push(Fresh::new(&domain, &queue, depths)?);
         }
-        let ends = fresh.iter().map(|fresh| fresh.endpoint(place.gid, state.lid));
-        let Remote { address, key } = landing.remote(0)?;
+        let endpoints = fresh.iter().map(|fresh| fresh.endpoint(place.gid, state.lid));
+        let Remote { address, key } = buffers.remote()?;
         let side = Side {
             mtu: state.mtu,
             gid: place.gid,
             lid: state.lid,
-            pairs: ends.map(|end| (end.number, end.sequence)).collect(),
+            pairs: endpoints.map(|end| (end.number, end.sequence)).collect(),
             address,
             key,
         };
         let is_ethernet = place.link == LinkLayer::Ethernet;
-        Ok(Self { fresh, queue, region, landing, port, row, is_ethernet, side })
+        Ok(Self { fresh, queue, buffers, port, row, is_ethernet, side })
     }
 
     /// To the other side, which is known by this address. The same holds as for [`new`](Self::new).
@@ -153,16 +182,16 @@ impl Prepared {
             pairs.push(pair);
         }
         let remote = Remote { address: theirs.address, key: theirs.key };
-        let Self { queue, region, landing, .. } = self;
-        Ok(Connected { pairs, queue, region, _landing: landing, remote, size })
+        let Self { queue, buffers, .. } = self;
+        Ok(Connected { pairs, queue, buffers, remote, size })
     }
 }
 
 impl Connected {
     /// A message, whose completion bears this number if it is signalled.
     fn message(&self, id: u64, immediate: Option<u32>, is_signalled: bool) -> Write<'_> {
-        let part = Some((&self.region, 0..self.size as usize));
-        Write { id, part, lent: None, remote: self.remote, immediate, is_signalled }
+        let (part, lent) = self.buffers.message(self.size as usize);
+        Write { id, part, lent, remote: self.remote, immediate, is_signalled }
     }
 }
 

@@ -2,20 +2,19 @@
 
 mod namespaces;
 mod pci;
-mod process;
 mod rdma;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use multinet_client::nic::{self, RouteError};
-use multinet_client::{Endpoint, ResolveError, Resolver, verbs};
+use multinet_client::{Cuda, Endpoint, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Failure, Machine, Nic, NoRoute, Peer, Route, Says, Server, Service};
+use super::facts::{Dns, Facts, Failure, Machine, Nic, NoRoute, Peer, Process, Route, Says, Server, Service};
 use super::{DoctorArgs, probe};
 use crate::common::nobody;
 
@@ -25,6 +24,8 @@ const SERVICES: &str = "svc.multinet";
 const SERVICES_IN_FULL: &str = "svc.multinet.cluster.local.";
 /// Peers that are tried at a time.
 const AT_ONCE: usize = 32;
+/// For so long the GPUs' driver is waited for: the first call may load firmware.
+const CUDA_PATIENCE: Duration = Duration::from_secs(20);
 /// Where `/sys`, `/proc` and `/dev` are.
 const ROOT: &str = "/";
 
@@ -200,7 +201,9 @@ async fn machine() -> Machine {
     let gids = rdma::gids(interfaces.as_deref().unwrap_or_default(), can_try).await;
     let has_rdma = !rdma_devices.is_empty() || Path::new("/sys/module/ib_core").exists();
     let used = rdma::devices(&gids, |_| true).into_iter();
+    let gpus = pci::gpus(ROOT.as_ref());
     Machine {
+        cuda: if gpus.of_pod.is_empty() { None } else { Some(cuda().await) },
         dma_bufs: rdma::dma_bufs(&gids).await,
         functions: used
             .filter_map(|device| Some((device.clone(), pci::nic(ROOT.as_ref(), &device)?)))
@@ -208,13 +211,31 @@ async fn machine() -> Machine {
         gids,
         interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
-        process: process::process(),
+        process: Process::read(),
         namespaces: has_rdma.then(|| namespaces::namespaces().map_err(|error| error.to_string())),
         peermem: verbs::peermem(),
-        gpus: pci::gpus(ROOT.as_ref()),
+        gpus,
         rdma_devices,
         rdma_files,
         verbs,
+    }
+}
+
+/// What CUDA says, which looks at all GPUs.
+async fn cuda() -> Result<u32, String> {
+    let said = patiently(CUDA_PATIENCE, Cuda::count).await.map_err(|failure| failure.what)?;
+    said.map_err(|error| error.to_string())
+}
+
+/// What a call says that may hang in a driver.
+async fn patiently<T: Send + 'static>(
+    patience: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(patience, tokio::task::spawn_blocking(call)).await {
+        Ok(Ok(said)) => Ok(said),
+        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
+        Err(_) => Err(Failure { what: format!("its driver does not return within {patience:?}"), fix: None }),
     }
 }
 

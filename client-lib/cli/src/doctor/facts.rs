@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use multinet_client::gid::LinkLayer;
+pub(super) use multinet_client::verbs::Privileges as Process;
 use multinet_client::{ResolveError, Resolved};
 
 use super::pci::Function;
@@ -137,21 +138,10 @@ pub(super) struct Machine {
     /// The kernel module by which RDMA knows the addresses of NVIDIA's GPUs, if one is loaded.
     pub(super) peermem: Option<&'static str>,
     pub(super) gpus: Gpus,
+    /// How many GPUs CUDA finds, or why it cannot be used. Nobody asks where this pod has none.
+    pub(super) cuda: Option<Result<u32, String>>,
     /// The PCI functions of the devices that have a row for this pod, by name. Virtual devices have none.
     pub(super) functions: Vec<(String, Function)>,
-}
-
-/// What this process is allowed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Process {
-    /// Whether it runs as root.
-    pub(super) is_root: bool,
-    /// Whether CAP_IPC_LOCK is effective.
-    pub(super) has_ipc_lock: bool,
-    /// Whether its container was given CAP_IPC_LOCK (it is in the bounding set).
-    pub(super) was_given_ipc_lock: bool,
-    /// Whether it is in a user namespace of its own, whose capabilities do not count for the limit of locked memory.
-    pub(super) is_in_user_namespace: bool,
 }
 
 /// How network namespaces share RDMA devices.

@@ -1,25 +1,13 @@
-//! The PCI tree, as far as it decides how a GPU and a NIC reach each other: where a function is, how far two are apart, and which bridges between
-//! them send their packets the long way. Pure.
+//! What PCI bridges between a GPU and a NIC do with their packets: which of them send them the long way. Pure.
 
-/// Where a function is in the tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The host bridge that it is below, such as `/sys/devices/pci0000:00`.
-    pub(super) root: String,
-    /// The addresses of the bridges on the way down, the root port first.
-    pub(super) bridges: Vec<String>,
-    /// Its own address, such as `0000:19:00.0`.
-    pub(super) address: String,
-}
+use multinet_client::pci;
 
-/// A GPU or a NIC.
+/// A GPU or a NIC, and the bridges above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
-    pub(super) place: Place,
+    pub(super) pci: pci::Function,
     /// One for each of the place's bridges.
     pub(super) acs: Vec<Acs>,
-    /// The NUMA node, if the machine has several.
-    pub(super) numa: Option<u32>,
 }
 
 /// What a bridge does with packets between two functions below it (PCI Express Base Specification, 6.12, Access Control Services).
@@ -31,21 +19,6 @@ pub(super) enum Acs {
     Hidden,
     /// Its control register.
     Control(u16),
-}
-
-/// How far two functions are apart, by the terms of `nvidia-smi topo -m`. The nearer one is the lesser one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Distance {
-    /// One switch is between them.
-    Pix,
-    /// Several switches are between them, and no host bridge.
-    Pxb,
-    /// A host bridge is between them.
-    Phb,
-    /// Two host bridges of one NUMA node are between them.
-    Node,
-    /// What connects NUMA nodes is between them.
-    Sys,
 }
 
 /// What of the control register sends packets between functions up to the host bridge: request redirect, completion redirect, upstream
@@ -63,71 +36,14 @@ pub(super) const CONFIGURATION: usize = 0x1000;
 /// The number of the capability.
 const ACS: u32 = 0x0d;
 
-impl Place {
-    /// From the path of a function in `/sys/devices`. Whatever lies below the function, such as a virtio device, is left away.
-    pub(super) fn parse(path: &str) -> Option<Self> {
-        let parts: Vec<&str> = path.split('/').collect();
-        // A host bridge may itself be below a function of another one (VMD).
-        let root = parts.iter().rposition(|part| is_host_bridge(part))?;
-        let (above, below) = parts.split_at(root + 1);
-        let below = below.iter().take_while(|part| is_address(part));
-        let mut bridges: Vec<String> = below.map(|&part| part.to_owned()).collect();
-        let address = bridges.pop()?;
-        Some(Self { root: above.join("/"), bridges, address })
-    }
-
-    /// How many bridges are above both, from the root port on.
-    fn shared(&self, other: &Self) -> usize {
-        if self.root != other.root {
-            return 0;
-        }
-        self.bridges.iter().zip(&other.bridges).take_while(|(one, two)| one == two).count()
-    }
-}
-
-/// `pci0000:00`
-fn is_host_bridge(part: &str) -> bool {
-    let numbers = part.strip_prefix("pci").and_then(|numbers| numbers.split_once(':'));
-    numbers.is_some_and(|(domain, bus)| is_hex(domain, 4..=8) && is_hex(bus, 2..=2))
-}
-
-/// `0000:19:00.0`
-fn is_address(part: &str) -> bool {
-    let mut numbers = part.splitn(3, ':');
-    let (Some(domain), Some(bus), Some(rest)) = (numbers.next(), numbers.next(), numbers.next()) else {
-        return false;
-    };
-    let rest = rest.split_once('.');
-    is_hex(domain, 4..=8)
-        && is_hex(bus, 2..=2)
-        && rest.is_some_and(|(device, function)| is_hex(device, 2..=2) && is_hex(function, 1..=1))
-}
-
-fn is_hex(text: &str, length: std::ops::RangeInclusive<usize>) -> bool {
-    length.contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
-}
-
 impl Function {
-    pub(super) fn distance(&self, other: &Self) -> Distance {
-        if self.place.root != other.place.root {
-            return if self.numa == other.numa { Distance::Node } else { Distance::Sys };
-        }
-        let shared = self.place.shared(&other.place);
-        let most = self.place.bridges.len().max(other.place.bridges.len());
-        match (shared, most - shared) {
-            (0, _) => Distance::Phb,
-            // The port of the switch that it hangs on.
-            (_, 0..=1) => Distance::Pix,
-            _ => Distance::Pxb,
-        }
-    }
-
     /// The bridges between the two and what is known of each, if they are below the same switch. If they are not, packets pass the host
     /// bridge anyway.
     pub(super) fn between<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a str, Acs)> {
-        let shared = self.place.shared(&other.place);
+        let shared = self.pci.place.shared(&other.pci.place);
         let below = move |function: &'a Self| {
-            let bridges = function.place.bridges.iter().map(String::as_str).zip(function.acs.iter().copied());
+            let bridges =
+                function.pci.place.bridges.iter().map(String::as_str).zip(function.acs.iter().copied());
             bridges.skip(if shared == 0 { usize::MAX } else { shared })
         };
         below(self).chain(below(other))
@@ -174,26 +90,14 @@ impl Acs {
     }
 }
 
-impl std::fmt::Display for Distance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn function(path: &str, numa: Option<u32>) -> Function {
-        let place = Place::parse(path).unwrap();
+    fn function(path: &str) -> Function {
+        let place = pci::Place::parse(path).unwrap();
         let acs = vec![Acs::Absent; place.bridges.len()];
-        Function { place, acs, numa }
+        Function { pci: pci::Function { place, numa: None }, acs }
     }
 
     /// A configuration space with capabilities of these numbers, the last of which has this control register.
@@ -210,63 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn places_are_read_from_paths() {
-        let place = Place::parse("/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/virtio3/net").unwrap();
-        assert_eq!(place.root, "/sys/devices/pci0000:16");
-        assert_eq!((place.bridges, &*place.address), (vec!["0000:16:01.0".to_owned()], "0000:17:00.0"));
-        let nested = "/sys/devices/pci0000:5d/0000:5d:00.5/pci10000:00/10000:00:02.0/10000:01:00.0";
-        let place = Place::parse(nested).unwrap();
-        assert_eq!((place.bridges.len(), &*place.address), (1, "10000:01:00.0"));
-        for none in [
-            "",
-            "/",
-            "/sys/devices/virtual/net/eth0",
-            "/sys/devices/pci0000:00",
-            "/sys/devices/pci0000:00/0000:00:1.0",
-            "/sys/devices/pci0000:00/0000:0g:01.0",
-            "/sys/devices/pciä:00/0000:00:01.0",
-        ] {
-            assert_eq!(Place::parse(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn distances_are_those_of_nvidia_smi() {
-        let at = |path: &str, numa| function(&format!("/sys/devices/{path}"), numa);
-        let gpu = at("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
-        let cases = [
-            // Another port of the same switch.
-            ("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Some(0), Distance::Pix),
-            // Another function on the same bus.
-            ("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1", Some(0), Distance::Pix),
-            // A switch below that switch.
-            (
-                "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0/0000:05:00.0/0000:06:00.0",
-                Some(0),
-                Distance::Pxb,
-            ),
-            ("pci0000:00/0000:00:02.0/0000:10:00.0", Some(0), Distance::Phb),
-            ("pci0000:00/0000:00:1f.0", Some(0), Distance::Phb),
-            ("pci0000:40/0000:40:01.0/0000:41:00.0", Some(0), Distance::Node),
-            ("pci0000:80/0000:80:01.0/0000:81:00.0", Some(1), Distance::Sys),
-            ("pci0000:80/0000:80:01.0/0000:81:00.0", None, Distance::Sys),
-        ];
-        for (path, numa, distance) in cases {
-            let nic = at(path, numa);
-            assert_eq!((gpu.distance(&nic), nic.distance(&gpu)), (distance, distance), "{path}");
-        }
-        // A machine that has but one NUMA node says nothing of it.
-        let (one, two) = (at("pci0000:00/0000:00:01.0", None), at("pci0000:40/0000:40:01.0", None));
-        assert_eq!(one.distance(&two), Distance::Node);
-    }
-
-    #[test]
     fn between_two_are_the_bridges_below_the_one_that_they_share() {
-        let gpu =
-            function("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", None);
-        let nic =
-            function("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", None);
-        let far = function("/sys/devices/pci0000:00/0000:00:02.0/0000:10:00.0", None);
+        let gpu = function("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0");
+        let nic = function("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0");
+        let far = function("/sys/devices/pci0000:00/0000:00:02.0/0000:10:00.0");
         let between = |nic| gpu.between(nic).map(|(bridge, _)| bridge).collect::<Vec<_>>();
         assert_eq!(between(&nic), ["0000:02:00.0", "0000:02:01.0"]);
         assert!(between(&far).is_empty());

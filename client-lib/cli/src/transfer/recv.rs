@@ -28,12 +28,13 @@ const SIGTERM: u8 = 15;
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
+    // Before it says that it listens: who hears that may tell it to end.
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let listener = args.listen.listener()?.port(args.port).frame_size(args.frame_size).bind().await?;
     let listener = Arc::new(listener);
     for address in listener.local_addresses() {
         tell(&format!("listening on {address}"));
     }
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let is_stdout = args.output == Path::new("-");
     let (mut outcomes, inbox) = start(&args, Arc::clone(&listener))?;
     loop {

@@ -132,7 +132,7 @@ async fn trouble(peers: &PeerSet, wait: Duration) -> anyhow::Error {
                 wait.as_secs(),
                 statistics.acknowledged,
                 statistics.frames,
-                last.unwrap_or_else(|| "DNS names nobody".to_owned())
+                last.map_or_else(|| "DNS names nobody".to_owned(), |error| error.to_string())
             );
         }
     }

@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use multinet_client::gid::local_ports;
 
 /// Nothing in these tests takes longer.
 const BOUND: Duration = Duration::from_secs(60);
@@ -19,6 +20,10 @@ pub(crate) fn multinet() -> Command {
         command.env_remove(name);
     }
     command.env_remove("RUST_LOG");
+    // Where there are RDMA devices, that frames do not go by them is a warning, unless it is what was asked for.
+    if local_ports().is_ok_and(|ports| !ports.is_empty()) {
+        command.env("MULTINET_TRANSPORT", "tcp");
+    }
     command.stdin(Stdio::null());
     command
 }
@@ -27,8 +32,6 @@ pub(crate) fn multinet() -> Command {
 pub(crate) struct Server {
     child: Guard,
     pub(crate) address: SocketAddr,
-    /// How much it has printed so far.
-    printed: Arc<AtomicUsize>,
     stdout: Option<JoinHandle<Vec<u8>>>,
     stderr: Option<JoinHandle<Vec<u8>>>,
 }
@@ -60,29 +63,23 @@ impl Server {
         let mut child = Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let stdout = BufReader::new(child.0.stdout.take().unwrap());
         let stderr = BufReader::new(child.0.stderr.take().unwrap());
-        let printed = Arc::new(AtomicUsize::new(0));
         let (line, stdout, stderr) = match says {
             Says::Stdout => {
                 let (line, stdout) = first_line(stdout);
-                (line, Some(collect(stdout, Arc::clone(&printed))), stderr_of(stderr))
+                (line, Some(collect(stdout)), collect(stderr))
             }
             Says::Stderr => {
                 let (line, stderr) = first_line(stderr);
-                (line, Some(collect(stdout, Arc::clone(&printed))), stderr_of(stderr))
+                (line, Some(collect(stdout)), collect(stderr))
             }
             Says::StderrAlone => {
                 let (line, stderr) = first_line(stderr);
                 drop(stdout);
-                (line, None, stderr_of(stderr))
+                (line, None, collect(stderr))
             }
         };
         let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line}"));
-        Self { child, address: address.parse().unwrap(), printed, stdout, stderr: Some(stderr) }
-    }
-
-    /// How many bytes it has printed so far.
-    pub(crate) fn printed(&self) -> usize {
-        self.printed.load(Ordering::Relaxed)
+        Self { child, address: address.parse().unwrap(), stdout, stderr: Some(stderr) }
     }
 
     pub(crate) fn kill(mut self) {
@@ -116,8 +113,8 @@ pub(crate) fn spawn(arguments: &[&str]) -> Child {
 }
 
 pub(crate) fn finish(mut child: Child, stdin: &[u8]) -> Output {
-    let stdout = collect(BufReader::new(child.stdout.take().unwrap()), Arc::default());
-    let stderr = stderr_of(BufReader::new(child.stderr.take().unwrap()));
+    let stdout = collect(child.stdout.take().unwrap());
+    let stderr = collect(child.stderr.take().unwrap());
     // Whoever does not read ends early, and says why itself.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     let status = wait(&mut child);
@@ -164,21 +161,11 @@ fn first_line<R: BufRead + Send + 'static>(mut from: R) -> (String, R) {
     (line.unwrap(), from)
 }
 
-fn stderr_of(from: BufReader<ChildStderr>) -> JoinHandle<Vec<u8>> {
-    collect(from, Arc::default())
-}
-
-/// Reads all, and counts.
-fn collect(mut from: impl Read + Send + 'static, count: Arc<AtomicUsize>) -> JoinHandle<Vec<u8>> {
+/// Reads all, so that nobody waits for a full pipe.
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
-        let (mut all, mut part) = (Vec::new(), [0; 1 << 16]);
-        loop {
-            let read = from.read(&mut part).unwrap();
-            if read == 0 {
-                return all;
-            }
-            all.extend_from_slice(&part[..read]);
-            count.fetch_add(read, Ordering::Relaxed);
-        }
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).unwrap();
+        all
     })
 }

@@ -28,6 +28,15 @@ pub struct CudaArray {
 impl CudaArray {
     /// Where its bytes begin and how many there are, for [`Cuda::memory`](crate::Cuda::memory): none, if a dimension has no items.
     ///
+    /// ```
+    /// use multinet_memory::CudaArray;
+    ///
+    /// let columns_first =
+    ///     CudaArray { shape: vec![2, 3], strides: Some(vec![4, 8]), item_size: 4, address: 0x7f00_0000_0000 };
+    /// // A frame is one range of bytes, and its rows do not lie one after the other.
+    /// assert!(columns_first.range().is_err());
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`GpuError`], if they do not lie one after the other in the order of their indices, and in which dimension they do not; or if there can be

@@ -53,6 +53,37 @@ fn a_frame_that_is_too_large_for_one_goes_to_another() {
 }
 
 #[test]
+fn a_connection_that_is_about_to_end_gets_nothing_new() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::new(delivery, Choice::RoundRobin);
+        let links = rig.connected(&["a", "b"]);
+        rig.send_some(2);
+        links.iter().for_each(|&link| assert_eq!(rig.write(link).len(), 1));
+        rig.outbound.ending(links[0]);
+        // What it still says counts, and makes no room.
+        rig.ack(links[0], 1, &[1]);
+        assert_eq!([rig.send(), rig.send()], [Ok(links[1]), Err(Refused::Full)]);
+        let again = rig.reconnect(links[0]);
+        assert_eq!(rig.send(), Ok(again));
+    }
+}
+
+#[test]
+fn frames_of_a_key_wait_for_a_connection_that_is_about_to_end() {
+    let mut rig = by_key(1);
+    let links = rig.connected(&["a", "b"]);
+    let key = key_of(&mut rig, links[0].peer);
+    assert_eq!(rig.send_as((1, key), None), Ok(links[0]));
+    rig.write(links[0]);
+    rig.outbound.ending(links[0]);
+    // The next one must not overtake the first, which may come again.
+    assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
+    rig.down(links[0]);
+    assert_eq!(rig.send_as((1, key), None), Ok(links[1]));
+    assert_eq!(rig.write(links[1]), [(1, true), (2, false)]);
+}
+
+#[test]
 fn a_key_has_one_peer_only_however_large_its_frames() {
     let mut rig = by_key(1);
     rig.endpoints(&["a", "b"]);

@@ -42,6 +42,11 @@ impl<E> QueuePair<E> {
         Ok(entry)
     }
 
+    /// How many slots we have.
+    pub(crate) fn slots(&self) -> u16 {
+        self.layout.count
+    }
+
     /// The accounts of our slots.
     pub(crate) fn own_slots(&self) -> OwnSlots {
         OwnSlots::new(self.layout.count)

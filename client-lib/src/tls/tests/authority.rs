@@ -45,7 +45,7 @@ impl Folder {
 
     /// A side that looks at its files at every handshake.
     pub(crate) fn tls(&self) -> Tls {
-        let store = Store::every(Duration::ZERO, self.files()).unwrap();
+        let store = Store::every(Duration::ZERO, Duration::from_secs(60), self.files()).unwrap();
         Tls { store: Arc::new(store), expected: Arc::default() }
     }
 }

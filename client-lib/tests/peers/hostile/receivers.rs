@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedSender;
-use multinet_client::{Acknowledge, ConnectorBuilder, Delivery, Endpoint, Frame, Listener, PeerSet};
+use multinet_client::{
+    Acknowledge, ConnectorBuilder, Delivery, Endpoint, Frame, Listener, PeerSet, PeerStatus, TransportKind,
+};
 use serde_json::{Value, json};
 
 use super::eventually;
 use crate::log::capture;
 use crate::raw::{CLOSE, CONTROL, DATA, Receiver, accept, control, data, greeting, header};
-use crate::rig::{connector, endpoint, follow, listener, soon};
+use crate::rig::{endpoint, follow, listener, mixed_connector, rdma, soon};
 
 /// A sender with a receiver that behaves, and another one.
 struct Victim {
@@ -26,6 +28,9 @@ impl Victim {
         let (peers, endpoints) = follow(connector);
         endpoints.unbounded_send(vec![endpoint(&good, "good", None), bad.endpoint("bad")]).unwrap();
         soon(peers.connected(1)).await;
+        let is_good = |peer: &PeerStatus| peer.endpoint.host == "good";
+        let kind = peers.status().iter().find(|peer| is_good(peer)).and_then(|peer| peer.transport);
+        assert!(rdma().is_none() || kind == Some(TransportKind::Rdma), "{kind:?}");
         Self { peers, good, bad, _endpoints: endpoints }
     }
 
@@ -38,16 +43,19 @@ impl Victim {
         }
     }
 
+    fn status(&self) -> PeerStatus {
+        self.peers.status().into_iter().find(|peer| peer.endpoint.host == "bad").unwrap()
+    }
+
     fn last_error(&self) -> String {
-        let bad = self.peers.status().into_iter().find(|peer| peer.endpoint.host == "bad").unwrap();
-        bad.last_error.unwrap_or_default()
+        self.status().last_error.map_or_else(String::new, |error| error.to_string())
     }
 }
 
 /// What the sender says of a receiver that answers so.
 async fn answers(bytes: &[u8], expected: &str) {
     let (log, _guard) = capture();
-    let victim = Victim::of(connector()).await;
+    let victim = Victim::of(mixed_connector()).await;
     let mut raw = victim.bad.next().await;
     raw.heard().await;
     raw.write(bytes).await;
@@ -98,7 +106,7 @@ async fn refusals_are_told_in_one_line() {
 
 #[tokio::test]
 async fn a_receiver_that_says_nothing() {
-    let victim = Victim::of(connector().patience(Duration::from_secs(1))).await;
+    let victim = Victim::of(mixed_connector().patience(Duration::from_secs(1))).await;
     let raw = victim.bad.next().await;
     victim.serves().await;
     eventually(|| victim.last_error().contains("did not finish the handshake within 1 s")).await;
@@ -108,7 +116,7 @@ async fn a_receiver_that_says_nothing() {
 /// What the sender says of a receiver that has let it in, has got one frame, and says this.
 async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
     let (log, _guard) = capture();
-    let victim = Victim::of(connector().delivery(delivery)).await;
+    let victim = Victim::of(mixed_connector().delivery(delivery)).await;
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
     let bad = victim.peers.peer("bad").unwrap();
@@ -119,6 +127,7 @@ async fn breaks_rules(delivery: Delivery, bytes: &[u8], reason: &str) {
     assert!(said.contains("the peer broke the protocol") && said.contains(reason), "{said:?} for {reason}");
     log.says("WARN", reason).await;
     victim.serves().await;
+    eventually(|| victim.status().last_disconnect.is_some_and(|said| said.contains(reason))).await;
     // It gets another chance.
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
@@ -156,7 +165,7 @@ async fn counts_that_cannot_be() {
 
 #[tokio::test]
 async fn acknowledgements_of_what_it_never_got() {
-    let victim = Victim::of(connector().delivery(Delivery::AtLeastOnce)).await;
+    let victim = Victim::of(mixed_connector().delivery(Delivery::AtLeastOnce)).await;
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
     let sequences = [0, 1, 2, 1000, u64::MAX];
@@ -170,7 +179,7 @@ async fn acknowledgements_of_what_it_never_got() {
 
 #[tokio::test]
 async fn acknowledgements_of_what_another_got() {
-    let victim = Victim::of(connector().delivery(Delivery::AtLeastOnce)).await;
+    let victim = Victim::of(mixed_connector().delivery(Delivery::AtLeastOnce)).await;
     let mut raw = victim.bad.answer(&accept(8)).await;
     soon(victim.peers.connected(2)).await;
     let good = victim.peers.peer("good").unwrap();
@@ -189,7 +198,7 @@ async fn acknowledgements_of_what_another_got() {
 #[tokio::test]
 async fn a_connection_that_ends_in_the_middle() {
     let whole = control(1, 1, &[1, 2, 3], &[]);
-    let victim = Victim::of(connector()).await;
+    let victim = Victim::of(mixed_connector()).await;
     for length in [1, 39, 41, whole.len() - 1] {
         let mut raw = victim.bad.answer(&accept(8)).await;
         raw.write(&whole[..length]).await;

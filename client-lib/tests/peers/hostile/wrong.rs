@@ -1,14 +1,18 @@
 //! Peers that are none of ours: another pod under the same address, another service.
 
-use multinet_client::{Endpoint, Frame, Identity, PeerSet};
+use multinet_client::{DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
 use super::eventually;
 use crate::log::capture;
 use crate::raw::{Raw, Receiver, accept, greeting, hello};
-use crate::rig::{connector, endpoint, follow, listener, soon};
+use crate::rig::{connector, endpoint, follow, listener, mixed_connector, soon};
 
 fn last_error(peers: &PeerSet) -> String {
-    peers.status().first().and_then(|peer| peer.last_error.clone()).unwrap_or_default()
+    peers
+        .status()
+        .first()
+        .and_then(|peer| peer.last_error.clone())
+        .map_or_else(String::new, |error| error.to_string())
 }
 
 #[tokio::test]
@@ -23,6 +27,11 @@ async fn a_listener_that_is_another_pod_refuses_by_its_name() {
     let expected = "refuses: this is pod infer-0-new with uid uid-2, not uid-9: the address has a new owner";
     let error = last_error(&peers);
     assert!(error.contains(expected), "{error}");
+    let status = peers.status();
+    assert!(matches!(
+        status[0].last_error.as_deref(),
+        Some(DialError::Refused { code: RefusalCode::Pod, .. })
+    ));
     log.says("WARN", "refused: this is pod infer-0-new").await;
     // DNS learns of it: the same address under the new uid is another peer.
     endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", Some("uid-2"))]).unwrap();
@@ -34,7 +43,7 @@ async fn a_listener_that_is_another_pod_refuses_by_its_name() {
 #[tokio::test]
 async fn a_listener_that_does_not_look_is_noticed_by_the_sender() {
     let receiver = Receiver::new().await;
-    let (peers, endpoints) = follow(connector());
+    let (peers, endpoints) = follow(mixed_connector());
     let mut expected: Endpoint = receiver.endpoint("infer-0");
     let mut pod = multinet_client::PodRef::default();
     pod.uid = Some("uid-1".to_owned());

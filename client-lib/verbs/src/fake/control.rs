@@ -1,10 +1,13 @@
 //! The table, and what is not on the way of data: devices, domains, memory.
 #![allow(unsafe_code, reason = "stands in for verbs")]
 
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::mman::{MsFlags, msync};
 use rdma_sys::{
     ibv_access_flags, ibv_context, ibv_device, ibv_mr, ibv_pd, ibv_port_attr, ibv_port_state, ibv_wc_status,
@@ -33,6 +36,8 @@ pub(super) fn table() -> Library {
         destroy_comp_channel: queues::destroy_comp_channel,
         get_cq_event: queues::get_cq_event,
         ack_cq_events: queues::ack_cq_events,
+        get_async_event: queues::get_async_event,
+        ack_async_event: queues::ack_async_event,
         create_qp: pairs::create_qp,
         modify_qp: pairs::modify_qp,
         destroy_qp: pairs::destroy_qp,
@@ -118,7 +123,12 @@ extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         context.ops.req_notify_cq = Some(queues::req_notify_cq);
         context.ops.post_send = Some(wire::post_send);
         context.ops.post_recv = Some(wire::post_recv);
-        Ok(state.contexts.insert(Context { world, raw: Raw::new(context) }))
+        // It waits at first, as those of devices do.
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        let file = EventFd::from_flags(flags).map_err(|errno| errno as i32)?;
+        context.async_fd = file.as_raw_fd();
+        let (raw, events) = (Raw::new(context), VecDeque::new());
+        Ok(state.contexts.insert(Context { world, raw, file, events, got: 0 }))
     };
     made(open(&mut state))
 }
@@ -132,7 +142,9 @@ extern "C" fn close_device(context: *mut ibv_context) -> c_int {
         state.channels.need("context", world, |channel| channel.context == context.addr())?;
         // SAFETY: it is still there.
         let device = unsafe { (*context).device };
-        state.contexts.remove(context)?;
+        if state.contexts.remove(context)?.got > 0 {
+            fault(world, "a context is closed before its events are acknowledged");
+        }
         state.let_go(device);
         Ok(())
     };

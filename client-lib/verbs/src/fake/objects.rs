@@ -97,6 +97,10 @@ impl<T: Made> Table<T> {
         self.live.values().filter(move |made| made.world() == world)
     }
 
+    pub(super) fn all_mut(&mut self, world: u64) -> impl Iterator<Item = &mut T> {
+        self.live.values_mut().filter(move |made| made.world() == world)
+    }
+
     pub(super) fn count(&self, world: u64) -> usize {
         self.all(world).count()
     }
@@ -133,6 +137,11 @@ pub(super) struct Device {
 pub(super) struct Context {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_context>,
+    /// As many as there are events, and which.
+    pub(super) file: EventFd,
+    pub(super) events: VecDeque<u32>,
+    /// Events that have been got and not acknowledged.
+    pub(super) got: usize,
 }
 
 pub(super) struct Domain {

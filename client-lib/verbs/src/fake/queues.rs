@@ -14,6 +14,7 @@ use rdma_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_qp_state, ibv_wc};
 use super::control::{made, returned};
 use super::objects::{Channel, Entry, Queue, Raw};
 use super::{GONE, PATIENCE, State, Verb, fault, state};
+use crate::library::AsyncEvent;
 
 pub(super) extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     let mut state = state();
@@ -83,6 +84,38 @@ pub(super) extern "C" fn ack_cq_events(queue: *mut ibv_cq, count: c_uint) {
         None => fault(found.world, "more events are acknowledged than there were"),
     }
     GONE.notify_all();
+}
+
+pub(super) extern "C" fn get_async_event(context: *mut ibv_context, event: *mut AsyncEvent) -> c_int {
+    let mut state = state();
+    let get = |state: &mut State| {
+        let found = state.contexts.get(context)?;
+        let kind = found.events.pop_front().ok_or(libc::EAGAIN)?;
+        found.file.read().map_err(|errno| errno as i32)?;
+        found.got += 1;
+        let element = context.addr() as u64;
+        // SAFETY: the caller's place.
+        unsafe { event.write(AsyncEvent { element, kind }) };
+        Ok(())
+    };
+    get(&mut state).map_or_else(
+        |errno| {
+            Errno::set_raw(errno);
+            -1
+        },
+        |()| 0,
+    )
+}
+
+pub(super) extern "C" fn ack_async_event(event: *mut AsyncEvent) {
+    let mut state = state();
+    // SAFETY: the caller's event.
+    let element = unsafe { (*event).element };
+    let Some(found) = state.contexts.at(element as usize) else { return };
+    match found.got.checked_sub(1) {
+        Some(got) => found.got = got,
+        None => fault(found.world, "more events are acknowledged than there were"),
+    }
 }
 
 pub(super) extern "C" fn create_cq(

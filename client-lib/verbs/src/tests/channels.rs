@@ -81,6 +81,39 @@ fn a_device_that_is_gone_ends_the_waiting() {
     assert_fails(queue.arm(), Call::Arm, libc::ENODEV);
 }
 
+/// That the device is gone is heard before anything that it has reported; other events are passed over.
+#[test]
+fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
+    const PORT_ERROR: u32 = 10;
+    const FATAL: u32 = 8;
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let (one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+    // A later library may know of more.
+    for kind in [PORT_ERROR, 1000] {
+        rig.fake.happens(kind);
+        assert_eq!(channel.try_wait().unwrap(), Report::Nothing);
+    }
+    rig.fake.happens(PORT_ERROR);
+    queue.arm().unwrap();
+    one.write(&[rig.part(1, 0..1)]).unwrap();
+    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    rig.fake.happens(FATAL);
+    queue.arm().unwrap();
+    one.write(&[rig.part(2, 0..1)]).unwrap();
+    let error = channel.wait().unwrap_err();
+    assert_eq!((error.call(), error.errno()), (Call::Event, Some(libc::ENODEV)));
+    assert_eq!(error.to_string(), "fake_0: cannot go on with the device: No such device (os error 19)");
+    assert!(error.hint().unwrap().starts_with("it has been removed"));
+    // Whoever waits meanwhile hears of it, too, but it is said once.
+    assert_eq!(channel.wait().unwrap(), Report::Queue(3));
+    let waiting = channel.clone();
+    let waits = thread::spawn(move || waiting.wait());
+    rig.fake.happens(FATAL);
+    assert_fails(waits.join().unwrap(), Call::Event, libc::ENODEV);
+}
+
 /// Threads that wait for the same reports, while the queues that report come and go.
 #[test]
 fn threads_share_reports_while_queues_go() {

@@ -174,6 +174,27 @@ fn what_cannot_be_registered_says_which_side_does_not() {
 }
 
 #[test]
+fn memory_is_refused_unless_it_is_the_device_that_has_gone() {
+    let cases = [
+        (libc::EFAULT, true),
+        (libc::EOPNOTSUPP, true),
+        (libc::ENOMEM, true),
+        (libc::EIO, false),
+        (libc::ENXIO, false),
+        (libc::ENODEV, false),
+    ];
+    for (errno, is_refused) in cases {
+        for (method, verb, _) in METHODS {
+            let rig = Rig::new();
+            let pages = GpuPages::new(mapping(LENGTH).0);
+            rig.fake.fail(verb, errno);
+            pages.register(&rig.domain, method).unwrap_err();
+            assert_eq!(pages.is_refused(), is_refused, "{errno}");
+        }
+    }
+}
+
+#[test]
 fn it_is_tried_both_ways_before_it_is_trusted() {
     for (method, _, _) in METHODS {
         let fake = Fake::new();

@@ -15,6 +15,27 @@ fn filled() -> Pages {
 }
 
 #[test]
+fn a_domain_that_is_released_keeps_no_registration() {
+    let rig = Rig::new();
+    let pages: Vec<_> = (0..100).map(|_| Pages::new(size(LENGTH)).unwrap()).collect();
+    let before = rig.fake.registrations();
+    let [domain, other] = [(); 2].map(|()| Domain::new(&rig.context).unwrap());
+    for pages in &pages {
+        pages.register(&domain).unwrap();
+        pages.register(&other).unwrap();
+    }
+    assert_eq!(rig.fake.registrations(), before + 200);
+    domain.release();
+    assert_eq!(rig.fake.registrations(), before + 100);
+    domain.release();
+    pages[0].register(&other).unwrap();
+    assert_eq!(rig.fake.registrations(), before + 100);
+    // By a thread that has not noticed.
+    pages[0].register(&domain).unwrap();
+    assert_eq!(rig.fake.registrations(), before + 100);
+}
+
+#[test]
 fn they_are_sent_from_where_they_lie() {
     let rig = Rig::new();
     let mut pages = filled();

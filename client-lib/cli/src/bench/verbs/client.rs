@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use multinet_client::nic;
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -15,10 +15,10 @@ use super::super::report::Report;
 use super::super::table::Test;
 use super::super::target::Target;
 use super::super::{ClientArgs, Extent};
-use super::{Answer, Ask, Connected, MOST_DEPTH, Prepared, VERSION, bandwidth, hear, latency, say};
+use super::{Answer, Ask, Connected, MOST_DEPTH, Prepared, Setup, VERSION, bandwidth, hear, latency, say};
 
-/// How long the server may take until it is ready: for memory, most of all.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the server may take until it is ready: for memory, most of all, and to find out how a GPU's is reached.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One size.
 enum Measured {
@@ -27,15 +27,14 @@ enum Measured {
 }
 
 pub(crate) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
+    let setup = Setup::new(args.device.clone(), args.connect.transport)?;
     let target = Target::parse(&args.name, args.port.as_deref())?;
-    let port: u16 = target.port.parse().with_context(|| format!("{}: a port by its number", target.port))?;
-    let found = lookup_host((target.name.as_str(), port)).await;
-    let found = found.with_context(|| format!("cannot look {} up", target.name))?.next();
-    let server = found.with_context(|| format!("{} has no address", target.name))?;
+    let server = resolve(&args, &target).await?;
     let test = args.test();
-    let mut report = Report::begin(&args, test, &target.display(), (1, "VERBS"))?;
+    let mut report =
+        Report::begin(&args, test, &target.display(), (1, "VERBS", args.depth().min(MOST_DEPTH.into())))?;
     for size in args.sizes() {
-        match (one(&args, server, size).await?, test) {
+        match (one(&args, &setup, server, size).await?, test) {
             (Measured::Bandwidth(figures), Test::Bandwidth(unit)) => report.bandwidth(figures, unit)?,
             (Measured::Latency(figures), _) => report.latency(figures)?,
             (Measured::Bandwidth(_), Test::Latency) => {}
@@ -45,15 +44,33 @@ pub(crate) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The first address with an RDMA device of whom the target names, as DNS has them, or the first of all; on one network, if
+/// that is asked for.
+async fn resolve(args: &ClientArgs, target: &Target) -> anyhow::Result<SocketAddr> {
+    let connector = target.connector(&args.connect)?.build()?;
+    let found = connector.resolver().resolve(&target.name, &target.port).await?;
+    let network = args.connect.network.network.as_deref();
+    let all = found.endpoints.iter().flat_map(|endpoint| {
+        endpoint.addresses.iter().map(|address| (address, SocketAddr::new(address.ip, endpoint.port)))
+    });
+    let usable = all.filter(|(address, _)| network.is_none() || address.network.as_deref() == network);
+    // The first of equals.
+    let best = usable.min_by_key(|(address, _)| address.rdma_devices.is_empty());
+    best.map(|(_, server)| server).with_context(|| match network {
+        Some(network) => format!("{} has no address on the network {network}", target.name),
+        None => format!("{} has no endpoint", target.name),
+    })
+}
+
 /// Has one size measured, with a connection of its own.
-async fn one(args: &ClientArgs, server: SocketAddr, size: u32) -> anyhow::Result<Measured> {
+async fn one(args: &ClientArgs, setup: &Setup, server: SocketAddr, size: u32) -> anyhow::Result<Measured> {
     let connecting = connect(args, server);
     let mut stream =
         timeout(PATIENCE, connecting).await.with_context(|| format!("{server} does not answer"))??;
     let ours = stream.local_addr()?.ip();
     let depth = u16::try_from(args.tx_depth).unwrap_or(MOST_DEPTH).min(MOST_DEPTH);
-    let (device, count, is_latency) = (args.device.clone(), usize::from(args.connections), args.latency);
-    let prepared = spawn_blocking(move || Prepared::new(ours, &device, size, count, depth)).await??;
+    let (setup, count, is_latency) = (setup.clone(), usize::from(args.connections), args.latency);
+    let prepared = spawn_blocking(move || Prepared::new(ours, &setup, size, count, depth)).await??;
     let ask = Ask { multinet_verbs: VERSION, size, is_latency, side: prepared.side.clone() };
     let asking = async {
         say(&mut stream, &ask).await?;

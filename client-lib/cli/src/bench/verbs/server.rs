@@ -6,25 +6,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use futures::stream::{self, SelectAll, StreamExt as _};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::super::{DeviceArgs, ServerArgs};
-use super::{Answer, Ask, Connected, MOST_PAIRS, Prepared, VERSION, hear, latency, say};
+use super::super::ServerArgs;
+use super::{Answer, Ask, Connected, MOST_PAIRS, Prepared, Setup, VERSION, hear, latency, say};
 use crate::output::print;
 
 /// Clients at a time, at most; each has memory of the size that it wants.
 const MOST_CLIENTS: usize = 8;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take until it is ready, and says what it wants: as long as it waits for us.
+const READY: Duration = Duration::from_secs(60);
+
+/// How long a client may take to hear something.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a client may be silent before it is looked whether its host is there, and between two such looks.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long nobody is let in when somebody could not be.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How many answers may be under way.
 const DEPTH: u16 = 16;
@@ -32,28 +42,40 @@ const DEPTH: u16 = 16;
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     // Before anybody is told that it listens.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let setup = Setup::new(args.device, args.listen.transport)?;
     let mut clients = SelectAll::new();
     for address in args.listen.addresses()? {
-        let listener = TcpListener::bind(SocketAddr::new(address, args.port)).await?;
+        let address = SocketAddr::new(address, args.port);
+        let listener = TcpListener::bind(address);
+        let listener =
+            listener.await.with_context(|| format!("cannot listen on {address}; choose another --port"))?;
         print(&format!("listening on {}\n", listener.local_addr()?))?;
         clients.push(Box::pin(stream::unfold(listener, async |listener| {
             Some((listener.accept().await, listener))
         })));
     }
-    let (size, device, places) = (args.size, args.device, Arc::new(Semaphore::new(MOST_CLIENTS)));
+    let (size, places) = (args.size, Arc::new(Semaphore::new(MOST_CLIENTS)));
     // Those that are served end with it.
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
             Some(client) = clients.next() => {
-                let Ok((stream, client)) = client else { continue };
+                let (stream, client) = match client {
+                    Ok(client) => client,
+                    Err(error) => {
+                        // It may last: files that this process may not open.
+                        warn!("no client can be let in: {error}");
+                        sleep(PAUSE).await;
+                        continue;
+                    }
+                };
                 let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                     warn!(%client, "turned away: {MOST_CLIENTS} clients are served already");
                     continue;
                 };
-                let device = device.clone();
+                let setup = setup.clone();
                 serving.spawn(async move {
-                    match serve(stream, size, device).await {
+                    match serve(stream, size, setup).await {
                         Ok(()) => info!(%client, "served"),
                         Err(error) => warn!(%client, "{error:#}"),
                     }
@@ -78,8 +100,11 @@ impl Drop for Stop {
 }
 
 /// One client, until it ends the connection.
-async fn serve(mut stream: TcpStream, most: u32, device: DeviceArgs) -> anyhow::Result<()> {
-    let ask: Ask = timeout(PATIENCE, hear(&mut stream)).await??;
+async fn serve(mut stream: TcpStream, most: u32, setup: Setup) -> anyhow::Result<()> {
+    // One whose host is gone must not keep its place.
+    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE).with_retries(3);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    let ask: Ask = timeout(READY, hear(&mut stream)).await.context("it does not say what it wants")??;
     let (ours, theirs) = (stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip());
     let is_latency = ask.is_latency;
     let made = spawn_blocking(move || -> anyhow::Result<(Connected, Answer)> {
@@ -88,7 +113,7 @@ async fn serve(mut stream: TcpStream, most: u32, device: DeviceArgs) -> anyhow::
         ensure!((1..=most).contains(&size), "it takes messages of 1 to {most} bytes (--size)");
         ensure!((1..=MOST_PAIRS).contains(&side.pairs.len()), "it has 1 to {MOST_PAIRS} queue pairs");
         ensure!(side.mtu.is_power_of_two(), "there is no such MTU");
-        let prepared = Prepared::new(ours, &device, size, side.pairs.len(), DEPTH)?;
+        let prepared = Prepared::new(ours, &setup, size, side.pairs.len(), DEPTH)?;
         let answer = Answer::Ready(prepared.side.clone());
         Ok((prepared.connect(&side, theirs, size)?, answer))
     });

@@ -4,8 +4,10 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 
+use multinet_client::pci;
+
 use super::super::facts::Gpus;
-use super::super::pci::{Acs, CONFIGURATION, Function, Place};
+use super::super::pci::{Acs, CONFIGURATION, Function};
 use super::names_in;
 
 const NVIDIA: &str = "0x10de";
@@ -45,14 +47,12 @@ fn is_usable(all: &Path, address: &str) -> bool {
 
 fn function(folder: &Path) -> Option<Function> {
     let folder = fs::canonicalize(folder).ok()?;
-    let place = Place::parse(folder.to_str()?)?;
+    let pci = pci::Function::read(&folder)?;
     let folder_of = |address: &str| {
         folder.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == address))
     };
-    let acs = place.bridges.iter().map(|bridge| folder_of(bridge).map_or(Acs::Hidden, acs)).collect();
-    let numa = text(&folder_of(&place.address)?.join("numa_node"));
-    // -1 is none.
-    Some(Function { acs, numa: numa.and_then(|number| number.parse().ok()), place })
+    let acs = pci.place.bridges.iter().map(|bridge| folder_of(bridge).map_or(Acs::Hidden, acs)).collect();
+    Some(Function { pci, acs })
 }
 
 fn acs(bridge: &Path) -> Acs {
@@ -71,9 +71,9 @@ mod tests {
     use std::io;
     use std::os::unix::fs::symlink;
 
+    use multinet_client::pci::Distance;
     use tempfile::TempDir;
 
-    use super::super::super::pci::Distance;
     use super::*;
 
     const SWITCH: &str = "pci0000:00/0000:00:01.0/0000:01:00.0";
@@ -140,10 +140,10 @@ mod tests {
         assert_eq!((gpus.on_node, gpus.of_pod.len()), (2, 1), "{gpus:?}");
         let (gpu, nic) = (&gpus.of_pod[0], nic(machine.0.path(), "mlx5_2").unwrap());
         assert_eq!(
-            (&*gpu.place.address, &*nic.place.address, gpu.numa),
+            (&*gpu.pci.place.address, &*nic.pci.place.address, gpu.pci.numa),
             ("0000:03:00.0", "0000:04:00.2", Some(1))
         );
-        assert_eq!(gpu.distance(&nic), Distance::Pix);
+        assert_eq!(gpu.pci.distance(&nic.pci), Distance::Pix);
         let between: Vec<_> = gpu.between(&nic).collect();
         assert_eq!(between, [("0000:02:00.0", Acs::Control(0x1d)), ("0000:02:01.0", Acs::Hidden)]);
         Ok(())
@@ -164,7 +164,7 @@ mod tests {
         machine.write("dev/nvidia0", "")?;
         machine.write(&format!("sys/devices/{SWITCH}/0000:02:00.0/0000:03:00.0/numa_node"), b"\xff\xfe")?;
         let found = gpus(machine.0.path());
-        assert_eq!((found.on_node, found.of_pod.len(), found.of_pod[0].numa), (2, 1, None), "{found:?}");
+        assert_eq!((found.on_node, found.of_pod.len(), found.of_pod[0].pci.numa), (2, 1, None), "{found:?}");
         // Soft-RoCE.
         fs::create_dir_all(machine.0.path().join("sys/class/infiniband/rxe0"))?;
         assert_eq!(nic(machine.0.path(), "rxe0"), None);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use multinet_client::{gid, verbs};
 
 use super::super::facts::{DmaBuf, Failure, Gid, Nic, Row};
+use super::patiently;
 
 /// For so long a device may take to answer. It gives up by itself within half of that, unless its driver hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,7 +50,7 @@ async fn writes(place: gid::Place) -> Result<u32, Failure> {
     let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
         return Err(Failure { what: format!("verbs cannot name {place}"), fix: None });
     };
-    let probed = patiently(move || verbs::probe(&place.device, port, row, place.gid)).await?;
+    let probed = patiently(PATIENCE, move || verbs::probe(&place.device, port, row, place.gid)).await?;
     let failed = |error: verbs::ProbeError| Failure { what: error.to_string(), fix: error.hint() };
     probed.map(|probed| probed.mtu).map_err(failed)
 }
@@ -68,7 +69,7 @@ pub(super) async fn dma_bufs(gids: &[Gid]) -> Vec<(String, Result<DmaBuf, Failur
     let devices = devices(gids, |row| matches!(row.writes, Some(Ok(_))));
     let asked = devices.into_iter().map(async |device| {
         let name = device.clone();
-        let said = patiently(move || dma_buf(&name)).await;
+        let said = patiently(PATIENCE, move || dma_buf(&name)).await;
         (device, said.flatten())
     });
     futures::future::join_all(asked).await
@@ -87,13 +88,4 @@ fn dma_buf(device: &str) -> Result<DmaBuf, Failure> {
     let context = found.ok_or_else(gone)?.open().map_err(failed)?;
     let takes = verbs::Domain::new(&context).and_then(|domain| domain.takes_dma_buf()).map_err(failed)?;
     Ok(if takes { DmaBuf::Taken } else { DmaBuf::Refused })
-}
-
-/// What a call says that may hang in a driver.
-async fn patiently<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(call)).await {
-        Ok(Ok(said)) => Ok(said),
-        Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
-        Err(_) => Err(Failure { what: format!("its driver does not return within {PATIENCE:?}"), fix: None }),
-    }
 }

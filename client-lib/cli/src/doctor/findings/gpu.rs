@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use multinet_client::pci::Distance;
+
 use super::super::facts::{DmaBuf, Failure, Machine};
-use super::super::pci::{Acs, Distance, Function};
+use super::super::pci::{Acs, Function};
 use super::super::report::Finding;
 use super::super::report::Level::{self, Note, Ok as Good, Warning};
 use super::rdma::SAYS_MORE;
@@ -11,6 +13,7 @@ use super::rdma::SAYS_MORE;
 /// What GPUs can have of the devices that this pod uses. Where there is no GPU nothing is missed.
 pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
     let has_gpu = !machine.gpus.of_pod.is_empty();
+    findings.extend(machine.cuda.as_ref().map(cuda));
     for (device, said) in &machine.dma_bufs {
         findings.push(dma_buf(device, said, machine.peermem, has_gpu));
     }
@@ -29,6 +32,19 @@ pub(super) fn gpu(machine: &Machine, findings: &mut Vec<Finding>) {
         findings.extend(distance(gpu, &machine.functions));
     }
     findings.extend(acs(machine));
+}
+
+/// Whether payloads can lie in GPUs at all.
+fn cuda(said: &Result<u32, String>) -> Finding {
+    match said {
+        Ok(count) => {
+            Finding::new(Good, "gpu", format!("CUDA finds {}", super::count(*count as usize, "GPU")))
+        }
+        Err(reason) => {
+            Finding::new(Warning, "gpu", "CUDA does not work: payloads cannot lie in this pod's GPUs")
+                .fix(reason.clone())
+        }
+    }
 }
 
 /// The order in which memory of GPUs is registered: as a dma-buf, else by its address.
@@ -71,7 +87,7 @@ fn dma_buf(device: &str, said: &Result<DmaBuf, Failure>, peermem: Option<&str>, 
 /// The device that is nearest to a GPU, and the others.
 fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
     let mut by_distance: Vec<(Distance, &str)> =
-        devices.iter().map(|(name, function)| (gpu.distance(function), name.as_str())).collect();
+        devices.iter().map(|(name, function)| (gpu.pci.distance(&function.pci), name.as_str())).collect();
     by_distance.sort_unstable();
     let ((nearest, name), others) = by_distance.split_first()?;
     let (level, words): (Level, _) = match nearest {
@@ -82,7 +98,7 @@ fn distance(gpu: &Function, devices: &[(String, Function)]) -> Option<Finding> {
         Distance::Sys => (Warning, "on another NUMA node"),
     };
     let others: String = others.iter().map(|(distance, name)| format!("; {name}: {distance}")).collect();
-    let address = &gpu.place.address;
+    let address = &gpu.pci.place.address;
     let found = format!("GPU {address}: nearest is {name}, {words} ({nearest}){others}");
     let finding = Finding::new(level, "gpu", found);
     Some(match level {

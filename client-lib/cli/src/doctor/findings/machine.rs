@@ -1,6 +1,6 @@
 //! What is found on this machine itself: its second NICs, and the memory that it may lock.
 
-use super::super::facts::{Machine, Nic, Process};
+use super::super::facts::{Machine, Nic};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
@@ -50,7 +50,7 @@ fn list(nic: &Nic) -> String {
 pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
     let Some((soft, hard)) = machine.memlock else { return };
     let process = machine.process;
-    if process.has_ipc_lock && !process.is_in_user_namespace {
+    if process.is_exempt() {
         findings.push(Finding::new(Good, "memory", "may lock any amount of memory (CAP_IPC_LOCK)"));
     } else if soft == UNLIMITED {
         findings.push(Finding::new(Good, "memory", "may lock any amount of memory (memlock is unlimited)"));
@@ -65,7 +65,7 @@ pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
         );
     } else {
         let level = if machine.rdma_devices.is_empty() { Note } else { Warning };
-        let (why, also) = no_exemption(process);
+        let (why, also) = process.why_not();
         findings.push(
             Finding::new(
                 level,
@@ -76,25 +76,6 @@ pub(super) fn memory(machine: &Machine, findings: &mut Vec<Finding>) {
                 "set LimitMEMLOCK=infinity in containerd's systemd unit on the node, and restart it and the pod; {also}"
             )),
         );
-    }
-}
-
-/// Why the capability IPC_LOCK is of no use to this process, and what would be.
-fn no_exemption(process: Process) -> (&'static str, &'static str) {
-    match process {
-        Process { is_in_user_namespace: true, .. } => (
-            "in a user namespace, where CAP_IPC_LOCK does not count",
-            "or set hostUsers: true, run as root, and add the capability IPC_LOCK",
-        ),
-        Process { is_root: true, .. } => (
-            "as root without CAP_IPC_LOCK",
-            "or add the capability IPC_LOCK (securityContext.capabilities.add)",
-        ),
-        Process { was_given_ipc_lock: true, .. } => (
-            "not as root, for which IPC_LOCK of the container does nothing",
-            "or run as root: capabilities of a container are effective for root only",
-        ),
-        _ => ("not as root", "the capability IPC_LOCK only helps containers that run as root"),
     }
 }
 

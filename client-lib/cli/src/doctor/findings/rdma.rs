@@ -146,12 +146,17 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
 
 fn say(gid: &Gid) -> Finding {
     let Gid { interface, address, row, rejected } = gid;
+    let passed_over = match &rejected[..] {
+        [] => String::new(),
+        rows => format!("; passed over: {}", rows.join("; ")),
+    };
     match row {
         Some(Row { place, writes: None, .. }) => {
-            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}"));
+            return Finding::new(Good, "rdma", format!("{interface} {address}: {place}{passed_over}"));
         }
         Some(Row { place, writes: Some(Ok(mtu)), .. }) => {
-            let found = format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}");
+            let found =
+                format!("{interface} {address}: {place}, writes to itself, path MTU {mtu}{passed_over}");
             return Finding::new(Good, "rdma", found);
         }
         Some(Row { place, writes: Some(Err(Failure { what, fix })), .. }) => {

@@ -79,6 +79,7 @@ fn good() -> Facts {
             dma_bufs: vec![("mlx5_2".to_owned(), Ok(DmaBuf::Taken))],
             peermem: None,
             gpus: Gpus::default(),
+            cuda: None,
             functions: vec![(
                 "mlx5_2".to_owned(),
                 function("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Acs::Hidden),
@@ -178,7 +179,7 @@ ok       peer      infer-0 at 192.168.111.5:18515 on rail0: connected in 0.09 ms
 ok       peer      infer-0 at 192.168.111.5:18515 on rail0: packets of 9000 octets pass
 ok       rdma      devices mlx5_2; /dev/infiniband has rdma_cm, uverbs2
 ok       rdma      namespace mode shared: all devices of the node are seen, those with an interface of this pod can be used
-ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096
+ok       rdma      net1 192.168.111.4: mlx5_2 port 1 GID 3 (::ffff:192.168.111.4), writes to itself, path MTU 4096; passed over: mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2
 ok       gpu       mlx5_2: memory of GPUs can be registered, as dma-buf
 ok       memory    may lock any amount of memory (memlock is unlimited)
 no problems, no warnings

@@ -164,6 +164,10 @@ impl Sender {
         }
     }
 
+    pub(super) fn ending(&mut self, link: LinkId) {
+        self.outbound.ending(link);
+    }
+
     pub(super) fn down(&mut self, now: Instant, connection: &Connection) -> Checked {
         // One that is ended on purpose does not break.
         let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);

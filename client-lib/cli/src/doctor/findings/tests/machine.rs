@@ -1,6 +1,8 @@
 //! What is found of RDMA, GPUs and locked memory.
 
-use super::super::super::pci::{Function, Place};
+use multinet_client::pci::{self, Place};
+
+use super::super::super::pci::Function;
 use super::*;
 
 const NIC: &str = "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0";
@@ -9,7 +11,7 @@ const SAME_SWITCH: &str = "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0";
 /// A function below `pci0000:00`, on NUMA node 0, all of whose bridges have this ACS.
 pub(super) fn function(path: &str, acs: Acs) -> Function {
     let place = Place::parse(&format!("/sys/devices/pci0000:00/{path}")).unwrap();
-    Function { acs: vec![acs; place.bridges.len()], place, numa: Some(0) }
+    Function { acs: vec![acs; place.bridges.len()], pci: pci::Function { place, numa: Some(0) } }
 }
 
 fn with(change: impl FnOnce(&mut Machine)) -> Facts {
@@ -134,12 +136,21 @@ fn memory_of_gpus_is_registered_or_copied() {
 }
 
 #[test]
+fn cuda_works_or_says_why_not() {
+    let cuda = |said| with_gpu(SAME_SWITCH, Acs::Absent, |machine| machine.cuda = Some(said));
+    says(&cuda(Ok(2)), "CUDA finds 2 GPUs");
+    let reason = "libcuda.so.1 cannot be loaded: request nvidia.com/gpu in the pod's spec";
+    let message = "warning gpu CUDA does not work: payloads cannot lie in this pod's GPUs";
+    only(&cuda(Err(reason.to_owned())), message, reason);
+}
+
+#[test]
 fn a_gpu_has_its_distance_to_the_nearest_device() {
     says(
         &with_gpu(SAME_SWITCH, Acs::Absent, |machine| {
-            let far = Function { numa: Some(1), ..function("0000:00:03.0", Acs::Absent) };
-            let place = Place { root: "/sys/devices/pci0000:80".to_owned(), ..far.place };
-            machine.functions.insert(0, ("mlx5_0".to_owned(), Function { place, ..far }));
+            let mut far = function("0000:00:03.0", Acs::Absent);
+            (far.pci.numa, far.pci.place.root) = (Some(1), "/sys/devices/pci0000:80".to_owned());
+            machine.functions.insert(0, ("mlx5_0".to_owned(), far));
         }),
         "GPU 0000:03:00.0: nearest is mlx5_2, behind the same PCIe switch (PIX); mlx5_0: SYS",
     );
@@ -156,7 +167,7 @@ fn a_gpu_has_its_distance_to_the_nearest_device() {
         (Some(1), "warning gpu GPU 0000:10:00.0: nearest is mlx5_2, on another NUMA node (SYS)"),
     ] {
         let facts = with_gpu("0000:00:02.0/0000:10:00.0", Acs::Absent, |machine| {
-            let gpu = &mut machine.gpus.of_pod[0];
+            let gpu = &mut machine.gpus.of_pod[0].pci;
             (gpu.numa, gpu.place.root) = (numa, "/sys/devices/pci0000:80".to_owned());
         });
         only(&facts, message, "Topology Manager");

@@ -35,6 +35,11 @@ impl World {
         if which != 1 {
             connection.cut_control();
         }
+        if self.connections[at].at_sender == Side::Open && self.chance.bool() {
+            // It notices, and still hears what was said.
+            let Self { senders, connections, .. } = self;
+            senders[connections[at].sender].ending(connections[at].link);
+        }
         tell!(self, "cut {:?}", self.connections[at]);
         Ok(())
     }

@@ -1,0 +1,426 @@
+//! What a listener is to do, and how it begins.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use multinet_memory::Gpu;
+use tokio::net::TcpSocket;
+use tokio_util::task::TaskTracker;
+
+#[cfg(doc)]
+use super::Received;
+use super::{Acknowledge, Listener, Shared, accept};
+use crate::error::BindError;
+use crate::identity::Identity;
+use crate::nic;
+use crate::tls::Tls;
+use crate::transport::{Rdma, Transport};
+
+/// What a [`Listener`] is to do. Every setting has a default that suits most.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::Listener;
+///
+/// // Small frames, many at a time.
+/// let listener = Listener::builder().frame_size(64 << 10).slots(256).bind().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing listens before bind()"]
+pub struct ListenerBuilder {
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) allow_default_network: bool,
+    pub(super) port: u16,
+    pub(super) limits: Limits,
+    pub(super) acknowledge: Acknowledge,
+    pub(super) identity: Identity,
+    pub(super) services: Vec<String>,
+    pub(super) transport: Transport,
+    pub(super) rdma: Rdma,
+    pub(super) gpu: Option<Arc<dyn Gpu>>,
+    pub(super) tls: Option<Tls>,
+}
+
+/// What strangers can make grow, and how far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) frame_size: u32,
+    pub(super) slots: u32,
+    pub(super) memory: usize,
+    pub(super) connections: usize,
+    pub(super) patience: Duration,
+    pub(super) silence: Duration,
+}
+
+impl ListenerBuilder {
+    /// Listens on this address; may be called several times. Default: the addresses of all second NICs, which are those that
+    /// are neither on the interface with the default route, nor loopback, nor link-local.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // By one of several second NICs only.
+    /// let listener = Listener::builder().address("192.168.112.5".parse()?).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Where there is no second NIC: listens on all addresses, the default network's included. Default: no.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // In a cluster for tests, whose pods have one network.
+    /// let listener = Listener::builder().allow_default_network(true).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn allow_default_network(mut self, is_allowed: bool) -> Self {
+        self.allow_default_network = is_allowed;
+        self
+    }
+
+    /// The port; 0 lets the kernel choose. Default: 18515.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // For a test, whichever port is free.
+    /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
+    /// assert_ne!(listener.local_addresses()[0].port(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// The largest payload of a frame, in bytes. Default: 8 MiB.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// let listener = Listener::builder().frame_size(3840 * 2160 * 3).bind().await?; // pictures in 4K, not compressed
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn frame_size(mut self, bytes: u32) -> Self {
+        self.limits.frame_size = bytes;
+        self
+    }
+
+    /// How many frames of each connection are kept until they are dropped: the credit that a sender gets. Default: 16. Under RDMA there are no more of them
+    /// than 4096, and than 256 MiB hold.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // This program takes 64 frames at a time, and meanwhile 64 more may come.
+    /// let listener = Listener::builder().slots(128).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(mut self, count: u32) -> Self {
+        self.limits.slots = count;
+        self
+    }
+
+    /// The most memory for frames of all connections together, in bytes: further connections get fewer slots, or none. Memory
+    /// is not used before a frame needs it; under RDMA it is, from the beginning of a connection until its last frame is
+    /// dropped; what a slow device has ready too late stays for the next connections, for two of them at most, and for half a
+    /// minute. Default: 4 GiB.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // The container may have 2 GiB, and half of that is for the rest of the program.
+    /// let listener = Listener::builder().memory(1 << 30).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.limits.memory = bytes;
+        self
+    }
+
+    /// The most connections. Default: 1024.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // There are 16 senders. Each may be connected twice for a while, when it is replaced.
+    /// let listener = Listener::builder().max_connections(32).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.limits.connections = count;
+        self
+    }
+
+    /// How long a sender may take for its handshake, and again to try RDMA. Default: 5 s.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use multinet_client::Listener;
+    ///
+    /// // Whoever connects and says nothing takes a place from others for a second only.
+    /// let listener = Listener::builder().patience(Duration::from_secs(1)).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.limits.patience = patience;
+        self
+    }
+
+    /// Wants payloads in this GPU: [`Received::gpu`] has them there. A device that can writes them there by itself; the memory of a connection is the GPU's then.
+    ///
+    /// ```no_run
+    /// # async fn example(gpu: std::sync::Arc<dyn multinet_client::Gpu>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // With the feature cuda, `gpu` is what Cuda::device(0)? gives.
+    /// let listener = Listener::builder().gpu(gpu).bind().await?;
+    /// let frame = listener.recv().await?;
+    /// println!("{} bytes at {:#x}", frame.len(), frame.gpu()?.address());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn gpu(mut self, gpu: Arc<dyn Gpu>) -> Self {
+        self.gpu = Some(gpu);
+        self
+    }
+
+    /// After how long without a sign of life from its host a sender counts as gone. Default: 10 s; at least 4 s.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use multinet_client::Listener;
+    ///
+    /// // The memory of senders whose nodes have lost their power is free after 4 s.
+    /// let listener = Listener::builder().silence(Duration::from_secs(4)).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.limits.silence = silence.max(Duration::from_secs(4));
+        self
+    }
+
+    /// When a frame is acknowledged. Default: [`Acknowledge::Explicitly`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Acknowledge, Listener};
+    ///
+    /// let listener = Listener::builder().acknowledge(Acknowledge::OnDrop).bind().await?;
+    /// let frame = listener.recv().await?;
+    /// println!("{} bytes", frame.len());
+    /// drop(frame); // its sender need not keep it any longer
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acknowledge(mut self, acknowledge: Acknowledge) -> Self {
+        self.acknowledge = acknowledge;
+        self
+    }
+
+    /// Who this process is. Default: [`Identity::from_env`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Identity, Listener};
+    ///
+    /// // The uid from somewhere else than the environment: senders that mean another pod are told so.
+    /// let uid = std::fs::read_to_string("/etc/podinfo/uid")?;
+    /// let identity = Identity::from_env().uid(uid.trim_end());
+    /// let listener = Listener::builder().identity(identity).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Lets in only senders that asked for this service, as its name begins: `infer.vision` fits `infer.vision.svc.multinet`. May be called several
+    /// times. Default: whatever they asked for.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // A sender with the wrong name in its configuration hears so, instead of sending its frames here.
+    /// let listener = Listener::builder().service("infer.vision").service("infer-canary.vision").bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn service(mut self, name: impl Into<String>) -> Self {
+        self.services.push(name.into());
+        self
+    }
+
+    /// Which ways of moving frames senders may use. Default: [`Transport::Auto`].
+    ///
+    /// What comes by RDMA is written to the slots directly, so that each connection has all memory of its slots from the beginning, and locked.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Listener, Transport};
+    ///
+    /// // For hundreds of senders that seldom send: their slots take no memory before a frame needs it.
+    /// let listener = Listener::builder().transport(Transport::Tcp).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// How RDMA is used, where it is.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Listener, Rdma};
+    ///
+    /// let listener = Listener::builder().rdma(Rdma::default().device("mlx5_2")).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = rdma;
+        self
+    }
+
+    /// Speaks mutual TLS with all senders.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Listener, Tls};
+    ///
+    /// // Only the pods of this namespace may send.
+    /// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?
+    ///     .expect("spiffe://cluster.local/ns/vision/*")?;
+    /// let listener = Listener::builder().tls(tls).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Listens. What connects is served from now on.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{BindError, Listener};
+    ///
+    /// let listener = match Listener::builder().bind().await {
+    ///     Err(BindError::NoSecondNic) => return Err("this pod needs the annotation k8s.v1.cni.cncf.io/networks".into()),
+    ///     bound => bound?,
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], if there is no address to listen on, or one that cannot be listened on.
+    pub async fn bind(self) -> Result<Listener, BindError> {
+        self.check()?;
+        let mut sockets = Vec::new();
+        let mut port = self.port;
+        for address in self.wanted()? {
+            let (socket, address) = listen(SocketAddr::new(address, port))?;
+            // The kernel chooses once, for all addresses.
+            port = address.port();
+            let interface = if self.allow_default_network {
+                None
+            } else {
+                nic::interface_of(address.ip()).map_err(BindError::Interfaces)?
+            };
+            sockets.push((socket, address, interface));
+        }
+        let addresses = sockets.iter().map(|(_, address, _)| *address).collect();
+        let tasks = TaskTracker::new();
+        let shared = Arc::new(Shared::new(self));
+        for (socket, _, interface) in sockets {
+            tasks.spawn(accept::accept(socket, interface, Arc::clone(&shared), tasks.clone()));
+        }
+        tasks.spawn({
+            let (flusher, shutdown) = (Arc::clone(&shared.flusher), shared.shutdown.clone());
+            async move {
+                shutdown.run_until_cancelled(flusher.run()).await;
+            }
+        });
+        tasks.spawn({
+            let shared = Arc::clone(&shared);
+            async move {
+                shared.shutdown.run_until_cancelled(shared.notices.run()).await;
+            }
+        });
+        Ok(Listener { shared, addresses, tasks })
+    }
+
+    fn check(&self) -> Result<(), BindError> {
+        let Limits { frame_size, slots, memory, connections, .. } = self.limits;
+        match () {
+            () if frame_size == 0 => Err(BindError::Limit("frame_size must be at least 1 byte")),
+            () if slots == 0 => Err(BindError::Limit("slots must be at least 1")),
+            () if connections == 0 => Err(BindError::Limit("max_connections must be at least 1")),
+            () if memory < frame_size as usize => {
+                Err(BindError::Limit("memory must be enough for one frame of frame_size"))
+            }
+            () => Ok(()),
+        }
+    }
+
+    fn wanted(&self) -> Result<Vec<IpAddr>, BindError> {
+        if !self.addresses.is_empty() {
+            return Ok(self.addresses.clone());
+        }
+        let second = nic::second_nics().map_err(BindError::Interfaces)?;
+        match second.is_empty() {
+            false => Ok(second.into_iter().map(|address| address.ip).collect()),
+            // IPv6's any address takes IPv4, too.
+            true if self.allow_default_network => Ok(vec![std::net::Ipv6Addr::UNSPECIFIED.into()]),
+            true => Err(BindError::NoSecondNic),
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(tokio::net::TcpListener, SocketAddr), BindError> {
+    let error = |source| BindError::Bind { address, source };
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(error)?;
+    // A restarted pod gets its port back at once.
+    socket.set_reuseaddr(true).map_err(error)?;
+    socket.bind(address).map_err(error)?;
+    let listener = socket.listen(1024).map_err(error)?;
+    let address = listener.local_addr().map_err(error)?;
+    Ok((listener, address))
+}

@@ -1,0 +1,304 @@
+//! The PCI tree, as far as it decides how a GPU and a NIC reach each other: where a function is, and how far two are apart.
+//!
+//! All but [`Function::read`] and [`Function::at`] is pure.
+
+use std::fmt;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// Where a function is in the tree.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::pci::Place;
+///
+/// // The link below /sys/bus/pci/devices leads there.
+/// let gpu = Place::parse("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0").ok_or("no function")?;
+/// assert_eq!((gpu.bridges.len(), &*gpu.address), (1, "0000:01:00.0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The host bridge that it is below, such as `/sys/devices/pci0000:00`.
+    pub root: String,
+    /// The addresses of the bridges on the way down, the root port first.
+    pub bridges: Vec<String>,
+    /// Its own address, such as `0000:19:00.0`.
+    pub address: String,
+}
+
+/// A GPU or a NIC.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::pci::{Distance, Function, Place};
+///
+/// let at = |path, numa| Some(Function { place: Place::parse(path)?, numa: Some(numa) });
+/// let gpu = at("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0).ok_or("no function")?;
+/// let nic = at("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", 1).ok_or("no function")?;
+/// assert_eq!(gpu.distance(&nic), Distance::Sys);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Where it is plugged in.
+    pub place: Place,
+    /// The NUMA node, if the machine has several.
+    pub numa: Option<u32>,
+}
+
+/// How far two functions are apart, by the terms of `nvidia-smi topo -m`. The nearer one is the lesser one.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::pci::Distance;
+///
+/// // Only switches are between a GPU and the NIC that it should send by.
+/// let is_near = |distance| distance <= Distance::Pxb;
+/// assert!(is_near(Distance::Pix) && !is_near(Distance::Node));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    /// At most one switch is between them.
+    Pix,
+    /// Several switches are between them, and no host bridge.
+    Pxb,
+    /// A host bridge is between them.
+    Phb,
+    /// Two host bridges of one NUMA node are between them.
+    Node,
+    /// What connects NUMA nodes is between them.
+    Sys,
+}
+
+impl Place {
+    /// From the path of a function in `/sys/devices`. Whatever lies below the function, such as a virtio device, is left away. `None` if there is
+    /// no function in it.
+    ///
+    /// ```
+    /// use multinet_client::pci::Place;
+    ///
+    /// // The device of a virtual machine lies below its function.
+    /// let nic = Place::parse("/sys/devices/pci0000:00/0000:00:03.0/virtio2").ok_or("no function")?;
+    /// assert_eq!(nic.address, "0000:00:03.0");
+    /// assert_eq!(Place::parse("/sys/devices/virtual/net/lo"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parse(path: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').collect();
+        // A host bridge may itself be below a function of another one (VMD).
+        let root = parts.iter().rposition(|part| is_host_bridge(part))?;
+        let (above, below) = parts.split_at(root + 1);
+        let below = below.iter().take_while(|part| is_address(part));
+        let mut bridges: Vec<String> = below.map(|&part| part.to_owned()).collect();
+        let address = bridges.pop()?;
+        Some(Self { root: above.join("/"), bridges, address })
+    }
+
+    /// How many bridges are above both, from the root port on.
+    ///
+    /// ```
+    /// use multinet_client::pci::Place;
+    ///
+    /// let at = |path: &str| Place::parse(&format!("/sys/devices/pci0000:00/{path}")).ok_or("no function");
+    /// let gpu = at("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0")?;
+    /// let nic = at("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0")?;
+    /// assert_eq!(gpu.shared(&nic), 2, "the root port, and the switch's port that leads up to it");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shared(&self, other: &Self) -> usize {
+        if self.root != other.root {
+            return 0;
+        }
+        self.bridges.iter().zip(&other.bridges).take_while(|(one, two)| one == two).count()
+    }
+}
+
+impl Function {
+    /// From its folder in `/sys`, or a link to it, or the folder of something below it (Linux, `Documentation/ABI/testing/sysfs-bus-pci`). `None` if that is
+    /// none, as for virtual devices.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::path::Path;
+    ///
+    /// use multinet_client::pci::Function;
+    ///
+    /// // The NIC that an RDMA device is one of.
+    /// match Function::read(Path::new("/sys/class/infiniband/mlx5_2/device")) {
+    ///     Some(nic) => println!("{} on NUMA node {:?}", nic.place.address, nic.numa),
+    ///     None => println!("not on the PCI bus, as soft-RoCE"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read(folder: &Path) -> Option<Self> {
+        let folder = fs::canonicalize(folder).ok()?;
+        let place = Place::parse(folder.to_str()?)?;
+        let own = folder
+            .ancestors()
+            .find(|folder| folder.file_name().is_some_and(|name| *name == *place.address))?;
+        let numa = fs::read_to_string(own.join("numa_node")).ok();
+        // -1 is none.
+        Some(Self { numa: numa.and_then(|number| number.trim_end().parse().ok()), place })
+    }
+
+    /// The one that has this address on this machine, such as `0000:19:00.0`.
+    ///
+    /// ```no_run
+    /// # fn example(gpu: &dyn multinet_client::Gpu) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::pci::Function;
+    ///
+    /// // To run the threads that fill a GPU's memory near to it.
+    /// let numa = gpu.pci_address().and_then(Function::at).and_then(|gpu| gpu.numa);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at(address: &str) -> Option<Self> {
+        Self::read(&Path::new("/sys/bus/pci/devices").join(address))
+    }
+
+    /// How far another one is.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::pci::Function;
+    ///
+    /// let gpu = Function::at("0000:19:00.0").ok_or("no such GPU")?;
+    /// let nics = ["0000:18:00.0", "0000:3a:00.0"].into_iter().filter_map(Function::at);
+    /// let nearest = nics.min_by_key(|nic| gpu.distance(nic));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn distance(&self, other: &Self) -> Distance {
+        if self.place.root != other.place.root {
+            return if self.numa == other.numa { Distance::Node } else { Distance::Sys };
+        }
+        let shared = self.place.shared(&other.place);
+        let most = self.place.bridges.len().max(other.place.bridges.len());
+        match (shared, most - shared) {
+            (0, _) => Distance::Phb,
+            // The port of the switch that it hangs on.
+            (_, 0..=1) => Distance::Pix,
+            _ => Distance::Pxb,
+        }
+    }
+}
+
+/// `pci0000:00`
+fn is_host_bridge(part: &str) -> bool {
+    let numbers = part.strip_prefix("pci").and_then(|numbers| numbers.split_once(':'));
+    numbers.is_some_and(|(domain, bus)| is_hex(domain, 4..=8) && is_hex(bus, 2..=2))
+}
+
+/// `0000:19:00.0`
+fn is_address(part: &str) -> bool {
+    let mut numbers = part.splitn(3, ':');
+    let (Some(domain), Some(bus), Some(rest)) = (numbers.next(), numbers.next(), numbers.next()) else {
+        return false;
+    };
+    let rest = rest.split_once('.');
+    is_hex(domain, 4..=8)
+        && is_hex(bus, 2..=2)
+        && rest.is_some_and(|(device, function)| is_hex(device, 2..=2) && is_hex(function, 1..=1))
+}
+
+fn is_hex(text: &str, length: RangeInclusive<usize>) -> bool {
+    length.contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(path: &str, numa: Option<u32>) -> Function {
+        Function { place: Place::parse(path).unwrap(), numa }
+    }
+
+    #[test]
+    fn places_are_read_from_paths() {
+        let place = Place::parse("/sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/virtio3/net").unwrap();
+        assert_eq!(place.root, "/sys/devices/pci0000:16");
+        assert_eq!((place.bridges, &*place.address), (vec!["0000:16:01.0".to_owned()], "0000:17:00.0"));
+        let nested = "/sys/devices/pci0000:5d/0000:5d:00.5/pci10000:00/10000:00:02.0/10000:01:00.0";
+        let place = Place::parse(nested).unwrap();
+        assert_eq!((place.bridges.len(), &*place.address), (1, "10000:01:00.0"));
+        for none in [
+            "",
+            "/",
+            "/sys/devices/virtual/net/eth0",
+            "/sys/devices/pci0000:00",
+            "/sys/devices/pci0000:00/0000:00:1.0",
+            "/sys/devices/pci0000:00/0000:0g:01.0",
+            "/sys/devices/pciä:00/0000:00:01.0",
+        ] {
+            assert_eq!(Place::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn distances_are_those_of_nvidia_smi() {
+        let at = |path: &str, numa| function(&format!("/sys/devices/{path}"), numa);
+        let gpu = at("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
+        let cases = [
+            // Another port of the same switch.
+            ("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Some(0), Distance::Pix),
+            // Another function on the same bus.
+            ("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1", Some(0), Distance::Pix),
+            // A switch below that switch.
+            (
+                "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0/0000:05:00.0/0000:06:00.0",
+                Some(0),
+                Distance::Pxb,
+            ),
+            ("pci0000:00/0000:00:02.0/0000:10:00.0", Some(0), Distance::Phb),
+            ("pci0000:00/0000:00:1f.0", Some(0), Distance::Phb),
+            ("pci0000:40/0000:40:01.0/0000:41:00.0", Some(0), Distance::Node),
+            ("pci0000:80/0000:80:01.0/0000:81:00.0", Some(1), Distance::Sys),
+            ("pci0000:80/0000:80:01.0/0000:81:00.0", None, Distance::Sys),
+        ];
+        for (path, numa, distance) in cases {
+            let nic = at(path, numa);
+            assert_eq!((gpu.distance(&nic), nic.distance(&gpu)), (distance, distance), "{path}");
+        }
+        // A machine that has but one NUMA node says nothing of it.
+        let (one, two) = (at("pci0000:00/0000:00:01.0", None), at("pci0000:40/0000:40:01.0", None));
+        assert_eq!(one.distance(&two), Distance::Node);
+    }
+
+    #[test]
+    fn functions_are_read_from_their_folders() -> std::io::Result<()> {
+        let machine = tempfile::tempdir()?;
+        let folder = machine.path().join("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
+        let device = folder.join("virtio3/net/net1");
+        fs::create_dir_all(&device)?;
+        let link = machine.path().join("link");
+        std::os::unix::fs::symlink(&device, &link)?;
+        for (said, numa) in [("1\n", Some(1)), ("-1\n", None), ("", None)] {
+            fs::write(folder.join("numa_node"), said)?;
+            for path in [&folder, &device, &link] {
+                let read = Function::read(path).unwrap();
+                assert_eq!((&*read.place.address, read.numa), ("0000:01:00.0", numa), "{path:?} {said:?}");
+            }
+        }
+        assert_eq!(Function::read(machine.path()), None);
+        assert_eq!(Function::read(&machine.path().join("nothing")), None);
+        Ok(())
+    }
+}

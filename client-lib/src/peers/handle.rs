@@ -1,0 +1,162 @@
+//! How frames are handed over, and what is heard of them.
+
+use std::sync::Arc;
+
+#[cfg(doc)]
+use super::Statistics;
+use super::shared::{Shared, State};
+use crate::choose::hash;
+use crate::error::{SendError, TrySendError};
+use crate::frame::{Frame, FrameId};
+use crate::outbound::{PeerId, Refused};
+
+/// Payloads up to this, in bytes, may wait a moment for others if many are under way: a system call costs more than they do.
+const SMALL: usize = 16 << 10;
+
+/// Ends everything when the last PeerSet and Peer are dropped.
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: u128,
+    pub(crate) choice: crate::Choice,
+}
+
+/// A frame that a peer has been chosen for.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+/// // All are under way before the first one is waited for.
+/// let mut sent = Vec::new();
+/// for part in ["first", "second", "third"] {
+///     sent.push(peers.send(part).await?);
+/// }
+/// for frame in sent {
+///     frame.acknowledged().await;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Sent {
+    handle: Arc<Handle>,
+    sequence: u64,
+}
+
+impl Sent {
+    /// Which frame it is; the receiver sees the same.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// let sent = peers.send("a frame").await?;
+    /// println!("sent as number {}", sent.id().sequence); // as the receiver's log has it
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn id(&self) -> FrameId {
+        FrameId { session: self.handle.session, sequence: self.sequence }
+    }
+
+    /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it
+    /// (or it has been given up, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel, or under
+    /// RDMA when it has arrived in the receiver's memory.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet, input: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+    /// let sent = peers.send(std::fs::read(input)?).await?;
+    /// sent.acknowledged().await;
+    /// // At least once: a receiver has done its work, and the file is not needed any more.
+    /// std::fs::remove_file(input)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn acknowledged(&self) {
+        let sequence = self.sequence;
+        let is_gone = |state: &mut State| (state.is_closed || !state.outbound.has(sequence)).then_some(());
+        self.handle.shared.until(is_gone).await;
+    }
+}
+
+impl Handle {
+    pub(super) async fn send(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Sent, SendError> {
+        // Room comes from another thread, too: who never waits for it must not keep this one from everything else.
+        tokio::task::consume_budget().await;
+        // As a rule there is room.
+        let mut frame = match self.attempt(frame, to) {
+            Ok(outcome) => return outcome,
+            Err(back) => back,
+        };
+        loop {
+            let mut progress = std::pin::pin!(self.shared.progress.notified());
+            progress.as_mut().enable();
+            match self.attempt(frame, to) {
+                Ok(outcome) => return outcome,
+                Err(back) => frame = back,
+            }
+            progress.await;
+        }
+    }
+
+    /// Gives the frame back if it may be sent later.
+    #[expect(clippy::result_large_err, reason = "the frame itself is what is given back")]
+    fn attempt(self: &Arc<Self>, frame: Frame, to: Option<PeerId>) -> Result<Result<Sent, SendError>, Frame> {
+        match self.try_send(frame, to) {
+            Ok(sent) => Ok(Ok(sent)),
+            Err((_, TrySendError::Never(error))) => Ok(Err(error)),
+            Err((back, TrySendError::NoPeer | TrySendError::Full)) => Err(back),
+        }
+    }
+
+    #[expect(clippy::result_large_err, reason = "the frame itself is what is given back")]
+    pub(super) fn try_send(
+        self: &Arc<Self>,
+        frame: Frame,
+        to: Option<PeerId>,
+    ) -> Result<Sent, (Frame, TrySendError)> {
+        if let Some((what, length, most)) = frame.too_long() {
+            return Err((frame, SendError::HeaderTooLong { what, length, most }.into()));
+        }
+        let (length, key) = (frame.len(), hash(&frame.key));
+        let (sequence, link, may_linger) = {
+            let mut state = self.shared.state();
+            if let Err(error) = state.open() {
+                return Err((frame, error.into()));
+            }
+            let submitted = state.outbound.submit(frame, (length, key), to);
+            let (sequence, link) =
+                submitted.map_err(|(frame, refused)| (frame, refused.into_error(length)))?;
+            let may_linger = length <= SMALL && state.outbound.is_streaming(link);
+            (sequence, state.links.get(&link).cloned(), may_linger)
+        };
+        match link {
+            Some(link) if may_linger => link.kick_or_linger(),
+            Some(link) => link.kick(),
+            None => {}
+        }
+        Ok(Sent { handle: Arc::clone(self), sequence })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.state().close();
+        self.shared.shutdown.cancel();
+    }
+}
+
+impl Refused {
+    fn into_error(self, length: usize) -> TrySendError {
+        match self {
+            Self::NoPeer => TrySendError::NoPeer,
+            Self::Full => TrySendError::Full,
+            Self::TooLarge { most } => SendError::TooLarge { length, most }.into(),
+            Self::Gone => SendError::Gone.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sent").field(&self.sequence).finish()
+    }
+}

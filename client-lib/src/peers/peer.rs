@@ -1,0 +1,134 @@
+//! One peer of a service.
+
+use std::sync::Arc;
+
+#[cfg(doc)]
+use super::PeerSet;
+use super::Sent;
+use super::handle::Handle;
+use super::shared::State;
+use crate::endpoint::Endpoint;
+use crate::error::SendError;
+use crate::frame::Frame;
+use crate::outbound::PeerId;
+
+/// One peer of a [`PeerSet`]. A clone is another handle.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+/// // The first part goes to whoever is there, the rest to the same one.
+/// let peer = peers.peers().into_iter().next().ok_or("nobody is there")?;
+/// for part in ["begin", "go on", "end"] {
+///     peer.send(part).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Peer {
+    pub(super) handle: Arc<Handle>,
+    pub(super) id: PeerId,
+    pub(super) endpoint: Arc<Endpoint>,
+}
+
+/// Why a [`Peer`] has gone.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(peer: multinet_client::Peer) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::PeerClosed;
+///
+/// match peer.closed().await {
+///     PeerClosed::Replaced => println!("its successor has none of its state: send that again"),
+///     PeerClosed::Removed => println!("its part of the work is another one's now"),
+///     _ => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerClosed {
+    /// DNS no longer names it: its pod is not ready any more, or gone.
+    Removed,
+    /// DNS names another pod in its place.
+    Replaced,
+    /// The [`PeerSet`] has been closed.
+    PeerSet,
+}
+
+impl Peer {
+    /// What DNS says of it.
+    ///
+    /// ```no_run
+    /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// // How many there are in each zone.
+    /// let mut zones = std::collections::BTreeMap::new();
+    /// for peer in peers.peers() {
+    ///     *zones.entry(peer.endpoint().zone.clone()).or_insert(0) += 1;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Sends a frame to this peer and no other.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::SendError;
+    ///
+    /// let peer = peers.peer("detect-infer-0").ok_or("no such pod")?;
+    /// match peer.send("a frame").await {
+    ///     Err(SendError::Gone) => println!("{} has gone", peer.endpoint()),
+    ///     outcome => drop(outcome?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`PeerSet::send_to`].
+    pub async fn send(&self, frame: impl Into<Frame>) -> Result<Sent, SendError> {
+        self.handle.send(frame.into(), Some(self.id)).await
+    }
+
+    /// Completes when the peer has gone for good, and says why. A connection that breaks is no end: it is made again.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// for peer in peers.peers() {
+    ///     tokio::spawn(async move {
+    ///         let why = peer.closed().await;
+    ///         println!("{} has gone: {why:?}", peer.endpoint());
+    ///     });
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> PeerClosed {
+        let target = &self.endpoint.target;
+        let has_gone = |state: &mut State| match state {
+            state if state.is_closed => Some(PeerClosed::PeerSet),
+            state if state.outbound.knows(self.id) => None,
+            // The entry of this one itself may still be there.
+            state if state.endpoints.iter().any(|(id, other)| *id != self.id && other.target == *target) => {
+                Some(PeerClosed::Replaced)
+            }
+            _ => Some(PeerClosed::Removed),
+        };
+        self.handle.shared.until(has_gone).await
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Peer").field(&self.endpoint).finish()
+    }
+}

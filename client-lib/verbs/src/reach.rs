@@ -1,0 +1,63 @@
+//! By which method a device reaches a GPU's memory: what may work is tried, one after the other.
+
+use std::net::Ipv6Addr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use multinet_memory::{Findings, Forced, GpuMemory, Method, choose};
+
+use crate::context::Context;
+use crate::gpu_direct::peermem;
+use crate::memory::Domain;
+use crate::probe::probe_gpu;
+
+/// How much of a GPU's memory a device is tried with.
+pub const TRIED: NonZeroUsize = NonZeroUsize::new(64 << 10).expect("not zero");
+
+/// What has come of trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The first that works; `None` if one is [forced](Forced::To) and does not.
+    pub method: Option<Method>,
+    /// What speaks against those before it, in one line; empty if nothing does.
+    pub against: String,
+}
+
+/// Tries by which method a device reaches a GPU's memory, by a port, a row of its GID table and what is there: writes there and back, as
+/// [`probe_gpu`] does, by each that may work. The memory has [`TRIED`] bytes, which nobody else uses meanwhile. Not for an async task.
+///
+/// [`Method::Staging`] needs nothing, so it is not tried.
+pub fn reach_gpu(
+    context: &Context,
+    place: (u8, u8, Ipv6Addr),
+    memory: &Arc<dyn GpuMemory>,
+    forced: Forced,
+) -> Reached {
+    let findings = Findings {
+        export: memory.export().map(drop).map_err(|error| error.to_string()),
+        import: takes_dma_buf(context),
+        peer_memory: peermem(),
+    };
+    let choice = choose(&findings, forced);
+    let mut against = choice.rejected;
+    let method = choice.candidates.into_iter().find(|&method| {
+        let tried = match method {
+            Method::Staging => Ok(()),
+            _ => probe_gpu(context, place, memory, method).map_err(|error| error.to_string()),
+        };
+        let works = tried.is_ok();
+        against.extend(tried.err().map(|reason| (method, reason)));
+        works
+    });
+    let against: Vec<_> = against.iter().map(|(method, reason)| format!("{method}: {reason}")).collect();
+    Reached { method, against: against.join("; ") }
+}
+
+fn takes_dma_buf(context: &Context) -> Result<(), String> {
+    let takes = Domain::new(context).and_then(|domain| domain.takes_dma_buf());
+    match takes {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} does not take dma-bufs", context.name())),
+        Err(error) => Err(error.to_string()),
+    }
+}

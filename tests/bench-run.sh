@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Compares ours with its peers in one run, and writes the result into docs/benchmarks.md: bench-run.sh TARGET, which is one of
+#   bench-dns          what an answer costs, beside Knot, NSD, CoreDNS and a bare echo (a quarter of an hour)
+#   bench-programming  the way from pod to answer, beside kube-controller-manager and CoreDNS (ten minutes)
+#   bench-client       the client library beside iperf3, UCX and a bare echo over TCP (ten minutes)
+#   bench-rdma         the client library beside perftest and UCX over soft-RoCE, in one guest (a quarter of an hour)
+# What follows goes to the program, and the result is only shown then: --quick takes a few minutes at most; bench-dns --only GROUP,…
+# measures only these of udp, tcp, large, rate, latency, workers and memory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=$1
+shift
+case $target in
+  bench-dns) ours=(-p multinet-dns) packages=bench-dns control_plane=yes ;;
+  bench-programming) ours=(-p multinet-dns -p multinet-controller) packages='' control_plane=yes ;;
+  bench-client | bench-rdma) ours=(-p multinet-cli) packages=$target control_plane='' ;;
+  *) echo "there is no $target" >&2; exit 2 ;;
+esac
+tests/tools/packages.sh build
+tests/tools/packages.sh "$packages"
+[ -z "$control_plane" ] || tests/tools/build.sh >/dev/null
+# Who measures shares the cores with what is measured, and has to be faster, and so is a release build, too.
+profile=${BENCH_PROFILE:-release}
+cargo build --profile "$profile" "${ours[@]}"
+cargo build --profile "$profile" -p multinet-tests --bin "$target"
+[ "$target" != bench-dns ] || cargo bench -p multinet-dns --bench packets --no-run
+folder=$profile
+[ "$profile" != dev ] || folder=debug
+bin=$(realpath "${CARGO_TARGET_DIR:-target}/$folder")
+export MULTINET_BIN=$bin/multinet MULTINET_CONTROLLER_BIN=$bin/multinet-controller MULTINET_DNS_BIN=$bin/multinet-dns
+part=$(mktemp)
+trap 'rm -f "$part"' EXIT
+timeout --kill-after=10 3600 "$bin/$target" "$@" >"$part"
+if (($#)); then
+  cat "$part"
+  exit
+fi
+[ "$target" != bench-dns ] || { echo; cargo bench -p multinet-dns --bench packets; } >>"$part"
+tests/bench-page.sh "$target" <"$part"

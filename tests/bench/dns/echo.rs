@@ -1,0 +1,29 @@
+//! A bare echo over UDP: what the kernel's path costs, for a server that does nothing else.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, UdpSocket};
+
+use anyhow::Result;
+use nix::sys::socket::{MsgFlags, MultiHeaders};
+
+use crate::batch::{BATCH, Batch};
+
+/// The argument by which this program is started again as the echo.
+pub(crate) const ROLE: &str = "echo";
+
+/// Says where it listens, and echoes until whoever started it is gone.
+pub(crate) fn serve() -> Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    writeln!(io::stdout(), "{}", socket.local_addr()?)?;
+    std::thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let mut batch = Batch::new();
+    let mut headers = MultiHeaders::preallocate(BATCH, None);
+    loop {
+        if batch.receive(&socket, MsgFlags::MSG_WAITFORONE)? > 0 {
+            batch.send_back(&socket, &mut headers)?;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! More queries than a server can take: a flood in bursts, whose answers nobody wants, and beside it a few that are watched.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use socket2::SockRef;
+
+use crate::batch::send_burst;
+use crate::flight::Flight;
+use crate::questions::{BURST, Load};
+use crate::rate::{Paced, pace};
+use crate::udp::connected;
+
+/// Queries a second that are watched.
+const WATCHED: f64 = 2000.0;
+
+/// Sends so many queries a second for that time. What is given is of those that are watched.
+pub(crate) fn flood(server: SocketAddr, load: &Load, per_second: f64, time: Duration) -> Result<Paced> {
+    let socket = connected(server)?;
+    // What is not taken from the socket costs the server what any answer does, and the generator nothing.
+    SockRef::from(&socket).set_recv_buffer_size(0)?;
+    let gap = Duration::from_secs_f64(BURST as f64 / per_second);
+    let (mut ring, mut out, mut due) = (load.ring(), Vec::new(), Instant::now());
+    pace(server, load, WATCHED, time, |now| {
+        if now >= due
+            && let Some(burst) = ring.next()
+        {
+            Flight::start(burst, BURST, 0, false, &mut out);
+            // What there is no room for is not made up for.
+            send_burst(&socket, &out, burst.size())?;
+            due = (due + gap).max(now);
+        }
+        Ok(())
+    })
+}

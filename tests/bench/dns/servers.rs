@@ -1,0 +1,167 @@
+//! The servers, each with one thread per transport, on loopback and a port of its own.
+
+use std::any::Any;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::ask::ask_udp;
+use multinet_tests::cluster::Cluster;
+use multinet_tests::coredns::CoreDns;
+use multinet_tests::measure;
+use multinet_tests::process::{Process, free_port, remove_at_exit};
+use multinet_tests::server::Flags;
+use multinet_tests::usage::family;
+use tempfile::TempDir;
+
+use crate::data::{CORE_ZONE, LONG, NAMESPACE, SMALL, ZONE, manifests, zone_file};
+use crate::echo;
+
+/// How long a server may take to know everything.
+const START: Duration = Duration::from_secs(120);
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Who {
+    Ours,
+    Knot,
+    Nsd,
+    Core,
+    Echo,
+}
+
+impl Who {
+    pub(crate) const ALL: [Self; 5] = [Self::Ours, Self::Knot, Self::Nsd, Self::Core, Self::Echo];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "multinet-dns",
+            Self::Knot => "Knot",
+            Self::Nsd => "NSD",
+            Self::Core => "CoreDNS",
+            Self::Echo => "echo",
+        }
+    }
+
+    pub(crate) fn zone(self) -> &'static str {
+        if self == Self::Core { CORE_ZONE } else { ZONE }
+    }
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) who: Who,
+    pub(crate) pid: u32,
+    pub(crate) address: SocketAddr,
+    /// The process and its files, which go with this.
+    _held: Box<dyn Any + Send + Sync>,
+}
+
+/// CoreDNS' plugin, and where its data come from.
+pub(crate) fn kubernetes_plugin(cluster: &Cluster) -> String {
+    let admin = cluster.admin_kubeconfig().display();
+    format!("kubernetes {CORE_ZONE} in-addr.arpa ip6.arpa {{\n    kubeconfig {admin}\n  }}")
+}
+
+impl Server {
+    /// multinet-dns with the manifests of all services.
+    pub(crate) fn ours(workers: usize) -> Result<Self> {
+        let folder = folder()?;
+        fs::write(folder.path().join("objects.yaml"), manifests(&[SMALL, LONG])?)?;
+        let flags = Flags::new().flag("--udp-workers", workers.to_string());
+        let mut server = flags.start(folder.path())?;
+        let (pid, address) = (server.process().pid(), server.dns());
+        Ok(Self { who: Who::Ours, pid, address, _held: Box::new((server, folder)) })
+    }
+
+    pub(crate) async fn knot() -> Result<Self> {
+        let folder = folder()?;
+        let (path, port) = (folder.path().display(), free_port()?);
+        fs::write(folder.path().join("zone"), zone_file(&[SMALL, LONG])?)?;
+        let configuration = format!(
+            "server:\n  rundir: {path}\n  listen: 127.0.0.1@{port}\n  udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
+             database:\n  storage: {path}/db\n\
+             zone:\n  - domain: {ZONE}\n    file: {path}/zone\n    zonefile-sync: -1\n    journal-content: none\n"
+        );
+        fs::write(folder.path().join("knot.conf"), configuration)?;
+        let mut command = Command::new("knotd");
+        command.arg("-c").arg(folder.path().join("knot.conf"));
+        Self::daemon(Who::Knot, command, port, folder).await
+    }
+
+    /// NSD, whose answers are like those of the others if it leaves out what was not asked for (authority and the address of the
+    /// name server); but then it leaves out the addresses of SRV's targets, too, and so for SRV is not told to.
+    pub(crate) async fn nsd(is_minimal: bool) -> Result<Self> {
+        let folder = folder()?;
+        let (path, port) = (folder.path().display(), free_port()?);
+        let minimal = if is_minimal { "yes" } else { "no" };
+        fs::write(folder.path().join("zone"), zone_file(&[SMALL, LONG])?)?;
+        let configuration = format!(
+            "server:\n  server-count: 1\n  ip-address: 127.0.0.1@{port}\n  username: \"\"\n  zonesdir: {path}\n  database: \"\"\n\
+             \x20 pidfile: {path}/nsd.pid\n  xfrdfile: {path}/xfrd.state\n  zonelistfile: {path}/zone.list\n  xfrdir: {path}\n\
+             \x20 minimal-responses: {minimal}\n  rrl-ratelimit: 0\n  rrl-whitelist-ratelimit: 0\n\
+             remote-control:\n  control-enable: no\n\
+             zone:\n  name: {ZONE}\n  zonefile: zone\n"
+        );
+        fs::write(folder.path().join("nsd.conf"), configuration)?;
+        let mut command = Command::new("nsd");
+        command.arg("-d").arg("-c").arg(folder.path().join("nsd.conf"));
+        Self::daemon(Who::Nsd, command, port, folder).await
+    }
+
+    /// CoreDNS with no plugin but the one that is compared.
+    pub(crate) async fn core(cluster: &Cluster) -> Result<Self> {
+        let core = CoreDns::start_with(&[("GOMAXPROCS", "1")], &[(".", &kubernetes_plugin(cluster))]).await?;
+        let server = Self { who: Who::Core, pid: core.pid(), address: core.address(), _held: Box::new(core) };
+        server.knows_all().await?;
+        Ok(server)
+    }
+
+    pub(crate) fn echo() -> Result<Self> {
+        let mut process = measure::Process::start(Command::new(std::env::current_exe()?).arg(echo::ROLE))?;
+        let address = process.line()?.parse()?;
+        Ok(Self { who: Who::Echo, pid: process.pid(), address, _held: Box::new(process) })
+    }
+
+    async fn daemon(who: Who, mut command: Command, port: u16, folder: TempDir) -> Result<Self> {
+        // Where Debian keeps daemons, which is no place that an ordinary user's shell looks into.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+        let process = Process::spawn(&mut command, &folder.path().join("log"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let server = Self { who, pid: process.pid(), address, _held: Box::new((process, folder)) };
+        server.knows_all().await?;
+        Ok(server)
+    }
+
+    /// Waits until the server knows the last service.
+    async fn knows_all(&self) -> Result<()> {
+        let name = format!("{}.{NAMESPACE}.svc.{}", LONG.service(0), self.who.zone());
+        multinet_tests::wait::eventually(&format!("{} to know {name}", self.who.name()), START, async || {
+            let reply = ask_udp(self.address, &name, "A").await?;
+            ensure!(reply.rcode() == "NOERROR", "{}", reply.rcode());
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Gone when this is dropped, and also when this program is killed.
+fn folder() -> Result<TempDir> {
+    let folder = TempDir::with_prefix("multinet-bench-")?;
+    remove_at_exit(folder.path())?;
+    Ok(folder)
+}
+
+/// Keeps all threads of a server and of its child processes on these cores.
+pub(crate) fn pin(server: &Server, cores: &[usize]) -> Result<()> {
+    let cores = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    for pid in family(server.pid)? {
+        let output = Command::new("taskset").args(["-a", "-c", "-p", &cores, &pid.to_string()]).output();
+        let output = output.context("cannot start taskset")?;
+        ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}

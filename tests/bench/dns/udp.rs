@@ -1,0 +1,97 @@
+//! A closed loop over UDP: bursts from several source ports, each sent when its port's last one is answered, so that the server
+//! always has something to do and its queue never overflows.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::MsgFlags;
+
+use crate::batch::{Batch, send_burst};
+use crate::flight::{Flight, Tally};
+use crate::questions::{BURST, Load};
+
+/// What is not answered by then is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How the generator goes about it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Source ports.
+    pub(crate) ports: usize,
+    /// Packets that are sent together, and not more until they are answered.
+    pub(crate) burst: usize,
+    /// Whether it sleeps while there is nothing to do, for who shares its core with the server.
+    pub(crate) sleeps: bool,
+}
+
+/// From a core of its own. What is under way at one time fits into the server's receive buffer of 208 KiB, Linux' default.
+pub(crate) const OWN_CORE: Shape = Shape { ports: 4, burst: BURST, sleeps: false };
+
+/// A source port.
+struct Port<'l> {
+    socket: UdpSocket,
+    flight: Option<Flight<'l>>,
+    next_id: u16,
+}
+
+/// Asks for that time, and then waits for what is open.
+pub(crate) fn saturate(server: SocketAddr, load: &Load, shape: Shape, time: Duration) -> Result<Tally> {
+    let mut ports = Vec::new();
+    for _ in 0..shape.ports {
+        ports.push(Port { socket: connected(server)?, flight: None, next_id: fastrand::u16(..) });
+    }
+    let (mut ring, mut tally) = (load.ring(), Tally::default());
+    let (mut batch, mut out) = (Batch::<()>::new(), Vec::new());
+    let end = Instant::now() + time;
+    loop {
+        let now = Instant::now();
+        let (mut is_idle, mut is_over) = (true, now >= end);
+        for port in &mut ports {
+            if now < end
+                && port.flight.is_none()
+                && let Some(burst) = ring.next()
+            {
+                let flight = Flight::start(burst, shape.burst, port.next_id, false, &mut out);
+                // A socket without room is tried again in the next turn.
+                if send_burst(&port.socket, &out, burst.size())? {
+                    port.next_id = port.next_id.wrapping_add(shape.burst as u16);
+                    port.flight = Some(flight);
+                    is_idle = false;
+                }
+            }
+            is_idle &= batch.receive(&port.socket, MsgFlags::MSG_DONTWAIT)? == 0;
+            for reply in batch.messages() {
+                match &mut port.flight {
+                    Some(flight) => flight.take(reply, &mut tally),
+                    None => tally.count_stray(),
+                }
+            }
+            port.flight.take_if(|flight| flight.is_over() || flight.expire(now, PATIENCE, &mut tally));
+            is_over &= port.flight.is_none();
+        }
+        if is_over {
+            return Ok(tally);
+        }
+        if is_idle && shape.sleeps {
+            wait(&ports)?;
+        }
+    }
+}
+
+/// A socket of this machine's that hears one server only.
+pub(crate) fn connected(server: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(server)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn wait(ports: &[Port<'_>]) -> Result<()> {
+    let mut sockets: Vec<_> =
+        ports.iter().map(|port| PollFd::new(port.socket.as_fd(), PollFlags::POLLIN)).collect();
+    poll(&mut sockets, PollTimeout::try_from(PATIENCE)?)?;
+    Ok(())
+}

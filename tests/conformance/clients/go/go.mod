@@ -1,0 +1,3 @@
+module multinet/tests/conformance/clients
+
+go 1.24

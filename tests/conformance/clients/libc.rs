@@ -1,0 +1,193 @@
+//! The resolvers of glibc and musl, in a network of their own where the server has port 53, with the `/etc/resolv.conf` of a
+//! pod; and in the same place those of Go and Java, which read the same file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::sandboxed;
+use multinet_tests::server::{Flags, Manifests, Server};
+use tempfile::TempDir;
+
+use crate::clients::program::{self, Answers, Reasons};
+use crate::clients::{asked_over_tcp, infer, languages, large, set, start};
+use crate::fixtures::name;
+
+/// A pod whose DNS server is ours alone. So it also has to say what there is not in the zones through which the search path
+/// leads, and in the one that the name itself seems to belong to.
+struct Pod {
+    folder: TempDir,
+    _manifests: Manifests,
+    server: Server,
+}
+
+impl Pod {
+    fn start() -> Result<Self> {
+        let zones = "--zone multinet.cluster.local --zone cluster.local --zone multinet";
+        // Where it listens in a cluster, but for the address.
+        let (manifests, server) = start(Flags::new().listen_instead("dns://[::]:53").words(zones))?;
+        fs::write("/etc/nsswitch.conf", "hosts: files dns\n")?;
+        Ok(Self { folder: tempfile::tempdir()?, _manifests: manifests, server })
+    }
+
+    /// Which server to ask, and how.
+    fn resolv_conf(&self, server: &str, options: &str) -> Result<()> {
+        let search = "vision.svc.cluster.local svc.cluster.local cluster.local";
+        let path = Path::new("/etc/resolv.conf");
+        // It may be a link to where there is nothing now.
+        fs::remove_file(path).or_else(|error| if path.is_symlink() { Err(error) } else { Ok(()) })?;
+        fs::write(path, format!("search {search}\nnameserver {server}\noptions {options}\n"))?;
+        Ok(())
+    }
+
+    /// The program that asks, with this compiler's library.
+    fn compile(&self, compiler: &[&str]) -> Result<PathBuf> {
+        let program = self.folder.path().join("stub");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance/clients/stub.c");
+        let mut command = Command::new(compiler[0]);
+        command
+            .args(&compiler[1..])
+            .args(["-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .args([source, "-lresolv"]);
+        let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+        ensure!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(program)
+    }
+}
+
+/// What the search path completes.
+fn short_names() -> Answers {
+    let mut answers = program::addresses("infer.vision.svc.multinet");
+    answers.extend(program::addresses("INFER.vision.SVC.multinet"));
+    answers.push((("ipv4", "infer-0.infer.vision.svc.multinet".to_owned()), set(["10.20.0.1"])));
+    answers.push((("ipv6", "infer-1.infer.vision.svc.multinet".to_owned()), set(["fd20::2"])));
+    answers
+}
+
+#[tokio::test]
+async fn glibc_resolves() -> Result<()> {
+    sandboxed!();
+    let pod = Pod::start()?;
+    let program = pod.compile(&["cc"])?;
+    let reasons = Reasons {
+        no_name: "EAI_NONAME",
+        no_address: "EAI_NODATA",
+        no_owner: "HOST_NOT_FOUND",
+        no_record: "NO_DATA",
+        no_reverse: "EAI_NONAME",
+    };
+    for (server, options) in [
+        ("127.0.0.1", "ndots:5"),
+        ("127.0.0.1", "ndots:5 edns0"),
+        ("::1", "ndots:5 edns0 trust-ad"),
+        ("127.0.0.1", "ndots:5 single-request"),
+        ("127.0.0.1", "ndots:5 single-request-reopen"),
+        ("127.0.0.1", "ndots:5 use-vc"),
+    ] {
+        let all = || -> Result<()> {
+            pod.resolv_conf(server, options)?;
+            let mut stub = Command::new(&program);
+            let mut expected = short_names();
+            expected.push((("canonical", "infer.vision.svc.multinet".to_owned()), set([infer("")])));
+            expected
+                .push((("addresses", "infer-9.infer.vision.svc.multinet".to_owned()), set(["EAI_NONAME"])));
+            expected.extend(program::answers());
+            expected.extend(reasons.answers());
+            program::check(&mut stub, &expected)?;
+            let before = asked_over_tcp(&pod.server)?;
+            program::check(&mut Command::new(&program), &program::all_of_large())?;
+            ensure!(asked_over_tcp(&pod.server)? > before, "400 addresses came in a datagram");
+            Ok(())
+        };
+        all().with_context(|| format!("{server}, {options}"))?;
+    }
+    Ok(())
+}
+
+/// Before 1.2.4 it knows no TCP, and later ones keep 48 addresses at most. What it is given is a part of the service, others
+/// each time, so that all endpoints find clients.
+#[tokio::test]
+async fn musl_resolves() -> Result<()> {
+    sandboxed!();
+    let pod = Pod::start()?;
+    let program = pod.compile(&["musl-gcc", "-static"])?;
+    let with_no_address = |no_address| Reasons {
+        no_name: "EAI_NONAME",
+        no_address,
+        no_owner: "HOST_NOT_FOUND",
+        no_record: "NO_DATA",
+        no_reverse: "EAI_NONAME",
+    };
+    let large_name = program::dotted(name("large"));
+    for server in ["127.0.0.1", "::1"] {
+        pod.resolv_conf(server, "ndots:5")?;
+        // Later ones tell that there is an address of the other family.
+        let question = ("ipv6", large_name.clone());
+        let said =
+            program::ask(&mut Command::new(&program), [&question])?.remove(&question).unwrap_or_default();
+        let is_later = said.contains("EAI_NODATA");
+        let mut expected = short_names();
+        expected.push((("canonical", "infer.vision.svc.multinet".to_owned()), set([infer("")])));
+        expected.push((("addresses", "infer-9.infer.vision.svc.multinet".to_owned()), set(["EAI_NONAME"])));
+        expected.extend(program::answers());
+        expected.extend(with_no_address(if is_later { "EAI_NODATA" } else { "EAI_NONAME" }).answers());
+        program::check(&mut Command::new(&program), &expected)?;
+
+        let question = ("ipv4", large_name.clone());
+        let mut seen = BTreeSet::new();
+        let mut most = 0;
+        for _ in 0..40 {
+            let said =
+                program::ask(&mut Command::new(&program), [&question])?.remove(&question).unwrap_or_default();
+            ensure!(said.len() >= 20 && said.is_subset(&large()), "{said:?}");
+            most = most.max(said.len());
+            seen.extend(said);
+        }
+        ensure!(
+            seen.len() > 2 * most,
+            "40 answers of {most} addresses have only {} different ones",
+            seen.len()
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn gos_resolver_reads_the_pods_file() -> Result<()> {
+    sandboxed!();
+    let pod = Pod::start()?;
+    let program = languages::go(pod.folder.path())?;
+    for (server, options) in [("127.0.0.1", "ndots:5"), ("::1", "ndots:5 edns0 use-vc")] {
+        pod.resolv_conf(server, options)?;
+        let mut expected = short_names();
+        let text = ("txt", "infer-0.infer.vision.svc.multinet".to_owned());
+        let of_kind = |kind| program::answers().into_iter().find(|((other, _), _)| *other == kind);
+        expected.extend(of_kind("txt").map(|(_, answers)| (text, answers)));
+        expected.push((("addresses", "infer-9.infer.vision.svc.multinet".to_owned()), set(["not found"])));
+        expected.extend(program::names());
+        expected.push((("ipv4", "large.test.svc.multinet".to_owned()), large()));
+        program::check(Command::new(&program).arg("-"), &expected)?;
+    }
+    Ok(())
+}
+
+/// `InetAddress`, which has glibc ask.
+#[tokio::test]
+async fn javas_addresses_are_those_of_the_pods_file() -> Result<()> {
+    sandboxed!();
+    let pod = Pod::start()?;
+    pod.resolv_conf("127.0.0.1", "ndots:5")?;
+    let mut expected = program::addresses("infer.vision.svc.multinet");
+    expected.extend(program::addresses(&program::dotted(infer(""))));
+    expected.push((("addresses", "infer-9.infer.vision.svc.multinet".to_owned()), set(["unknown host"])));
+    expected.push((("addresses", "large.test.svc.multinet".to_owned()), large()));
+    expected.extend(program::names());
+    // An address without a name stands for itself.
+    let nameless: IpAddr = [10, 20, 0, 9].into();
+    expected.push((("name", nameless.to_string()), set([nameless])));
+    program::check(languages::java().arg("-"), &expected)
+}

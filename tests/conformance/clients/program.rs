@@ -1,0 +1,121 @@
+//! Programs that ask by the library of their language, and print `KIND NAME<tab>ANSWER` lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::clients::{HOSTS, REVERSE, TEXTS, V4, V6, infer, large, set};
+use crate::fixtures::{ZONE, name};
+
+/// A question: its kind (`addresses`, `ipv4`, `ipv6`, `canonical`, `name`, `srv`, `txt`), and what it is about.
+pub(super) type Question = (&'static str, String);
+
+/// The pairs of what is asked, and all answers to it.
+pub(super) type Answers = Vec<(Question, BTreeSet<String>)>;
+
+/// Has a program ask, and compares.
+pub(super) fn check(program: &mut Command, expected: &Answers) -> Result<()> {
+    let said = ask(program, expected.iter().map(|(question, _)| question))?;
+    for (question, answers) in expected {
+        let said = said.get(question).with_context(|| format!("no answer to {question:?}"))?;
+        ensure!(said == answers, "{question:?}: {said:?}, not {answers:?}");
+    }
+    Ok(())
+}
+
+/// Has a program ask. No answer comes twice.
+pub(super) fn ask<'a>(
+    program: &mut Command,
+    questions: impl IntoIterator<Item = &'a Question>,
+) -> Result<BTreeMap<Question, BTreeSet<String>>> {
+    let questions: Vec<&Question> = questions.into_iter().collect();
+    program.args(questions.iter().flat_map(|(kind, name)| [*kind, name]));
+    let output = program.output().with_context(|| format!("cannot start {program:?}"))?;
+    let text = String::from_utf8(output.stdout)?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program:?}: {}\n{text}{error}", output.status);
+    let mut said: BTreeMap<Question, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines() {
+        let (asked, answer) = line.split_once('\t').with_context(|| format!("{program:?} says {line}"))?;
+        let question =
+            questions.iter().find(|(kind, name)| asked.strip_prefix(kind) == Some(&format!(" {name}")));
+        let question = question.with_context(|| format!("{program:?} answers {line}"))?;
+        // There are several ways to write an IPv6 address.
+        let answer = answer.parse().map_or_else(|_| answer.to_owned(), |address: IpAddr| address.to_string());
+        let is_new = said.entry((*question).clone()).or_default().insert(answer);
+        ensure!(is_new, "{program:?} says twice: {line}");
+    }
+    Ok(said)
+}
+
+/// All addresses of the service `infer` in one answer, found by that name.
+pub(super) fn addresses(name: &str) -> Answers {
+    vec![(("addresses", name.to_owned()), set(V4.iter().chain(&V6)))]
+}
+
+/// What is found with whole names.
+pub(super) fn answers() -> Answers {
+    let whole = |host: &str| infer(&format!("{host}."));
+    let mut answers = vec![
+        (("ipv4", dotted(infer(""))), set(V4)),
+        (("ipv6", dotted(infer(""))), set(V6)),
+        (("ipv4", format!("InFer.VISION.svc.{ZONE}.")), set(V4)),
+        (("ipv6", dotted(infer("infer-1."))), set(["fd20::2"])),
+        (("ipv4", dotted(infer("rail0._net."))), set(V4)),
+        (("srv", dotted(infer("_rdma._tcp."))), set(HOSTS.map(|host| format!("0 20 18515 {}", whole(host))))),
+        // What lies between the strings of a record some of the libraries do not tell.
+        (("txt", dotted(infer("infer-0."))), set(TEXTS.map(|text| text.replace(['"', ' '], "")))),
+    ];
+    answers.extend(names());
+    answers
+}
+
+/// What is found with addresses.
+pub(super) fn names() -> Answers {
+    REVERSE.map(|(address, host)| (("name", address.to_owned()), set([infer(&format!("{host}."))]))).into()
+}
+
+/// The addresses of the large service.
+pub(super) fn all_of_large() -> Answers {
+    vec![(("ipv4", dotted(name("large"))), large())]
+}
+
+/// A name that is not looked for below others.
+pub(super) fn dotted(name: String) -> String {
+    name + "."
+}
+
+/// What a library says where there is nothing.
+pub(super) struct Reasons {
+    /// No address because there is no such name.
+    pub(super) no_name: &'static str,
+    /// No address of that family.
+    pub(super) no_address: &'static str,
+    /// No SRV or TXT record because there is no such name.
+    pub(super) no_owner: &'static str,
+    /// No TXT record at this name.
+    pub(super) no_record: &'static str,
+    /// No name for an address.
+    pub(super) no_reverse: &'static str,
+}
+
+impl Reasons {
+    /// The questions to which these are the answers.
+    pub(super) fn answers(&self) -> Answers {
+        let Self { no_name, no_address, no_owner, no_record, no_reverse } = *self;
+        vec![
+            (("ipv4", dotted(name("missing"))), set([no_name])),
+            (("ipv6", dotted(name("Missing"))), set([no_name])),
+            (("ipv4", dotted(infer("infer-2."))), set([no_name])),
+            (("ipv6", dotted(name("large"))), set([no_address])),
+            (("srv", dotted(infer("_http._tcp."))), set([no_owner])),
+            (("txt", dotted(name("missing"))), set([no_owner])),
+            (("txt", dotted(infer(""))), set([no_record])),
+            (("srv", dotted(infer("_tcp."))), set([no_record])),
+            (("name", "10.20.0.9".to_owned()), set([no_reverse])),
+            (("name", "fd20::9".to_owned()), set([no_reverse])),
+        ]
+    }
+}

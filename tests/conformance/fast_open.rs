@@ -1,0 +1,39 @@
+//! TCP fast open (RFC 7413), which few machines let servers have: on a network of the test's own.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_tests::sandboxed;
+use multinet_tests::server::Flags;
+
+use crate::fixtures::{ZONE, folder};
+
+#[tokio::test]
+async fn the_first_packet_may_bring_a_query() -> Result<()> {
+    sandboxed!();
+    fs::write("/proc/sys/net/ipv4/tcp_fastopen", "3").context("net.ipv4.tcp_fastopen stays as it is")?;
+    let server = Flags::new().start(&folder())?;
+    for _ in 0..3 {
+        let port = server.dns().port().to_string();
+        let output = Command::new("kdig")
+            .args(["@127.0.0.1", "-p", &port, "+tcp", "+fastopen", ZONE, "SOA"])
+            .output()
+            .context("cannot start kdig")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success() && text.contains("NOERROR"), "{text}");
+    }
+    // The first one has fetched the cookie.
+    let opened = fast_opened()?;
+    ensure!(opened == 2, "{opened} queries came with a first packet");
+    Ok(())
+}
+
+/// How many connections have been accepted with their first packet's data.
+fn fast_opened() -> Result<u64> {
+    let netstat = fs::read_to_string("/proc/net/netstat")?;
+    let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
+    let position = names.split(' ').position(|name| name == "TCPFastOpenPassive").context("not counted")?;
+    Ok(values.split(' ').nth(position).context("no value")?.parse()?)
+}

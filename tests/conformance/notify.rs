@@ -1,0 +1,193 @@
+//! Notifications (RFC 1996), as a secondary hears them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use multinet_tests::dns::{PATIENCE, Reply};
+use multinet_tests::server::{Flags, Manifests, Server, eventually};
+
+use crate::fixtures::{Service, ZONE};
+
+/// How long nothing is to be said. Longer than a change takes that is to be told of, on a machine that is not busy.
+const SILENCE: Duration = Duration::from_millis(700);
+
+/// A secondary that hears, and answers what it is told to.
+struct Secondary {
+    socket: UdpSocket,
+    /// What it has accepted, and how often it was told of such once more: on a busy machine an answer may not be heard in time.
+    accepted: Mutex<(BTreeSet<(String, u32)>, u32)>,
+}
+
+impl Secondary {
+    fn new() -> Result<Self> {
+        Ok(Self { socket: UdpSocket::bind("127.0.0.1:0")?, accepted: Mutex::default() })
+    }
+
+    fn flag(&self) -> Result<String> {
+        Ok(format!("--notify {}", self.socket.local_addr()?))
+    }
+
+    /// Waits that long for a notification, and answers it with the code, if there is one; the zone and its serial.
+    fn hear(&self, bound: Duration, code: Option<u8>) -> Result<Option<(String, u32)>> {
+        let deadline = Instant::now() + bound;
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let Some(told) = self.hear_any(rest, code)? else { return Ok(None) };
+            let mut accepted = self.accepted.lock().map_err(|_| anyhow!("another thread has panicked"))?;
+            if code != Some(0) || accepted.0.insert(told.clone()) {
+                return Ok(Some(told));
+            }
+            accepted.1 += 1;
+            ensure!(Instant::now() < deadline, "told of {told:?} again and again");
+        }
+    }
+
+    /// Nothing was told twice but what the server has had no answer to.
+    fn was_told_once(&self, server: &Server) -> Result<()> {
+        let repeats = self.accepted.lock().map_err(|_| anyhow!("another thread has panicked"))?.1;
+        let failed = counted(server, "failed")?;
+        ensure!(f64::from(repeats) <= failed, "{repeats} repeats, of which {failed} are due");
+        Ok(())
+    }
+
+    /// The same of whatever is told, for the first time or not.
+    fn hear_any(&self, bound: Duration, code: Option<u8>) -> Result<Option<(String, u32)>> {
+        let mut packet = [0; 1024];
+        self.socket.set_read_timeout(Some(bound))?;
+        let Ok((length, peer)) = self.socket.recv_from(&mut packet) else { return Ok(None) };
+        // Opcode NOTIFY, AA.
+        ensure!(packet[2..4] == [0x24, 0], "flags {:02x?}", &packet[2..4]);
+        packet[2] |= 0x80;
+        let reply = Reply::parse(packet[..length].to_vec())?;
+        let serial = reply.serial().with_context(|| format!("no SOA in {:?}", reply.answers()))?;
+        let question = reply.message.queries.first().context("no question")?;
+        if let Some(code) = code {
+            packet[3] = code;
+            self.socket.send_to(&packet[..length], peer)?;
+        }
+        Ok(Some((question.name().to_ascii().trim_end_matches('.').to_owned(), serial)))
+    }
+
+    /// Waits until each of these zones, and no other, has been told of so often.
+    fn hear_of(&self, zones: &[&str], times: usize, code: Option<u8>) -> Result<()> {
+        let mut heard: BTreeMap<&str, usize> = zones.iter().map(|&zone| (zone, 0)).collect();
+        while heard.values().any(|&count| count < times) {
+            let told = self.hear(PATIENCE, code)?;
+            let (zone, _) = told.with_context(|| format!("not told any more: {heard:?}"))?;
+            *heard.get_mut(&*zone).with_context(|| format!("told of {zone}"))? += 1;
+        }
+        Ok(())
+    }
+
+    /// Nothing is said for a while.
+    fn hear_nothing(&self) -> Result<()> {
+        let heard = self.hear(SILENCE, Some(0))?;
+        ensure!(heard.is_none(), "told of {heard:?}");
+        Ok(())
+    }
+}
+
+fn counted(server: &Server, what: &str) -> Result<f64> {
+    server.metric(&format!("multinet_dns_notifies_{what}_total"))
+}
+
+#[test]
+fn the_zones_that_changed_are_told_of() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let secondary = Secondary::new()?;
+    let server = Flags::new().words(&secondary.flag()?).start(manifests.path())?;
+    // At the start all of them.
+    secondary.hear_of(&[ZONE, "in-addr.arpa", "ip6.arpa"], 1, Some(0))?;
+    secondary.hear_nothing()?;
+    manifests.replace("one.yaml", &Service::new("one").endpoint([10, 0, 0, 1]).yaml())?;
+    secondary.hear_of(&[ZONE, "in-addr.arpa"], 1, Some(0))?;
+    secondary.hear_nothing()?;
+    // The same once more is no change.
+    manifests.replace("one.yaml", &Service::new("one").endpoint([10, 0, 0, 1]).yaml())?;
+    secondary.hear_nothing()?;
+    ensure!(counted(&server, "sent")? >= 5.0, "{} sent", counted(&server, "sent")?);
+    eventually("the answers to be counted", || {
+        let acknowledged = counted(&server, "acknowledged")?;
+        ensure!(acknowledged >= 5.0, "{acknowledged} acknowledged");
+        Ok(())
+    })?;
+    secondary.was_told_once(&server)
+}
+
+/// Somebody who answers at once is not told of every version, but of the last one.
+#[test]
+fn a_burst_is_told_of_now_and_then_and_to_its_end() -> Result<()> {
+    const CHANGES: u8 = 40;
+    let manifests = Manifests::new()?;
+    let secondary = Secondary::new()?;
+    let server = Flags::new().words(&secondary.flag()?).start(manifests.path())?;
+    secondary.hear_of(&[ZONE, "in-addr.arpa", "ip6.arpa"], 1, Some(0))?;
+    let serial = || server.query(ZONE, "SOA")?.serial().context("no SOA");
+    let burst_is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    let heard = std::thread::scope(|scope| {
+        let hearing = scope.spawn(|| -> Result<Vec<u32>> {
+            let mut heard = Vec::new();
+            while !(burst_is_over.load(Ordering::Acquire) && heard.last() == Some(&serial()?)) {
+                let told = secondary.hear(SILENCE, Some(0))?;
+                heard.extend(told.filter(|(zone, _)| zone == ZONE).map(|(_, serial)| serial));
+                ensure!(begun.elapsed() < 4 * PATIENCE, "the last one heard is {:?}", heard.last());
+            }
+            Ok(heard)
+        });
+        let burst = || -> Result<()> {
+            for n in 1..=CHANGES {
+                let before = serial()?;
+                manifests.replace("one.yaml", &Service::new("one").endpoint([10, 0, 0, n]).yaml())?;
+                eventually("the serial to rise", || {
+                    ensure!(serial()? != before, "it still is {before}");
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        };
+        let done = burst();
+        burst_is_over.store(true, Ordering::Release);
+        let heard = hearing.join().map_err(|_| anyhow!("the secondary has panicked"))?;
+        done.and(heard)
+    })?;
+    // One at once, and then one in 200 ms at most.
+    let most = 2 + begun.elapsed().as_millis() as usize / 200;
+    ensure!(
+        (1..=most).contains(&heard.len()),
+        "told {} times of {ZONE}, and at most {most} are due",
+        heard.len()
+    );
+    Ok(())
+}
+
+#[test]
+fn who_does_not_answer_is_told_again() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let secondary = Secondary::new()?;
+    let server = Flags::new()
+        .words(&secondary.flag()?)
+        .words("--reverse-zone in-addr.arpa")
+        .start(manifests.path())?;
+    let zones = [ZONE, "in-addr.arpa"];
+    secondary.hear_of(&zones, 2, None)?;
+    // Refused is no better.
+    secondary.hear_of(&zones, 1, Some(5))?;
+    eventually("the counters", || {
+        ensure!(counted(&server, "failed")? >= 6.0, "{} failed", counted(&server, "failed")?);
+        Ok(())
+    })?;
+    // Once it accepts there is silence.
+    secondary.hear_of(&zones, 1, Some(0))?;
+    eventually("the end of it", || {
+        let acknowledged = counted(&server, "acknowledged")?;
+        ensure!(acknowledged >= 2.0, "{acknowledged} acknowledged");
+        ensure!(server.log().contains("the secondary answers again"), "{}", server.log());
+        Ok(())
+    })?;
+    secondary.hear_nothing()
+}

@@ -1,0 +1,277 @@
+//! Cookies, limits, and what happens when there is too much of something, with the clients that people use.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use multinet_tests::dns::secure::Client;
+use multinet_tests::dns::{Edns, Query, Reply, Tcp};
+use multinet_tests::pki::Authority;
+use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_tests::usage::resident_mebibytes;
+
+use crate::fixtures::{Service, ZONE, folder, name, server};
+
+/// Option code of cookies.
+const COOKIE: u16 = 10;
+
+/// What a client prints about a name with four addresses.
+fn run(client: &str, server: &Server, options: &[&str]) -> Result<String> {
+    let port = server.dns().port().to_string();
+    let output = Command::new(client)
+        .args(["@127.0.0.1", "-p", &port])
+        .args(options)
+        .args([&format!("hdls1.testns.svc.{ZONE}"), "A"])
+        .output()
+        .with_context(|| format!("cannot start {client}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{client} {options:?}: {}\n{printed}", output.status);
+    Ok(printed)
+}
+
+fn with_cookie(cookie: &[u8]) -> Query {
+    Query::new(ZONE, "SOA").edns(Edns::new(1232).option(COOKIE, cookie))
+}
+
+/// The cookie in a reply's OPT record, where there is nothing behind it.
+fn cookie_of(reply: &Reply) -> Result<Vec<u8>> {
+    let Some((rest, cookie)) = reply.raw.split_last_chunk::<24>() else { bail!("a short reply") };
+    ensure!(rest.ends_with(&[0, 10, 0, 24]), "no cookie at the end of {:02x?}", reply.raw);
+    Ok(cookie.to_vec())
+}
+
+#[test]
+fn dig_and_kdig_find_the_cookie_good() -> Result<()> {
+    for (client, options, says) in [
+        ("dig", &["+cookie"][..], "(good)"),
+        ("dig", &["+cookie", "+tcp"], "(good)"),
+        ("dig", &["+cookie", "+nsid"], "(good)"),
+        ("dig", &["+cookie", "+header-only"], "(good)"),
+        ("kdig", &["+cookie"], "COOKIE:"),
+        ("kdig", &["+cookie", "+tcp"], "COOKIE:"),
+        ("kdig", &["+cookie=00112233445566778899aabbccddeeff0011223344556677"], "COOKIE: 0011223344556677"),
+    ] {
+        let printed = run(client, server(), options)?;
+        ensure!(printed.contains(says), "{client} {options:?} prints\n{printed}");
+        ensure!(printed.contains("NOERROR"), "{client} {options:?} prints\n{printed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn replicas_with_one_secret_take_each_others_cookies() -> Result<()> {
+    let secret = tempfile::NamedTempFile::new()?;
+    fs::write(secret.path(), "00112233445566778899aabbccddeeff\n")?;
+    let start = || Flags::new().flag("--cookie-secret-file", secret.path()).start(&folder());
+    let (one, other) = (start()?, start()?);
+    let cookie = cookie_of(&one.ask(&with_cookie(b"12345678"))?)?;
+    other.ask(&with_cookie(&cookie))?;
+    let proven =
+        |server: &Server| server.metric(r#"multinet_dns_cookies_total{proto="udp",cookie="proven"}"#);
+    ensure!(proven(&other)? == 1.0, "the cookie is worth nothing at another replica");
+    // A server of its own knows nothing of it.
+    let lone = Flags::new().start(&folder())?;
+    lone.ask(&with_cookie(&cookie))?;
+    ensure!(proven(&lone)? == 0.0, "everybody has the same secret");
+    Ok(())
+}
+
+#[test]
+fn who_is_limited_gets_on_by_a_cookie_or_by_tcp() -> Result<()> {
+    let server = Flags::new().words("--rate-limit 1").start(&folder())?;
+    // One is answered, unless a second has passed; of the others some are told to come again by TCP.
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    for _ in 0..20 {
+        socket.send_to(&Query::new(ZONE, "SOA").to_wire(), server.dns())?;
+    }
+    let limited = || server.metric("multinet_dns_limited_total");
+    eventually("limits", || {
+        let over = limited()?;
+        ensure!(over >= 10.0, "{over} counted");
+        Ok(())
+    })?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let (mut buffer, mut truncated) = ([0; 1500], 0);
+    while let Ok(length) = socket.recv(&mut buffer) {
+        truncated += u32::from(Reply::parse(buffer[..length].to_vec())?.has_flag("tc"));
+    }
+    ensure!(truncated > 0 && limited()? >= f64::from(truncated), "{truncated} are told to come again");
+
+    // One without a server cookie is told to come again with one.
+    let mut reply = server.ask(&with_cookie(b"12345678"))?;
+    while reply.rcode() == "NOERROR" {
+        reply = server.ask(&with_cookie(b"12345678"))?;
+    }
+    ensure!(reply.rcode() == "BADCOOKIE", "{}", reply.rcode());
+    let cookie = cookie_of(&reply)?;
+    for _ in 0..50 {
+        let reply = server.ask(&with_cookie(&cookie))?;
+        ensure!(reply.rcode() == "NOERROR", "{} with a cookie", reply.rcode());
+        ensure!(server.ask_tcp(&Query::new(ZONE, "SOA"))?.rcode() == "NOERROR", "limited over TCP");
+    }
+    // As real clients do by themselves.
+    for (client, options) in [("dig", &["+cookie", "+short"][..]), ("kdig", &["+cookie", "+short"])] {
+        for _ in 0..3 {
+            let printed = run(client, &server, options)?;
+            let addresses = printed.lines().filter(|line| line.parse::<std::net::IpAddr>().is_ok()).count();
+            ensure!(addresses == 4, "{client} prints\n{printed}");
+        }
+    }
+
+    let server = Flags::new().words("--rate-limit 1 --rate-limit-exempt 127.0.0.0/8").start(&folder())?;
+    for _ in 0..100 {
+        let reply = server.query(ZONE, "SOA")?;
+        ensure!(reply.header() == "QUERY NOERROR aa rd", "an exempt client gets {}", reply.header());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_udp_payload_can_be_set() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let hosts = (0..=255u8).map(|n| ([10, 0, 0, n].into(), format!("host-{n}")));
+    manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
+    for (ours, theirs, limit) in [(4096, 65_535, 4096), (4096, 1000, 1000), (512, 4096, 512)] {
+        let server = Flags::new().words(&format!("--udp-payload-size {ours}")).start(manifests.path())?;
+        let reply = server.ask(&Query::new(&name("many"), "A").edns(Edns::new(theirs)))?;
+        let length = reply.raw.len();
+        ensure!(length <= limit && length + 16 > limit, "{length} octets of {limit}");
+        ensure!(reply.edns() == Some(format!("EDNS 0 {ours}")), "{:?}", reply.edns());
+    }
+    Ok(())
+}
+
+/// Opens connections, all at the same time, each of which asks once.
+fn open(server: &Server, count: usize) -> Result<Vec<Tcp>> {
+    let query = Query::new(ZONE, "SOA").to_wire();
+    let connect = || {
+        let mut stream = Tcp::connect(server.dns())?;
+        stream.send(&query)?;
+        anyhow::Ok(stream)
+    };
+    let mut all = (0..count).map(|_| connect()).collect::<Result<Vec<_>>>()?;
+    for (number, stream) in all.iter_mut().enumerate() {
+        stream.receive().with_context(|| format!("connection {number} is not served"))?;
+    }
+    Ok(all)
+}
+
+/// CoreDNS and NodeLocal DNSCache keep what they have opened, as many as there may be by default.
+#[test]
+fn idle_connections_take_little_memory() -> Result<()> {
+    // Some at a time: one by one it would take so long that the first have been idle for too long at the end.
+    const AT_A_TIME: usize = 200;
+    // The server has some descriptors for HTTPS and for itself.
+    let files = rlimit::increase_nofile_limit(u64::MAX)? as usize;
+    let connections = (files - files / 8).min(20_000) - 200;
+    let mut server = Flags::new().start(&folder())?;
+    let pid = server.process().pid();
+    // What the first ones need is not theirs alone.
+    let mut held = open(&server, AT_A_TIME)?;
+    let before = resident_mebibytes(pid)?;
+    let all = AT_A_TIME + connections;
+    let mut asked = Instant::now();
+    while held.len() < all {
+        // Who has been idle for half a minute goes.
+        if asked.elapsed() > Duration::from_secs(8) {
+            ask_all(&mut held)?;
+            asked = Instant::now();
+        }
+        held.extend(open(&server, AT_A_TIME.min(all - held.len()))?);
+    }
+    ask_all(&mut held)?;
+    take_at_most(8.0, connections, pid, before)?;
+    // All are still there, and nobody waits for another.
+    ask_all(&mut held)
+}
+
+/// Everybody asks, and is answered.
+fn ask_all(held: &mut [Tcp]) -> Result<()> {
+    let query = Query::new(ZONE, "SOA").to_wire();
+    for stream in &mut *held {
+        stream.send(&query)?;
+    }
+    for (number, stream) in held.iter_mut().enumerate() {
+        stream.receive().with_context(|| format!("connection {number} has gone"))?;
+    }
+    Ok(())
+}
+
+/// TLS holds keys and buffers, too.
+#[test]
+fn idle_tls_connections_take_little_memory() -> Result<()> {
+    const CONNECTIONS: usize = 500;
+    let authority_folder = tempfile::tempdir()?;
+    let authority = Authority::new(authority_folder.path())?;
+    let certificate = authority.server("dns.test")?;
+    let mut server = Flags::new()
+        .listen("tls://127.0.0.1:0")
+        .flag("--tls-cert", &certificate.cert)
+        .flag("--tls-key", &certificate.key)
+        .start(&folder())?;
+    let (pid, address) = (server.process().pid(), server.address("tls")?);
+    let client = Client::trusting(&authority.ca())?;
+    let query = Query::new(ZONE, "SOA").to_wire();
+    let open = || {
+        let mut stream = client.tls(address)?;
+        stream.messages.send(&query)?;
+        stream.messages.receive()?;
+        Ok(stream)
+    };
+    let _first = (0..100).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    let before = resident_mebibytes(pid)?;
+    let _held = (0..CONNECTIONS).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    take_at_most(48.0, CONNECTIONS, pid, before)
+}
+
+/// Each of so many connections takes so many KiB, once its buffers have gone; `before` there were as many MiB without
+/// them.
+fn take_at_most(kibibytes: f64, connections: usize, pid: u32, before: f64) -> Result<()> {
+    eventually("little memory", || {
+        let each = (resident_mebibytes(pid)? - before) * 1024.0 / connections as f64;
+        ensure!(each <= kibibytes, "{each:.2} KiB for an idle connection");
+        Ok(())
+    })
+}
+
+/// With no descriptor left newcomers still get in, in the place of who has been idle longest, and UDP does not
+/// notice.
+#[test]
+fn the_server_goes_on_without_free_descriptors() -> Result<()> {
+    let mut server = Flags::new().start(&folder())?;
+    let pid = server.process().pid();
+    let numbers = || -> Result<Vec<usize>> {
+        let number = |entry: std::io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+        Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(number).collect())
+    };
+    let limit = numbers()?.len() + 10;
+    // The limit is about the numbers of new descriptors: those that are above it stay, and do not count.
+    let files = || anyhow::Ok(numbers()?.into_iter().filter(|&number| number < limit).count());
+    let status = Command::new("prlimit").args([format!("--pid={pid}"), format!("--nofile={limit}")]).status();
+    ensure!(status.context("cannot start prlimit")?.success(), "the limit cannot be set");
+
+    // One after the other: of those that come at the same time, some go before they have been served.
+    let (mut held, mut most) = (Vec::new(), 0);
+    for _ in 0..60 {
+        held.extend(open(&server, 1)?);
+        most = most.max(files()?);
+    }
+    // Who goes may leave one free.
+    ensure!(most + 1 >= limit, "{most} descriptors, of {limit} that there may be: there is no lack");
+    ensure!(server.query(ZONE, "SOA")?.rcode() == "NOERROR", "UDP suffers");
+    let query = Query::new(ZONE, "SOA").to_wire();
+    let mut is_served = |number: usize| {
+        let stream: &mut Tcp = &mut held[number];
+        stream.send(&query).and_then(|()| stream.receive()).is_ok()
+    };
+    ensure!(is_served(59) && is_served(58) && !is_served(0), "not the ones that were idle longest went");
+    drop(held);
+    eventually("free descriptors", || {
+        ensure!(files()? + 5 < limit, "no descriptors are free");
+        Ok(())
+    })?;
+    open(&server, 5)?;
+    Ok(())
+}

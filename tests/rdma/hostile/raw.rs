@@ -1,0 +1,254 @@
+//! Both ends of a connection by RDMA, by hand, so that each can be wrong in any way.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_client::gid::{self, Local, Place};
+use multinet_client::verbs::{
+    Completion, Depths, Domain, Endpoint as End, Fresh, Landing, Library, Pair, Path, Queue, Region, Remote,
+    Write,
+};
+use multinet_client::{Endpoint, Listener};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{BOUND, HERE};
+
+pub(super) const HEADER: usize = 40;
+/// Receive requests, and entries of a ring.
+const REQUESTS: u16 = 64;
+/// What writes by hand bear; completions of received immediates bear the number of their pair.
+const WRITTEN: u64 = 1 << 40;
+
+/// The form of memory: places, from one to the next, and to what follows the header.
+type Form = (u64, u64, u64);
+
+const RING: Form = (REQUESTS as u64, 192, 40);
+
+/// What one side has before it is connected.
+struct Ours {
+    place: Place,
+    region: Region,
+    landing: Landing,
+    queue: Queue,
+    fresh: Vec<Fresh>,
+    end: Value,
+}
+
+/// One side of a connection.
+pub(super) struct Raw {
+    pub(super) stream: TcpStream,
+    /// Fewer, when a test lets go of some.
+    pub(super) pairs: Vec<Pair>,
+    pub(super) queue: Queue,
+    pub(super) region: Region,
+    /// `None`, when a test lets go of it.
+    pub(super) landing: Option<Landing>,
+    /// What the other side offers.
+    pub(super) theirs: Remote,
+    form: Form,
+}
+
+/// A receiver by hand.
+pub(super) struct Receiver(TcpListener);
+
+impl Ours {
+    fn new(address: IpAddr, (places, stride, prefix): Form, count: usize) -> Result<Self> {
+        let local = Local { address, interface: "rdma0", port_gid: None };
+        let place = gid::choose(&gid::local_ports()?, local).chosen.context("no row")?;
+        let context = Library::load()?.devices()?.first().context("no device")?.open()?;
+        let domain = Domain::new(&context)?;
+        let length = |length| NonZeroUsize::new(length).context("zero");
+        let (region, landing) = (
+            domain.region(length(usize::from(REQUESTS) * 192)?)?,
+            domain.landing(length((places * stride) as usize)?)?,
+        );
+        let queue = Queue::new(&context, 2000)?;
+        let depths = Depths { send: 128, receive: REQUESTS };
+        let fresh = (0..count).map(|_| Fresh::new(&domain, &queue, depths)).collect::<Result<Vec<_>, _>>()?;
+        let Remote { address, key } = landing.remote(0)?;
+        let ends: Vec<End> = fresh.iter().map(|fresh| fresh.endpoint(place.gid, 0)).collect();
+        let first = ends.first().context("no pair")?;
+        let further: Vec<Value> =
+            ends[1..].iter().map(|end| json!({"qpn": end.number, "psn": end.sequence})).collect();
+        let end = json!({
+            "device": "by hand", "qpn": first.number, "psn": first.sequence, "gid": first.gid, "mtu": 1024,
+            "address": address, "rkey": key, "places": places, "stride": stride, "prefix": prefix, "further": further,
+        });
+        Ok(Self { place, region, landing, queue, fresh, end })
+    }
+
+    fn connect(self, stream: TcpStream, theirs: &Value) -> Result<Raw> {
+        ensure!(theirs.is_object(), "it offers no RDMA");
+        let number = |of: &Value, name: &str| of[name].as_u64().with_context(|| format!("no {name} in {of}"));
+        let row = u8::try_from(self.place.index)?;
+        let path = Path { port: 1, row, mtu: 1024, is_global: true };
+        let gid = serde_json::from_value(theirs["gid"].clone())?;
+        let none = Vec::new();
+        let further = theirs["further"].as_array().unwrap_or(&none);
+        let mut pairs = Vec::new();
+        for (of, fresh) in [theirs].into_iter().chain(further).zip(self.fresh) {
+            let (qpn, psn) = (number(of, "qpn")? as u32, number(of, "psn")? as u32);
+            pairs.push(fresh.connect(path, End { number: qpn, sequence: psn, gid, lid: 0 })?);
+        }
+        let remote = Remote { address: number(theirs, "address")?, key: number(theirs, "rkey")? as u32 };
+        let form = (number(theirs, "places")?, number(theirs, "stride")?, number(theirs, "prefix")?);
+        let (queue, region, landing) = (self.queue, self.region, Some(self.landing));
+        Ok(Raw { stream, pairs, queue, region, landing, theirs: remote, form })
+    }
+}
+
+impl Raw {
+    /// A sender that has been let in, and has chosen RDMA.
+    pub(super) async fn admitted(listener: &Listener, session: u32, count: usize) -> Result<Self> {
+        let mut stream = TcpStream::connect(listener.local_addresses()[0]).await?;
+        let ours = Ours::new(stream.local_addr()?.ip(), RING, count)?;
+        say(&mut stream, &hello(session, &ours.end)).await?;
+        let answer = hear(&mut stream).await?;
+        let mut raw = ours.connect(stream, &answer["accept"]["rdma"]).with_context(|| answer.to_string())?;
+        raw.is_ready(REQUESTS)?;
+        say(&mut raw.stream, &json!({"transport": "rdma"})).await?;
+        Ok(raw)
+    }
+
+    /// The other side may send so many immediates by each pair.
+    pub(super) fn is_ready(&self, count: u16) -> Result<()> {
+        for (number, pair) in (0..).zip(&self.pairs) {
+            for _ in 0..count {
+                pair.receive(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes so that they end where the body of a place begins, or lie behind it, and tells of it by a pair.
+    pub(super) async fn writes(
+        &self,
+        pair: usize,
+        place: u64,
+        (header, body): (&[u8], &[u8]),
+        immediate: u32,
+    ) -> Result<()> {
+        self.region.write(0, &[header, body].concat())?;
+        let (_, stride, prefix) = self.form;
+        let at = place * stride + prefix - header.len() as u64;
+        let remote = Remote { address: self.theirs.address + at, key: self.theirs.key };
+        self.writes_to(pair, remote, header.len() + body.len(), immediate).await?
+    }
+
+    /// Writes to this place; what has become of it.
+    pub(super) async fn writes_to(
+        &self,
+        pair: usize,
+        remote: Remote,
+        length: usize,
+        immediate: u32,
+    ) -> Result<Result<()>> {
+        let part = (length > 0).then_some((&self.region, 0..length));
+        let immediate = Some(immediate);
+        let pair = self.pairs.get(pair).context("no such pair")?;
+        pair.write(&[Write { id: WRITTEN, part, lent: None, remote, immediate, is_signalled: true }])?;
+        loop {
+            let Completion { id, status, .. } = self.completes().await?;
+            if id == WRITTEN {
+                return Ok(status.map_err(|status| anyhow::anyhow!("{status}")));
+            }
+        }
+    }
+
+    /// What the other side tells next, and by which pair.
+    pub(super) async fn hears(&self) -> Result<(u64, u32)> {
+        let Completion { id, status, immediate } = self.completes().await?;
+        status.map_err(|status| anyhow::anyhow!("{status}"))?;
+        Ok((id, immediate.context("no immediate")?))
+    }
+
+    async fn completes(&self) -> Result<Completion> {
+        let begun = Instant::now();
+        loop {
+            if let Some(completion) = self.queue.poll()? {
+                return Ok(completion);
+            }
+            ensure!(begun.elapsed() < BOUND, "nothing completes");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Why the other side ends the connection.
+    pub(super) async fn goodbye(&mut self) -> Result<String> {
+        let mut header = [0; HEADER];
+        tokio::time::timeout(BOUND, self.stream.read_exact(&mut header)).await??;
+        ensure!(header[0] == 3, "{header:?} is no goodbye");
+        let mut text = vec![0; u16::from_be_bytes([header[2], header[3]]).into()];
+        self.stream.read_exact(&mut text).await?;
+        Ok(String::from_utf8(text)?)
+    }
+}
+
+impl Receiver {
+    pub(super) async fn new() -> Result<Self> {
+        Ok(Self(TcpListener::bind((HERE, 0)).await?))
+    }
+
+    pub(super) fn endpoint(&self) -> Result<Endpoint> {
+        let address: SocketAddr = self.0.local_addr()?;
+        let mut endpoint = Endpoint::at(address);
+        (endpoint.host, endpoint.target) = ("bad".to_owned(), "bad".to_owned());
+        Ok(endpoint)
+    }
+
+    /// Lets the next sender in: with so many pairs and receive requests, for frames of so many bytes in four slots; an answer that is changed like this. Ours,
+    /// and what the sender has chosen, unless it has gone.
+    pub(super) async fn lets_in(
+        &self,
+        (pairs, ready, frame_size): (usize, u16, u64),
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(Raw, Option<Value>)> {
+        let (mut stream, _) = tokio::time::timeout(BOUND, self.0.accept()).await??;
+        let hello = hear(&mut stream).await?;
+        let prefix = 4416;
+        let ours = Ours::new(HERE.into(), (4, prefix + frame_size.next_multiple_of(64), prefix), pairs)?;
+        let mut answer = json!({"accept": {
+            "name": "bad", "frame_size": frame_size, "slots": 4, "transport": "rdma", "rdma": ours.end,
+        }});
+        change(&mut answer["accept"]);
+        let mut raw = ours.connect(stream, &hello["rdma"])?;
+        raw.is_ready(ready)?;
+        say(&mut raw.stream, &answer).await?;
+        let chosen = hear(&mut raw.stream).await.ok();
+        Ok((raw, chosen))
+    }
+}
+
+/// What a sender says that offers this end.
+pub(super) fn hello(session: u32, end: &Value) -> Value {
+    json!({
+        "service": "infer", "from": "stranger", "session": format!("{session:032x}"), "epoch": 1, "lane": 0,
+        "delivery": "at-most-once", "transports": ["rdma"], "rdma": end,
+    })
+}
+
+/// An end that is nowhere.
+pub(super) fn no_end(address: IpAddr) -> Value {
+    json!({
+        "device": "by hand", "qpn": 1000, "psn": 1, "gid": gid::gid_of(address), "mtu": 1024,
+        "address": 4096, "rkey": 1, "places": 64, "stride": 192, "prefix": 40,
+    })
+}
+
+pub(super) async fn say(stream: &mut TcpStream, message: &Value) -> Result<()> {
+    let body = message.to_string();
+    let length = u16::try_from(body.len())?.to_be_bytes();
+    Ok(stream.write_all(&[b"MNET\0\x01", &length[..], body.as_bytes()].concat()).await?)
+}
+
+pub(super) async fn hear(stream: &mut TcpStream) -> Result<Value> {
+    let mut preamble = [0; 8];
+    tokio::time::timeout(BOUND, stream.read_exact(&mut preamble)).await??;
+    let mut body = vec![0; u16::from_be_bytes([preamble[6], preamble[7]]).into()];
+    stream.read_exact(&mut body).await?;
+    Ok(serde_json::from_slice(&body)?)
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs the tests that take long, those that are ignored and whose names begin with soak, one after the other, against a release
+# build of multinet-dns, and writes their figures into docs/benchmarks.md. Takes an hour, and needs 16 GiB of memory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tests/tools/packages.sh
+tests/tools/build.sh >/dev/null
+cargo build --workspace --bins
+cargo build --release -p multinet-dns
+MULTINET_DNS_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/release/multinet-dns")
+MULTINET_SOAK_TABLE=$(mktemp)
+export MULTINET_DNS_BIN MULTINET_SOAK_TABLE
+page=$(mktemp)
+trap 'rm -f "$MULTINET_SOAK_TABLE" "$page"' EXIT
+cargo test --workspace --lib --bins --tests --no-fail-fast -- --ignored --nocapture --test-threads 1 soak
+{
+  echo "Written by \`make soak\`, which fails where a bound is not kept. Machine: $(nproc) cores for all of it, $(uname -sm)."
+  echo
+  echo "| what | figure |"
+  echo "|---|---|"
+  cat "$MULTINET_SOAK_TABLE"
+} >"$page"
+tests/bench-page.sh soak <"$page"

@@ -1,0 +1,39 @@
+//! What only shows with much data or after long: a million endpoints from a real API server, a restart and an outage
+//! with them, and millions of queries. Each is a short round in `make test`; `make soak` runs them in full on a release
+//! build and writes their figures into docs/benchmarks.md.
+//!
+//! The short rounds assert what is right; bounds of time are asserted in full rounds only, where nothing else runs.
+
+#![forbid(unsafe_code)]
+
+mod data;
+mod million;
+mod saturation;
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// How much of everything there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Short,
+    Full,
+}
+
+/// A row of the table of figures, shown, and kept where `tests/soak.sh` has asked for it.
+fn report(what: &str, figure: &str) -> Result<()> {
+    let row = format!("| {what} | {figure} |\n");
+    eprint!("{row}");
+    if let Some(file) = std::env::var_os("MULTINET_SOAK_TABLE") {
+        let opened = OpenOptions::new().append(true).create(true).open(&file);
+        opened.and_then(|mut file| file.write_all(row.as_bytes())).context("cannot write the table")?;
+    }
+    Ok(())
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
