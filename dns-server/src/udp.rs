@@ -7,13 +7,13 @@
 //!            └───────────────────────────┘
 //! ```
 //!
-//! Under load one pair of system calls moves up to 32 queries; with little to do a query is answered as
-//! soon as it is there. All buffers are made once, so a query allocates nothing. What has arrived when a
+//! Under load one pair of system calls moves up to 32 queries, and replies of one size to one peer go out as one piece
+//! (`udp/pieces.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a query allocates nothing. What has arrived when a
 //! worker is told to stop is still answered. Of more than it can answer a worker passes over the oldest
 //! (`udp/overload.rs`).
 //!
 //! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
-//! its worker, and its replies in order.
+//! its worker.
 //!
 //! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs`, what the kernel says
 //! of a datagram is in `udp/control.rs`.
@@ -23,6 +23,7 @@ mod batch;
 #[expect(unsafe_code, reason = "packet info has no safe wrapper")]
 mod control;
 mod overload;
+mod pieces;
 
 use std::io;
 use std::mem;
@@ -118,6 +119,7 @@ struct Runner<'a> {
     /// How many datagrams to take at a time.
     wanted: usize,
     replies: Vec<u8>,
+    takes_pieces: bool,
     /// When the last batch came.
     begun: Instant,
     /// Whether the last attempt to receive failed, so that a lasting failure is logged once.
@@ -137,6 +139,7 @@ impl<'a> Runner<'a> {
             slots,
             wanted: BATCH,
             replies: Vec::new(),
+            takes_pieces: batch::takes_pieces(socket),
             begun: Instant::now(),
             is_failing: false,
             watch: Watch::default(),
@@ -211,7 +214,7 @@ impl<'a> Runner<'a> {
             slot.reply = begin..self.replies.len();
         }
         if count > 0 {
-            if let Some((lost, error)) = batch::send(self.socket, slots, &self.replies) {
+            if let Some((lost, error)) = batch::send(self.socket, slots, &self.replies, self.takes_pieces) {
                 debug!(lost, %error, "replies not sent");
             }
             if self.worker.is_timed() {

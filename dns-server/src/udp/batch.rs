@@ -1,19 +1,22 @@
 //! Datagrams in batches: what the standard library has no call for.
 //!
 //! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
-//! the socket has had no room for its whole time limit is the rest given up, like any lost datagram.
+//! the socket has had no room for its whole time limit is the rest given up, like any lost datagram. What is refused as
+//! a piece of several (`udp/pieces.rs`) is sent reply by reply: its way may be narrower than such pieces may be, or
+//! lead through a tunnel that takes none.
 
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
-use std::ptr;
 use std::time::{Duration, SystemTime};
+use std::{ptr, slice};
 
 use libc::c_int;
 
 use super::control::Control;
+use super::pieces::{Key, Pieces};
 use crate::socket::set_option;
 
 /// Datagrams per system call.
@@ -54,6 +57,11 @@ pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
 }
 
+/// Whether the system cuts up pieces. Where it does not know how to, it would send them as they are.
+pub(super) fn takes_pieces(socket: &UdpSocket) -> bool {
+    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
 /// A datagram that was received, and where its reply lies.
 pub(super) struct Slot {
     packet: [u8; DATAGRAM],
@@ -84,6 +92,25 @@ impl Slot {
     pub(super) fn waited(&self, now: SystemTime) -> Option<Duration> {
         // A clock that was set back has let nothing wait.
         self.control.arrived().map(|arrived| now.duration_since(arrived).unwrap_or_default())
+    }
+
+    /// What mostly tells its reply from others; none if there is no reply.
+    fn key(&self) -> Option<Key> {
+        let port = self.peer().map_or(0, |peer| peer.port());
+        let size = u16::try_from(self.reply.len()).unwrap_or(u16::MAX);
+        (size > 0).then_some(Key { port, size })
+    }
+
+    /// Whether its reply goes to the same peer by the same way.
+    fn goes_like(&self, other: &Self) -> bool {
+        self.peer_octets() == other.peer_octets() && self.control.goes_like(&other.control)
+    }
+
+    /// The peer as the system has written it.
+    fn peer_octets(&self) -> &[u8] {
+        let length = (self.peer_len as usize).min(size_of_val(&self.peer));
+        // SAFETY: so many octets lie there, borrowed with `self`, and all of them have been written: zeros at first.
+        unsafe { slice::from_raw_parts(ptr::from_ref(&self.peer).cast(), length) }
     }
 
     /// Where the datagram came from.
@@ -154,30 +181,66 @@ pub(super) fn receive(
     Ok(received)
 }
 
-/// Sends the replies of all slots that have one, out of `replies`. Gives how many were not sent, and why the
-/// last of those was not.
-pub(super) fn send(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8]) -> Option<(usize, io::Error)> {
+/// Sends the replies of all slots that have one, out of `replies`, as pieces if the socket `takes_pieces`. Gives how
+/// many were not sent, and why the last of those was not.
+pub(super) fn send(
+    socket: &UdpSocket,
+    slots: &mut [Slot],
+    replies: &[u8],
+    takes_pieces: bool,
+) -> Option<(usize, io::Error)> {
+    let alike = |first: usize, place: usize| takes_pieces && slots[first].goes_like(&slots[place]);
+    let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
+    let (failed, error) = send_pieces(socket, slots, replies, &pieces)?;
+    let all = failed.iter().map(|&number| pieces.piece(number).len()).sum::<usize>();
+    if error.raw_os_error() == Some(libc::EAGAIN) {
+        return Some((all, error));
+    }
+    let apart = pieces.apart(&failed);
+    let lost = all - apart.count();
+    match send_pieces(socket, slots, replies, &apart) {
+        Some((failed, error)) => Some((lost + failed.len(), error)),
+        None => (lost > 0).then_some((lost, error)),
+    }
+}
+
+/// Sends pieces. Gives those that were not sent, and why the last of them was not.
+fn send_pieces(
+    socket: &UdpSocket,
+    slots: &mut [Slot],
+    replies: &[u8],
+    pieces: &Pieces,
+) -> Option<(Vec<usize>, io::Error)> {
     let mut iovecs = [NO_IOVEC; BATCH];
     let mut headers = [NO_HEADER; BATCH];
-    let mut count = 0;
-    for slot in slots.iter_mut().take(BATCH).filter(|slot| !slot.reply.is_empty()) {
-        let reply = &replies[slot.reply.clone()];
-        iovecs[count] = libc::iovec { iov_base: reply.as_ptr().cast_mut().cast(), iov_len: reply.len() };
-        let header = &mut headers[count].msg_hdr;
+    let mut rest = &mut iovecs[..];
+    for (number, header) in headers.iter_mut().take(pieces.count()).enumerate() {
+        let places = pieces.piece(number);
+        let own;
+        (own, rest) = rest.split_at_mut(places.len());
+        for (iovec, &place) in own.iter_mut().zip(places) {
+            let reply = &replies[slots[usize::from(place)].reply.clone()];
+            *iovec = libc::iovec { iov_base: reply.as_ptr().cast_mut().cast(), iov_len: reply.len() };
+        }
+        let slot = &mut slots[usize::from(places[0])];
+        let header = &mut header.msg_hdr;
         header.msg_name = (&raw mut slot.peer).cast();
         header.msg_namelen = slot.peer_len;
-        if let Some((info, length)) = slot.control.of_reply() {
-            header.msg_control = info.cast();
+        let control = match places.len() {
+            1 => slot.control.of_reply(),
+            _ => Some(slot.control.of_piece(slot.reply.len() as u16)),
+        };
+        if let Some((control, length)) = control {
+            header.msg_control = control.cast();
             header.msg_controllen = length as _;
         }
-        header.msg_iov = &raw mut iovecs[count];
-        header.msg_iovlen = 1;
-        count += 1;
+        header.msg_iov = own.as_mut_ptr();
+        header.msg_iovlen = own.len() as _;
     }
-    send_all(count, |sent| {
-        let rest = &mut headers[sent..count];
-        // SAFETY: each of these headers points to the name and control message of a slot and, by its iovec, to a
-        // part of `replies`, with their lengths; all of these are borrowed until the function returns. The system
+    send_all(pieces.count(), |sent| {
+        let rest = &mut headers[sent..pieces.count()];
+        // SAFETY: each of these headers points to the name and control messages of a slot and, by its iovecs, to
+        // parts of `replies`, with their lengths; all of these are borrowed until the function returns. The system
         // only reads what they point to, and writes lengths into the headers.
         let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as _, 0) };
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
@@ -185,10 +248,13 @@ pub(super) fn send(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8]) -> Op
 }
 
 /// Sends messages `0..count`, whatever becomes of single ones. `send` tries all from the given one on, and
-/// says how many it sent, or what is wrong with the first of them. Gives how many were not sent, and why
-/// the last of those was not.
-fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> Option<(usize, io::Error)> {
-    let mut failed: Option<(usize, io::Error)> = None;
+/// says how many it sent, or what is wrong with the first of them. Gives those that were not sent, and why
+/// the last of them was not.
+fn send_all(
+    count: usize,
+    mut send: impl FnMut(usize) -> io::Result<usize>,
+) -> Option<(Vec<usize>, io::Error)> {
+    let (mut failed, mut why) = (Vec::new(), None);
     let mut retried = None;
     let mut at = 0;
     while at < count {
@@ -199,7 +265,7 @@ fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> O
             }
             Err(error) => error,
         };
-        let lost = match error.raw_os_error() {
+        let end = match error.raw_os_error() {
             Some(libc::EINTR) => continue,
             // An ICMP error from before, which is told of now and thereby gone: this message was not tried.
             Some(libc::ECONNREFUSED) if retried != Some(at) => {
@@ -207,17 +273,20 @@ fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> O
                 continue;
             }
             // No room after all that waiting; there is none for the others either.
-            Some(libc::EAGAIN) => count - at,
-            _ => 1,
+            Some(libc::EAGAIN) => count,
+            _ => at + 1,
         };
-        at += lost;
-        failed = Some((failed.map_or(0, |(earlier, _)| earlier) + lost, error));
+        failed.extend(at..end);
+        at = end;
+        why = Some(error);
     }
-    failed
+    why.map(|error| (failed, error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     /// What a `sendmmsg` would do for messages of which some have something wrong.
@@ -234,7 +303,7 @@ mod tests {
             sent.extend(from..end);
             Ok(end - from)
         });
-        (sent, failed.map_or(0, |(lost, _)| lost))
+        (sent, failed.map_or(0, |(lost, _)| lost.len()))
     }
 
     #[test]
@@ -295,7 +364,7 @@ mod tests {
         slots[2].reply = 0..replies.len();
         // And this one is to get nothing.
         slots[3].reply = 0..0;
-        let (lost, _) = send(&server, &mut slots[..clients.len()], &replies).unwrap();
+        let (lost, _) = send(&server, &mut slots[..clients.len()], &replies, true).unwrap();
         assert_eq!(lost, 2);
         for number in [0, 4] {
             let mut buffer = [0; 16];
@@ -306,6 +375,90 @@ mod tests {
             clients[number].set_nonblocking(true).unwrap();
             assert!(clients[number].recv(&mut [0; 16]).is_err());
         }
+    }
+
+    /// What a client has got: from where, how long, and of which octet.
+    fn replies_to(client: &UdpSocket) -> Vec<(SocketAddr, usize, u8)> {
+        client.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 2048];
+        iter::from_fn(|| {
+            let (size, from) = client.recv_from(&mut buffer).ok()?;
+            assert!(buffer[..size].iter().all(|&octet| octet == buffer[0]));
+            Some((from, size, buffer[0]))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn pieces_arrive_as_the_replies_that_they_are() {
+        for (bound, asked) in [
+            ("127.0.0.1:0", &["127.0.0.1"][..]),
+            ("0.0.0.0:0", &["127.0.0.1", "127.0.0.2"]),
+            ("[::1]:0", &["::1"]),
+            ("[::]:0", &["::1", "127.0.0.2", "127.0.0.3"]),
+        ] {
+            let server = UdpSocket::bind(bound).unwrap();
+            assert!(takes_pieces(&server));
+            prepare(&server).unwrap();
+            let port = server.local_addr().unwrap().port();
+            let asked: Vec<IpAddr> = asked.iter().map(|address| address.parse().unwrap()).collect();
+            let clients: Vec<UdpSocket> =
+                asked.iter().map(|&address| UdpSocket::bind((address, 0)).unwrap()).collect();
+            for is_stamped in [false, true] {
+                set_timestamps(&server, is_stamped).unwrap();
+                // Queries take turns, of which each third has a longer reply; the last client asks all addresses.
+                let last = &clients[clients.len() - 1];
+                let all =
+                    asked.iter().filter(|address| address.is_ipv4() == asked[asked.len() - 1].is_ipv4());
+                let ways = clients.iter().zip(&asked).chain(all.map(|address| (last, address)));
+                let ways: Vec<(&UdpSocket, &IpAddr)> = ways.collect();
+                let mut expected = vec![Vec::new(); clients.len()];
+                for number in 0..30 {
+                    let (client, &address) = ways[number % ways.len()];
+                    let query = vec![number as u8; if number % 3 == 0 { 700 } else { 200 }];
+                    client.send_to(&query, (address, port)).unwrap();
+                    let client = clients.iter().position(|other| ptr::eq(other, client)).unwrap();
+                    expected[client].push((SocketAddr::from((address, port)), query.len(), number as u8));
+                }
+                let mut slots = slots();
+                let mut received = 0;
+                while received < 30 {
+                    received += receive(&server, &mut slots[received..30], Wait::ForOne, is_stamped).unwrap();
+                }
+                let mut replies = Vec::new();
+                for slot in &mut slots[..30] {
+                    let begin = replies.len();
+                    replies.extend_from_slice(slot.packet());
+                    slot.reply = begin..replies.len();
+                }
+                assert!(send(&server, &mut slots[..30], &replies, true).is_none());
+                for (client, mut expected) in clients.iter().zip(expected) {
+                    let mut got = replies_to(client);
+                    got.sort();
+                    expected.sort();
+                    assert_eq!(got, expected, "{bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_piece_that_is_refused_is_sent_reply_by_reply() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..4 {
+            client.send_to(&[7; 10], server.local_addr().unwrap()).unwrap();
+        }
+        let mut slots = slots();
+        receive_exactly(&server, &mut slots, 4);
+        slots[..4].iter_mut().for_each(|slot| slot.reply = 0..10);
+        // Nothing takes pieces where there are no checksums, be it that those of a piece are made by others.
+        set_option(&server, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let whole = Pieces::of(slots.iter().map(Slot::key), |_, _| true);
+        let (failed, _) = send_pieces(&server, &mut slots, &[7; 10], &whole).unwrap();
+        assert_eq!(failed, [0]);
+        assert!(send(&server, &mut slots[..4], &[7; 10], true).is_none());
+        assert_eq!(replies_to(&client).len(), 4);
     }
 
     #[test]

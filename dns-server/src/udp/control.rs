@@ -8,9 +8,12 @@
 //!
 //! **Arrival times** are asked for only under load; `udp/overload.rs` says why. The kernel writes them before
 //! packet info, which then follows right behind.
+//!
+//! **The size of segments** goes with replies that are sent as one piece, which the kernel cuts up (UDP GSO). It stands
+//! where the arrival time stood, likewise right before packet info.
 
 use std::mem;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::time::{Duration, SystemTime};
 
@@ -48,7 +51,8 @@ impl Control {
         (self.arrived, self.asked_len) = (None, length);
         if is_stamped {
             let stamp = mem::offset_of!(Room, asked);
-            self.arrived = self.room.stamp.time().filter(|_| length >= stamp);
+            // SAFETY: all bit patterns of a time are valid, and those of its header.
+            self.arrived = unsafe { self.room.before.stamp }.time().filter(|_| length >= stamp);
             // Without a time first, packet info is not where it is looked for.
             self.asked_len = if self.arrived.is_some() { length - stamp } else { 0 };
         }
@@ -65,17 +69,40 @@ impl Control {
     pub(super) fn of_reply(&mut self) -> Option<(*mut u8, usize)> {
         (self.asked_len > 0).then(|| (ptr::from_mut(&mut self.room.asked).cast(), self.asked_len))
     }
+
+    /// What to send with several replies, all of `size` octets, which go the way of this one as one piece.
+    pub(super) fn of_piece(&mut self, size: u16) -> (*mut u8, usize) {
+        self.room.before.segments = Segments::of(size);
+        let begin = mem::offset_of!(Room, asked) - SEGMENTS;
+        // A pointer into the whole room: what it leads to goes beyond one field.
+        let room = ptr::from_mut(&mut self.room).cast::<u8>();
+        (room.wrapping_add(begin), SEGMENTS + self.asked_len)
+    }
+
+    /// Whether its reply goes the way of the other's.
+    pub(super) fn goes_like(&self, other: &Self) -> bool {
+        self.asked_len == other.asked_len
+            && (self.asked_len == 0 || self.room.asked.way() == other.room.asked.way())
+    }
 }
 
-/// Room for control messages, in the order in which the kernel writes them.
+/// Room for control messages, in the order in which the kernel writes them, or reads.
 #[repr(C)]
 struct Room {
-    stamp: Stamp,
+    before: Before,
     asked: PacketInfo,
+}
+
+/// What comes before packet info: on receiving one, on sending the other.
+#[repr(C)]
+union Before {
+    stamp: Stamp,
+    segments: Segments,
 }
 
 /// A control message with a time; its length is that of the next one's offset.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Stamp {
     head: libc::cmsghdr,
     time: libc::timespec,
@@ -90,6 +117,30 @@ impl Stamp {
         SystemTime::UNIX_EPOCH
             .checked_add(seconds)?
             .checked_add(Duration::from_nanos(u64::try_from(self.time.tv_nsec).ok()?))
+    }
+}
+
+/// The octets of the message in [`Segments`], up to where the next one begins.
+// SAFETY: it only reckons.
+const SEGMENTS: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
+
+/// A control message with the size of segments, at the end of the room of a [`Stamp`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Segments {
+    gap: [u8; size_of::<Stamp>() - SEGMENTS],
+    head: libc::cmsghdr,
+    size: u16,
+}
+
+impl Segments {
+    fn of(size: u16) -> Self {
+        // SAFETY: a plain C structure of numbers, for which zeros are valid.
+        let mut head: libc::cmsghdr = unsafe { mem::zeroed() };
+        // SAFETY: it only reckons.
+        head.cmsg_len = unsafe { libc::CMSG_LEN(size_of_val(&size) as u32) } as _;
+        (head.cmsg_level, head.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+        Self { gap: [0; _], head, size }
     }
 }
 
@@ -135,6 +186,24 @@ impl PacketInfo {
         }
     }
 
+    /// What of it decides about a reply: its source, and the interface if one is demanded.
+    fn way(&self) -> Option<(IpAddr, u32)> {
+        if self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
+            // SAFETY: level and type say which one it is; all of its bit patterns are valid.
+            let info = unsafe { self.v4.info };
+            Some((
+                Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into(),
+                info.ipi_ifindex.cast_unsigned(),
+            ))
+        } else if self.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+            // SAFETY: as above.
+            let info = unsafe { self.v6.info };
+            Some((Ipv6Addr::from(info.ipi6_addr.s6_addr).into(), info.ipi6_ifindex))
+        } else {
+            None
+        }
+    }
+
     fn is(&self, level: c_int, kind: c_int) -> bool {
         // SAFETY: all variants begin with the header, and all of its bit patterns are valid.
         let head = unsafe { self.head };
@@ -144,7 +213,7 @@ impl PacketInfo {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, UdpSocket};
+    use std::net::UdpSocket;
 
     use super::super::batch::{Slot, Wait, prepare, receive, set_timestamps};
     use super::*;

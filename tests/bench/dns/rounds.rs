@@ -37,6 +37,8 @@ const ATTEMPTS: usize = 5;
 pub(crate) enum Measure {
     /// At saturation.
     Udp(Question),
+    /// Of A, each query from a port of its own.
+    Apart,
     /// Pipelined, at saturation.
     Tcp(Question),
     /// At [`EVERYDAY`] queries a second.
@@ -118,9 +120,11 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
     let (zone, echoed) = (who.zone(), who == Who::Echo);
     // So that neither side is measured while it is cold.
     let warm_up = time / 10;
-    let udp = |load: &Load, time| alone(server, || udp::saturate(server.address, load, udp::OWN_CORE, time));
+    let shape = if measure == Measure::Apart { udp::APART } else { udp::OWN_CORE };
+    let udp = |load: &Load, time| alone(server, || udp::saturate(server.address, load, shape, time));
     match measure {
-        Measure::Udp(question) => {
+        Measure::Udp(_) | Measure::Apart => {
+            let question = if let Measure::Udp(question) = measure { question } else { Question::A };
             let load = question.load(zone, echoed)?;
             udp(&load, warm_up)?;
             udp(&load, time)

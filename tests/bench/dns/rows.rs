@@ -135,6 +135,10 @@ fn udp() -> Vec<Row> {
             rows.push(against(&title, Measure::Udp(question), who, Some(target)));
         }
     }
+    let apart = "CPU per UDP answer, A, each from a port of its own";
+    rows.extend(
+        [Who::Knot, Who::Nsd, Who::Core, Who::Echo].map(|who| against(apart, Measure::Apart, who, None)),
+    );
     let of_a = Measure::Udp(Question::A);
     rows.push(against("CPU per UDP answer, A", of_a, Who::Echo, Some(1.15)));
     rows.extend([Question::Nxdomain, Question::Nodata].map(|question| Row {

@@ -30,6 +30,9 @@ pub(crate) struct Shape {
 /// From a core of its own. What is under way at one time fits into the server's receive buffer of 208 KiB, Linux' default.
 pub(crate) const OWN_CORE: Shape = Shape { ports: 4, burst: BURST, sleeps: false };
 
+/// Each query from a port of its own, so that no reply goes out together with another one.
+pub(crate) const APART: Shape = Shape { ports: 64, burst: 1, sleeps: false };
+
 /// A source port.
 struct Port<'l> {
     socket: UdpSocket,
