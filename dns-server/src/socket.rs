@@ -14,3 +14,14 @@ pub(crate) fn set_option(socket: &impl AsRawFd, level: c_int, name: c_int, value
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, size_of::<c_int>() as _) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// A socket option that is a number.
+pub(crate) fn get_option(socket: &impl AsRawFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let (mut value, mut length) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the descriptor is open as long as `socket` is; `value` is an int of the size that `length` says, and both
+    // outlive the call.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

@@ -15,13 +15,15 @@
 //! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
 //! its worker.
 //!
-//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs`, what the kernel says
+//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/outlet.rs`, what the kernel says
 //! of a datagram is in `udp/control.rs`.
 
-#[expect(unsafe_code, reason = "recvmmsg and sendmmsg have no safe wrapper")]
+#[expect(unsafe_code, reason = "recvmmsg has no safe wrapper")]
 mod batch;
 #[expect(unsafe_code, reason = "packet info has no safe wrapper")]
 mod control;
+#[expect(unsafe_code, reason = "sendmmsg has no safe wrapper")]
+mod outlet;
 mod overload;
 mod pieces;
 
@@ -36,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use batch::{BATCH, Slot, Wait};
+use outlet::Outlet;
 use overload::{Overload, Watch};
 
 use crate::engine::{Engine, Handled, Proto, Worker};
@@ -119,7 +122,7 @@ struct Runner<'a> {
     /// How many datagrams to take at a time.
     wanted: usize,
     replies: Vec<u8>,
-    takes_pieces: bool,
+    outlet: Outlet,
     /// When the last batch came.
     begun: Instant,
     /// Whether the last attempt to receive failed, so that a lasting failure is logged once.
@@ -139,7 +142,7 @@ impl<'a> Runner<'a> {
             slots,
             wanted: BATCH,
             replies: Vec::new(),
-            takes_pieces: batch::takes_pieces(socket),
+            outlet: Outlet::new(socket),
             begun: Instant::now(),
             is_failing: false,
             watch: Watch::default(),
@@ -214,7 +217,7 @@ impl<'a> Runner<'a> {
             slot.reply = begin..self.replies.len();
         }
         if count > 0 {
-            if let Some((lost, error)) = batch::send(self.socket, slots, &self.replies, self.takes_pieces) {
+            if let Some((lost, error)) = self.outlet.send(self.socket, slots, &self.replies) {
                 debug!(lost, %error, "replies not sent");
             }
             if self.worker.is_timed() {

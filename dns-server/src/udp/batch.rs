@@ -1,9 +1,4 @@
 //! Datagrams in batches: what the standard library has no call for.
-//!
-//! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
-//! the socket has had no room for its whole time limit is the rest given up, like any lost datagram. What is refused as
-//! a piece of several (`udp/pieces.rs`) is sent reply by reply: its way may be narrower than such pieces may be, or
-//! lead through a tunnel that takes none.
 
 use std::io;
 use std::mem;
@@ -16,7 +11,7 @@ use std::{ptr, slice};
 use libc::c_int;
 
 use super::control::Control;
-use super::pieces::{Key, Pieces};
+use super::pieces::Key;
 use crate::socket::set_option;
 
 /// Datagrams per system call.
@@ -57,17 +52,12 @@ pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
 }
 
-/// Whether the system cuts up pieces. Where it does not know how to, it would send them as they are.
-pub(super) fn takes_pieces(socket: &UdpSocket) -> bool {
-    set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
-}
-
 /// A datagram that was received, and where its reply lies.
 pub(super) struct Slot {
     packet: [u8; DATAGRAM],
     packet_len: usize,
-    peer: libc::sockaddr_storage,
-    peer_len: libc::socklen_t,
+    pub(super) peer: libc::sockaddr_storage,
+    pub(super) peer_len: libc::socklen_t,
     pub(super) control: Control,
     /// The reply within the buffer of replies; empty if there is none.
     pub(super) reply: Range<usize>,
@@ -95,14 +85,17 @@ impl Slot {
     }
 
     /// What mostly tells its reply from others; none if there is no reply.
-    fn key(&self) -> Option<Key> {
-        let port = self.peer().map_or(0, |peer| peer.port());
+    pub(super) fn key(&self) -> Option<Key> {
         let size = u16::try_from(self.reply.len()).unwrap_or(u16::MAX);
-        (size > 0).then_some(Key { port, size })
+        let (host, port) = match self.peer()? {
+            SocketAddr::V4(peer) => (peer.ip().to_bits(), peer.port()),
+            SocketAddr::V6(peer) => (peer.ip().to_bits() as u32, peer.port()),
+        };
+        (size > 0).then_some(Key { host, port, size })
     }
 
     /// Whether its reply goes to the same peer by the same way.
-    fn goes_like(&self, other: &Self) -> bool {
+    pub(super) fn goes_like(&self, other: &Self) -> bool {
         self.peer_octets() == other.peer_octets() && self.control.goes_like(&other.control)
     }
 
@@ -136,10 +129,10 @@ impl Slot {
 }
 
 /// For the entries of a batch that are not used.
-const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+pub(super) const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 // SAFETY: a plain C structure of numbers and pointers, for which zeros are valid.
-const NO_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
+pub(super) const NO_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
 
 /// Fills slots from the front; gives their number. `is_stamped` says whether arrival times were asked for.
 pub(super) fn receive(
@@ -181,151 +174,9 @@ pub(super) fn receive(
     Ok(received)
 }
 
-/// Sends the replies of all slots that have one, out of `replies`, as pieces if the socket `takes_pieces`. Gives how
-/// many were not sent, and why the last of those was not.
-pub(super) fn send(
-    socket: &UdpSocket,
-    slots: &mut [Slot],
-    replies: &[u8],
-    takes_pieces: bool,
-) -> Option<(usize, io::Error)> {
-    let alike = |first: usize, place: usize| takes_pieces && slots[first].goes_like(&slots[place]);
-    let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
-    let (failed, error) = send_pieces(socket, slots, replies, &pieces)?;
-    let all = failed.iter().map(|&number| pieces.piece(number).len()).sum::<usize>();
-    if error.raw_os_error() == Some(libc::EAGAIN) {
-        return Some((all, error));
-    }
-    let apart = pieces.apart(&failed);
-    let lost = all - apart.count();
-    match send_pieces(socket, slots, replies, &apart) {
-        Some((failed, error)) => Some((lost + failed.len(), error)),
-        None => (lost > 0).then_some((lost, error)),
-    }
-}
-
-/// Sends pieces. Gives those that were not sent, and why the last of them was not.
-fn send_pieces(
-    socket: &UdpSocket,
-    slots: &mut [Slot],
-    replies: &[u8],
-    pieces: &Pieces,
-) -> Option<(Vec<usize>, io::Error)> {
-    let mut iovecs = [NO_IOVEC; BATCH];
-    let mut headers = [NO_HEADER; BATCH];
-    let mut rest = &mut iovecs[..];
-    for (number, header) in headers.iter_mut().take(pieces.count()).enumerate() {
-        let places = pieces.piece(number);
-        let own;
-        (own, rest) = rest.split_at_mut(places.len());
-        for (iovec, &place) in own.iter_mut().zip(places) {
-            let reply = &replies[slots[usize::from(place)].reply.clone()];
-            *iovec = libc::iovec { iov_base: reply.as_ptr().cast_mut().cast(), iov_len: reply.len() };
-        }
-        let slot = &mut slots[usize::from(places[0])];
-        let header = &mut header.msg_hdr;
-        header.msg_name = (&raw mut slot.peer).cast();
-        header.msg_namelen = slot.peer_len;
-        let control = match places.len() {
-            1 => slot.control.of_reply(),
-            _ => Some(slot.control.of_piece(slot.reply.len() as u16)),
-        };
-        if let Some((control, length)) = control {
-            header.msg_control = control.cast();
-            header.msg_controllen = length as _;
-        }
-        header.msg_iov = own.as_mut_ptr();
-        header.msg_iovlen = own.len() as _;
-    }
-    send_all(pieces.count(), |sent| {
-        let rest = &mut headers[sent..pieces.count()];
-        // SAFETY: each of these headers points to the name and control messages of a slot and, by its iovecs, to
-        // parts of `replies`, with their lengths; all of these are borrowed until the function returns. The system
-        // only reads what they point to, and writes lengths into the headers.
-        let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as _, 0) };
-        usize::try_from(result).map_err(|_| io::Error::last_os_error())
-    })
-}
-
-/// Sends messages `0..count`, whatever becomes of single ones. `send` tries all from the given one on, and
-/// says how many it sent, or what is wrong with the first of them. Gives those that were not sent, and why
-/// the last of them was not.
-fn send_all(
-    count: usize,
-    mut send: impl FnMut(usize) -> io::Result<usize>,
-) -> Option<(Vec<usize>, io::Error)> {
-    let (mut failed, mut why) = (Vec::new(), None);
-    let mut retried = None;
-    let mut at = 0;
-    while at < count {
-        let error = match send(at) {
-            Ok(sent) => {
-                at += sent.max(1);
-                continue;
-            }
-            Err(error) => error,
-        };
-        let end = match error.raw_os_error() {
-            Some(libc::EINTR) => continue,
-            // An ICMP error from before, which is told of now and thereby gone: this message was not tried.
-            Some(libc::ECONNREFUSED) if retried != Some(at) => {
-                retried = Some(at);
-                continue;
-            }
-            // No room after all that waiting; there is none for the others either.
-            Some(libc::EAGAIN) => count,
-            _ => at + 1,
-        };
-        failed.extend(at..end);
-        at = end;
-        why = Some(error);
-    }
-    why.map(|error| (failed, error))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::*;
-
-    /// What a `sendmmsg` would do for messages of which some have something wrong.
-    fn send_with(errors: &[(usize, c_int)], count: usize) -> (Vec<usize>, usize) {
-        let mut errors: Vec<(usize, c_int)> = errors.to_vec();
-        let mut sent = Vec::new();
-        let failed = send_all(count, |from| {
-            let bad = errors.iter().position(|&(at, _)| at >= from);
-            let end = bad.map_or(count, |bad| errors[bad].0);
-            if end == from {
-                let (_, code) = errors.remove(bad.unwrap());
-                return Err(io::Error::from_raw_os_error(code));
-            }
-            sent.extend(from..end);
-            Ok(end - from)
-        });
-        (sent, failed.map_or(0, |(lost, _)| lost.len()))
-    }
-
-    #[test]
-    fn one_bad_destination_does_not_drop_the_rest() {
-        for code in [libc::EMSGSIZE, libc::EINVAL, libc::EPERM, libc::ENETUNREACH, libc::ENOBUFS] {
-            assert_eq!(send_with(&[(1, code)], 4), (vec![0, 2, 3], 1));
-            assert_eq!(send_with(&[(0, code), (3, code)], 4), (vec![1, 2], 2));
-        }
-    }
-
-    #[test]
-    fn what_was_not_the_messages_fault_is_tried_again() {
-        assert_eq!(send_with(&[(1, libc::EINTR)], 3), (vec![0, 1, 2], 0));
-        assert_eq!(send_with(&[(1, libc::ECONNREFUSED)], 3), (vec![0, 1, 2], 0));
-        // Again at once: now it is.
-        assert_eq!(send_with(&[(1, libc::ECONNREFUSED), (1, libc::ECONNREFUSED)], 3), (vec![0, 2], 1));
-    }
-
-    #[test]
-    fn no_room_gives_up_the_rest() {
-        assert_eq!(send_with(&[(2, libc::EAGAIN)], 5), (vec![0, 1], 3));
-    }
 
     /// Receives exactly `count` datagrams.
     fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
@@ -341,127 +192,6 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_received_and_sent() {
-        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let clients: Vec<UdpSocket> = (0..5).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        for (number, client) in clients.iter().enumerate() {
-            client.send_to(&vec![number as u8; number + 1], server.local_addr().unwrap()).unwrap();
-        }
-        let mut slots = slots();
-        receive_exactly(&server, &mut slots, clients.len());
-        let mut replies = Vec::new();
-        for (slot, client) in slots.iter_mut().zip(&clients) {
-            assert_eq!(slot.peer(), Some(client.local_addr().unwrap()));
-            let begin = replies.len();
-            replies.extend_from_slice(slot.packet());
-            slot.reply = begin..replies.len();
-        }
-        // Nobody can be sent to at port 0.
-        // SAFETY: the peer is of the family of the sockets above.
-        unsafe { (*(&raw mut slots[1].peer).cast::<libc::sockaddr_in>()).sin_port = 0 };
-        // Nor 70000 octets at once.
-        replies.resize(70_000, 0);
-        slots[2].reply = 0..replies.len();
-        // And this one is to get nothing.
-        slots[3].reply = 0..0;
-        let (lost, _) = send(&server, &mut slots[..clients.len()], &replies, true).unwrap();
-        assert_eq!(lost, 2);
-        for number in [0, 4] {
-            let mut buffer = [0; 16];
-            assert_eq!(clients[number].recv(&mut buffer).unwrap(), number + 1);
-            assert_eq!(buffer[0], number as u8);
-        }
-        for number in [1, 2, 3] {
-            clients[number].set_nonblocking(true).unwrap();
-            assert!(clients[number].recv(&mut [0; 16]).is_err());
-        }
-    }
-
-    /// What a client has got: from where, how long, and of which octet.
-    fn replies_to(client: &UdpSocket) -> Vec<(SocketAddr, usize, u8)> {
-        client.set_nonblocking(true).unwrap();
-        let mut buffer = [0; 2048];
-        iter::from_fn(|| {
-            let (size, from) = client.recv_from(&mut buffer).ok()?;
-            assert!(buffer[..size].iter().all(|&octet| octet == buffer[0]));
-            Some((from, size, buffer[0]))
-        })
-        .collect()
-    }
-
-    #[test]
-    fn pieces_arrive_as_the_replies_that_they_are() {
-        for (bound, asked) in [
-            ("127.0.0.1:0", &["127.0.0.1"][..]),
-            ("0.0.0.0:0", &["127.0.0.1", "127.0.0.2"]),
-            ("[::1]:0", &["::1"]),
-            ("[::]:0", &["::1", "127.0.0.2", "127.0.0.3"]),
-        ] {
-            let server = UdpSocket::bind(bound).unwrap();
-            assert!(takes_pieces(&server));
-            prepare(&server).unwrap();
-            let port = server.local_addr().unwrap().port();
-            let asked: Vec<IpAddr> = asked.iter().map(|address| address.parse().unwrap()).collect();
-            let clients: Vec<UdpSocket> =
-                asked.iter().map(|&address| UdpSocket::bind((address, 0)).unwrap()).collect();
-            for is_stamped in [false, true] {
-                set_timestamps(&server, is_stamped).unwrap();
-                // Queries take turns, of which each third has a longer reply; the last client asks all addresses.
-                let last = &clients[clients.len() - 1];
-                let all =
-                    asked.iter().filter(|address| address.is_ipv4() == asked[asked.len() - 1].is_ipv4());
-                let ways = clients.iter().zip(&asked).chain(all.map(|address| (last, address)));
-                let ways: Vec<(&UdpSocket, &IpAddr)> = ways.collect();
-                let mut expected = vec![Vec::new(); clients.len()];
-                for number in 0..30 {
-                    let (client, &address) = ways[number % ways.len()];
-                    let query = vec![number as u8; if number % 3 == 0 { 700 } else { 200 }];
-                    client.send_to(&query, (address, port)).unwrap();
-                    let client = clients.iter().position(|other| ptr::eq(other, client)).unwrap();
-                    expected[client].push((SocketAddr::from((address, port)), query.len(), number as u8));
-                }
-                let mut slots = slots();
-                let mut received = 0;
-                while received < 30 {
-                    received += receive(&server, &mut slots[received..30], Wait::ForOne, is_stamped).unwrap();
-                }
-                let mut replies = Vec::new();
-                for slot in &mut slots[..30] {
-                    let begin = replies.len();
-                    replies.extend_from_slice(slot.packet());
-                    slot.reply = begin..replies.len();
-                }
-                assert!(send(&server, &mut slots[..30], &replies, true).is_none());
-                for (client, mut expected) in clients.iter().zip(expected) {
-                    let mut got = replies_to(client);
-                    got.sort();
-                    expected.sort();
-                    assert_eq!(got, expected, "{bound}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_piece_that_is_refused_is_sent_reply_by_reply() {
-        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        for _ in 0..4 {
-            client.send_to(&[7; 10], server.local_addr().unwrap()).unwrap();
-        }
-        let mut slots = slots();
-        receive_exactly(&server, &mut slots, 4);
-        slots[..4].iter_mut().for_each(|slot| slot.reply = 0..10);
-        // Nothing takes pieces where there are no checksums, be it that those of a piece are made by others.
-        set_option(&server, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
-        let whole = Pieces::of(slots.iter().map(Slot::key), |_, _| true);
-        let (failed, _) = send_pieces(&server, &mut slots, &[7; 10], &whole).unwrap();
-        assert_eq!(failed, [0]);
-        assert!(send(&server, &mut slots[..4], &[7; 10], true).is_none());
-        assert_eq!(replies_to(&client).len(), 4);
-    }
-
-    #[test]
     fn a_datagram_that_is_too_long_is_cut_off() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -471,6 +201,26 @@ mod tests {
         receive_exactly(&server, &mut slots, 2);
         assert_eq!(slots[0].packet(), &[7; DATAGRAM][..]);
         assert_eq!(slots[1].packet(), &[8; 3][..]);
+    }
+
+    #[test]
+    fn peers_are_told_apart_by_all_that_they_are() {
+        let slot = |address: &str| {
+            let peer_len = size_of::<libc::sockaddr_in6>() as _;
+            let mut slot = Slot { peer_len, reply: 0..10, ..Slot::default() };
+            // SAFETY: the storage is large enough and aligned for all families, and all zeros.
+            let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in6>() };
+            (peer.sin6_family, peer.sin6_port) = (libc::AF_INET6 as _, 53);
+            peer.sin6_addr.s6_addr = address.parse::<Ipv6Addr>().unwrap().octets();
+            slot
+        };
+        let (one, same, other) = (slot("2001:db8::1:7"), slot("2001:db8::1:7"), slot("2001:db8:1::1:7"));
+        assert!(one.key() == same.key() && one.goes_like(&same));
+        assert!(one.key() == other.key() && !one.goes_like(&other));
+        let mut elsewhere = slot("2001:db8::1:7");
+        // SAFETY: as above.
+        unsafe { (*(&raw mut elsewhere.peer).cast::<libc::sockaddr_in6>()).sin6_scope_id = 3 };
+        assert!(!one.goes_like(&elsewhere));
     }
 
     #[test]

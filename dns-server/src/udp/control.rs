@@ -51,8 +51,10 @@ impl Control {
         (self.arrived, self.asked_len) = (None, length);
         if is_stamped {
             let stamp = mem::offset_of!(Room, asked);
-            // SAFETY: all bit patterns of a time are valid, and those of its header.
-            self.arrived = unsafe { self.room.before.stamp }.time().filter(|_| length >= stamp);
+            if length >= stamp {
+                // SAFETY: the system has written all of it, and all bit patterns of a time and its header are valid.
+                self.arrived = unsafe { self.room.before.stamp }.time();
+            }
             // Without a time first, packet info is not where it is looked for.
             self.asked_len = if self.arrived.is_some() { length - stamp } else { 0 };
         }
@@ -131,6 +133,8 @@ struct Segments {
     gap: [u8; size_of::<Stamp>() - SEGMENTS],
     head: libc::cmsghdr,
     size: u16,
+    /// What would be padding otherwise, which has no value.
+    rest: [u8; SEGMENTS - size_of::<libc::cmsghdr>() - size_of::<u16>()],
 }
 
 impl Segments {
@@ -140,7 +144,7 @@ impl Segments {
         // SAFETY: it only reckons.
         head.cmsg_len = unsafe { libc::CMSG_LEN(size_of_val(&size) as u32) } as _;
         (head.cmsg_level, head.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
-        Self { gap: [0; _], head, size }
+        Self { gap: [0; _], head, size, rest: [0; _] }
     }
 }
 

@@ -3,14 +3,14 @@
 //! Most of what a reply costs is the kernel's way through sockets, routes and filters, and a piece goes that way once.
 //! Its replies are all of one size and for one peer: those that ask much from one port are balancers such as dnsdist,
 //! load generators, and who sends several queries at once. Where each query comes from a port of its own there are no
-//! pieces, and looking for them costs some nanoseconds.
+//! pieces, and looking for them costs some nanoseconds a reply.
 
 use std::iter;
 
 use super::batch::BATCH;
 
-/// What a reply in a piece may have: what goes over every path, in IPv6's least MTU of 1280. A longer one may have to
-/// be sent in fragments, which pieces do not allow.
+/// What a reply in a piece may have: what fits into IPv6's least MTU of 1280. A longer one may have to be sent in
+/// fragments, which pieces do not allow.
 const SEGMENT: u16 = 1232;
 
 // Linux takes so many segments in a piece at least, and so many octets.
@@ -19,6 +19,8 @@ const _: () = assert!(BATCH <= 64 && BATCH * SEGMENT as usize <= 65_507);
 /// What mostly tells replies apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Key {
+    /// The end of the peer's address.
+    pub(super) host: u32,
     /// The peer's port.
     pub(super) port: u16,
     pub(super) size: u16,
@@ -63,11 +65,10 @@ impl Pieces {
         pieces
     }
 
-    /// Each reply of those pieces by itself, of those that have several.
-    pub(super) fn apart(&self, numbers: &[usize]) -> Self {
+    /// Each reply of those pieces by itself.
+    pub(super) fn apart(&self, numbers: impl Iterator<Item = usize>) -> Self {
         let mut pieces = Self::none();
-        let several = numbers.iter().map(|&number| self.piece(number)).filter(|piece| piece.len() > 1);
-        for &place in several.flatten() {
+        for &place in numbers.flat_map(|number| self.piece(number)) {
             pieces.push([place].into_iter());
         }
         pieces
@@ -109,7 +110,7 @@ mod tests {
 
     /// The pieces of replies to (port, size), of which those of size 0 are none.
     fn pieces(replies: &[(u16, u16)], alike: impl Fn(usize, usize) -> bool) -> (Pieces, Vec<Vec<u8>>) {
-        let key = |&(port, size): &(u16, u16)| (size > 0).then_some(Key { port, size });
+        let key = |&(port, size): &(u16, u16)| (size > 0).then_some(Key { host: 0, port, size });
         let pieces = Pieces::of(replies.iter().map(key), alike);
         let listed = (0..pieces.count()).map(|number| pieces.piece(number).to_vec()).collect();
         (pieces, listed)
@@ -127,7 +128,7 @@ mod tests {
         ] {
             assert_eq!(pieces(replies, |_, _| true).1, expected, "{replies:?}");
         }
-        // The same port of another host.
+        // The same port of another host, whose address ends alike.
         let (_, listed) = pieces(&[(7, 50); 5], |first, place| first % 2 == place % 2);
         assert_eq!(listed, [vec![0, 2, 4], vec![1, 3]]);
         let (_, listed) = pieces(&[(7, 50); BATCH], |_, _| true);
@@ -139,9 +140,9 @@ mod tests {
     #[test]
     fn pieces_are_taken_apart() {
         let (all, _) = pieces(&[(7, 50), (8, 50), (7, 50), (9, 50), (9, 50)], |_, _| true);
-        let apart = all.apart(&[0, 1]);
+        let apart = all.apart([0, 1].into_iter());
         let listed: Vec<&[u8]> = (0..apart.count()).map(|number| apart.piece(number)).collect();
-        assert_eq!(listed, [[0], [2]]);
-        assert_eq!(all.apart(&[]).count(), 0);
+        assert_eq!(listed, [[0], [2], [1]]);
+        assert_eq!(all.apart([].into_iter()).count(), 0);
     }
 }

@@ -55,7 +55,7 @@ impl Page {
              that it is not what is slow. multinet-dns likewise sends together what it has for one port, which no other server here does.\n\
              Where that does not help, since each query comes from a port of its own, 64 are under way. At 10,000 queries/s, and for latency, they are sent one by one at even distances. Latency\n\
              counts from when a query was due; it is that of the middle one of 20 parts of each run. Saturation is what CPU per\n\
-             answer allows, each server's own. At twice of it, 2000 queries/s of all are watched. Mixed is 4 A, 3 NODATA, 2 NXDOMAIN and 1 SRV. For two workers,\n\
+             answer allows, each server's own, half of it with each query from a port of its own. At twice of it, 2000 queries/s of all are watched. Mixed is 4 A, 3 NODATA, 2 NXDOMAIN and 1 SRV. For two workers,\n\
              {shared}.\n\
              {} rounds, in which servers take turns, of {:.1} s for each figure. Ratios are those of one round: median (least–most).\n\
              Machine: {cores} cores, {}.\n\n",

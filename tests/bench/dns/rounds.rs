@@ -120,7 +120,11 @@ fn one(stage: &Stage, measure: Measure, who: Who, time: Duration) -> Result<Outc
     let (zone, echoed) = (who.zone(), who == Who::Echo);
     // So that neither side is measured while it is cold.
     let warm_up = time / 10;
-    let shape = if measure == Measure::Apart { udp::APART } else { udp::OWN_CORE };
+    let shape = match measure {
+        // Latency is that of queries which come one by one, and half of what a server can take of those.
+        Measure::Apart | Measure::Latency => udp::APART,
+        _ => udp::OWN_CORE,
+    };
     let udp = |load: &Load, time| alone(server, || udp::saturate(server.address, load, shape, time));
     match measure {
         Measure::Udp(_) | Measure::Apart => {
