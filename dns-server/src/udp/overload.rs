@@ -11,8 +11,9 @@
 
 use std::time::{Duration, Instant};
 
-/// What a datagram may wait for under overload: 2 ms, without the time in which a batch that it is in is answered.
-const TARGET: Duration = Duration::from_micros(1800);
+/// What a datagram may wait for under overload: 2 ms, without the time in which the batch that it is in is answered, and some
+/// for the way there and back, also on a slow machine.
+const TARGET: Duration = Duration::from_micros(1600);
 
 /// How long all must have been late until some are passed over.
 const INTERVAL: Duration = Duration::from_millis(100);
