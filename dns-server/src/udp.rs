@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Under load one pair of system calls moves up to 32 queries, and replies of one size to one peer go out as one piece
-//! (`udp/pieces.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a query allocates nothing. What has arrived when a
-//! worker is told to stop is still answered. Of more than it can answer a worker passes over the oldest
-//! (`udp/overload.rs`).
+//! (`udp/pieces.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a
+//! query allocates nothing. What has arrived when a worker is told to stop is still answered. Of more than it can answer
+//! a worker passes over the oldest (`udp/overload.rs`).
 //!
 //! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
 //! its worker.
 //!
-//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/outlet.rs`, what the kernel says
-//! of a datagram is in `udp/control.rs`.
+//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/outlet.rs`,
+//! what the kernel says of a datagram is in `udp/control.rs`.
 
 #[expect(unsafe_code, reason = "recvmmsg has no safe wrapper")]
 mod batch;

@@ -175,11 +175,11 @@ pub(super) fn receive(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Receives exactly `count` datagrams.
-    fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
+    pub(in crate::udp) fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
         prepare(socket).unwrap();
         let mut received = 0;
         while received < count {
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    fn slots() -> Vec<Slot> {
+    pub(in crate::udp) fn slots() -> Vec<Slot> {
         (0..BATCH).map(|_| Slot::default()).collect()
     }
 

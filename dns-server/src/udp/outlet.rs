@@ -154,6 +154,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
+    use super::super::batch::tests::{receive_exactly, slots};
     use super::super::batch::{Wait, prepare, receive, set_timestamps};
     use super::*;
     use crate::socket::set_option;
@@ -194,19 +195,6 @@ mod tests {
     #[test]
     fn no_room_gives_up_the_rest() {
         assert_eq!(send_with(&[(2, libc::EAGAIN)], 5), (vec![0, 1], 3));
-    }
-
-    /// Receives exactly `count` datagrams.
-    fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
-        prepare(socket).unwrap();
-        let mut received = 0;
-        while received < count {
-            received += receive(socket, &mut slots[received..count], Wait::ForOne, false).unwrap();
-        }
-    }
-
-    fn slots() -> Vec<Slot> {
-        (0..BATCH).map(|_| Slot::default()).collect()
     }
 
     #[test]
