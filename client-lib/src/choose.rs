@@ -88,7 +88,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// How much a peer wants a key.
-fn weight(key: u64, name: u64) -> u64 {
+pub(crate) fn weight(key: u64, name: u64) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(key.to_be());
     hasher.write_u64(name.to_be());

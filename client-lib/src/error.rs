@@ -261,9 +261,19 @@ pub enum TrySendError {
     /// No peer is connected.
     #[error("no peer is connected")]
     NoPeer,
-    /// Every peer has as many frames as it has room for.
+    /// Every peer has as many frames as it has room for, or as many frames as may
+    /// ([`replay`](crate::ConnectorBuilder::replay)) wait for their acknowledgement.
     #[error("no peer has room for another frame")]
     Full,
+    /// At least once: 65,536 frames have been sent since one that no receiver's code has decided on. Receivers tell no more than that from one
+    /// another, so that nothing is sent, to nobody, before that one is acknowledged or let go of.
+    #[error(
+        "frame {sequence} is not decided on, and 65,536 have been sent since: let its receiver's code acknowledge it, or let go of it"
+    )]
+    Undecided {
+        /// Its number.
+        sequence: u64,
+    },
     /// It can never be sent.
     #[error(transparent)]
     Never(#[from] SendError),

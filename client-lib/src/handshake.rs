@@ -168,7 +168,9 @@ pub enum Delivery {
     /// It arrives once or not at all. What was under way when a connection broke is counted as lost.
     #[default]
     AtMostOnce,
-    /// It is kept until a receiver's code has acknowledged it, and sent again until then, to another peer if need be.
+    /// It is kept until a receiver's code has acknowledged it, and sent again until then, to another peer if need be. Receivers that keep frames
+    /// for long hold a sender up: of the frames that have been sent since the oldest that is not decided on, 65,535 are the most
+    /// ([`TrySendError::Undecided`](crate::TrySendError::Undecided)).
     AtLeastOnce,
 }
 

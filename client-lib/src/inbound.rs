@@ -10,11 +10,12 @@
 mod seen;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 pub(crate) use seen::{Arrival, Seen, Teller};
 
-use crate::handshake::{Refusal, RefusalCode, SessionId};
+use crate::handshake::{Refusal, RefusalCode};
 
 /// How long a sender that has gone is remembered, so that it can come back and repeat frames.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -22,10 +23,10 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// The most lanes of a session, whatever number of names the sender has for us.
 const LANES: usize = 256;
 
-/// All senders.
+/// All senders, by what tells one session from another.
 #[derive(Debug)]
-pub(crate) struct Sessions<T> {
-    sessions: HashMap<SessionId, Session<T>>,
+pub(crate) struct Sessions<K, T> {
+    sessions: HashMap<K, Session<T>>,
     /// The most that are remembered.
     limit: usize,
 }
@@ -66,7 +67,7 @@ impl<T> Session<T> {
     }
 }
 
-impl<T: Clone + Default> Sessions<T> {
+impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
     pub(crate) fn new(limit: usize) -> Self {
         Self { sessions: HashMap::new(), limit }
     }
@@ -78,14 +79,14 @@ impl<T: Clone + Default> Sessions<T> {
     pub(crate) fn admit(
         &mut self,
         now: Instant,
-        id: SessionId,
+        id: &K,
         (peer, lane): (u64, u16),
         epoch: u64,
     ) -> Result<(T, u16), Refusal> {
-        if !self.sessions.contains_key(&id) {
+        if !self.sessions.contains_key(id) {
             self.make_room(now)?;
         }
-        let session = self.sessions.entry(id).or_insert_with(|| Session {
+        let session = self.sessions.entry(id.clone()).or_insert_with(|| Session {
             lanes: Vec::new(),
             forgotten: 0,
             connections: 0,
@@ -106,14 +107,14 @@ impl<T: Clone + Default> Sessions<T> {
     }
 
     /// Whether a connection is still the latest of its lane.
-    pub(crate) fn is_latest(&self, id: SessionId, place: u16, epoch: u64) -> bool {
-        let lane = self.sessions.get(&id).and_then(|session| session.lanes.get(usize::from(place)));
+    pub(crate) fn is_latest(&self, id: &K, place: u16, epoch: u64) -> bool {
+        let lane = self.sessions.get(id).and_then(|session| session.lanes.get(usize::from(place)));
         lane.is_some_and(|&(_, latest)| latest == epoch)
     }
 
     /// A connection that was let in has ended.
-    pub(crate) fn leave(&mut self, now: Instant, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+    pub(crate) fn leave(&mut self, now: Instant, id: &K) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.connections = session.connections.saturating_sub(1);
             session.left = now;
             if session.connections == 0 {
@@ -139,7 +140,7 @@ impl<T: Clone + Default> Sessions<T> {
             return Ok(());
         }
         let oldest = self.sessions.iter().filter(|(_, session)| gone(session));
-        let oldest = oldest.min_by_key(|(_, session)| session.left).map(|(&id, _)| id);
+        let oldest = oldest.min_by_key(|(_, session)| session.left).map(|(id, _)| id.clone());
         let refusal = || {
             let message = format!("{} senders are connected, as many as may be", self.sessions.len());
             Refusal::new(RefusalCode::Full, message)
@@ -153,44 +154,45 @@ impl<T: Clone + Default> Sessions<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handshake::SessionId;
 
-    fn sessions() -> Sessions<()> {
+    fn sessions() -> Sessions<SessionId, ()> {
         Sessions::new(3)
     }
 
     #[test]
     fn an_epoch_that_has_been_here_is_refused() {
         let (mut sessions, now) = (sessions(), Instant::now());
-        sessions.admit(now, SessionId(1), (0, 0), 5).unwrap();
+        sessions.admit(now, &SessionId(1), (0, 0), 5).unwrap();
         for epoch in [5, 4, 0] {
             assert_eq!(
-                sessions.admit(now, SessionId(1), (0, 0), epoch).unwrap_err().code,
+                sessions.admit(now, &SessionId(1), (0, 0), epoch).unwrap_err().code,
                 RefusalCode::Epoch
             );
         }
-        let (_, other) = sessions.admit(now, SessionId(1), (0, 1), 1).unwrap();
+        let (_, other) = sessions.admit(now, &SessionId(1), (0, 1), 1).unwrap();
         // The same listener under another name.
-        let (_, further) = sessions.admit(now, SessionId(1), (1, 0), 1).unwrap();
+        let (_, further) = sessions.admit(now, &SessionId(1), (1, 0), 1).unwrap();
         assert_eq!((other, further), (1, 2));
-        sessions.admit(now, SessionId(1), (0, 0), 6).unwrap();
-        assert!(sessions.is_latest(SessionId(1), 0, 6) && !sessions.is_latest(SessionId(1), 0, 5));
+        sessions.admit(now, &SessionId(1), (0, 0), 6).unwrap();
+        assert!(sessions.is_latest(&SessionId(1), 0, 6) && !sessions.is_latest(&SessionId(1), 0, 5));
     }
 
     #[test]
     fn a_sender_that_comes_back_may_know_us_by_another_number() {
         let (mut sessions, now) = (sessions(), Instant::now());
         for epoch in 1..=1000 {
-            let (_, place) = sessions.admit(now, SessionId(1), (epoch, 0), epoch).unwrap();
-            assert!(place == 0 && sessions.is_latest(SessionId(1), place, epoch));
-            sessions.leave(now, SessionId(1));
+            let (_, place) = sessions.admit(now, &SessionId(1), (epoch, 0), epoch).unwrap();
+            assert!(place == 0 && sessions.is_latest(&SessionId(1), place, epoch));
+            sessions.leave(now, &SessionId(1));
         }
         // What has been here is not let in again, whatever it is called.
         for peer in [1, 1000, 1001] {
-            let again = sessions.admit(now, SessionId(1), (peer, 0), 1000);
+            let again = sessions.admit(now, &SessionId(1), (peer, 0), 1000);
             assert_eq!(again.unwrap_err().code, RefusalCode::Epoch);
         }
         // Those that are there at a time are few.
-        let places: Vec<_> = (0..300).map(|peer| sessions.admit(now, SessionId(2), (peer, 0), 1)).collect();
+        let places: Vec<_> = (0..300).map(|peer| sessions.admit(now, &SessionId(2), (peer, 0), 1)).collect();
         assert_eq!(places.iter().filter(|place| place.is_ok()).count(), LANES);
     }
 
@@ -199,14 +201,14 @@ mod tests {
         let (mut sessions, start) = (sessions(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for id in 1..=3 {
-            sessions.admit(at(0), SessionId(id), (0, 0), 1).unwrap();
+            sessions.admit(at(0), &SessionId(id), (0, 0), 1).unwrap();
         }
-        assert_eq!(sessions.admit(at(1), SessionId(4), (0, 0), 1).unwrap_err().code, RefusalCode::Full);
-        sessions.leave(at(2), SessionId(2));
-        sessions.leave(at(3), SessionId(1));
-        sessions.admit(at(4), SessionId(4), (0, 0), 1).unwrap();
+        assert_eq!(sessions.admit(at(1), &SessionId(4), (0, 0), 1).unwrap_err().code, RefusalCode::Full);
+        sessions.leave(at(2), &SessionId(2));
+        sessions.leave(at(3), &SessionId(1));
+        sessions.admit(at(4), &SessionId(4), (0, 0), 1).unwrap();
         // The second is forgotten, the first is not.
-        assert!(sessions.admit(at(5), SessionId(1), (0, 0), 1).is_err());
+        assert!(sessions.admit(at(5), &SessionId(1), (0, 0), 1).is_err());
         assert_eq!(sessions.len(), 3);
     }
 }

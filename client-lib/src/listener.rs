@@ -31,7 +31,7 @@ use crate::rdma::Rails;
 use crate::transport::{Rdma, Transport};
 use builder::Limits;
 pub use builder::ListenerBuilder;
-use control::{Flusher, SessionState};
+use control::{Flusher, SessionKey, SessionState};
 use gpu::GpuSlots;
 use late::Late;
 use notices::{Kind, Notices};
@@ -92,7 +92,7 @@ const TURNS: usize = 2;
 struct Shared {
     config: ListenerBuilder,
     queue: Queue,
-    sessions: Mutex<Sessions<Arc<SessionState>>>,
+    sessions: Mutex<Sessions<SessionKey, Arc<SessionState>>>,
     memory: Arc<Memory>,
     flusher: Arc<Flusher>,
     rails: Arc<Rails>,
@@ -306,7 +306,7 @@ impl Shared {
     }
 
     /// No code panics while it holds the lock.
-    fn sessions(&self) -> MutexGuard<'_, Sessions<Arc<SessionState>>> {
+    fn sessions(&self) -> MutexGuard<'_, Sessions<SessionKey, Arc<SessionState>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

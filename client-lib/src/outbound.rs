@@ -15,6 +15,8 @@
 //!   receiver has said that its code took it.
 //! - At least once: a frame is kept until a receiver has acknowledged it.
 
+mod lanes;
+mod leave;
 mod link;
 mod peer;
 mod ring;
@@ -25,7 +27,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-pub(crate) use link::{Books, Impossible};
+pub(crate) use link::{Books, End, Impossible};
 use link::{Link, State};
 pub(crate) use peer::Identity;
 use peer::Peer;
@@ -97,8 +99,10 @@ pub(crate) enum Refused {
     Full,
     /// The largest payload that any connected peer takes is less.
     TooLarge { most: usize },
-    /// The one peer that may have it has gone for good.
+    /// The one peer that may have it has gone for good, or is about to.
     Gone,
+    /// No receiver has decided on this frame, and of so many that have been submitted since then receivers could not tell more from it.
+    Undecided { sequence: u64 },
 }
 
 /// What has happened so far.
@@ -179,19 +183,23 @@ impl<F: Clone> Outbound<F> {
         let slots = u64::from(slots).min(self.settings.share());
         if let Some(at) = self.link_mut(link) {
             at.up(now, slots, frame_size);
+            self.call_back(link);
             self.recall();
+            // What has been taken back is not waited for.
+            self.call_back(link);
+            self.bring_back(link.peer);
             self.pump();
         }
     }
 
     /// A connection could not be made, or has ended. Its frames go to others, or are lost.
-    pub(crate) fn down(&mut self, now: Instant, link: LinkId) {
+    pub(crate) fn down(&mut self, now: Instant, link: LinkId, end: End) {
         let chance = self.chance.f64();
         let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
         let Some(at) = self.link_mut(link) else { return };
         let was_up = at.is_up();
         let Books { handed, taken, .. } = at.books;
-        at.down(now, chance);
+        at.down(now, end, chance);
         if !is_kept {
             self.counts.lost += handed - taken;
         }
@@ -231,6 +239,7 @@ impl<F: Clone> Outbound<F> {
         at.books.settle(freed, taken, is_kept)?;
         acked.for_each(|sequence| self.acknowledged(link, sequence));
         rejected.for_each(|sequence| self.rejected(link, sequence));
+        self.bring_back(link.peer);
         self.part(now);
         self.pump();
         Ok(())
@@ -338,6 +347,7 @@ impl<F: Clone> Outbound<F> {
         }
         self.ring.remove(sequence);
         self.counts.undeliverable += 1;
+        self.bring_back(link.peer);
         self.pump();
     }
 
@@ -399,6 +409,12 @@ impl<F: Clone> Outbound<F> {
         self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
     }
 
+    /// The peer that has a frame, or is to have it, or had it.
+    pub(crate) fn whose(&self, sequence: u64) -> Option<PeerId> {
+        let entry = self.ring.get(sequence)?;
+        entry.on.map(|on| on.peer).or(entry.to).or(entry.had)
+    }
+
     /// Whether everything has been written, or acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
         self.ring.len() == 0 && self.unwritten().next().is_none()
@@ -414,6 +430,11 @@ impl<F: Clone> Outbound<F> {
     pub(crate) fn credits(&self) -> u64 {
         let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
         stay.flat_map(|peer| &peer.links).map(|link| link.books.credits()).sum()
+    }
+
+    /// Whether a peer gets new frames: DNS names it.
+    pub(crate) fn stays(&self, peer: PeerId) -> bool {
+        self.position(peer).is_some_and(|at| self.peers[at].leaves.is_none())
     }
 
     /// Whether it knows a peer.
@@ -433,49 +454,27 @@ impl<F: Clone> Outbound<F> {
         id
     }
 
-    /// Ends connections of peers that leave, and forgets the peers whose connections have ended.
-    fn part(&mut self, now: Instant) {
-        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
-        for peer in &mut self.peers {
-            let Some(leaves) = peer.leaves else { continue };
-            for (lane, link) in (0..).zip(&mut peer.links) {
-                match link.state {
-                    State::Waiting { .. } => link.state = State::Closed,
-                    State::Connecting { epoch } | State::Up { epoch, .. } => {
-                        let id = LinkId { peer: peer.id, lane, epoch };
-                        let has_work = !link.books.queue.is_empty() || link.books.outstanding() > 0;
-                        let waits = is_kept && self.ring.any(|entry| entry.on == Some(id));
-                        if now >= leaves || !(has_work || waits) {
-                            link.state = State::Closing { epoch };
-                            self.actions.push_back(Action::Close(id));
-                        }
-                    }
-                    State::Closing { .. } | State::Closed => {}
-                }
-            }
-        }
-        let count = self.peers.len();
-        self.peers.retain(|peer| peer.links.iter().any(|link| link.state != State::Closed));
-        if self.peers.len() != count {
-            self.give_up();
-        }
-    }
-
-    /// Lets go of frames for peers that have gone.
-    fn give_up(&mut self) {
-        let peers = &self.peers;
-        let gone = self.ring.sequences(|entry| {
-            entry.on.is_none() && entry.to.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
-        });
-        for sequence in gone {
-            self.ring.remove(sequence);
-            self.again.remove(&sequence);
-            self.counts.undeliverable += 1;
-        }
-    }
-
     fn position(&self, peer: PeerId) -> Option<usize> {
         self.peers.binary_search_by_key(&peer, |peer| peer.id).ok()
+    }
+
+    fn peer_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+        let at = self.position(id)?;
+        self.peers.get_mut(at)
+    }
+
+    /// A connection has been made: its keys are to come back.
+    fn call_back(&mut self, link: LinkId) {
+        if let Some(peer) = self.peer_mut(link.peer) {
+            peer.call_back(link.lane.into());
+        }
+    }
+
+    /// What a peer's connections had may have been taken.
+    fn bring_back(&mut self, id: PeerId) {
+        if let Some(peer) = self.peer_mut(id) {
+            peer.bring_back();
+        }
     }
 
     /// A connection, unless another has taken its place.
@@ -485,8 +484,7 @@ impl<F: Clone> Outbound<F> {
     }
 
     fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
-        let at = self.position(id.peer)?;
-        let link = self.peers.get_mut(at)?.links.get_mut(usize::from(id.lane))?;
+        let link = self.peer_mut(id.peer)?.links.get_mut(usize::from(id.lane))?;
         link.is_in(id.epoch).then_some(link)
     }
 }

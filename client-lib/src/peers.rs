@@ -27,8 +27,8 @@ pub(crate) use serve::close;
 use shared::{Link, State};
 pub use statistics::{Closed, PeerStatus, Statistics};
 
-/// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, all
-/// connections are closed.
+/// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, and no [`Sent`] of it
+/// is left, all connections are closed.
 ///
 /// # Examples
 ///
@@ -146,8 +146,11 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send), and [`SendError::Gone`] if DNS no longer names the peer.
+    /// As [`send`](Self::send), and [`SendError::Gone`] if DNS no longer names the peer, or it is another PeerSet's.
     pub async fn send_to(&self, peer: &Peer, frame: impl Into<Frame>) -> Result<Sent, SendError> {
+        if !peer.is_of(&self.handle) {
+            return Err(SendError::Gone);
+        }
         self.handle.send(frame.into(), Some(peer.id)).await
     }
 
@@ -218,18 +221,15 @@ impl PeerSet {
         let mut peers: Vec<Peer> = state
             .endpoints
             .iter()
-            .map(|(&id, endpoint)| Peer {
-                handle: Arc::clone(&self.handle),
-                id,
-                endpoint: Arc::clone(endpoint),
-            })
+            .filter(|(id, _)| state.outbound.stays(**id))
+            .map(|(&id, endpoint)| Peer::new(&self.handle, id, Arc::clone(endpoint)))
             .collect();
         drop(state);
         peers.sort_by(|a, b| a.endpoint.cmp(&b.endpoint));
         peers
     }
 
-    /// How each peer is doing, by name.
+    /// How each peer that DNS names is doing, by name.
     ///
     /// ```no_run
     /// # fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
@@ -248,6 +248,7 @@ impl PeerSet {
         let mut all: Vec<PeerStatus> = state
             .endpoints
             .iter()
+            .filter(|(id, _)| state.outbound.stays(**id))
             .map(|(id, endpoint)| PeerStatus {
                 endpoint: Arc::clone(endpoint),
                 is_connected: connected.contains_key(id),

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
 pub use self::error::ResolveError;
+pub(crate) use self::question::service_of;
 use self::question::{Host, Question};
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;

@@ -16,18 +16,19 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
 use super::agree::agree;
-use super::control::{Connection, SessionState};
+use super::control::{Connection, SessionKey, SessionState};
 #[cfg(feature = "rdma")]
 use super::landing::Landing;
 use super::notices::Kind;
 use super::receive::{Ended, receive};
 use super::slots::Slots;
 use crate::handshake::{
-    Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, SessionId,
-    TransportKind, VERSION, encode,
+    Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, TransportKind,
+    VERSION, encode,
 };
 use crate::peers::close;
 use crate::rdma::{QueuePair, Spare};
+use crate::resolve::service_of;
 use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, linger, peer_names};
 use crate::transport::Transport;
@@ -152,13 +153,13 @@ struct Admitted {
 /// A connection's place in its session, which it leaves when this is dropped.
 struct Membership {
     shared: Arc<Shared>,
-    id: SessionId,
+    key: SessionKey,
     state: Arc<SessionState>,
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.sessions().leave(tokio::time::Instant::now().into_std(), self.id);
+        self.shared.sessions().leave(tokio::time::Instant::now().into_std(), &self.key);
     }
 }
 
@@ -208,7 +209,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
             };
         }
     };
-    let (id, lane, epoch) = (hello.session, hello.lane, hello.epoch);
+    let (lane, epoch) = (hello.lane, hello.epoch);
     if shared.may_say(Kind::Connected) {
         let transport = if pair.is_some() { TransportKind::Rdma } else { TransportKind::Tcp };
         info!(name = %hello.from, lane, epoch, slots = slots.count(), %transport, instead_of_rdma, "connected");
@@ -236,7 +237,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
             _ => error,
         },
         () = shared.shutdown.cancelled() => Ended::Shutdown,
-        () = superseded(&shared, &connection, (id, lane, epoch)) => Ended::Superseded,
+        () = superseded(&shared, &connection, (&membership.key, lane, epoch)) => Ended::Superseded,
     };
     reading.stop().await;
     #[cfg(feature = "rdma")]
@@ -279,12 +280,13 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream) -> Result<Admitted, Turn
 /// TLS, the sender's words and our answer, and everything that has to be looked up.
 async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decision, Slots), Turned> {
     tune(&stream, shared.config.limits.silence).map_err(Turned::Gone)?;
+    let mut owner = Vec::new();
     let mut stream = match &shared.config.tls {
         None => Stream::Plain(stream),
         Some(tls) => {
             let secured = tls.accept(stream).await.map_err(Turned::Tls)?;
-            let names = peer_names(secured.get_ref().1.peer_certificates());
-            debug!(certificate = names.join(", "), "secured");
+            owner = peer_names(secured.get_ref().1.peer_certificates());
+            debug!(certificate = owner.join(", "), "secured");
             Stream::Tls(Box::new(TlsStream::Server(secured)))
         }
     };
@@ -294,7 +296,7 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
     };
     let addresses = stream.addresses().map_err(Turned::Gone)?;
     let outcome = match heard {
-        Ok(hello) => match decide(shared, hello) {
+        Ok(hello) => match decide(shared, hello, owner) {
             Ok((decision, slots)) => agree(shared, decision, slots, addresses).await,
             Err(refusal) => Err(refusal),
         },
@@ -403,7 +405,11 @@ pub(super) struct Decision {
 }
 
 /// Whether a sender is let in.
-fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), Refusal> {
+fn decide(
+    shared: &Arc<Shared>,
+    mut hello: Hello,
+    mut owner: Vec<String>,
+) -> Result<(Decision, Slots), Refusal> {
     let config = &shared.config;
     let me = &config.identity;
     if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
@@ -413,8 +419,7 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
             format!("this is pod {} with uid {mine}, not {expected}: the address has a new owner", me.name);
         return Err(Refusal::new(RefusalCode::Pod, message));
     }
-    let asked = |name: &String| hello.service.strip_prefix(name.as_str()).is_some_and(is_end_of_label);
-    if !config.services.is_empty() && !config.services.iter().any(asked) {
+    if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, &hello.service)) {
         let message = format!(
             "{} is no endpoint of {}, but of {}",
             me.name,
@@ -425,11 +430,14 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
     }
     let now = tokio::time::Instant::now().into_std();
     let lane = (hello.peer, hello.lane);
-    let (state, place) = shared.sessions().admit(now, hello.session, lane, hello.epoch)?;
+    owner.sort();
+    let key = SessionKey { id: hello.session, owner: owner.into() };
+    let (state, place) = shared.sessions().admit(now, &key, lane, hello.epoch)?;
     // From here on, a lane is what this listener knows it as.
     hello.lane = place;
+    state.supersede(place, hello.epoch);
     state.admitted.notify_waiters();
-    let membership = Membership { shared: Arc::clone(shared), id: hello.session, state };
+    let membership = Membership { shared: Arc::clone(shared), key, state };
     // Only now: where there is no room, it may be a half-open connection of the same sender that is in the way, and that goes.
     let offers = hello.rdma.is_some() && hello.transports.contains(&TransportKind::Rdma);
     let uses_memory = offers && config.transport != Transport::Tcp;
@@ -447,16 +455,19 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello) -> Result<(Decision, Slots), R
     Ok((Decision { hello, membership, accept, pair: None, spare }, slots))
 }
 
-fn is_end_of_label(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with('.')
+/// Whether a service, of which the first labels are enough, is what a sender has asked for, by whichever of its networks.
+fn is_asked_for(service: &str, asked: &str) -> bool {
+    let asked = service_of(asked);
+    let rest = asked.strip_prefix(service.to_ascii_lowercase().as_str());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Completes when a later connection of the same lane has been let in: this one is half-open.
-async fn superseded(shared: &Shared, connection: &Connection, (id, lane, epoch): (SessionId, u16, u64)) {
+async fn superseded(shared: &Shared, connection: &Connection, (key, lane, epoch): (&SessionKey, u16, u64)) {
     loop {
         let mut admitted = std::pin::pin!(connection.session_state().admitted.notified());
         admitted.as_mut().enable();
-        if !shared.sessions().is_latest(id, lane, epoch) {
+        if !shared.sessions().is_latest(key, lane, epoch) {
             return;
         }
         admitted.await;

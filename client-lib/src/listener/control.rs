@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Acknowledge;
 use super::receive::Ended;
 use super::slots::{Slot, Slots};
-use crate::handshake::{Delivery, Hello};
+use crate::handshake::{Delivery, Hello, SessionId};
 use crate::inbound::{Arrival, Seen, Teller};
 use crate::rdma::OwnSlots;
 use crate::stream::{Body, Message, SHORT, Source};
@@ -37,6 +37,14 @@ const IDS_WITH_SLOTS: usize = SHORT / (size_of::<u64>() + size_of::<u16>());
 /// The most sequences that wait to be said: a window of them, and those that have left it meanwhile are not waited for.
 const MOST_IDS: usize = 2 * WINDOW as usize;
 
+/// A session, and the names in the certificate of its sender, if there are any: whoever else knows its id, as other receivers do, has
+/// another session by it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SessionKey {
+    pub(super) id: SessionId,
+    pub(super) owner: Arc<[String]>,
+}
+
 /// What a session's connections share.
 #[derive(Default)]
 pub(super) struct SessionState {
@@ -45,6 +53,22 @@ pub(super) struct SessionState {
     latest: Mutex<BTreeMap<u16, (u64, Weak<Connection>)>>,
     /// Another connection has been let in.
     pub(super) admitted: Notify,
+}
+
+impl SessionState {
+    /// A lane's next connection has been let in: what the one before it still brings does not count. It may be refused for another reason
+    /// after all, and then the sender gives what it had to other lanes.
+    pub(super) fn supersede(&self, lane: u16, epoch: u64) {
+        self.follow(lane, epoch, Weak::new());
+    }
+
+    /// The handshakes of two may end in any order.
+    fn follow(&self, lane: u16, epoch: u64, connection: Weak<Connection>) {
+        let mut latest = lock(&self.latest);
+        if latest.get(&lane).is_none_or(|&(latest, _)| latest <= epoch) {
+            latest.insert(lane, (epoch, connection));
+        }
+    }
 }
 
 /// A connection from a sender.
@@ -108,12 +132,7 @@ impl Connection {
         let connection = Self { hello, address, acknowledge, slots, enough, way, to_say, session, flusher };
         let connection = Arc::new(connection);
         let Hello { lane, epoch, .. } = connection.hello;
-        let mut latest = lock(&connection.session.latest);
-        // The handshakes of two may end in any order.
-        if latest.get(&lane).is_none_or(|&(latest, _)| latest < epoch) {
-            latest.insert(lane, (epoch, Arc::downgrade(&connection)));
-        }
-        drop(latest);
+        connection.session.follow(lane, epoch, Arc::downgrade(&connection));
         connection
     }
 

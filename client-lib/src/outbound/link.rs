@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::lanes::Keys;
+
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -20,6 +22,9 @@ pub(crate) struct Link {
     pub(crate) state: State,
     /// How often in a row it could not be made, or did not last.
     failures: u32,
+    /// Frames of keys that it has been handed may still be on their way, whatever has become of it.
+    pub(super) has_had: bool,
+    pub(super) keys: Keys,
     pub(crate) books: Books,
 }
 
@@ -69,6 +74,15 @@ pub(crate) struct Books {
     pub(crate) decided: u64,
 }
 
+/// How an attempt to have a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It could not be made, or has broken.
+    Broken,
+    /// The receiver does not want it, and has said so.
+    Refused,
+}
+
 /// What a receiver says that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("it says that {now} frames {what}, after it said {before}, of {sent} that were sent")]
@@ -81,7 +95,13 @@ pub(crate) struct Impossible {
 
 impl Link {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { state: State::Waiting { until: now }, failures: 0, books: Books::default() }
+        Self {
+            state: State::Waiting { until: now },
+            failures: 0,
+            has_had: false,
+            keys: Keys::default(),
+            books: Books::default(),
+        }
     }
 
     /// It is to be made again, after all.
@@ -123,12 +143,14 @@ impl Link {
     pub(crate) fn up(&mut self, now: Instant, slots: u64, frame_size: usize) {
         if let State::Connecting { epoch } = self.state {
             self.state = State::Up { epoch, since: now };
+            self.has_had |= self.keys == Keys::Here;
             self.books.reset(slots, frame_size);
         }
     }
 
     /// It could not be made, or has broken. `chance`, from 0 to 1, keeps many senders out of step.
-    pub(crate) fn down(&mut self, now: Instant, chance: f64) {
+    pub(crate) fn down(&mut self, now: Instant, end: End, chance: f64) {
+        self.lend(end);
         if let State::Up { since, .. } = self.state
             && now - since >= GOOD
         {

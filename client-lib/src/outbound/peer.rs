@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::lanes::Keys;
 use super::link::{Link, State};
 use super::{LinkId, PeerId};
 use crate::choose::{Candidate, hash};
@@ -66,8 +67,8 @@ impl Peer {
         self.links.iter().map(|link| link.books.frame_size).max().unwrap_or_default()
     }
 
-    pub(super) fn candidate(&self, lane: Option<usize>, length: usize) -> Candidate {
-        let credits = self.usable(lane, length).map(|(_, link)| link.books.credits()).sum();
+    pub(super) fn candidate(&self, length: usize) -> Candidate {
+        let credits = self.usable(None, length).map(|(_, link)| link.books.credits()).sum();
         Candidate {
             name: self.name,
             credits,
@@ -76,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// The connection with the most credits.
+    /// The connection with the most credits, of all or of one lane.
     pub(super) fn freest(&self, lane: Option<usize>, length: usize) -> Option<LinkId> {
         let (lane, link) = self.usable(lane, length).max_by_key(|(_, link)| link.books.credits())?;
         match link.state {
@@ -91,7 +92,8 @@ impl Peer {
     fn usable(&self, lane: Option<usize>, length: usize) -> impl Iterator<Item = (u16, &Link)> {
         let lanes = (0_u16..).zip(&self.links);
         lanes.filter(move |&(at, link)| {
-            link.is_up() && link.books.frame_size >= length && lane.is_none_or(|lane| lane == usize::from(at))
+            let has_key = |lane| lane == usize::from(at) && link.keys == Keys::Here;
+            link.is_up() && link.books.frame_size >= length && lane.is_none_or(has_key)
         })
     }
 }

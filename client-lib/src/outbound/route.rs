@@ -21,15 +21,21 @@ pub(super) struct Wanted {
 impl<F: Clone> Outbound<F> {
     /// The connection that a new frame is for.
     pub(super) fn place(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
-        if self.ring.len() >= self.settings.replay || self.is_window_full() {
+        if wanted.to.is_some_and(|to| !self.stays(to)) {
+            return Err(Refused::Gone);
+        }
+        if self.is_window_full() {
+            return Err(Refused::Undecided { sequence: self.ring.floor() });
+        }
+        if self.ring.len() >= self.settings.replay {
             return Err(Refused::Full);
         }
         let link = self.choose(wanted)?;
         if self.is_overtaking(wanted) { Err(Refused::Full) } else { Ok(link) }
     }
 
-    /// Peers have come or gone: takes back what has not been handed over and whose key is another peer's by now, so that what
-    /// follows does not overtake it.
+    /// Peers or connections have come or gone: takes back what has not been handed over and whose key is another's by now, so that
+    /// what follows does not overtake it.
     pub(super) fn recall(&mut self) {
         if self.settings.choice != Choice::ByKey {
             return;
@@ -38,11 +44,12 @@ impl<F: Clone> Outbound<F> {
         for sequence in self.ring.sequences(|entry| entry.on.is_some() && is_new(entry)) {
             let Some(&Entry { length, key, on: Some(on), .. }) = self.ring.get(sequence) else { continue };
             let peer = self.peer_for(Wanted { length, key, to: None, not: None });
-            if peer.is_some_and(|peer| peer.id != on.peer) {
+            if peer.is_some_and(|peer| (peer.id, peer.lane_of(key)) != (on.peer, usize::from(on.lane))) {
                 self.withdraw(sequence, on);
                 self.again.insert(sequence);
             }
         }
+        self.peers.iter_mut().for_each(Peer::bring_back);
     }
 
     /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
@@ -103,9 +110,10 @@ impl<F: Clone> Outbound<F> {
     }
 
     fn choose(&mut self, wanted: Wanted) -> Result<LinkId, Refused> {
-        let lane = self.lane_for(wanted);
+        let is_by_key = self.is_by_key(wanted);
         let peer = self.peer_for(wanted);
-        match peer.and_then(|peer| peer.freest(lane, wanted.length)) {
+        let freest = |peer: &Peer| peer.freest(is_by_key.then(|| peer.lane_of(wanted.key)), wanted.length);
+        match peer.and_then(freest) {
             Some(link) => Ok(link),
             None => {
                 let only = peer.map(|peer| peer.id);
@@ -117,13 +125,12 @@ impl<F: Clone> Outbound<F> {
     /// The peer that is to have a frame, although it may have to wait for it.
     pub(super) fn peer_for(&mut self, wanted: Wanted) -> Option<&Peer> {
         let choice = if wanted.to.is_some() { Choice::RoundRobin } else { self.settings.choice };
-        let lane = self.lane_for(wanted);
         // A frame waits for the peer of its key, as long as that has not been tried.
         let is_awaited = |peer: &Peer| choice == Choice::ByKey && peer.is_untried();
         let is_there = |peer: &Peer| wanted.allows(peer) && (peer.is_up() || is_awaited(peer));
         let candidate = |index: usize| {
             let peer = self.peers.get(index).filter(|peer| is_there(peer))?;
-            Some(peer.candidate(lane, wanted.length))
+            Some(peer.candidate(wanted.length))
         };
         let at = choose(choice, wanted.key, &mut self.turn, self.peers.len(), candidate)?;
         self.peers.get(at)
@@ -132,9 +139,6 @@ impl<F: Clone> Outbound<F> {
     /// Why nobody gets a frame now, or the one peer that is to have it does not.
     fn refused(&self, wanted: Wanted, only: Option<PeerId>) -> Refused {
         let only = only.and_then(|only| self.peers.get(self.position(only)?));
-        if wanted.to.is_some_and(|to| !self.knows(to)) {
-            return Refused::Gone;
-        }
         let up = self.peers.iter().filter(|peer| wanted.allows(peer) && peer.is_up());
         let most = up.map(Peer::frame_size).max();
         match (most, only) {
@@ -167,12 +171,6 @@ impl<F: Clone> Outbound<F> {
 
     fn is_by_key(&self, wanted: Wanted) -> bool {
         self.settings.choice == Choice::ByKey && wanted.to.is_none()
-    }
-
-    /// The only lane that a frame may take: that of its key.
-    fn lane_for(&self, wanted: Wanted) -> Option<usize> {
-        // The remainder is less than the number of lanes, which is one of 16 bits.
-        self.is_by_key(wanted).then(|| (wanted.key % u64::from(self.settings.lanes.max(1))) as usize)
     }
 }
 

@@ -9,7 +9,7 @@ mod simulation;
 
 use std::time::{Duration, Instant};
 
-use super::{Action, Identity, LinkId, Outbound, Outgoing, PeerId, Refused, Settings};
+use super::{Action, End, Identity, LinkId, Outbound, Outgoing, PeerId, Refused, Settings};
 use crate::choose::Choice;
 use crate::handshake::Delivery;
 
@@ -78,7 +78,12 @@ impl Rig {
     }
 
     fn down(&mut self, link: LinkId) {
-        self.outbound.down(self.now, link);
+        self.outbound.down(self.now, link, End::Broken);
+        self.act();
+    }
+
+    fn refused(&mut self, link: LinkId) {
+        self.outbound.down(self.now, link, End::Refused);
         self.act();
     }
 

@@ -26,6 +26,7 @@ use crate::near::{Gpu, Near};
 use crate::nic;
 use crate::outbound::LinkId;
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
+use crate::resolve::service_of;
 use crate::stream::{Stream, stay_on, tune};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
@@ -67,9 +68,9 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Tries a peer's addresses one after the other.
+    /// Tries a peer's addresses one after the other. If there is no way by any, the error is that of the one that led farthest.
     pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, DialError> {
-        let (mut last, mut all_lasting) = (None, true);
+        let (mut telling, mut all_lasting): (Option<DialError>, _) = (None, true);
         let wants_rdma = self.wants_rdma();
         let distances = self.distances(endpoint).await;
         let preference = Preference { network: self.network.as_deref(), wants_rdma, distances: &distances };
@@ -77,15 +78,19 @@ impl Dialer {
             match self.dial_address(endpoint, address, link).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
-                    all_lasting &= matches!(error, DialError::Rdma { is_lasting: true, .. });
-                    last = Some(error);
+                    // Where no way leads, none by RDMA does.
+                    all_lasting &=
+                        matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
+                    if telling.as_ref().is_none_or(|before| before.reach() < error.reach()) {
+                        telling = Some(error);
+                    }
                 }
             }
         }
-        if let Some(DialError::Rdma { is_lasting, .. }) = &mut last {
+        if let Some(DialError::Rdma { is_lasting, .. }) = &mut telling {
             *is_lasting = all_lasting;
         }
-        Err(last.unwrap_or_else(|| DialError::Network {
+        Err(telling.unwrap_or_else(|| DialError::Network {
             has: aliases(endpoint, self.network.as_deref().unwrap_or_default()),
             network: self.network.clone().unwrap_or_default(),
         }))
@@ -165,7 +170,7 @@ impl Dialer {
             None => Stream::Plain(stream),
             Some(tls) => {
                 // Never a name that an answer of DNS has chosen.
-                let secured = tls.connect(stream, self.service_name()).await;
+                let secured = tls.connect(stream, &service_of(&self.service)).await;
                 let secured = secured.map_err(|source| DialError::Tls { peer, source })?;
                 Stream::Tls(Box::new(TlsStream::Client(secured)))
             }
@@ -250,11 +255,6 @@ impl Dialer {
         blocking(self.patience, move || rails.prepare(source, Role::Sender, None)).await.map_err(Some)
     }
 
-    /// The service itself, whichever network was asked for.
-    fn service_name(&self) -> &str {
-        self.service.split_once("._net.").map_or(&self.service, |(_, service)| service)
-    }
-
     fn hello(&self, endpoint: &Endpoint, link: LinkId, own: Option<&Prepared>) -> Hello {
         let transports = match (self.transport, own) {
             (Transport::Rdma, _) => vec![TransportKind::Rdma],
@@ -274,6 +274,22 @@ impl Dialer {
             window: Some(self.window),
             transports,
             rdma: own.map(|own| own.end().clone()),
+        }
+    }
+}
+
+impl DialError {
+    /// How far it came: more is nearer to a connection, and says more about the peer than about one of its addresses.
+    fn reach(&self) -> u8 {
+        match self {
+            Self::Route(_) | Self::Network { .. } => 0,
+            Self::Connect { .. } | Self::Timeout { .. } => 1,
+            Self::Rdma { .. } => 2,
+            Self::Tls { .. }
+            | Self::Handshake { .. }
+            | Self::Closed { .. }
+            | Self::Refused { .. }
+            | Self::WrongPeer { .. } => 3,
         }
     }
 }

@@ -13,14 +13,14 @@ use crate::outbound::{PeerId, Refused};
 /// Payloads up to this, in bytes, may wait a moment for others if many are under way: a system call costs more than they do.
 const SMALL: usize = 16 << 10;
 
-/// Ends everything when the last PeerSet and Peer are dropped.
+/// Ends everything when the last PeerSet and Sent are dropped.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) session: u128,
     pub(crate) choice: crate::Choice,
 }
 
-/// A frame that a peer has been chosen for.
+/// A frame that a peer has been chosen for. It keeps the [`PeerSet`](super::PeerSet) open.
 ///
 /// # Examples
 ///
@@ -103,7 +103,9 @@ impl Handle {
         match self.try_send(frame, to) {
             Ok(sent) => Ok(Ok(sent)),
             Err((_, TrySendError::Never(error))) => Ok(Err(error)),
-            Err((back, TrySendError::NoPeer | TrySendError::Full)) => Err(back),
+            Err((back, TrySendError::NoPeer | TrySendError::Full | TrySendError::Undecided { .. })) => {
+                Err(back)
+            }
         }
     }
 
@@ -123,8 +125,10 @@ impl Handle {
                 return Err((frame, error.into()));
             }
             let submitted = state.outbound.submit(frame, (length, key), to);
-            let (sequence, link) =
-                submitted.map_err(|(frame, refused)| (frame, refused.into_error(length)))?;
+            let (sequence, link) = submitted.map_err(|(frame, refused)| {
+                state.tell(refused);
+                (frame, refused.into_error(length))
+            })?;
             let may_linger = length <= SMALL && state.outbound.is_streaming(link);
             (sequence, state.links.get(&link).cloned(), may_linger)
         };
@@ -141,6 +145,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.state().close();
         self.shared.shutdown.cancel();
+        self.shared.progress.notify_waiters();
     }
 }
 
@@ -150,6 +155,7 @@ impl Refused {
             Self::NoPeer => TrySendError::NoPeer,
             Self::Full => TrySendError::Full,
             Self::TooLarge { most } => SendError::TooLarge { length, most }.into(),
+            Self::Undecided { sequence } => TrySendError::Undecided { sequence },
             Self::Gone => SendError::Gone.into(),
         }
     }

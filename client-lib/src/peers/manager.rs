@@ -179,8 +179,12 @@ fn take_in(
                 && endpoint.addresses.iter().any(|address| mine.contains(&address.ip))
         }
     };
+    let count = endpoints.len();
     let others: Vec<Arc<Endpoint>> =
         endpoints.into_iter().filter(|endpoint| !is_me(endpoint)).map(Arc::new).collect();
+    if others.is_empty() && count > 0 {
+        state.unresolved = Some("this pod itself is its only endpoint so far".to_owned());
+    }
     let identity = |endpoint: &Arc<Endpoint>| Identity {
         target: format!("{}:{}", endpoint.target, endpoint.port),
         uid: endpoint.uid().map(ToOwned::to_owned),

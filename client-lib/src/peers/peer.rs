@@ -1,18 +1,18 @@
 //! One peer of a service.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 #[cfg(doc)]
 use super::PeerSet;
 use super::Sent;
 use super::handle::Handle;
-use super::shared::State;
+use super::shared::{Shared, State};
 use crate::endpoint::Endpoint;
 use crate::error::SendError;
 use crate::frame::Frame;
 use crate::outbound::PeerId;
 
-/// One peer of a [`PeerSet`]. A clone is another handle.
+/// One peer of a [`PeerSet`], which it does not keep open. A clone is another handle.
 ///
 /// # Examples
 ///
@@ -28,7 +28,8 @@ use crate::outbound::PeerId;
 /// ```
 #[derive(Clone)]
 pub struct Peer {
-    pub(super) handle: Arc<Handle>,
+    handle: Weak<Handle>,
+    shared: Arc<Shared>,
     pub(super) id: PeerId,
     pub(super) endpoint: Arc<Endpoint>,
 }
@@ -56,11 +57,19 @@ pub enum PeerClosed {
     Removed,
     /// DNS names another pod in its place.
     Replaced,
-    /// The [`PeerSet`] has been closed.
+    /// The [`PeerSet`] has been closed, or dropped.
     PeerSet,
 }
 
 impl Peer {
+    pub(super) fn new(handle: &Arc<Handle>, id: PeerId, endpoint: Arc<Endpoint>) -> Self {
+        Self { handle: Arc::downgrade(handle), shared: Arc::clone(&handle.shared), id, endpoint }
+    }
+
+    pub(super) fn is_of(&self, handle: &Handle) -> bool {
+        Arc::ptr_eq(&self.shared, &handle.shared)
+    }
+
     /// What DNS says of it.
     ///
     /// ```no_run
@@ -94,9 +103,10 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// As [`PeerSet::send_to`].
+    /// As [`PeerSet::send_to`]; [`SendError::Closed`], too, if no PeerSet is left.
     pub async fn send(&self, frame: impl Into<Frame>) -> Result<Sent, SendError> {
-        self.handle.send(frame.into(), Some(self.id)).await
+        let handle = self.handle.upgrade().ok_or(SendError::Closed)?;
+        handle.send(frame.into(), Some(self.id)).await
     }
 
     /// Completes when the peer has gone for good, and says why. A connection that breaks is no end: it is made again.
@@ -123,7 +133,7 @@ impl Peer {
             }
             _ => Some(PeerClosed::Removed),
         };
-        self.handle.shared.until(has_gone).await
+        self.shared.until(has_gone).await
     }
 }
 

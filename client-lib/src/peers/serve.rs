@@ -11,9 +11,10 @@ use tracing::{Instrument as _, info, info_span, warn};
 use super::dial::{Dialed, Dialer};
 use super::shared::Link;
 use crate::endpoint::Endpoint;
+use crate::error::DialError;
 use crate::gid;
 use crate::handshake::{Accept, TransportKind};
-use crate::outbound::Impossible;
+use crate::outbound::{End, Impossible};
 use crate::rdma::Violation;
 use crate::stream::{Body, Inlet, Message, Outlet, Reading};
 use crate::way::{Failure, Silence, Way};
@@ -55,9 +56,13 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
     let span = info_span!("peer", host = %endpoint.host, lane = link.id.lane, epoch = link.id.epoch);
     async {
         let connecting = link.end.run_until_cancelled(dialer.dial(&endpoint, link.id));
+        let mut end = End::Broken;
         match connecting.await {
             None => {}
             Some(Err(error)) => {
+                if matches!(error, DialError::Refused { .. }) {
+                    end = End::Refused;
+                }
                 let text = error.to_string();
                 let last = link.shared.state().failures.insert(link.id.peer, Arc::new(error));
                 if last.is_none_or(|last| last.to_string() != text) {
@@ -83,7 +88,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
             }
         }
         let mut state = link.shared.state();
-        state.outbound.down(tokio::time::Instant::now().into_std(), link.id);
+        state.outbound.down(tokio::time::Instant::now().into_std(), link.id, end);
         state.links.remove(&link.id);
         drop(state);
         link.shared.changed();

@@ -12,10 +12,10 @@ use tracing::warn;
 
 use super::serve::Ended;
 use crate::endpoint::Endpoint;
-use crate::error::{DialError, SendError};
+use crate::error::{DialError, SendError, TrySendError};
 use crate::frame::Frame;
 use crate::handshake::TransportKind;
-use crate::outbound::{LinkId, Outbound, Outgoing, PeerId};
+use crate::outbound::{LinkId, Outbound, Outgoing, PeerId, Refused};
 use crate::resolve::ResolveError;
 use crate::staging::Staging;
 use crate::stream::{Body, Message, Source};
@@ -34,7 +34,9 @@ pub(crate) struct State {
     pub(crate) breaks: HashMap<PeerId, String>,
     /// Why frames of a peer's lane do not go by RDMA, as it was said last.
     pub(crate) instead_of_rdma: HashMap<(PeerId, u16), String>,
-    /// What DNS said last, if it was not endpoints.
+    /// The frame that holds all others up, as it was said last.
+    undecided: Option<u64>,
+    /// What DNS said last, if it was not endpoints, or why they are none to connect to.
     pub(crate) unresolved: Option<String>,
     /// DNS will never name anybody.
     pub(crate) wrong: Option<ResolveError>,
@@ -75,6 +77,7 @@ impl Shared {
             failures: HashMap::new(),
             breaks: HashMap::new(),
             instead_of_rdma: HashMap::new(),
+            undecided: None,
             unresolved: None,
             wrong: None,
             is_closing: false,
@@ -119,6 +122,16 @@ impl State {
     pub(crate) fn close(&mut self) -> usize {
         (self.is_closing, self.is_closed) = (true, true);
         self.outbound.held()
+    }
+
+    /// Says once of a frame that it holds all others up.
+    pub(crate) fn tell(&mut self, refused: Refused) {
+        let Refused::Undecided { sequence } = refused else { return };
+        if self.undecided.replace(sequence) != Some(sequence) {
+            let host = self.outbound.whose(sequence).and_then(|peer| self.endpoints.get(&peer));
+            let host = host.map_or("nobody now", |endpoint| &endpoint.host);
+            warn!(sequence, host, "{}", TrySendError::Undecided { sequence });
+        }
     }
 
     /// Why none of the peers that there are can be reached by RDMA, which is all that may be used.

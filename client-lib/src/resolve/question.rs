@@ -72,6 +72,12 @@ impl Host {
     }
 }
 
+/// The service that a name asks for, in lower case, whichever of its networks it asks for.
+pub(crate) fn service_of(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    name.split_once("._net.").map(|(_, service)| service.to_owned()).unwrap_or(name)
+}
+
 /// Whether a text can be a name in DNS, in the letters that hosts have.
 pub(super) fn is_name(text: &str) -> bool {
     flaw(text).is_none()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use multinet_client::{Acknowledge, Buffer, Delivery, Frame};
+use multinet_client::{Acknowledge, Buffer, Choice, Delivery, Frame, Transport};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
@@ -60,4 +60,30 @@ async fn a_buffer_comes_back() {
     }
     soon(receiver.close()).await;
     assert_eq!(soon(peers.close(Duration::from_secs(1))).await.unfinished, 0);
+}
+
+/// A receiver that has no memory for all connections of a sender: what the others would carry goes by those that there are.
+#[tokio::test]
+async fn keys_of_a_connection_that_cannot_be_had_are_sent_by_another() {
+    let memory = (2 << 20) + (1 << 19);
+    let receiver = listener().acknowledge(Acknowledge::OnDrop).transport(Transport::Tcp);
+    let receiver = receiver.slots(2).frame_size(1 << 20).memory(memory).bind().await.unwrap();
+    let sender = connector().delivery(Delivery::AtLeastOnce).choice(Choice::ByKey).connections_per_peer(3);
+    let (peers, endpoints) = follow(sender.transport(Transport::Tcp));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    let sending = tokio::spawn(async move {
+        for number in 0..200_u8 {
+            let frame = Frame::new(vec![number]).key(vec![number % 20]);
+            peers.send(frame).await.unwrap();
+        }
+        peers.flush().await;
+        peers.statistics()
+    });
+    let mut last = [None; 20];
+    for _ in 0..200 {
+        let frame = soon(receiver.recv()).await.unwrap();
+        let (key, number) = (frame.key()[0], frame.bytes()[0]);
+        assert!(last[usize::from(key)].replace(number) < Some(number), "{number} of key {key}");
+    }
+    assert_eq!((soon(sending).await.unwrap().acknowledged, receiver.statistics().connections), (200, 1));
 }

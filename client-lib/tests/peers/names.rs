@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use multinet_client::{Delivery, Endpoint, Identity, Listener, PeerClosed, Transport};
+use multinet_client::{Delivery, Endpoint, Identity, Listener, PeerClosed, SendError, Transport};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
@@ -108,6 +108,80 @@ async fn a_peer_that_goes_says_why() {
     assert_eq!(soon(b.closed()).await, PeerClosed::Replaced);
     soon(peers.close(Duration::from_secs(1))).await;
     assert_eq!(soon(a.closed()).await, PeerClosed::PeerSet);
+}
+
+/// Peers do not keep what they are of: whoever waits for one to go hears of the end.
+#[tokio::test]
+async fn peers_do_not_keep_a_peer_set_open() {
+    let receiver = listener().bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    soon(peers.connected(1)).await;
+    let peer = peers.peer("a").unwrap();
+    let waiting = tokio::spawn({
+        let peer = peer.clone();
+        async move { peer.closed().await }
+    });
+    tokio::task::yield_now().await;
+    let sent = soon(peer.send("a frame")).await.unwrap();
+    drop(peers);
+    soon(peer.send("another")).await.unwrap();
+    drop(sent);
+    assert_eq!(soon(waiting).await.unwrap(), PeerClosed::PeerSet);
+    assert_eq!(soon(peer.send("one more")).await.unwrap_err(), SendError::Closed);
+    for _ in 0..2 {
+        drop(soon(receiver.recv()).await.unwrap());
+    }
+    soon(async {
+        while receiver.statistics().connections > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// Peers are known by numbers that another PeerSet has, too.
+#[tokio::test]
+async fn a_peer_of_another_peer_set_is_none() {
+    let receiver = listener().bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    let (others, of_others) = follow(connector());
+    for endpoints in [endpoints.clone(), of_others.clone()] {
+        endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    }
+    soon(peers.connected(1)).await;
+    soon(others.connected(1)).await;
+    let theirs = others.peer("a").unwrap();
+    assert_eq!(soon(peers.send_to(&theirs, "a frame")).await.unwrap_err(), SendError::Gone);
+    soon(others.send_to(&theirs, "a frame")).await.unwrap();
+}
+
+/// Its pod leaves while it still has a frame: it is none of those that DNS names from then on.
+#[tokio::test]
+async fn a_peer_that_leaves_is_not_there_any_more() {
+    let (receiver, next) = (listener().bind().await.unwrap(), listener().bind().await.unwrap());
+    let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", Some("1"))]).unwrap();
+    soon(peers.connected(1)).await;
+    let old = peers.peer("a").unwrap();
+    let sent = soon(old.send("before")).await.unwrap();
+    let held = soon(receiver.recv()).await.unwrap();
+    endpoints.unbounded_send(vec![endpoint(&next, "a", Some("2"))]).unwrap();
+    soon(async {
+        while peers.peer("a").is_none_or(|peer| peer.endpoint().uid() == Some("1")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!((peers.peers().len(), peers.status().len()), (1, 1));
+    assert_eq!(soon(old.send("after")).await.unwrap_err(), SendError::Gone);
+    // What it had taken counts.
+    held.acknowledge();
+    soon(sent.acknowledged()).await;
+    assert_eq!(peers.statistics().acknowledged, 1);
+    let sent = soon(peers.peer("a").unwrap().send("to the next")).await.unwrap();
+    soon(next.recv()).await.unwrap().acknowledge();
+    soon(sent.acknowledged()).await;
 }
 
 /// An instance that is an endpoint of the service itself passes itself over: by its uid, or by its address and port.

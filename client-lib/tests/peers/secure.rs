@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use self::authority::{Authority, Folder};
 use crate::log::{Log, capture};
-use crate::raw::{DATA, HEADER, Raw, Receiver, accept, greeting, hello};
+use crate::raw::{DATA, HEADER, Raw, Receiver, accept, data, greeting, hello};
 use crate::rig::{at_most, connector, endpoint, follow, listener, mixed_connector, rdma, soon};
 
 /// As `follow` asks for it.
@@ -318,6 +318,26 @@ async fn a_sender_that_shows_no_certificate() {
     let error = soon(stream.read_u8()).await.unwrap_err();
     assert!(error.to_string().contains("CertificateRequired"), "{error}");
     log.says("WARN", "turned away: the peer showed no certificate: give it one").await;
+    met.works().await;
+}
+
+/// All receivers of a sender know its session, and some have certificates that others let in. What they say by it is not the sender's.
+#[tokio::test]
+async fn who_knows_a_session_is_not_its_sender() {
+    let pair = Pair::new();
+    let tls = (Some(pair.infer.tls()), Some(pair.detect.tls()));
+    let met = Met::new(tls.0, tls.1, Delivery::AtLeastOnce).await;
+    soon(met.peers.send("first")).await.unwrap();
+    let session = soon(met.listener.recv()).await.unwrap().id().session;
+    let other = pair.authority.issue(&[SERVICE, INFER]);
+    let mut stream = pair.authority.connect(met.listener.local_addresses()[0], Some(&other)).await;
+    // All before the last of all frames is done with.
+    let last = u64::MAX - 1;
+    let mut words = greeting(1, hello(session, last).to_string().as_bytes());
+    words.extend(data(last, last, b"not his"));
+    soon(stream.write_all(&words)).await.unwrap();
+    assert_eq!(soon(met.listener.recv()).await.unwrap().bytes(), b"not his");
+    drop(stream);
     met.works().await;
 }
 

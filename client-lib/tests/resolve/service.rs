@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
-use multinet_client::{Endpoint, ResolveError};
+use multinet_client::{Connector, Endpoint, Identity, ResolveError};
 
 use crate::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
 
@@ -204,4 +204,17 @@ async fn a_star_is_every_named_port() {
             "h1:18515: 10.0.0.2 fd00::2",
         ]
     );
+}
+
+/// The first pod of a service whose pods connect to one another is not told that something is wrong with DNS.
+#[tokio::test]
+async fn who_is_alone_is_told_so() {
+    let server = Server::start().await;
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 uid=me"]);
+    let connector = Connector::builder().resolver(server.resolver()).identity(Identity::new("me").uid("me"));
+    let connector = connector.wait(Duration::from_millis(300)).build().unwrap();
+    let error = connector.connect(SERVICE, "rdma").await.unwrap_err();
+    let expected =
+        format!("{SERVICE} had no endpoint within 0 s: this pod itself is its only endpoint so far");
+    assert_eq!(error.to_string(), expected);
 }

@@ -212,6 +212,84 @@ fn a_key_has_one_lane() {
 }
 
 #[test]
+fn keys_of_a_lane_that_cannot_be_had_have_another() {
+    let mut rig = by_key(3);
+    rig.endpoints(&["a"]);
+    let links = rig.connects();
+    rig.up(links[0], 10);
+    rig.up(links[1], 10);
+    // Not before it has been tried.
+    assert_eq!(rig.send_as((1, 2), None), Err(Refused::Full));
+    rig.refused(links[2]);
+    let stand_ins: HashMap<u64, LinkId> =
+        (2..30).step_by(3).map(|key| (key, rig.send_as((1, key), None).unwrap())).collect();
+    assert!(stand_ins.values().any(|&on| on == links[0]) && stand_ins.values().any(|&on| on == links[1]));
+    // Those of the others stay where they are.
+    rig.up(links[0], 10);
+    assert_eq!(rig.outbound.peers[0].lane_of(0), 0);
+    assert_eq!(rig.outbound.peers[0].lane_of(1), 1);
+}
+
+#[test]
+fn keys_come_back_to_a_lane_behind_what_the_others_have() {
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        let mut rig = Rig::with(Settings { delivery, choice: Choice::ByKey, replay: 1000, lanes: 2 });
+        rig.endpoints(&["a"]);
+        let links = rig.connects();
+        rig.up(links[0], 10);
+        rig.refused(links[1]);
+        rig.actions();
+        for _ in 0..2 {
+            assert_eq!(rig.send_as((1, 1), None), Ok(links[0]));
+        }
+        assert_eq!(rig.outbound.take(links[0]).unwrap().sequence, 1);
+        rig.pass(Duration::from_secs(1));
+        let second = rig.connects()[0];
+        rig.up(second, 10);
+        // The first is under way, and the second, which is not, goes by its own lane, but not before that has been taken.
+        assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+        assert_eq!(rig.write(second), []);
+        assert_eq!(rig.send_as((1, 0), None), Ok(links[0]));
+        rig.ack(links[0], 1, &[1]);
+        assert_eq!(rig.write(second), [(2, false)]);
+        assert_eq!(rig.send_as((1, 1), None), Ok(second));
+    }
+}
+
+#[test]
+fn keys_do_not_come_back_before_what_a_broken_lane_had() {
+    let mut rig = by_key(2);
+    rig.endpoints(&["a"]);
+    let links = rig.connects();
+    rig.up(links[0], 10);
+    rig.refused(links[1]);
+    rig.actions();
+    assert_eq!(rig.send_as((1, 1), None), Ok(links[0]));
+    rig.write(links[0]);
+    rig.pass(Duration::from_secs(1));
+    let second = rig.connects()[0];
+    rig.up(second, 10);
+    // It may still be read by the receiver, until the next connection of that lane is there.
+    rig.down(links[0]);
+    assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let first = rig.connects()[0];
+    rig.up(first, 10);
+    assert_eq!(rig.write(second), [(1, true)]);
+    assert_eq!(rig.send_as((1, 1), None), Ok(second));
+    // Whom the receiver refuses has nothing there any more.
+    rig.down(second);
+    rig.actions();
+    assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
+    rig.pass(Duration::from_secs(1));
+    let again = rig.connects()[0];
+    rig.refused(again);
+    assert_eq!(rig.write(first), [(1, true), (2, false)]);
+    assert_eq!(rig.send_as((1, 1), None), Ok(first));
+}
+
+#[test]
 fn without_keys_the_freest_lane_is_taken() {
     let mut rig = Rig::with(Settings {
         delivery: Delivery::AtLeastOnce,

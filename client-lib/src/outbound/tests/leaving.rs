@@ -40,7 +40,7 @@ fn an_attempt_is_ended() {
     // It is up just before the shell hears of that.
     rig.up(link, 2);
     assert_eq!((rig.send(), rig.actions()), (Err(Refused::NoPeer), vec![]));
-    assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::NoPeer));
+    assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Gone));
     rig.down(link);
     assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::Gone));
 }
@@ -53,6 +53,8 @@ fn who_has_something_finishes_it() {
     rig.outbound.take(link).unwrap();
     rig.endpoints(&[]);
     assert_eq!(rig.send(), Err(Refused::NoPeer), "nothing new");
+    assert_eq!(rig.send_as((1, 0), Some(link.peer)), Err(Refused::Gone), "nor what is for it alone");
+    assert!(rig.outbound.knows(link.peer) && !rig.outbound.stays(link.peer));
     assert_eq!(rig.write(link), [(2, false)], "what it was given already");
     // Slots are free, but an acknowledgement is missing; then the other way round.
     rig.ack(link, 2, &[1]);

@@ -1,5 +1,8 @@
 //! Peers that are none of ours: another pod under the same address, another service.
 
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
 use multinet_client::{DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
 use super::eventually;
@@ -90,12 +93,35 @@ async fn another_service_is_refused_by_name() {
     log.says("WARN", "refused: track-0 is no endpoint of infer.vision.svc.multinet").await;
 }
 
+/// A peer has several addresses: who answers at one of them says more than that nobody does at another.
+#[tokio::test]
+async fn the_error_is_that_of_the_address_that_led_farthest() {
+    let receiver = listener().service("track.vision").bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    let mut infer = endpoint(&receiver, "infer-0", None);
+    let mut deaf = infer.addresses[0].clone();
+    deaf.ip = Ipv4Addr::new(127, 0, 0, 2).into();
+    infer.addresses.push(deaf);
+    endpoints.unbounded_send(vec![infer]).unwrap();
+    eventually(|| !last_error(&peers).is_empty()).await;
+    for _ in 0..3 {
+        let error = peers.status()[0].last_error.clone().unwrap();
+        assert!(matches!(*error, DialError::Refused { code: RefusalCode::Service, .. }), "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_service_is_known_by_whole_labels() {
     let receiver = listener().service("infer.vision").bind().await.unwrap();
     for (number, (service, is_let_in)) in [
         ("infer.vision", true),
         ("infer.vision.svc.multinet.cluster.local", true),
+        ("Infer.Vision.svc.multinet", true),
+        ("rail0._net.infer.vision.svc.multinet", true),
+        ("rail0._NET.INFER.vision", true),
+        ("rail0._net.track.vision.svc.multinet", false),
+        ("infer.vision._net.track.vision.svc.multinet", false),
         ("infer.visions", false),
         ("infer", false),
         ("", false),

@@ -25,12 +25,24 @@ impl Authority {
 
     /// A connection of a client that trusts this authority and has no certificate.
     pub(crate) async fn anonymous(&self, address: SocketAddr) -> client::TlsStream<TcpStream> {
+        self.connect(address, None).await
+    }
+
+    /// A connection of a client that trusts this authority, with a certificate or without.
+    pub(crate) async fn connect(
+        &self,
+        address: SocketAddr,
+        issued: Option<&Issued>,
+    ) -> client::TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
-            .with_root_certificates(self.roots())
-            .with_no_client_auth();
+            .with_root_certificates(self.roots());
+        let mut config = match issued {
+            None => config.with_no_client_auth(),
+            Some(issued) => config.with_client_auth_cert(issued.certificates(), issued.key()).unwrap(),
+        };
         config.alpn_protocols = vec![b"multinet/1".to_vec()];
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from(super::SERVICE).unwrap();
@@ -39,6 +51,14 @@ impl Authority {
 }
 
 impl Issued {
+    fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()]
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap()
+    }
+
     /// The accepting side of a connection, by hand.
     pub(crate) async fn accept(&self, stream: TcpStream, trust: &Authority) -> server::TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -48,10 +68,7 @@ impl Issued {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_client_cert_verifier(verifier.build().unwrap())
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()],
-                PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap(),
-            )
+            .with_single_cert(self.certificates(), self.key())
             .unwrap();
         config.alpn_protocols = vec![b"multinet/1".to_vec()];
         TlsAcceptor::from(Arc::new(config)).accept(stream).await.unwrap()

@@ -51,6 +51,8 @@ pub(super) struct Faults {
     pub(super) sizes: bool,
     /// Senders start over, as another session.
     pub(super) senders: bool,
+    /// Receivers have no room for another connection.
+    pub(super) rooms: bool,
 }
 
 impl Plan {
@@ -117,7 +119,7 @@ impl Plan {
 }
 
 impl Faults {
-    const EACH: [fn(&mut Self) -> &mut bool; 12] = [
+    const EACH: [fn(&mut Self) -> &mut bool; 13] = [
         |faults| &mut faults.dials,
         |faults| &mut faults.breaks,
         |faults| &mut faults.delays,
@@ -130,6 +132,7 @@ impl Faults {
         |faults| &mut faults.named,
         |faults| &mut faults.sizes,
         |faults| &mut faults.senders,
+        |faults| &mut faults.rooms,
     ];
 
     fn of(chance: &mut fastrand::Rng) -> Self {
@@ -146,6 +149,7 @@ impl Faults {
             named: false,
             sizes: false,
             senders: false,
+            rooms: false,
         };
         Self::EACH.into_iter().for_each(|fault| *fault(&mut faults) = chance.bool());
         // The order of a key's frames is promised for each name.

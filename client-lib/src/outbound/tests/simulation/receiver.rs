@@ -17,7 +17,7 @@ pub(super) type Memory = Arc<Mutex<Seen>>;
 pub(super) struct Process {
     pub(super) target: usize,
     pub(super) uid: Option<u32>,
-    pub(super) sessions: Sessions<Memory>,
+    pub(super) sessions: Sessions<SessionId, Memory>,
     pub(super) slots: u32,
     pub(super) frame_size: usize,
     /// Frames that the code may take.
@@ -99,13 +99,14 @@ impl Process {
         };
         match arrival {
             Arrival::Deliver => self.deliver(plan, connection, Arc::clone(memory), message)?,
-            Arrival::Drop => connection.freed += 1,
-            Arrival::Acknowledge => {
-                connection.freed += 1;
-                connection.acked.push_back(sequence);
-            }
+            Arrival::Drop => {}
+            Arrival::Acknowledge => connection.acked.push_back(sequence),
         }
-        connection.is_news |= arrival != Arrival::Deliver;
+        if arrival != Arrival::Deliver {
+            connection.freed += 1;
+            connection.taken += 1;
+            connection.is_news = true;
+        }
         Ok(arrival == Arrival::Deliver)
     }
 
@@ -165,7 +166,7 @@ impl Process {
             it.at_receiver == Side::Open
                 && it.session == held.session
                 && (teller == Some(Teller::All) || teller == Some(Teller::Lane(it.lane)))
-                && self.sessions.is_latest(it.session, it.lane, it.link.epoch)
+                && self.sessions.is_latest(&it.session, it.lane, it.link.epoch)
         };
         for connection in connections.iter_mut().filter(is_it) {
             let to = if is_acked { &mut connection.acked } else { &mut connection.rejected };

@@ -8,7 +8,7 @@ use super::{Checked, ensure};
 use crate::choose::Choice;
 use crate::handshake::{Delivery, SessionId};
 use crate::outbound::link::{Link, State};
-use crate::outbound::{Action, Identity, LinkId, Outbound, PeerId, Refused, Settings};
+use crate::outbound::{Action, End, Identity, LinkId, Outbound, PeerId, Refused, Settings};
 use crate::wire::WINDOW;
 
 /// What DNS says of a pod.
@@ -168,12 +168,12 @@ impl Sender {
         self.outbound.ending(link);
     }
 
-    pub(super) fn down(&mut self, now: Instant, connection: &Connection) -> Checked {
+    pub(super) fn down(&mut self, now: Instant, connection: &Connection, end: End) -> Checked {
         // One that is ended on purpose does not break.
         let is_up = self.outbound.link(connection.link).is_some_and(Link::is_up);
         self.broken += u64::from(self.up.remove(&connection.link) && is_up);
         self.news += 1;
-        self.outbound.down(now, connection.link);
+        self.outbound.down(now, connection.link, end);
         if !self.is_kept() {
             self.lost += connection.handed - connection.heard_taken;
         }

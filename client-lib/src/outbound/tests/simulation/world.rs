@@ -14,7 +14,7 @@ use super::sender::{Address, Sender};
 use super::tally::Tally;
 use super::{Checked, ensure};
 use crate::handshake::{Delivery, RefusalCode, SessionId};
-use crate::outbound::{Action, LinkId, PeerId};
+use crate::outbound::{Action, End, LinkId, PeerId};
 
 /// How many events are told.
 const TOLD: usize = 200;
@@ -276,7 +276,7 @@ impl World {
         let Self { processes, connections, plan, .. } = self;
         let connection = &mut connections[at];
         let process = &mut processes[connection.process];
-        if !process.sessions.is_latest(connection.session, connection.lane, connection.link.epoch) {
+        if !process.sessions.is_latest(&connection.session, connection.lane, connection.link.epoch) {
             self.tally.count("stale data");
             return self.end_at_receiver(at);
         }

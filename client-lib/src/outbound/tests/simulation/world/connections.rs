@@ -1,6 +1,6 @@
 //! How connections begin and end.
 
-use super::{Address, Checked, LinkId, RefusalCode, Side, World, ensure, tell};
+use super::{Address, Checked, End, LinkId, RefusalCode, Side, World, ensure, tell};
 
 impl World {
     /// The handshake goes on.
@@ -12,7 +12,10 @@ impl World {
             return self.down(at);
         }
         if connection.at_receiver == Side::Pending {
-            return if self.admit(at)? { Ok(()) } else { self.down(at) };
+            return match self.admit(at)? {
+                None => Ok(()),
+                Some(end) => self.down_by(at, end),
+            };
         }
         let Self { senders, connections, processes, now, .. } = self;
         let connection = &mut connections[at];
@@ -25,44 +28,54 @@ impl World {
         self.settle(sender)
     }
 
-    /// Whether the process at the other end lets it in.
-    fn admit(&mut self, at: usize) -> Result<bool, String> {
+    /// Why the process at the other end does not let it in, if so.
+    fn admit(&mut self, at: usize) -> Result<Option<End>, String> {
+        let has_room = self.is_peace || !self.plan.faults.rooms || self.chance.u8(..3) > 0;
         let Self { senders, connections, processes, running, now, plan, .. } = self;
         let connection = &mut connections[at];
         let Some(&address) = senders[connection.sender].names.get(&connection.link.peer) else {
             return Err(format!("nobody knows {:?}", connection.link));
         };
         let Address { target, uid } = address;
-        let Some(running) = running[target % plan.targets] else { return Ok(false) };
+        let Some(running) = running[target % plan.targets] else { return Ok(Some(End::Broken)) };
         let process = &mut processes[running];
         if uid.is_some() && process.uid != uid {
-            return Ok(false);
+            return Ok(Some(End::Refused));
         }
         let LinkId { lane, epoch, .. } = connection.link;
         // A peer that has been forgotten and comes back has the same name: its connections take the places of those before.
-        let admitted = process.sessions.admit(*now, connection.session, (target as u64, lane), epoch);
+        let admitted = process.sessions.admit(*now, &connection.session, (target as u64, lane), epoch);
         ensure!(process.sessions.len() <= plan.limit, "{} sessions", process.sessions.len());
         process.may_forget |= process.sessions.len() == plan.limit;
         match admitted {
+            // What was there of the lane before has been ended.
+            Ok(_) if !has_room => {
+                process.sessions.leave(*now, &connection.session);
+                Ok(Some(End::Refused))
+            }
             Ok((memory, lane)) => {
                 connection.lane = lane;
                 connection.process = running;
                 connection.at_receiver = Side::Open;
                 connection.memory = Some(memory);
-                Ok(true)
+                Ok(None)
             }
             Err(refusal) => {
                 // An earlier one of another lane has been overtaken, and gone meanwhile.
                 let is_late = refusal.code == RefusalCode::Epoch;
                 let is_full = refusal.code == RefusalCode::Full && process.may_forget;
                 ensure!(is_late || is_full, "{refusal:?}");
-                Ok(false)
+                Ok(Some(End::Refused))
             }
         }
     }
 
     /// The sender learns that a connection has ended.
     pub(super) fn down(&mut self, at: usize) -> Checked {
+        self.down_by(at, End::Broken)
+    }
+
+    fn down_by(&mut self, at: usize, end: End) -> Checked {
         self.moves += 1;
         let is_lost = self.chance.bool();
         let Self { senders, connections, now, .. } = self;
@@ -78,7 +91,7 @@ impl World {
             // It may come when the next connection is there already.
             connection.is_data_stuck |= self.chance.bool();
         }
-        senders[sender].down(*now, connection)?;
+        senders[sender].down(*now, connection, end)?;
         tell!(self, "down {:?}", self.connections[at]);
         self.sweep(at);
         self.settle(sender)
@@ -94,7 +107,7 @@ impl World {
             connection.cut_control();
         }
         let (process, session) = (connection.process, connection.session);
-        self.processes[process].sessions.leave(self.now, session);
+        self.processes[process].sessions.leave(self.now, &session);
         tell!(self, "receiver knows the end of {:?}", self.connections[at]);
         self.sweep(at);
         Ok(())

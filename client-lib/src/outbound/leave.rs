@@ -1,0 +1,50 @@
+//! How peers that DNS no longer names go.
+
+use std::time::Instant;
+
+use super::link::State;
+use super::{Action, LinkId, Outbound};
+use crate::handshake::Delivery;
+
+impl<F: Clone> Outbound<F> {
+    /// Ends connections of peers that leave, and forgets the peers whose connections have ended.
+    pub(super) fn part(&mut self, now: Instant) {
+        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
+        for peer in &mut self.peers {
+            let Some(leaves) = peer.leaves else { continue };
+            for (lane, link) in (0..).zip(&mut peer.links) {
+                match link.state {
+                    State::Waiting { .. } => link.state = State::Closed,
+                    State::Connecting { epoch } | State::Up { epoch, .. } => {
+                        let id = LinkId { peer: peer.id, lane, epoch };
+                        let has_work = !link.books.queue.is_empty() || link.books.outstanding() > 0;
+                        let waits = is_kept && self.ring.any(|entry| entry.on == Some(id));
+                        if now >= leaves || !(has_work || waits) {
+                            link.state = State::Closing { epoch };
+                            self.actions.push_back(Action::Close(id));
+                        }
+                    }
+                    State::Closing { .. } | State::Closed => {}
+                }
+            }
+        }
+        let count = self.peers.len();
+        self.peers.retain(|peer| peer.links.iter().any(|link| link.state != State::Closed));
+        if self.peers.len() != count {
+            self.give_up();
+        }
+    }
+
+    /// Lets go of frames for peers that have gone.
+    fn give_up(&mut self) {
+        let peers = &self.peers;
+        let gone = self.ring.sequences(|entry| {
+            entry.on.is_none() && entry.to.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
+        });
+        for sequence in gone {
+            self.ring.remove(sequence);
+            self.again.remove(&sequence);
+            self.counts.undeliverable += 1;
+        }
+    }
+}
