@@ -11,9 +11,9 @@ tests/tools/guest.sh >/dev/null || exit 1
 
 # What the images of the tests on a node hold.
 cargo build --profile image -p multinet-dns -p multinet-controller || exit 1
-cargo build --workspace --bins || exit 1
-# Programs of users, which tests run in pods' networks.
-cargo build -p multinet-client --features rdma --examples || exit 1
+# The tests, and with them the programs and the examples that they start: built by themselves, these would have other features of what
+# they depend on, and that would be compiled once more.
+cargo test --workspace --no-run || exit 1
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
