@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Escaped, LogLevel, Readiness};
+use crate::{Escaped, LogLevel, Readiness, ipv4_instead};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -53,13 +53,13 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Takes the address that the flag `--admin` names.
+    /// Takes the address that the flag `--admin` names, and 0.0.0.0 for `[::]` on a host without IPv6.
     ///
     /// # Errors
     ///
     /// [`BindError`], if that is not possible.
     pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-        TcpListener::bind(address).await.map_err(|source| BindError { address, source })
+        bind_by(TcpListener::bind, address).await
     }
 
     /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before. Failing to
@@ -95,6 +95,21 @@ pub struct BindError {
     /// What the operating system says.
     #[source]
     pub source: io::Error,
+}
+
+/// Binds by `bind`, which stands for the host.
+async fn bind_by(
+    bind: impl AsyncFn(SocketAddr) -> io::Result<TcpListener>,
+    address: SocketAddr,
+) -> Result<TcpListener, BindError> {
+    let bound = match bind(address).await {
+        Err(source) => match ipv4_instead(address, &source) {
+            Some(ipv4) => bind(ipv4).await,
+            None => Err(source),
+        },
+        bound => bound,
+    };
+    bound.map_err(|source| BindError { address, source })
 }
 
 async fn live() -> &'static str {

@@ -52,6 +52,7 @@ mod metrics;
 mod process;
 mod random;
 mod ready;
+mod wildcard;
 
 pub use self::admin::{Admin, BindError, Page, page};
 pub use self::escape::Escaped;
@@ -63,3 +64,4 @@ pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
 pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
 pub use self::watch::{Refresh, WatchConfig, watch};
+pub use self::wildcard::ipv4_instead;

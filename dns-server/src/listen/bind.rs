@@ -7,10 +7,11 @@
 //! case.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 
+use multinet_runtime::ipv4_instead;
 use socket2::{Domain, Protocol, Socket, Type};
-use tracing::{debug, info};
+use tracing::debug;
 
 use crate::socket::set_option;
 
@@ -88,12 +89,11 @@ pub fn bind_udp(addr: SocketAddr) -> Result<UdpSocket, BindError> {
 /// Takes 0.0.0.0 for `[::]` on a host without IPv6.
 fn or_ipv4<T>(addr: SocketAddr, bind: impl Fn(SocketAddr) -> Result<T, BindError>) -> Result<T, BindError> {
     match bind(addr) {
-        Err(error) if addr.ip() == Ipv6Addr::UNSPECIFIED && error.means_no_ipv6() => {
-            let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, addr.port()));
-            info!(asked = %addr, listening = %ipv4, "this host has no IPv6");
-            bind(ipv4)
-        }
-        result => result,
+        Err(error) => match ipv4_instead(addr, &error.error) {
+            Some(ipv4) => bind(ipv4),
+            None => Err(error),
+        },
+        bound => bound,
     }
 }
 
@@ -162,11 +162,6 @@ impl BindError {
     pub fn is_in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }
-
-    /// No sockets of that family, or none of its addresses.
-    fn means_no_ipv6(&self) -> bool {
-        matches!(self.error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
-    }
 }
 
 /// What is wrong and what to do, in one line.
@@ -192,6 +187,7 @@ fn reason(addr: SocketAddr, error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeSet, HashMap};
+    use std::net::Ipv6Addr;
 
     use super::*;
 

@@ -274,3 +274,17 @@ async fn shutdown_ends_the_server_and_frees_the_port() {
     server.task.await.unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
 }
+
+#[tokio::test]
+async fn without_ipv6_the_wildcard_is_that_of_ipv4() {
+    let without_ipv6 = async |address: SocketAddr| {
+        if address.is_ipv6() {
+            return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        }
+        TcpListener::bind(address).await
+    };
+    let listener = bind_by(without_ipv6, "[::]:0".parse().unwrap()).await.unwrap();
+    assert!(listener.local_addr().unwrap().ip() == std::net::Ipv4Addr::UNSPECIFIED);
+    let error = bind_by(without_ipv6, "[::1]:0".parse().unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains("--admin [::1]:0"), "{error}");
+}
