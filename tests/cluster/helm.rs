@@ -189,7 +189,8 @@ async fn the_commands_for_helm_work() -> Result<()> {
         ensure!(left("crd")?.lines().count() == 2, "the definitions went with the rest");
         run(&cluster, line)?;
     }
-    let kinds = "crd,clusterrole,clusterrolebinding,serviceaccount,deployment,service,networkpolicy,pdb,role,rolebinding";
+    let kinds = "crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,\
+                 serviceaccount,deployment,service,networkpolicy,pdb,role,rolebinding";
     eventually("the end of all", SERVED, async || {
         let left = left(kinds)?;
         ensure!(left.is_empty(), "still there:\n{left}");

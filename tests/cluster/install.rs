@@ -46,12 +46,14 @@ async fn the_commands_of_the_documentation_work() -> Result<()> {
         if command.starts_with("kubectl apply -k") {
             installed = true;
             users_may(&cluster).await?;
+            mirrors_are_for_those_who_write_slices(&cluster).await?;
         }
     }
     ensure!(installed, "nothing was installed");
 
     // Nothing of ours is left.
-    for kinds in ["crd", "clusterrole", "clusterrolebinding", "namespace"] {
+    let policies = "validatingadmissionpolicy,validatingadmissionpolicybinding";
+    for kinds in ["crd", "clusterrole", "clusterrolebinding", policies, "namespace"] {
         let left = shell(&cluster, &format!("kubectl get {kinds} -o name"))?;
         ensure!(!left.contains("multinet"), "still there:\n{left}");
     }
@@ -80,6 +82,65 @@ async fn users_may(cluster: &Cluster) -> Result<()> {
         .await?;
     }
     Ok(())
+}
+
+/// A mirror has core EndpointSlices written, which whoever edits a namespace may not do.
+async fn mirrors_are_for_those_who_write_slices(cluster: &Cluster) -> Result<()> {
+    let kubectl = |line: &str| shell(cluster, &format!("kubectl -n team {line}"));
+    let create = |mirror: &str, flags: &str| {
+        let text = format!(
+            "{{apiVersion: multinetwork.numaproj.io/v1alpha1, kind: MultiNetworkService, metadata: {{name: infer}}, \
+             spec: {{selector: {{}}, networks: [{{name: rdma}}], {mirror}}}}}"
+        );
+        kubectl(&format!("create {flags} -f - <<'END'\n{text}\nEND"))
+    };
+    let patch =
+        |patch: &str, who: &str| kubectl(&format!("patch mnsvc infer --type merge -p '{patch}' {who}"));
+    let (with, someone) = ("mirror: {serviceName: fast}", "--as someone");
+    let dry = format!("{someone} --dry-run=server");
+    // The policy does not hold at once.
+    refused("a mirror", async || create(with, &dry)).await?;
+    create("", someone)?;
+    refused("a mirror later", async || patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, &dry))
+        .await?;
+
+    // Somebody else's mirror: what it mirrors is no longer theirs to change, but all else is.
+    patch(r#"{"spec": {"mirror": {"serviceName": "fast"}}}"#, "")?;
+    refused("another selector", async || {
+        patch(r#"{"spec": {"selector": {"matchLabels": {"a": "b"}}}}"#, &dry)
+    })
+    .await?;
+    patch(r#"{"metadata": {"labels": {"a": "b"}}}"#, someone)?;
+    patch(r#"{"spec": {"mirror": null}}"#, &dry)?;
+
+    let text = fs::read_to_string(repository().join("docs/controller.md"))?;
+    let granting: Vec<_> = examples(&text)
+        .into_iter()
+        .map(|example| example.command)
+        .filter(|command| command.contains("multinet-mirror"))
+        .collect();
+    ensure!(granting.len() == 2, "docs/controller.md shows {granting:?}");
+    for command in granting {
+        shell(cluster, &command)?;
+    }
+    eventually("whoever may write slices to change a mirror", SERVED, async || {
+        patch(r#"{"spec": {"mirror": {"serviceName": "faster"}}}"#, someone).map(drop)
+    })
+    .await?;
+    kubectl("delete mnsvc/infer role/multinet-mirror rolebinding/multinet-mirror").map(drop)
+}
+
+/// Waits until this is refused because of a mirror.
+async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Result<()> {
+    eventually(&format!("{what} to be refused"), SERVED, async || match attempt().await {
+        Ok(said) => bail!("{said}"),
+        Err(error) => {
+            let said = format!("{error:#}");
+            ensure!(said.contains("only who may create endpointslices.discovery.k8s.io"), "{said}");
+            Ok(())
+        }
+    })
+    .await
 }
 
 #[tokio::test]
