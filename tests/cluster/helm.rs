@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
 use multinet_tests::cluster::Cluster;
 use multinet_tests::kubectl::shell;
-use multinet_tests::markdown::examples;
+use multinet_tests::markdown::{blocks, examples};
 use multinet_tests::objects::parse;
+use multinet_tests::server::{program, run_to_end};
 use multinet_tests::tools::{helm, repository};
 use multinet_tests::wait::eventually;
 use serde_json::{Value, json};
@@ -77,7 +78,7 @@ async fn values_are_put_in() -> Result<()> {
         "zone": "nics.example.com",
         "dns": {
             "replicas": 3,
-            "args": ["--ttl=10", "--log-format=json"],
+            "args": ["--lameduck=10s", "--listen=dns://[::]:53", "--listen=dns://127.0.0.1:54", "--ttl=10"],
             "resources": {"limits": {"memory": "1Gi"}},
             "pod": {"nodeSelector": {"role": "dns"}, "tolerations": [{"operator": "Exists"}], "securityContext": {"fsGroup": 1}},
             "service": {"clusterIP": "10.96.0.53", "annotations": {"who": "dns"}},
@@ -87,6 +88,11 @@ async fn values_are_put_in() -> Result<()> {
             "args": ["--concurrent-writes=4"],
             "resources": {"requests": {"cpu": "1"}},
             "pod": {"priorityClassName": "system-cluster-critical"},
+            "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+            "extraPorts": [{"name": "extra", "containerPort": 1}],
+            "extraIngress": [{"ports": [{"port": "extra"}]}],
+            "extraEgress": [{"ports": [{"port": 2}]}],
         },
         "networkPolicy": {"apiServerPorts": [16443]},
     });
@@ -97,6 +103,17 @@ async fn values_are_put_in() -> Result<()> {
     let controller = &objects["Deployment multinet-controller"]["spec"];
     let (dns_pod, controller_pod) = (&dns["template"]["spec"], &controller["template"]["spec"]);
     let egress = json!([{"ports": [{"port": 16443, "protocol": "TCP"}]}]);
+    let policy = &objects["NetworkPolicy multinet-controller"]["spec"];
+    // The flags of the manifest, but for those that are given anew.
+    let args = json!([
+        "--admin=[::]:9153",
+        "--snapshot=/var/lib/multinet/dns.snapshot",
+        "--zone=nics.example.com",
+        "--lameduck=10s",
+        "--listen=dns://[::]:53",
+        "--listen=dns://127.0.0.1:54",
+        "--ttl=10"
+    ]);
     let cases = [
         (&dns["replicas"], json!(3)),
         (&controller["replicas"], json!(0)),
@@ -121,20 +138,82 @@ async fn values_are_put_in() -> Result<()> {
         (&dns_pod["securityContext"]["runAsNonRoot"], json!(true)),
         (&objects["Service multinet-dns"]["spec"]["clusterIP"], json!("10.96.0.53")),
         (&objects["Service multinet-dns"]["metadata"]["annotations"], json!({"who": "dns"})),
-        (&objects["NetworkPolicy multinet-dns"]["spec"]["egress"], egress.clone()),
-        (&objects["NetworkPolicy multinet-controller"]["spec"]["egress"], egress),
+        (&objects["NetworkPolicy multinet-dns"]["spec"]["egress"], egress),
+        (&policy["ingress"][1], json!({"ports": [{"port": "extra"}]})),
+        (&policy["egress"][0], json!({"ports": [{"port": 16443, "protocol": "TCP"}]})),
+        (&policy["egress"][1], json!({"ports": [{"port": 2}]})),
+        (&dns_pod["containers"][0]["args"], args),
+        (&controller_pod["volumes"], json!([{"name": "extra", "emptyDir": {}}])),
+        (&controller_pod["containers"][0]["volumeMounts"], json!([{"name": "extra", "mountPath": "/extra"}])),
+        (&controller_pod["containers"][0]["ports"][1], json!({"name": "extra", "containerPort": 1})),
         (&objects["ClusterRoleBinding multinet-dns"]["subjects"][0]["namespace"], json!("other")),
         (&objects["Role multinet-controller"]["metadata"]["namespace"], json!("other")),
     ];
     for (found, wanted) in cases {
         ensure!(*found == wanted, "{found}, not {wanted}");
     }
-    let args = dns_pod["containers"][0]["args"].to_string();
-    ensure!(args.ends_with(r#""--zone=nics.example.com","--ttl=10","--log-format=json"]"#), "{args}");
+    parses("multinet-dns", "MULTINET_DNS_BIN", &dns_pod["containers"][0])?;
+    parses("multinet-controller", "MULTINET_CONTROLLER_BIN", &controller_pod["containers"][0])?;
 
     let without = rendered(cluster, "--set networkPolicy.enabled=false")?;
     ensure!(without.keys().all(|name| !name.starts_with("NetworkPolicy")), "{:?}", without.keys());
     Ok(())
+}
+
+/// Fails if the program does not take the container's flags. `--version` comes last and ends it, unless one before is wrong.
+fn parses(name: &str, variable: &str, container: &Value) -> Result<()> {
+    let args: Vec<String> = serde_json::from_value(container["args"].clone())?;
+    let output = run_to_end(program(name, variable)?.args(&args).arg("--version"))?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_values_of_the_documentation_work() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let text = fs::read_to_string(repository().join("docs/install.md"))?;
+    let values = blocks(&text).into_iter().find(|block| block.starts_with("dns:\n")).context("no values")?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("values.yaml");
+    fs::write(&file, values)?;
+    let values = format!("-f {}", file.display());
+    let objects = rendered(cluster, &values)?;
+
+    let pod = &objects["Deployment multinet-dns"]["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    parses("multinet-dns", "MULTINET_DNS_BIN", container)?;
+    let args = container["args"].to_string();
+    ensure!(args.matches("--listen=dns://[::]:53").count() == 1 && args.contains("--admin="), "{args}");
+    // What we have stays.
+    for (list, field, wanted) in [
+        (&pod["volumes"], "name", ["snapshot", "tls", "tsig"]),
+        (&container["volumeMounts"], "name", ["snapshot", "tls", "tsig"]),
+        (
+            &container["volumeMounts"],
+            "mountPath",
+            ["/var/lib/multinet", "/etc/multinet/tls", "/etc/multinet/tsig"],
+        ),
+    ] {
+        let found: Vec<_> = list.as_array().into_iter().flatten().map(|entry| &entry[field]).collect();
+        ensure!(found == wanted, "{found:?}, not {wanted:?}");
+    }
+    let port = json!({"name": "dns-tls", "port": 853, "targetPort": "dns-tls", "protocol": "TCP"});
+    ensure!(
+        objects["Service multinet-dns"]["spec"]["ports"][3] == port,
+        "{}",
+        objects["Service multinet-dns"]
+    );
+    let policy = &objects["NetworkPolicy multinet-dns"]["spec"];
+    ensure!(policy["ingress"][2]["ports"][0]["port"] == "dns-tls", "{policy}");
+    ensure!(policy["egress"][1]["ports"] == json!([{"port": 53, "protocol": "UDP"}]), "{policy}");
+    let controller = &objects["NetworkPolicy multinet-controller"]["spec"];
+    ensure!(controller["egress"].as_array().is_some_and(|rules| rules.len() == 1), "{controller}");
+
+    // The API server takes it.
+    let line = format!(
+        "helm template multinet deploy/helm/multinet -n default {values} | kubectl apply --dry-run=server -f -"
+    );
+    run(cluster, &line).map(drop)
 }
 
 #[tokio::test]
@@ -147,6 +226,9 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         // Helm takes a value that is null away.
         ("--set dns.replicas=null", "'replicas'"),
         ("--set networkPolicy.apiServerPorts=null", "'apiServerPorts'"),
+        ("--set dns.extraVolumes=null", "'extraVolumes'"),
+        ("--set controller.extraPorts[0].name=tls", "'containerPort'"),
+        ("--set dns.extraEgress={all}", "/dns/extraEgress/0"),
         ("--set controller.args={ttl=10}", "/controller/args/0"),
         ("--set image.pullPolicy=Often", "/image/pullPolicy"),
         ("--set image.registry=registry.example.com/", "/image/registry"),

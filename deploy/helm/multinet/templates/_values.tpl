@@ -6,7 +6,22 @@
 {{- range .object.subjects }}{{ $_ := set . "namespace" $namespace }}{{ end }}
 {{- end }}
 
+{{- /* Flags, those of the manifest first; one that the values have replaces the manifest's, since most may be given once only. */}}
+{{- define "multinet.args" }}
+{{- $values := get .root.Values (trimPrefix "multinet-" .object.metadata.name) }}
+{{- $given := dict }}
+{{- range $values.args }}{{ $_ := set $given (first (splitList "=" .)) true }}{{ end }}
+{{- $container := first .object.spec.template.spec.containers }}
+{{- $args := list }}
+{{- range $container.args }}
+{{- if not (hasKey $given (first (splitList "=" .))) }}{{ $args = append $args . }}{{ end }}
+{{- end }}
+{{- with .root.Values.zone }}{{ $args = append $args (printf "--zone=%s" .) }}{{ end }}
+{{- $_ := set $container "args" (concat $args $values.args) }}
+{{- end }}
+
 {{- define "multinet.deployment" }}
+{{- include "multinet.args" . }}
 {{- $name := .object.metadata.name }}
 {{- $image := .root.Values.image }}
 {{- $values := get .root.Values (trimPrefix "multinet-" $name) }}
@@ -16,9 +31,10 @@
 {{- $path := ternary $name (printf "%s/%s" $image.registry $name) (empty $image.registry) }}
 {{- $_ := set $container "image" (printf "%s:%s" $path (default .root.Chart.AppVersion $image.tag)) }}
 {{- $_ := set $container "imagePullPolicy" $image.pullPolicy }}
-{{- $zone := ternary list (list (printf "--zone=%s" .root.Values.zone)) (empty .root.Values.zone) }}
-{{- $_ := set $container "args" (concat $container.args $zone $values.args) }}
 {{- with $values.resources }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- $_ := set $container "ports" (concat $container.ports $values.extraPorts) }}
+{{- with $values.extraVolumeMounts }}{{ $_ := set $container "volumeMounts" (concat (default list $container.volumeMounts) .) }}{{ end }}
+{{- with $values.extraVolumes }}{{ $_ := set $pod "volumes" (concat (default list $pod.volumes) .) }}{{ end }}
 {{- with $image.pullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
 {{- $_ := mustMergeOverwrite $pod $values.pod }}
 {{- end }}
@@ -27,12 +43,20 @@
 {{- $values := .root.Values.dns.service }}
 {{- with $values.clusterIP }}{{ $_ := set $.object.spec "clusterIP" . }}{{ end }}
 {{- with $values.annotations }}{{ $_ := set $.object.metadata "annotations" . }}{{ end }}
+{{- $ports := .object.spec.ports }}
+{{- range .root.Values.dns.extraPorts }}
+{{- $port := dict "name" .name "port" (int .containerPort) "targetPort" .name "protocol" (default "TCP" .protocol) }}
+{{- $ports = append $ports $port }}
+{{- end }}
+{{- $_ := set .object.spec "ports" $ports }}
 {{- end }}
 
 {{- define "multinet.policy" }}
+{{- $values := get .root.Values (trimPrefix "multinet-" .object.metadata.name) }}
 {{- $ports := list }}
 {{- range .root.Values.networkPolicy.apiServerPorts }}
 {{- $ports = append $ports (dict "port" (int .) "protocol" "TCP") }}
 {{- end }}
-{{- $_ := set .object.spec "egress" (list (dict "ports" $ports)) }}
+{{- $_ := set .object.spec "ingress" (concat .object.spec.ingress $values.extraIngress) }}
+{{- $_ := set .object.spec "egress" (concat (list (dict "ports" $ports)) $values.extraEgress) }}
 {{- end }}
