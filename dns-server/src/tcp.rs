@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use connection::LITTLE;
 pub use connection::serve;
+use connections::LITTLE;
 pub use connections::{Connections, Seat};
 
 use crate::engine::{Engine, Peer, Proto};

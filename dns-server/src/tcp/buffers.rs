@@ -69,6 +69,11 @@ impl Inbox {
         &mut self.buffer[self.end..]
     }
 
+    /// How much memory it holds, if that is more than a client needs that sends ordinary queries.
+    pub(super) fn beyond_usual(&self) -> usize {
+        Some(self.buffer.capacity()).filter(|&room| room > INBOX).unwrap_or(0)
+    }
+
     /// Whether it holds no memory.
     pub(super) fn is_released(&self) -> bool {
         self.buffer.capacity() == 0

@@ -12,9 +12,9 @@
 //! its next message when little else waits, so that replies to other queries pass between its messages.
 //!
 //! **Bounds.** Nothing is read while [`HIGH_WATER`] waits to be written: who does not read cannot make us
-//! store. When much waits on all connections together, one that has more than a little waiting ends. One that
-//! has been quiet for [`QUIET_TIME`] gives its buffers back: of the many that clients keep open, few are in use at a
-//! time.
+//! store. When much is held for all connections together, of replies that wait and of messages that are not complete,
+//! one for which more than a little is held ends. One that has been quiet for [`QUIET_TIME`] gives its buffers back: of
+//! the many that clients keep open, few are in use at a time.
 //!
 //! **Patience** ends after [`IDLE_TIME`] without a query, after [`MESSAGE_TIME`] for a message that has
 //! begun, and after [`WRITE_TIME`](super::buffers::WRITE_TIME) for what waits to be written at a moment.
@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::{Inbox, Outbox};
-use super::connections::Seat;
+use super::connections::{Held, Seat};
 use crate::engine::{Handled, Peer, Worker};
 use crate::rrset::HEADER;
 use crate::transfer::Transfer;
@@ -56,9 +56,6 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Nothing is read, and no query answered, while this much waits to be written.
 const HIGH_WATER: usize = 128 << 10;
-
-/// What may wait to be written when there is little room for all that waits.
-pub(super) const LITTLE: usize = 4 << 10;
 
 /// A transfer goes on when less than this waits to be written. With one of its messages, of 64 KiB at
 /// most, there still is room for replies below [`HIGH_WATER`].
@@ -121,6 +118,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 
 struct Connection<'s, S> {
     seat: &'s Seat,
+    held: Held,
     stream: S,
     peer: Peer,
     worker: Worker,
@@ -154,6 +152,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         let now = Instant::now();
         Self {
             seat,
+            held: seat.held(),
             stream,
             peer,
             worker,
@@ -239,7 +238,15 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
     fn poll_move(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wrote = self.poll_write(cx)?;
         let read = self.poll_read(cx)?;
-        if wrote.is_ready() || read.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if wrote.is_ready() || read.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if !self.held.set(self.outbox.waiting() + self.inbox.beyond_usual()) {
+            let reason =
+                "the client does not read its replies or finish its message, and there is no room for them";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, reason)));
+        }
+        Poll::Pending
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -248,20 +255,11 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         }
         let stream = Pin::new(&mut self.stream);
         if self.outbox.waiting() == 0 {
-            self.seat.waits(0);
             ready!(stream.poll_flush(cx))?;
             self.outbox.flushed(self.transfers.is_empty());
             return Poll::Ready(Ok(()));
         }
-        let Poll::Ready(sent) = stream.poll_write(cx, self.outbox.unsent()) else {
-            let waiting = self.outbox.waiting();
-            if !self.seat.waits(waiting) && waiting > LITTLE {
-                let reason = "the client does not read its replies, and there is no room for them";
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, reason)));
-            }
-            return Poll::Pending;
-        };
-        let sent = sent?;
+        let sent = ready!(stream.poll_write(cx, self.outbox.unsent()))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
@@ -368,6 +366,9 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
     /// Closes, and waits a little for the client to see it: if we went while more of its queries come in,
     /// the system would reset the connection, and replies on their way would be lost.
     async fn close(mut self) {
+        self.end();
+        self.outbox.release();
+        self.held.set(0);
         let close = async {
             self.stream.shutdown().await?;
             while self.stream.read(&mut [0; 32]).await? > 0 {}

@@ -3,8 +3,9 @@
 //! A newcomer is always let in; beyond the limit somebody else goes for it (`tcp/crowd.rs` says who). Refusing
 //! newcomers would let whoever comes first keep everybody else out.
 //!
-//! What waits to be written is counted over all connections, too. Each may let some wait, but not all of them at
-//! the same time.
+//! What is held for clients is counted over all connections, too: what they have sent of a message that is not
+//! complete, and replies that they have not taken. Each may have some of both, but not all of them at the same
+//! time.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +17,11 @@ use tokio::time::Instant;
 
 use super::crowd::Crowd;
 
-/// Octets of replies that may wait for clients to read them, over all connections.
-const WAITING: usize = 64 << 20;
+/// Octets that may be held for clients, over all connections.
+const HELD: usize = 64 << 20;
+
+/// What may be held for one connection however much is held for all.
+pub(super) const LITTLE: usize = 4 << 10;
 
 /// The limit on connections that some listeners share.
 #[derive(Debug, Clone)]
@@ -26,9 +30,9 @@ pub struct Connections(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     most: usize,
-    /// Octets that may wait to be written, and how many do.
-    most_waiting: usize,
-    waiting: AtomicUsize,
+    /// Octets that may be held for clients, and how many are.
+    most_held: usize,
+    held: AtomicUsize,
     evicted: Counter,
     begun: Instant,
     crowd: Mutex<Crowd<Arc<State>>>,
@@ -39,6 +43,8 @@ struct Shared {
 struct State {
     /// When it was last used, in milliseconds.
     used: AtomicU64,
+    /// Octets that are held for its client.
+    held: AtomicUsize,
     evicted: Notify,
 }
 
@@ -48,41 +54,41 @@ pub struct Seat {
     id: u64,
     state: Arc<State>,
     shared: Arc<Shared>,
-    /// What waits to be written on this connection.
-    waiting: AtomicUsize,
+}
+
+/// Octets that are held for a connection's client; none any more when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    octets: usize,
+    state: Arc<State>,
+    shared: Arc<Shared>,
 }
 
 impl Connections {
     /// At most `most`, and at least one, at one time; those that end for others are counted in `evicted`.
     pub fn new(most: usize, evicted: Counter) -> Self {
-        Self::with_room(most, WAITING, evicted)
+        Self::with_room(most, HELD, evicted)
     }
 
-    /// The same, with room for so many octets that wait to be written.
-    pub fn with_room(most: usize, most_waiting: usize, evicted: Counter) -> Self {
+    /// The same, with room for so many octets that are held for clients.
+    pub fn with_room(most: usize, most_held: usize, evicted: Counter) -> Self {
         let crowd = Mutex::new(Crowd::new());
-        let waiting = AtomicUsize::new(0);
-        Self(Arc::new(Shared {
-            most: most.max(1),
-            most_waiting,
-            waiting,
-            evicted,
-            begun: Instant::now(),
-            crowd,
-        }))
+        let (held, begun) = (AtomicUsize::new(0), Instant::now());
+        Self(Arc::new(Shared { most: most.max(1), most_held, held, evicted, begun, crowd }))
     }
 
     /// A place for a newcomer, if need be that of another.
     pub fn admit(&self, peer: IpAddr) -> Seat {
         let now = self.0.millis(Instant::now());
-        let state = Arc::new(State { used: AtomicU64::new(now), evicted: Notify::new() });
+        let state =
+            Arc::new(State { used: AtomicU64::new(now), held: AtomicUsize::new(0), evicted: Notify::new() });
         let mut crowd = self.0.crowd();
         let id = crowd.add(peer, now, Arc::clone(&state));
         if crowd.len() > self.0.most {
             self.0.evict(&mut crowd);
         }
         drop(crowd);
-        Seat { id, state, shared: Arc::clone(&self.0), waiting: AtomicUsize::new(0) }
+        Seat { id, state, shared: Arc::clone(&self.0) }
     }
 
     /// Whether the next one takes the place of another.
@@ -120,16 +126,9 @@ impl Seat {
         self.state.used.store(self.shared.millis(now), Ordering::Relaxed);
     }
 
-    /// Notes how much waits to be written. Says whether there is room for what waits everywhere.
-    pub(super) fn waits(&self, octets: usize) -> bool {
-        let before = self.waiting.load(Ordering::Relaxed);
-        let all = &self.shared.waiting;
-        if before != octets {
-            // Only this connection writes its own number. The sum wraps around and back when it shrinks.
-            self.waiting.store(octets, Ordering::Relaxed);
-            all.fetch_add(octets.wrapping_sub(before), Ordering::Relaxed);
-        }
-        octets == 0 || all.load(Ordering::Relaxed) <= self.shared.most_waiting
+    /// An account of what is held for the client.
+    pub(crate) fn held(&self) -> Held {
+        Held { octets: 0, state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) }
     }
 
     /// Waits until the place is given to another.
@@ -140,7 +139,68 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.waits(0);
         self.shared.crowd().remove(self.id);
+    }
+}
+
+impl Held {
+    /// Notes how many octets are held. Says whether there is room for them: for a little there always is. Without room
+    /// a connection ends for which more than that is held besides.
+    pub(crate) fn set(&mut self, octets: usize) -> bool {
+        if self.octets != octets {
+            // The sums wrap around and back when they shrink.
+            let more = octets.wrapping_sub(std::mem::replace(&mut self.octets, octets));
+            self.state.held.fetch_add(more, Ordering::Relaxed);
+            self.shared.held.fetch_add(more, Ordering::Relaxed);
+        }
+        if octets == 0 || self.shared.held.load(Ordering::Relaxed) <= self.shared.most_held {
+            return true;
+        }
+        let own = self.state.held.load(Ordering::Relaxed);
+        if own.saturating_sub(octets) > LITTLE {
+            self.state.evicted.notify_one();
+        }
+        own <= LITTLE
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = 100 << 10;
+
+    fn is_evicted(seat: &Seat) -> bool {
+        use std::future::Future as _;
+        let evicted = std::pin::pin!(seat.evicted());
+        evicted.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn much_is_held_for_a_few_and_a_little_for_all() {
+        let connections = Connections::with_room(10, ROOM, Counter::default());
+        let [one, other] = [(); 2].map(|()| connections.admit([10, 0, 0, 1].into()));
+        let [mut first, mut second] = [(); 2].map(|()| one.held());
+        assert!(first.set(ROOM / 2) && second.set(ROOM / 2));
+        let mut little = other.held();
+        assert!(little.set(LITTLE) && !little.set(LITTLE + 1));
+        assert!(little.set(0));
+        // It counts what is held for all of a connection, and none of it holds much besides the other.
+        let mut more = other.held();
+        assert!(little.set(LITTLE / 2) && more.set(LITTLE / 2) && !more.set(LITTLE));
+        assert!(!is_evicted(&other));
+        // But here does.
+        assert!(!second.set(ROOM / 2));
+        assert!(is_evicted(&one));
+        drop(first);
+        assert!(more.set(LITTLE));
+        drop((second, little, more));
+        assert_eq!(connections.0.held.load(Ordering::Relaxed), 0);
     }
 }

@@ -194,6 +194,37 @@ async fn what_waits_on_all_connections_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_come_on_all_connections_is_bounded() {
+    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 20)).collect();
+    // Half of a message each, for which there is room for all of one.
+    for wire in &mut wires {
+        wire.client.write_all(&[[255; 2].as_slice(), &[0; 32_766]].concat()).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    }
+    let alive = wires.iter().filter(|wire| !wire.server.is_finished()).count();
+    assert!((12..=16).contains(&alive), "{alive}");
+    // Who asks ordinary questions is not concerned, however they come.
+    let mut little = Wire::among(&connections, &engine(), 1 << 20);
+    let octets = frames(200, SMALL);
+    for part in octets.chunks(1000) {
+        little.client.write_all(part).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    }
+    for expected in 0..200 {
+        assert_eq!(id(&little.next().await.unwrap()), expected);
+    }
+    // There is room again when they have gone.
+    sleep(Duration::from_secs(11)).await;
+    assert!(wires.iter().all(|wire| wire.server.is_finished()));
+    let mut large = Wire::among(&connections, &engine(), 1 << 10);
+    let mut long = query(2, SMALL, A);
+    long.resize(65_535, 0);
+    large.client.write_all(&frame(&long)).await.unwrap();
+    assert_eq!(id(&large.next().await.unwrap()), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_but_steady_reader_gets_everything() {
     let mut wire = Wire::new(1 << 10);
     wire.client.write_all(&frames(20, BIG)).await.unwrap();
