@@ -8,7 +8,8 @@
 //! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other listeners;
 //! beyond it another goes for a new one. When several handshakes are under way, or the limit is reached, a
 //! client that has not shown that it receives at its address must do so first, which costs us no state (RFC
-//! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows.
+//! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows. Over all connections,
+//! queries that are coming and replies that wait are counted.
 //!
 //! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
 //! answered. Early data is not taken: it could be replayed (§4.5).
@@ -62,10 +63,10 @@ const UNSEEN_OCTETS: u64 = 16 << 10;
 /// Queries under way on one connection.
 const STREAMS: u8 = 16;
 
-/// What may be on its way in one stream.
-const STREAM_WINDOW: u32 = 68 << 10;
+/// What of a query may be on its way, or have come without what is before it. Longer ones come in parts.
+const STREAM_WINDOW: u32 = 4 << 10;
 
-/// What may be on its way in one connection, in each direction.
+/// What of replies may be on its way in one connection.
 const WINDOW: u32 = 256 << 10;
 
 /// DOQ_NO_ERROR (RFC 9250 §4.3).
@@ -161,7 +162,7 @@ fn transport() -> TransportConfig {
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIME.as_millis() as u32).into()))
         .stream_receive_window(STREAM_WINDOW.into())
-        .receive_window(WINDOW.into())
+        .receive_window((u32::from(STREAMS) * STREAM_WINDOW).into())
         .send_window(WINDOW.into())
         // The size of a reply is not to tell what was asked (RFC 9250 §5.4).
         .pad_to_mtu(true);
@@ -185,7 +186,7 @@ async fn converse(
     let worker = Arc::new(Mutex::new(engine.worker(Proto::Quic)));
     let streams = TaskTracker::new();
     let serve = |(to, from)| {
-        streams.spawn(stream::exchange(connection.clone(), Arc::clone(&worker), to, from));
+        streams.spawn(stream::exchange(connection.clone(), Arc::clone(&worker), to, from, seat.held()));
     };
     loop {
         let stream = select! {

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 pub use connection::serve;
+pub(crate) use connections::Held;
 use connections::LITTLE;
 pub use connections::{Connections, Seat};
 

@@ -3,19 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hickory_proto::op::Message;
 use hickory_proto::rr::rdata::opt::EdnsCode;
-use quinn::{Connection, ReadToEndError, RecvStream, SendStream, VarInt};
+use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::timeout;
 use tracing::debug;
 
+use super::EXCESSIVE_LOAD;
 use crate::engine::{Handled, Peer, Worker};
+use crate::tcp::Held;
 
 /// How long a query may take to arrive, and a reply to be acknowledged.
 const STREAM_TIME: Duration = Duration::from_secs(10);
-
-/// The most that a stream carries: a message with its length.
-const MAX_STREAM: usize = 2 + 65_535;
 
 /// DOQ_INTERNAL_ERROR (RFC 9250 §4.3, as those below).
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(1);
@@ -34,15 +34,19 @@ enum Failure {
     Connection(&'static str),
 }
 
+/// For want of memory.
+const NO_ROOM: Failure = Failure::Stream(EXCESSIVE_LOAD, "too much is held for clients");
+
 /// The whole life of one stream.
 pub(super) async fn exchange(
     connection: Connection,
     worker: Arc<Mutex<Worker>>,
     mut to: SendStream,
     mut from: RecvStream,
+    mut held: Held,
 ) {
     let peer = connection.remote_address();
-    match respond(&worker, peer.into(), &mut to, &mut from).await {
+    match respond(&worker, peer.into(), &mut to, &mut from, &mut held).await {
         Ok(()) => {}
         Err(Failure::Stream(code, reason)) => {
             debug!(%peer, reason, "no reply");
@@ -62,24 +66,49 @@ async fn respond(
     peer: Peer,
     to: &mut SendStream,
     from: &mut RecvStream,
+    held: &mut Held,
 ) -> Result<(), Failure> {
-    let request = timeout(STREAM_TIME, from.read_to_end(MAX_STREAM))
+    let request = timeout(STREAM_TIME, receive(from, held))
         .await
-        .map_err(|_| Failure::Stream(UNSPECIFIED_ERROR, "the query took too long"))?
-        .map_err(|error| match error {
-            ReadToEndError::TooLong => Failure::Connection("more than one message on a stream"),
-            ReadToEndError::Read(_) => Failure::Stream(UNSPECIFIED_ERROR, "the query broke off"),
-        })?;
-    let reply = answer(worker, peer, message(&request).map_err(Failure::Connection)?)?;
+        .map_err(|_| Failure::Stream(UNSPECIFIED_ERROR, "the query took too long"))??;
+    let mut reply = answer(worker, peer, message(&request).map_err(Failure::Connection)?)?;
+    drop(request);
+    reply.shrink_to_fit();
+    if !held.set(reply.len()) {
+        return Err(NO_ROOM);
+    }
     // Finished is what the peer has acknowledged: closing the connection would drop the rest.
     let sent = timeout(STREAM_TIME, async {
-        to.write_all(&reply).await.is_ok() && to.finish().is_ok() && to.stopped().await.is_ok()
+        let written = to.write_all_chunks(&mut [Bytes::from(reply)]).await;
+        written.is_ok() && to.finish().is_ok() && to.stopped().await.is_ok()
     });
     match sent.await {
         Ok(true) => Ok(()),
         Ok(false) | Err(_) => Err(Failure::Stream(UNSPECIFIED_ERROR, "the reply was not taken")),
     }
 }
+
+/// What a stream carries, in order, as far as its one message goes. What has come beyond a gap stays with quinn, in the
+/// little that a stream's window allows.
+async fn receive(from: &mut RecvStream, held: &mut Held) -> Result<Vec<u8>, Failure> {
+    let mut request = Vec::new();
+    loop {
+        let chunk = from.read_chunk(usize::MAX, true).await;
+        let chunk = chunk.map_err(|_| Failure::Stream(UNSPECIFIED_ERROR, "the query broke off"))?;
+        let Some(chunk) = chunk else { return Ok(request) };
+        request.extend_from_slice(&chunk.bytes);
+        if !held.set(request.capacity()) {
+            return Err(NO_ROOM);
+        }
+        let length = request.first_chunk().map(|length| 2 + usize::from(u16::from_be_bytes(*length)));
+        if length.is_some_and(|length| request.len() > length) {
+            return Err(Failure::Connection(MORE));
+        }
+    }
+}
+
+/// What is wrong with a stream that goes on behind its message.
+const MORE: &str = "more than one message on a stream";
 
 /// The one message of a stream, if it is as RFC 9250 demands.
 fn message(request: &[u8]) -> Result<&[u8], &'static str> {
@@ -89,7 +118,7 @@ fn message(request: &[u8]) -> Result<&[u8], &'static str> {
         return Err("half of a message on a stream");
     }
     if message.len() > length {
-        return Err("more than one message on a stream");
+        return Err(MORE);
     }
     // §4.2.1
     if message.get(..2) != Some(&[0; 2]) {

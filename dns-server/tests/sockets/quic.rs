@@ -9,7 +9,7 @@ use multinet_dns::tcp::Connections;
 use multinet_dns::tls::Certificates;
 use prometheus_client::metrics::counter::Counter;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, VarInt};
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
@@ -35,6 +35,11 @@ struct Server {
 
 impl Server {
     fn start(most_connections: usize) -> Self {
+        let evicted = Counter::default();
+        Self::among(Connections::new(most_connections, evicted.clone()), evicted)
+    }
+
+    fn among(connections: Connections, evicted: Counter) -> Self {
         let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
         let folder = TempDir::new().unwrap();
         let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
@@ -44,8 +49,6 @@ impl Server {
 
         let socket = bind_udp(LOOPBACK.parse().unwrap()).unwrap();
         let addr = socket.local_addr().unwrap();
-        let evicted = Counter::default();
-        let connections = Connections::new(most_connections, evicted.clone());
         let listener = QuicListener::new(socket, &certificates, engine(), connections).unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(listener.run(shutdown.clone()));
@@ -142,6 +145,43 @@ async fn more_than_a_window_passes() {
 }
 
 #[tokio::test]
+async fn the_largest_query_passes() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    let mut long = query(0, SMALL, A);
+    long.resize(65_535, 0);
+    assert!(!send(&connection, &frame(&long)).await.is_empty());
+}
+
+/// Sends half of a message; gives the stream if that is taken.
+async fn send_half(connection: &Connection) -> Option<(SendStream, RecvStream)> {
+    let (mut to, mut from) = connection.open_bi().await.ok()?;
+    to.write_all(&[[255; 2].as_slice(), &[0; 40_000]].concat()).await.ok()?;
+    // All has been read, or refused, when there is no news for a while.
+    timeout(Duration::from_millis(200), from.read(&mut [0])).await.is_err().then_some((to, from))
+}
+
+#[tokio::test]
+async fn what_has_come_on_all_connections_is_bounded() {
+    let server = Server::among(Connections::with_room(100, 1 << 20, Counter::default()), Counter::default());
+    let mut halves = JoinSet::new();
+    let client = server.client(b"doq");
+    for _ in 0..40 {
+        let connection = client.connect(server.addr, "dns.test").unwrap().await.unwrap();
+        halves.spawn(async move { send_half(&connection).await.map(|half| (half, connection)) });
+    }
+    let taken: Vec<_> = halves.join_all().await.into_iter().flatten().collect();
+    assert!((5..=25).contains(&taken.len()), "{}", taken.len());
+    // Who asks for little is not concerned.
+    let little = server.connect().await;
+    assert_eq!(answers(&ask(&little, SMALL, A).await), 1);
+    // There is room again when they have gone.
+    drop(taken);
+    let whole = async { while send_half(&server.connect().await).await.is_none() {} };
+    timeout(UNDELAYED, whole).await.unwrap();
+}
+
+#[tokio::test]
 async fn zones_are_not_transferred() {
     let server = Server::start(10);
     let reply = ask(&server.connect().await, "z", AXFR).await;
@@ -234,6 +274,16 @@ async fn who_breaks_the_protocol_loses_the_connection() {
         let _ = to.finish();
         assert_eq!(close_code(&connection).await, VarInt::from_u32(2), "{what}");
     }
+}
+
+/// Nothing of it is kept until the stream ends.
+#[tokio::test]
+async fn more_than_a_message_is_not_waited_for() {
+    let server = Server::start(10);
+    let connection = server.connect().await;
+    let (mut to, _from) = connection.open_bi().await.unwrap();
+    to.write_all(&frame(&query(0, SMALL, A)).repeat(2)).await.unwrap();
+    assert_eq!(timeout(UNDELAYED, close_code(&connection)).await, Ok(VarInt::from_u32(2)));
 }
 
 #[tokio::test]
