@@ -1,7 +1,8 @@
 //! DNS over HTTPS (RFC 8484): hyper in front of our answers, over HTTP/2 and HTTP/1.1.
 //!
 //! Connections are accepted by [`crate::tcp`], under a limit of their own. One may hold a handful of replies
-//! that its client does not take, and ends when nothing has been asked for a while.
+//! that its client does not take, and ends when nothing has been asked for a while. Over all connections, queries
+//! that are coming and replies that wait are counted.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hickory_proto::op::Message;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use hyper::server::conn::{http1, http2};
@@ -25,7 +26,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Handled, Peer, Worker};
-use crate::tcp::Seat;
+use crate::tcp::{Held, Seat};
 
 /// The protocols that a client may choose from.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -78,8 +79,8 @@ pub async fn serve(
     let service = service_fn(move |request| {
         requested.send_replace(());
         seat.used(tokio::time::Instant::now());
-        let worker = Arc::clone(&worker);
-        async move { Ok::<_, Infallible>(respond(request, peer, &worker).await.unwrap_or_else(refuse)) }
+        let (worker, held) = (Arc::clone(&worker), seat.held());
+        async move { Ok::<_, Infallible>(respond(request, peer, &worker, held).await.unwrap_or_else(refuse)) }
     });
     let io = TokioIo::new(stream);
     if is_http2 {
@@ -119,13 +120,26 @@ async fn watched<C: Future<Output = hyper::Result<()>>>(
 /// What is wrong with a request.
 type Refusal = (StatusCode, &'static str);
 
+/// A reply, which counts until nothing of it is left to send.
+struct Reply {
+    octets: Vec<u8>,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Reply {
+    fn as_ref(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
 async fn respond(
     request: Request<Incoming>,
     peer: Peer,
     worker: &Mutex<Worker>,
+    mut held: Held,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let begun = Instant::now();
-    let query = timeout(REQUEST_TIME, read(request))
+    let query = timeout(REQUEST_TIME, read(request, &mut held))
         .await
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long"))??;
     let mut reply = Vec::with_capacity(512);
@@ -138,7 +152,13 @@ async fn respond(
     if !matches!(handled, Handled::Reply) {
         return Err((StatusCode::BAD_REQUEST, "not a DNS query"));
     }
+    drop(query);
+    reply.shrink_to_fit();
+    if !held.set(reply.len()) {
+        return Err(NO_ROOM);
+    }
     let max_age = format!("max-age={}", fresh_for(&reply));
+    let reply = Bytes::from_owner(Reply { octets: reply, _held: held });
     let mut response = Response::new(Full::from(reply));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, MEDIA_TYPE.parse().map_err(|_| INTERNAL)?);
@@ -148,8 +168,10 @@ async fn respond(
 
 const INTERNAL: Refusal = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
 
+const NO_ROOM: Refusal = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
+
 /// The query of a request, by either method (RFC 8484 §4.1).
-async fn read(request: Request<Incoming>) -> Result<Vec<u8>, Refusal> {
+async fn read(request: Request<Incoming>, held: &mut Held) -> Result<Vec<u8>, Refusal> {
     if request.uri().path() != PATH {
         return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
     }
@@ -171,17 +193,28 @@ async fn read(request: Request<Incoming>) -> Result<Vec<u8>, Refusal> {
                     "the media type is not application/dns-message",
                 ));
             }
-            let body = Limited::new(request.into_body(), MAX_QUERY).collect().await;
-            body.map(|body| body.to_bytes().to_vec()).map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets")
-                } else {
-                    (StatusCode::BAD_REQUEST, "the body broke off")
-                }
-            })
+            receive(request.into_body(), held).await
         }
         _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
     }
+}
+
+/// The body of a request, counted as it grows.
+async fn receive(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    let mut query = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
+        // What is no data are trailers, which say nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        if query.len() + data.len() > MAX_QUERY {
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets"));
+        }
+        query.extend_from_slice(&data);
+        if !held.set(query.capacity()) {
+            return Err(NO_ROOM);
+        }
+    }
+    Ok(query)
 }
 
 fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {

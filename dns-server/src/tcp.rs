@@ -210,16 +210,14 @@ async fn serve_secured(
         () = shutdown.cancelled() => return Ok(()),
         stream = timeout(HANDSHAKE_TIME, handshake) => stream??,
     };
+    // What it takes and has not sent, nobody counts.
+    stream.get_mut().1.set_buffer_limit(Some(LITTLE));
     match proto {
         Proto::Https => {
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             Box::pin(https::serve(stream, is_http2, peer, engine.worker(proto), seat, shutdown)).await
         }
-        _ => {
-            // What it takes and has not sent, nobody counts.
-            stream.get_mut().1.set_buffer_limit(Some(LITTLE));
-            serve(stream, peer, engine.worker(proto), seat, shutdown).await
-        }
+        _ => serve(stream, peer, engine.worker(proto), seat, shutdown).await,
     }
 }
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 
 mod guard;
+mod https;
 mod quic;
 mod support;
 mod tcp;

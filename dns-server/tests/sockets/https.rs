@@ -1,0 +1,139 @@
+//! HTTP/2 in memory, without TLS in front.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use multinet_dns::engine::Proto;
+use multinet_dns::https;
+use multinet_dns::tcp::Connections;
+use prometheus_client::metrics::counter::Counter;
+use tokio::io::duplex;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{A, BIG, BIG_ADDRESSES, PEER, SMALL, answers, engine, query};
+
+/// A body of which the rest never comes.
+struct Half(Option<Bytes>);
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |octets| Poll::Ready(Some(Ok(Frame::data(octets)))))
+    }
+}
+
+/// A client that takes so many octets of a reply before it looks.
+async fn connect<B>(connections: &Connections, window: u32) -> SendRequest<B>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let (client, server) = duplex(1 << 16);
+    let (worker, seat) = (engine().worker(Proto::Https), connections.admit(PEER));
+    tokio::spawn(async move {
+        https::serve(server, true, PEER.into(), worker, &seat, CancellationToken::new()).await
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).initial_stream_window_size(window);
+    let (requests, connection) = builder.handshake(TokioIo::new(client)).await.unwrap();
+    tokio::spawn(connection);
+    requests
+}
+
+async fn post<B>(requests: &mut SendRequest<B>, body: B) -> Response<Incoming>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let request =
+        Request::post("https://dns.test/dns-query").header("content-type", "application/dns-message");
+    requests.ready().await.unwrap();
+    requests.send_request(request.body(body).unwrap()).await.unwrap()
+}
+
+/// A query with so many octets.
+fn padded(name: &str, octets: usize) -> Full<Bytes> {
+    let mut packet = query(0, name, A);
+    packet.resize(packet.len().max(octets), 0);
+    packet.into()
+}
+
+/// The codes that have come of so many requests on each of `count` connections, after a while; and the requests.
+async fn post_many<B>(
+    connections: &Connections,
+    (count, window): (usize, u32),
+    body: impl Fn() -> B,
+) -> (Vec<StatusCode>, JoinSet<Response<Incoming>>)
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let (codes, mut posting) = (Arc::new(Mutex::new(Vec::new())), JoinSet::new());
+    for _ in 0..count {
+        let requests = connect(connections, window).await;
+        for _ in 0..10 {
+            let (mut requests, body, codes) = (requests.clone(), body(), Arc::clone(&codes));
+            posting.spawn(async move {
+                let response = post(&mut requests, body).await;
+                codes.lock().unwrap().push(response.status());
+                response
+            });
+        }
+    }
+    sleep(Duration::from_millis(100)).await;
+    let codes = codes.lock().unwrap().clone();
+    (codes, posting)
+}
+
+/// What comes on a connection of its own of a small query, a long one, and one for much.
+async fn ask(connections: &Connections) -> [StatusCode; 3] {
+    let mut requests = connect(connections, 1 << 16).await;
+    let small = post(&mut requests, padded(SMALL, 0)).await.status();
+    let long = post(&mut requests, padded(SMALL, 65_535)).await.status();
+    let much = post(&mut requests, padded(BIG, 0)).await;
+    let status = much.status();
+    let reply = much.into_body().collect().await.unwrap().to_bytes();
+    assert!(status != StatusCode::OK || u32::from(answers(&reply)) == BIG_ADDRESSES);
+    [small, long, status]
+}
+
+const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+#[tokio::test(start_paused = true)]
+async fn what_has_come_on_all_connections_is_bounded() {
+    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let half = || Half(Some(vec![0; 40_000].into()));
+    let (codes, posting) = post_many(&connections, (4, 1 << 16), half).await;
+    assert!((24..=36).contains(&codes.len()) && codes.iter().all(|&code| code == FULL), "{codes:?}");
+    // Who asks for little is not concerned.
+    assert_eq!(ask(&connections).await[0], StatusCode::OK);
+    // There is room again when they have gone.
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(ask(&connections).await, [StatusCode::OK; 3]);
+    drop(posting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_on_all_connections_is_bounded() {
+    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    // One octet of each reply goes.
+    let (codes, posting) = post_many(&connections, (4, 1), || padded(BIG, 0)).await;
+    let refused = codes.iter().filter(|&&code| code == FULL).count();
+    assert!(codes.len() == 40 && (22..=26).contains(&refused), "{codes:?}");
+    assert_eq!(ask(&connections).await, [StatusCode::OK, FULL, FULL]);
+    drop(posting);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(ask(&connections).await, [StatusCode::OK; 3]);
+}
