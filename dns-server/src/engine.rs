@@ -254,8 +254,9 @@ impl Worker {
             && self.limiter.as_ref().is_some_and(|limiter| limiter.is_over(peer))
     }
 
-    /// Over the limit: a client that knows cookies is given one, others are sent to TCP or not answered, in
-    /// turn. None of it is longer than the query by more than a cookie, and a client that is real gets on.
+    /// Over the limit: a client that knows cookies is given one, others are sent to TCP (or told that there is only
+    /// QUERY) or not answered, in turn. None of it is longer than the query by more than a cookie, and a client that
+    /// is real gets on.
     #[cold]
     fn limit(
         &mut self,
@@ -276,7 +277,13 @@ impl Worker {
             if self.limited >> 31 == 0 {
                 return Handled::Ignore;
             }
-            query::render_truncated(packet, question.end(), edns, out)
+            let is_query = packet.get(2).is_some_and(|flags| flags & 0x78 == 0);
+            if is_query {
+                query::render_truncated(packet, question.end(), edns, out)
+            } else {
+                // Without an error it would look done.
+                query::render_error(packet, question.end(), Rcode::NotImp, edns, out)
+            }
         };
         let qtype = Some(question.qtype);
         self.note(&Exchange { peer, packet, qtype, edns, rcode }, &out[start..]);

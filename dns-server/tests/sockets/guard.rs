@@ -119,6 +119,25 @@ fn over_the_limit_a_client_is_sent_to_tcp_or_not_answered() {
     assert_eq!(answers(&ask(&mut worker, &query(1, SMALL, A), [10, 1, 2, 3].into()).unwrap()), 1);
 }
 
+/// Without an error an UPDATE would look done.
+#[test]
+fn over_the_limit_what_is_no_query_is_not_taken_for_one() {
+    let mut worker = limited(Proto::Udp);
+    for (what, opcode) in [("STATUS", 2), ("NOTIFY", 4), ("UPDATE", 5)] {
+        for opt in [false, true] {
+            let mut packet = if opt { query_with_opt(1, SMALL, A, 1232, &[]) } else { query(1, SMALL, A) };
+            packet[2] |= opcode << 3;
+            let replies: Vec<_> = (0..200).map(|_| ask(&mut worker, &packet, PEER)).collect();
+            let answered = replies.iter().flatten().count();
+            assert!((80..140).contains(&answered), "{what}: {answered}");
+            for reply in replies.iter().flatten() {
+                assert_eq!((rcode(reply), is_truncated(reply)), (4, false), "{what}");
+                assert!(reply[2] >> 3 == 0x10 | opcode && reply.len() <= packet.len(), "{what}: {reply:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn over_the_limit_a_client_with_cookies_gets_on() {
     let mut worker = limited(Proto::Udp);
