@@ -308,19 +308,25 @@ impl Worker {
             return Handled::Ignore;
         };
         let standing = self.settle(verdict.edns_mut(), peer);
-        // What is asked for here is what whoever is over the limit is given.
-        if !matches!(verdict, Verdict::Cookie(_)) && self.is_over_limit(standing, peer) {
-            let question = Question::read(packet);
+        let opened = matches!(verdict, Verdict::Signed(..))
+            .then(|| tsig::open(packet, &self.shared.settings.keys, tsig::now()));
+        // Who can sign is no forger, and a cookie is what whoever is over the limit is given.
+        let is_free = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
+        if !is_free && self.is_over_limit(standing, peer) {
+            // Who has signed takes nothing that is not signed (RFC 8945 §5.3).
+            let question = if opened.is_some() { None } else { Question::read(packet) };
             return self.limit(packet, question.as_ref(), verdict.edns(), peer, out);
         }
         let start = out.len();
-        let outcome = match &verdict {
-            Verdict::Signed(end, edns) => self.respond_signed(packet, peer, *end, *edns, out),
+        let outcome = match (&verdict, opened) {
+            (Verdict::Signed(end, edns), Some(opened)) => {
+                self.respond_signed(opened, packet, peer, (*end, *edns), out)
+            }
             // One that is not ours is said to be none, beside the new one (RFC 7873 §5.4).
-            Verdict::Cookie(edns) if standing == Some(Standing::Wrong) => {
+            (Verdict::Cookie(edns), _) if standing == Some(Standing::Wrong) => {
                 Err(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
             }
-            verdict => self.respond(packet, peer, verdict, None, out),
+            (verdict, _) => self.respond(packet, peer, verdict, None, out),
         };
         let rcode = match outcome {
             Ok(transfer) => return Handled::Transfer(Box::new(transfer)),
@@ -334,14 +340,14 @@ impl Worker {
     /// Answers what is in a signed packet, and signs the answer (RFC 8945 §5).
     fn respond_signed(
         &self,
+        opened: Result<Opened, Refusal>,
         packet: &[u8],
         peer: IpAddr,
-        question_end: usize,
-        edns: Option<Edns>,
+        (question_end, edns): (usize, Option<Edns>),
         out: &mut Vec<u8>,
     ) -> Result<Transfer, Rcode> {
         let start = out.len();
-        let (mut rcode, signature) = match tsig::open(packet, &self.shared.settings.keys, tsig::now()) {
+        let (mut rcode, signature) = match opened {
             Ok(Opened { packet, signer }) => {
                 // What is left is a query, since the packet was one; two signatures are none.
                 let mut verdict =

@@ -11,6 +11,7 @@ use multinet_dns::engine::{Engine, Handled, Proto, Settings, Worker};
 use multinet_dns::limit::Limiter;
 use multinet_dns::metrics::Tallies;
 use multinet_dns::state::State;
+use multinet_dns::tsig::{self, Algorithm, Key, Signer};
 use proptest::prelude::*;
 
 use crate::support::{A, BIG, PEER, SMALL, answers, engine, jar, option, query, query_with_opt, state};
@@ -136,6 +137,38 @@ fn over_the_limit_what_is_no_query_is_not_taken_for_one() {
             }
         }
     }
+}
+
+/// A query for the small service's address that is signed with a key of this secret.
+fn signed(secret: &[u8]) -> (Vec<u8>, Signer) {
+    let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, secret);
+    let mut packet = query(7, SMALL, A);
+    let mut signer = Signer::of_query(Arc::new(key), 7);
+    signer.sign(&mut packet, 0, tsig::now());
+    (packet, signer)
+}
+
+/// RFC 8945 §5.3: who has signed takes no other answer.
+#[test]
+fn over_the_limit_who_signs_gets_signed_answers_or_none() {
+    let mut worker = worker_with(
+        |settings| {
+            let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, &[1; 32]);
+            settings.keys = [key].into_iter().collect();
+            settings.limiter = Some(Arc::new(Limiter::new(1, Vec::new())));
+        },
+        Proto::Udp,
+    );
+    for _ in 0..50 {
+        let (packet, signer) = signed(&[1; 32]);
+        let reply = ask(&mut worker, &packet, PEER).unwrap();
+        assert!(answers(&reply) == 1 && signer.verifies(&reply, tsig::now()));
+    }
+    // Nor does it cost others: this is the first that counts.
+    assert_eq!(answers(&ask(&mut worker, &query(1, SMALL, A), PEER).unwrap()), 1);
+    let forged = signed(&[2; 32]).0;
+    let answered = (0..50).filter(|_| ask(&mut worker, &forged, PEER).is_some()).count();
+    assert!(answered <= 2, "{answered}");
 }
 
 #[test]
