@@ -140,10 +140,17 @@ impl Journal {
         self.note(record, 1);
     }
 
+    /// A record of the zone below is there in the zone with this apex, too, and stays.
+    pub fn delegated(&mut self, apex: &Name, record: Record<'_>) {
+        if let Some(zone) = self.zones.iter_mut().find(|zone| zone.apex == *apex) {
+            zone.size += length(record);
+        }
+    }
+
     fn note(&mut self, record: Record<'_>, by: i32) {
         let holds = |zone: &&mut Zone| name::is_within(record.owner, zone.apex.as_wire());
         let Some(zone) = self.zones.iter_mut().find(holds) else { return };
-        let octets = record.owner.len() + FIXED + record.data.len();
+        let octets = length(record);
         zone.size = if by > 0 { zone.size + octets } else { zone.size.saturating_sub(octets) };
         if self.serials.is_empty() || zone.pending.is_lost {
             return;
@@ -295,6 +302,12 @@ pub fn records(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// How long a record is on the wire.
+fn length(record: Record<'_>) -> usize {
+    record.owner.len() + FIXED + record.data.len()
+}
+
+/// How long the first of some records is.
 fn record_length(wire: &[u8]) -> Option<usize> {
     let mut root = wire;
     while let Some(above) = name::parent(root) {

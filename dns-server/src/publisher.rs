@@ -48,6 +48,11 @@ impl Publisher {
         for (name, node) in zones.iter().flat_map(Zone::fixed_names) {
             node.records(&name).for_each(|record| journal.added(record));
         }
+        for zone in zones.iter() {
+            for (name, node) in zones.delegations(zone) {
+                node.records(&name).for_each(|record| journal.delegated(zone.apex(), record));
+            }
+        }
         self.journal = Some(journal);
     }
 

@@ -73,15 +73,26 @@ impl Zones {
 
     /// The closest zone that holds a name.
     pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
-        self.zones.iter().find(|zone| {
-            let below = name.count().checked_sub(zone.labels);
-            below.is_some_and(|below| name.from(below) == zone.apex.as_wire())
-        })
+        self.zones.iter().find(|zone| zone.holds(name))
     }
 
     /// The closest zone that holds a name.
     pub fn of(&self, name: &Name) -> Option<&Zone> {
         name.with_labels(|labels| self.find(labels))
+    }
+
+    /// What a copy of a zone says of the zones right below it, so that who has it alone refers to them (RFC 1034
+    /// §4.2.1).
+    pub fn delegations(&self, zone: &Zone) -> Vec<(Name, Node)> {
+        let is_above = |below: &&Zone| self.above(below).is_some_and(|above| above.apex == zone.apex);
+        self.zones.iter().filter(is_above).flat_map(Zone::delegation).collect()
+    }
+
+    /// The closest other zone that holds a zone's name.
+    fn above(&self, zone: &Zone) -> Option<&Zone> {
+        zone.apex.with_labels(|name| {
+            self.zones.iter().find(|above| above.labels < zone.labels && above.holds(name))
+        })
     }
 }
 
@@ -108,6 +119,12 @@ impl Zone {
         self.labels
     }
 
+    /// Whether a name is in it, or in a zone below it.
+    fn holds(&self, name: Labels<'_>) -> bool {
+        let below = name.count().checked_sub(self.labels);
+        below.is_some_and(|below| name.from(below) == self.apex.as_wire())
+    }
+
     /// Whether services have names in it; else addresses have.
     pub fn is_forward(&self) -> bool {
         self.is_forward
@@ -128,6 +145,11 @@ impl Zone {
             names.push((self.name_server.clone(), Node { rrsets: addresses }));
         }
         names
+    }
+
+    /// Its NS records, and as glue the addresses of its server where that has a name in it.
+    fn delegation(&self) -> impl Iterator<Item = (Name, Node)> {
+        self.fixed_names().into_iter().filter(|(name, _)| *name == self.apex || *name == self.name_server)
     }
 
     /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` octets
@@ -200,6 +222,29 @@ mod tests {
         assert_eq!(names.len(), 1);
         let ns: Name = "ns.dns.multinet.cluster.local".parse().unwrap();
         assert!(names[0].1.rrsets[0].body.ends_with(ns.as_wire()));
+    }
+
+    #[test]
+    fn a_zone_delegates_those_right_below_it() {
+        let forward = ["z", "a.b.z", "c.a.b.z", "d.z", "xz"];
+        let reverse = ["in-addr.arpa", "10.in-addr.arpa", "1.10.in-addr.arpa", "ip6.arpa"];
+        let names = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Name>>();
+        let settings = ZoneSettings { ttl: 5, ns_addresses: ["10.0.0.1".parse().unwrap()].into() };
+        let zones = Zones::new(names(&forward), &names(&reverse), &settings).unwrap();
+        for (apex, delegates) in [
+            ("z", &["a.b.z.", "d.z.", "ns.dns.a.b.z.", "ns.dns.d.z."][..]),
+            ("a.b.z", &["c.a.b.z.", "ns.dns.c.a.b.z."]),
+            ("d.z", &[]),
+            ("in-addr.arpa", &["10.in-addr.arpa."]),
+            ("10.in-addr.arpa", &["1.10.in-addr.arpa."]),
+            ("ip6.arpa", &[]),
+        ] {
+            let zone = zones.of(&apex.parse().unwrap()).unwrap();
+            let delegations = zones.delegations(zone);
+            assert!(delegations.iter().all(|(_, node)| node.rrsets.len() == 1), "{apex}");
+            let found: BTreeSet<String> = delegations.iter().map(|(name, _)| name.to_string()).collect();
+            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), delegates, "{apex}");
+        }
     }
 
     #[test]

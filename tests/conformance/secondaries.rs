@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::Query;
+use multinet_tests::dns::{Query, Transport};
 use multinet_tests::process::free_port;
 use multinet_tests::secondary::{Kind, Secondary, TsigKey, Zone};
 use multinet_tests::server::{Flags, Manifests, Server, eventually};
 
-use crate::fixtures::{Service, ZONE};
+use crate::fixtures::{Service, ZONE, folder};
 
 const ZONES: [&str; 3] = [ZONE, "in-addr.arpa", "ip6.arpa"];
 
@@ -37,6 +37,33 @@ fn secondaries_are_identical_through_150_changes() -> Result<()> {
 #[ignore = "takes minutes: make soak"]
 fn soak_secondaries_are_identical_through_10_000_changes() -> Result<()> {
     Pair::start()?.follow(10_000)
+}
+
+/// The name server of a zone below, and where it is, are in the zone above (RFC 1034 §4.2.1).
+#[test]
+fn who_has_the_outer_zone_alone_refers_to_the_inner_one() -> Result<()> {
+    let keys = tempfile::tempdir()?;
+    fs::write(keys.path().join("keys"), KEY.statement())?;
+    let server = Flags::new()
+        .words(&format!("--zone {ZONE} --zone b.a.{ZONE} --ns-address 192.0.2.53 --ns-address 2001:db8::53"))
+        .flag("--tsig-key-file", keys.path().join("keys"))
+        .words(&format!("--transfer-to key:{} --transfer-to 127.0.0.2", KEY.name))
+        .start(&folder())?;
+    for kind in [Kind::Knot(KEY), Kind::Nsd] {
+        let mut secondary = Secondary::new(kind, server.dns().port(), &[ZONE])?;
+        secondary.start()?;
+        let expected = Zone::fetch(server.dns().port(), ZONE, Some(KEY))?;
+        await_zone(&mut secondary, ZONE, &expected)?;
+        let query = Query::new(&format!("only.plain.ml.svc.b.a.{ZONE}"), "A").flags(0);
+        let reply = Transport::Udp.ask((Ipv4Addr::LOCALHOST, secondary.port()).into(), &query)?;
+        assert_eq!(
+            reply.text(ZONE),
+            "QUERY NOERROR\nAUTHORITY\nb.a 5 IN NS ns.dns.b.a\nADDITIONAL\nns.dns.b.a 5 IN A 192.0.2.53\n\
+             ns.dns.b.a 5 IN AAAA 2001:db8::53",
+            "{kind:?}"
+        );
+    }
+    Ok(())
 }
 
 /// A server, its manifests, and its two secondaries.

@@ -130,6 +130,23 @@ fn names_between_nested_zones_exist() {
     assert_eq!(found(&publisher, "c.z"), "nothing");
 }
 
+/// A difference is given that is no larger than the zone.
+#[test]
+fn what_a_zone_says_of_those_below_it_counts_for_its_size() {
+    for (below, is_given) in [(0, false), (50, true)] {
+        let forward: Vec<String> =
+            ["z".to_owned()].into_iter().chain((0..below).map(|number| format!("zone-{number}.z"))).collect();
+        let forward: Vec<&str> = forward.iter().map(String::as_str).collect();
+        let mut publisher = publisher_of(&forward, &["in-addr.arpa"]);
+        publisher.keep_journal(Limits::default());
+        let serial = publisher.answers().serial();
+        publisher.journal().unwrap().start(serial);
+        publish(&mut publisher, "s", &["10.0.0.1"]);
+        let steps = publisher.journal().unwrap().since(&"z".parse().unwrap(), serial, 0, usize::MAX);
+        assert_eq!(steps.is_some(), is_given, "{below}");
+    }
+}
+
 #[test]
 fn an_address_of_two_services_points_at_both() {
     let mut publisher = publisher();

@@ -20,6 +20,7 @@ const BATCH: usize = 64 << 10;
 pub struct ZoneCopy {
     /// Which version it is.
     pub version: Version,
+    /// Its own names, and those of the zones below it.
     fixed: Vec<(Name, Node)>,
     /// The services, sorted, and the rest of their names.
     services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
@@ -50,7 +51,7 @@ impl ZoneCopy {
         let home = if zone.is_forward() { zone.apex() } else { &zones.forward()[0] };
         let reverse = || Pointers { answers: Arc::clone(answers), pairs: OnceLock::new() };
         Some(Self {
-            fixed: zone.fixed_names(),
+            fixed: [zone.fixed_names(), zones.delegations(zone)].concat(),
             services,
             home: home.clone(),
             reverse: (!zone.is_forward()).then(reverse),
@@ -223,7 +224,8 @@ mod tests {
     fn an_address_stands_in_the_closest_zone() {
         // 10.0.0.0 and 256 addresses further on 10.0.1.0, which both services have.
         let services = || vec![service("a", 300), service("b", 257)];
-        assert_eq!(count(&batches("in-addr.arpa", services())), 256 + 256 + 1);
+        // The NS records are its own and that of the zone below it.
+        assert_eq!(count(&batches("in-addr.arpa", services())), 256 + 256 + 2);
         assert_eq!(count(&batches("1.0.10.in-addr.arpa", services())), 44 + 1 + 1);
     }
 }
