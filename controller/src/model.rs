@@ -76,7 +76,7 @@ pub struct Pod {
     pub serving_changed: Option<Timestamp>,
     /// The name that it asks to have in DNS: `spec.hostname`, if it is a DNS label and `spec.subdomain` is set too.
     pub hostname: Option<String>,
-    /// The node that it runs on.
+    /// The node that it is bound to.
     pub node: Option<String>,
     /// It has its node's network instead of one of its own, and hence no second NIC.
     pub host_network: bool,
@@ -87,6 +87,14 @@ pub struct Pod {
     pub rejected: Vec<Unreadable>,
     /// The claims that it uses.
     pub claims: Vec<PodClaim>,
+}
+
+impl Pod {
+    /// Whether what is written about its second NICs can be so. It has none before it has a node (a backup may bring back an old
+    /// annotation), after it has ended, and if it has its node's network.
+    pub fn has_networks(&self) -> bool {
+        self.node.is_some() && !self.terminal && !self.host_network
+    }
 }
 
 /// A claim of a pod, by what the pod says of it.

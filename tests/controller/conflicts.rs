@@ -65,6 +65,29 @@ async fn a_conflict_ends_by_another_address_or_phase() -> Result<()> {
     status.is(&FINE).await.map(drop)
 }
 
+/// A restore from a backup brings pods back with the annotation that they had. They are not what it says before Multus has written it.
+#[tokio::test]
+async fn a_pod_without_node_has_no_address() -> Result<()> {
+    let scene = Scene::new("restored").await?;
+    scene.network("rdma-a").await?;
+    let mut spec = infer();
+    spec["publishNotReadyAddresses"] = json!(true);
+    scene.service("infer", spec).await?;
+    let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
+    let nowhere = Pod::new("old").nic("rdma-a", &["10.1.0.1"]).with("nodeName", json!(null));
+    scene.pods.create(nowhere).await?;
+    status.explains("Programmed=True Programmed", &["1 of 1 pods have no address", "old"]).await?;
+    scene.pods.start(Pod::new("new").nic("rdma-a", &["10.1.0.1"])).await?;
+    slices.are(&["rail0 10.1.0.1 new rs-"]).await?;
+    status.is(&FINE).await?;
+
+    scene.pods.bind("old", "gpu-1").await?;
+    status.is(&[CONFLICT]).await?;
+    scene.pods.report("old", &[Nic::new("rdma-a", &["10.1.0.2"])]).await?;
+    slices.are(&["rail0 10.1.0.1 new rs-", "rail0 10.1.0.2 old r--"]).await?;
+    status.is(&FINE).await.map(drop)
+}
+
 #[tokio::test]
 async fn services_share_a_conflict_and_networks_do_not() -> Result<()> {
     let scene = Scene::with_service("shared").await?;

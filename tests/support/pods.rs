@@ -205,6 +205,16 @@ impl Pods {
             .await
     }
 
+    /// The scheduler has found a node for a pod.
+    pub async fn bind(&self, name: &str, node: &str) -> Result<()> {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node},
+        });
+        let bound: kube::Result<Value> =
+            self.0.create_subresource("binding", name, &PostParams::default(), &binding).await;
+        bound.map(drop).with_context(|| format!("cannot bind the pod {name}"))
+    }
+
     /// Makes a pod that runs and is ready.
     pub async fn start(&self, pod: Pod) -> Result<CorePod> {
         let created = self.create(pod).await?;

@@ -243,7 +243,7 @@ fn reason_of(reason: &str) -> Option<&'static str> {
 
 /// What of a pod's network status and of its claims cannot be used, if they count at all; no two for one reason.
 fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Notice> {
-    if pod.terminal || pod.host_network {
+    if !pod.has_networks() {
         return Vec::new();
     }
     let reported = match &pod.reported {

@@ -45,8 +45,7 @@ struct Entry {
 
 impl Entry {
     fn attachments(&self) -> &[Attachment] {
-        // What is written about a pod's networks outlives them, and says nothing if the pod has none of its own.
-        if self.pod.terminal || self.pod.host_network {
+        if !self.pod.has_networks() {
             return &[];
         }
         match (&self.joined, &self.pod.reported) {

@@ -70,7 +70,7 @@ fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) ->
             "name": name, "namespace": "vision", "uid": format!("uid-{name}"), "labels": {"app": app},
             "creationTimestamp": time(1), "annotations": {"k8s.v1.cni.cncf.io/network-status": report},
         },
-        "spec": {},
+        "spec": {"nodeName": "n1"},
         "status": {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time(10)}],
@@ -245,6 +245,53 @@ fn an_address_that_nobody_publishes_may_be_one_that_nobody_selects() {
     world.all_services();
     write(&world, "infer", 1);
     assert!(published(&world, "infer").is_empty(), "b may have had it first, and a not for that reason");
+}
+
+/// As a restore from a backup leaves it: Pending, with the annotation of the pod that it was.
+#[test]
+fn a_pod_without_node_has_no_address() {
+    let world = world();
+    let waits = |pod: &mut Value| (pod["spec"], pod["status"]) = (json!({}), json!({"phase": "Pending"}));
+    world.apply(service("infer", 1, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
+    world.apply(pod("a", "infer", "10.0.0.1", waits));
+    write(&world, "infer", 1);
+    assert!(published(&world, "infer").is_empty());
+    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 2);
+    assert_eq!(published(&world, "infer"), ["b"]);
+    assert_eq!(world.census().conflicts, 0);
+
+    // It gets a node: the last in the row.
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 3);
+    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
+    Index::<views::Pod>::delete(&world, &key("b"));
+    write(&world, "infer", 4);
+    assert_eq!(published(&world, "infer"), ["a"]);
+}
+
+/// A claim that nobody is named to have may be any pod's that uses it, but for one that nothing was prepared for.
+#[test]
+fn a_pod_without_node_has_nothing_of_its_claims() {
+    let world = world();
+    let class = json!([{"kind": "DeviceClass", "name": "rdma"}]);
+    world.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
+    let claim = json!({
+        "metadata": {"name": "nic", "namespace": "vision"},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "rdma"}}]}},
+        "status": {
+            "allocation": {"devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "nic0"}]}},
+            "devices": [{"driver": "d", "pool": "n1", "device": "nic0", "networkData": {"ips": ["10.0.1.1/24"]}}],
+        },
+    });
+    world.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(&claim.to_string()).unwrap());
+    for (node, expected) in [(Value::Null, &[][..]), (json!("n1"), &["a"][..])] {
+        world.apply(pod("a", "infer", "", |pod| {
+            pod["spec"] = json!({"nodeName": node, "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]});
+        }));
+        write(&world, "infer", 1);
+        assert_eq!(published(&world, "infer"), expected);
+    }
 }
 
 #[test]

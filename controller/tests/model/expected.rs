@@ -60,7 +60,7 @@ impl<'a> Sources<'a> {
     }
 
     fn attachments(&self, key: &ObjectKey, pod: &Pod) -> Vec<Attachment> {
-        if matches!(pod.phase, "Failed" | "Succeeded") || pod.host_network {
+        if matches!(pod.phase, "Failed" | "Succeeded") || pod.host_network || pod.node.is_none() {
             return Vec::new();
         }
         let mut attachments = reported(pod.report.as_ref().or(pod.old_report.as_ref()), &key.namespace);

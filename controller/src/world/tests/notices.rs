@@ -53,10 +53,11 @@ fn what_is_wrong_with_a_pod_again_is_said_again() {
         assert!(reasons(&write(&world, "infer", version + 1).notices).is_empty());
         assert!(world.lock().told.is_empty());
     }
-    // Of those that have no second NIC, or none any more, nothing is to be read.
+    // Of those that have no second NIC, or none any more or yet, nothing is to be read.
     let has_ended = |pod: &mut Value| pod["status"]["phase"] = json!("Failed");
     world.apply(pod("a", "infer", "10.0.0.999", has_ended));
     world.apply(pod("b", "infer", "10.0.0.999", |pod| pod["spec"]["hostNetwork"] = json!(true)));
+    world.apply(pod("c", "infer", "10.0.0.999", |pod| pod["spec"]["nodeName"] = Value::Null));
     assert!(reasons(&write(&world, "infer", 5).notices).is_empty());
 }
 
