@@ -14,7 +14,7 @@ use k8s_openapi::api::discovery::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{Endpoint, IpFamily, Port, Protocol, TargetReference, labels};
 
-use crate::slices::metadata::Stamp;
+use crate::slices::metadata::{Stamp, is_controlled_by};
 use crate::slices::pack::{Entry, Identity};
 use crate::slices::planner::{Intent, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
@@ -67,12 +67,14 @@ pub fn plan(
     intent.plan(existing, limit, seed)
 }
 
-/// Whether a core slice is ours to write as a mirror of that service.
+/// Whether a core slice is ours to write as a mirror of that service: its labels say so; or the one with the service's name is
+/// gone, and the service still its controller. (Without `managed-by` a core slice is nobody's but those who took that off.)
 pub fn is_ours(slice: &EndpointSlice, owner: &Owner) -> bool {
     let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
     slice.metadata.namespace.as_ref() == Some(&owner.namespace)
         && label(labels::CORE_MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
-        && label(labels::SERVICE_NAME) == Some(owner.name.as_str())
+        && label(labels::SERVICE_NAME)
+            .map_or_else(|| is_controlled_by(&slice.metadata, &owner.uid), |service| service == owner.name)
 }
 
 fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Selector;
 use multinet_crds::validate::{Violation, validate};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus, labels};
@@ -418,7 +419,7 @@ fn asks_for(service: &MultiNetworkService) -> AsksFor {
     }
 }
 
-fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<ObjectKey> {
+fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
     let name = metadata.name.clone()?;
     Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
 }
@@ -428,11 +429,7 @@ fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta)
 fn service_of_slice(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
     let label = |key| metadata.labels.as_ref().and_then(|labels| labels.get(key));
-    let owners = metadata.owner_references.iter().flatten();
-    let owner = owners
-        .filter(|owner| owner.controller == Some(true) && owner.kind == "MultiNetworkService")
-        .map(|owner| &owner.name)
-        .next();
+    let owner = owner_of(metadata);
     let name = match label(labels::MANAGED_BY).map(String::as_str) {
         Some(labels::MANAGED_BY_CONTROLLER) => label(labels::SERVICE_NAME).or(owner),
         Some(_) => None,
@@ -442,12 +439,25 @@ fn service_of_slice(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     Some(ObjectKey { namespace, name: name?.clone() })
 }
 
-/// The service that a mirror belongs to, if it is ours.
+/// The service that a mirror belongs to, if it is ours: by its label or its owner, as with slices. But one without `managed-by`
+/// is nobody's: by that label Kubernetes tells the writers of EndpointSlices apart, our watch sees no others, and whoever takes it
+/// off has the slice for themselves, until it goes with its owner.
 fn service_of_mirror(mirror: &EndpointSlice) -> Option<ObjectKey> {
-    let labels = mirror.metadata.labels.as_ref()?;
+    let metadata = &mirror.metadata;
+    let labels = metadata.labels.as_ref()?;
     if labels.get(labels::CORE_MANAGED_BY).map(String::as_str) != Some(labels::MANAGED_BY_CONTROLLER) {
         return None;
     }
-    let namespace = mirror.metadata.namespace.clone().unwrap_or_default();
-    Some(ObjectKey { namespace, name: labels.get(labels::SERVICE_NAME)?.clone() })
+    let name = labels.get(labels::SERVICE_NAME).or_else(|| owner_of(metadata))?;
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    Some(ObjectKey { namespace, name: name.clone() })
+}
+
+/// The name of the MultiNetworkService that is the controller of an object.
+fn owner_of(metadata: &ObjectMeta) -> Option<&String> {
+    let owners = metadata.owner_references.iter().flatten();
+    owners
+        .filter(|owner| owner.controller == Some(true) && owner.kind == "MultiNetworkService")
+        .map(|owner| &owner.name)
+        .next()
 }

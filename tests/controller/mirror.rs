@@ -9,7 +9,7 @@ use multinet_tests::coredns::CoreDns;
 use multinet_tests::manifests::SERVICE;
 use multinet_tests::pods::{Nic, Pod};
 use multinet_tests::replica::BOUND;
-use multinet_tests::slices::{CORE_MANAGED_BY, CORE_SERVICE_NAME, Slices};
+use multinet_tests::slices::{CORE_MANAGED_BY, CORE_SERVICE_NAME, SERVICE_NAME, Slices};
 use multinet_tests::status::FINE;
 use multinet_tests::wait::eventually;
 use serde_json::{Value, json};
@@ -153,6 +153,14 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     scene.mirrors("infer-fast").are_gone().await?;
     let edited = mirrors.list().await?[0].name_any();
     mirrors.edit(&edited, json!({"endpoints": []})).await?;
+    mirrors.are(&lines).await?;
+    mirrors.edit(&edited, json!({"metadata": {"labels": {SERVICE_NAME: null}}})).await?;
+    eventually("the label to be back", BOUND, async || {
+        let labels = mirrors.api().get(&edited).await?.labels().clone();
+        ensure!(labels.get(SERVICE_NAME).is_some_and(|name| name == "infer"), "{labels:?}");
+        Ok(())
+    })
+    .await?;
     mirrors.are(&lines).await?;
     mirrors.api().delete(&edited, &Default::default()).await?;
     mirrors.are(&lines).await?;

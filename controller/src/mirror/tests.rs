@@ -234,7 +234,7 @@ fn a_mirror_that_is_not_wanted_is_removed() {
 }
 
 #[test]
-fn ours_is_what_is_labelled_so() {
+fn ours_is_what_is_labelled_so_or_has_lost_only_the_name() {
     let desired = desired(&["10.0.0.1"]);
     let ours = |edit: fn(&mut EndpointSlice)| is_ours(&edited(&existing(&desired), edit)[0], &desired.owner);
     assert!(ours(|_| {}));
@@ -242,5 +242,10 @@ fn ours_is_what_is_labelled_so() {
     assert!(!ours(|slice| label(slice, labels::CORE_MANAGED_BY, Some("endpointslice-controller.k8s.io"))));
     assert!(!ours(|slice| label(slice, labels::CORE_MANAGED_BY, None)));
     assert!(!ours(|slice| label(slice, labels::SERVICE_NAME, Some("other"))));
+    assert!(ours(|slice| label(slice, labels::SERVICE_NAME, None)));
+    assert!(!ours(|slice| {
+        label(slice, labels::SERVICE_NAME, None);
+        slice.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-0".to_owned();
+    }));
     assert!(!ours(|slice| slice.metadata.namespace = text("audio")));
 }

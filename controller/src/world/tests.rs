@@ -12,6 +12,7 @@ use super::*;
 use crate::views;
 use crate::work::StatusWrite;
 
+mod mirrors;
 mod notices;
 
 thread_local! {

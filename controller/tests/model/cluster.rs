@@ -263,6 +263,12 @@ pub(crate) trait Written: Object + Resource<DynamicType = ()> {
     fn label(&self, key: &str) -> Option<&str> {
         self.meta().labels.as_ref()?.get(key).map(String::as_str)
     }
+
+    /// The name of its controller.
+    fn owner(&self) -> Option<&str> {
+        let owners = self.meta().owner_references.iter().flatten();
+        owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str()).next()
+    }
 }
 
 impl Written for MultiNetworkEndpointSlice {
@@ -275,13 +281,10 @@ impl Written for MultiNetworkEndpointSlice {
     }
 
     fn service(&self) -> Option<ObjectKey> {
-        let owners = self.metadata.owner_references.iter().flatten();
-        let owner =
-            owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str()).next();
         let name = match self.label(labels::MANAGED_BY) {
-            Some(labels::MANAGED_BY_CONTROLLER) => self.label(labels::SERVICE_NAME).or(owner),
+            Some(labels::MANAGED_BY_CONTROLLER) => self.label(labels::SERVICE_NAME).or_else(|| self.owner()),
             Some(_) => None,
-            None => owner,
+            None => self.owner(),
         };
         Some(ObjectKey { name: name?.to_owned(), ..key_of(self) })
     }
@@ -304,7 +307,7 @@ impl Written for EndpointSlice {
 
     fn service(&self) -> Option<ObjectKey> {
         let is_ours = self.label(labels::CORE_MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER);
-        let name = self.label(labels::SERVICE_NAME).filter(|_| is_ours)?;
+        let name = self.label(labels::SERVICE_NAME).or_else(|| self.owner()).filter(|_| is_ours)?;
         Some(ObjectKey { name: name.to_owned(), ..key_of(self) })
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         2 => (named(&["foreign-0", "foreign-1"]), select(&SERVICES[..]), any::<bool>())
             .prop_map(|(key, service, is_named)| O::Foreign(key, service, is_named)),
         4 => (any::<usize>(), edit()).prop_map(|(place, edit)| O::EditSlice(place, edit)),
-        2 => (any::<usize>(), edit()).prop_map(|(place, edit)| O::EditMirror(place, edit)),
+        4 => (any::<usize>(), edit()).prop_map(|(place, edit)| O::EditMirror(place, edit)),
         1 => (select(&OptionalApi::ALL[..]), prop::bool::weighted(0.7)).prop_map(|(api, is)| O::Serve(api, is)),
     ];
     let kind = || select(&Kind::ALL[..]);
