@@ -116,18 +116,38 @@ pub fn collect<'a>(
 }
 
 impl Collected {
-    /// The ready endpoints of one network, or of all of them, each address once: what a mirror shows.
-    pub fn ready(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
+    /// What a mirror shows: the ready endpoints of one network, or of all of them, each address once; but for those that core
+    /// [refuses](is_refused_by_core), and the whole slice with them.
+    pub fn mirrored(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
+        let endpoints = self.ready(alias).filter(|(_, endpoint)| !is_refused_by_core(endpoint));
+        endpoints.map(|(family, endpoint)| (family, endpoint.clone())).collect()
+    }
+
+    /// The addresses that a mirror does not show because core refuses them.
+    pub fn not_mirrored(&self, alias: Option<&str>) -> Vec<&str> {
+        let endpoints = self.ready(alias).filter(|(_, endpoint)| is_refused_by_core(endpoint));
+        endpoints.filter_map(|(_, endpoint)| endpoint.addresses.first()).map(String::as_str).collect()
+    }
+
+    fn ready(&self, alias: Option<&str>) -> impl Iterator<Item = (IpFamily, &Endpoint)> {
         let groups =
-            self.groups.iter().filter(|group| alias.is_none_or(|alias| group.network.alias() == alias));
+            self.groups.iter().filter(move |group| alias.is_none_or(|alias| group.network.alias() == alias));
         let mut seen = HashSet::new();
         let endpoints =
             groups.flat_map(|group| group.endpoints.iter().map(move |endpoint| (group.family, endpoint)));
         endpoints
             .filter(|(_, endpoint)| endpoint.is_ready())
-            .filter(|(_, endpoint)| seen.insert(endpoint.addresses.first()))
-            .map(|(family, endpoint)| (family, endpoint.clone()))
-            .collect()
+            .filter(move |(_, endpoint)| seen.insert(endpoint.addresses.first()))
+    }
+}
+
+/// Whether Kubernetes takes no EndpointSlice with this endpoint: its address is link-local. (Neither does it take loopback,
+/// unspecified and link-local multicast addresses, but those never become endpoints.)
+fn is_refused_by_core(endpoint: &Endpoint) -> bool {
+    match endpoint.address() {
+        Some(Ok(IpAddr::V4(address))) => address.is_link_local(),
+        Some(Ok(IpAddr::V6(address))) => address.is_unicast_link_local(),
+        Some(Err(_)) | None => false,
     }
 }
 

@@ -34,7 +34,7 @@ pub struct DesiredMirror {
     pub service: String,
     /// The ports of every endpoint.
     pub ports: Vec<Port>,
-    /// The ready endpoints of the chosen networks, with the family of their one address, each address once.
+    /// The ready endpoints of the chosen networks that core takes, with the family of their one address, each address once.
     pub endpoints: Vec<(IpFamily, Endpoint)>,
 }
 

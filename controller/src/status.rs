@@ -166,27 +166,23 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
     if collected.pods == 0 {
         return format!("spec.selector matches no pod of namespace {namespace}");
     }
-    let mut message = String::new();
+    let mut parts = Vec::new();
     for reason in [LeftOut::NoAddress, LeftOut::HostNetwork, LeftOut::Unreadable] {
         let pods = collected.left_out.iter().filter(|(_, why)| *why == reason).map(|(pod, _)| pod.as_str());
         let pods: Vec<&str> = pods.collect();
-        if pods.is_empty() {
-            continue;
+        if !pods.is_empty() {
+            let (count, why, some) = (pods.len(), reason.message(), few(&pods));
+            parts.push(format!("{count} of {} pods {why} ({some})", collected.pods));
         }
-        if !message.is_empty() {
-            message.push_str("; ");
-        }
-        // Writing to a String cannot fail.
-        let _ = write!(
-            message,
-            "{} of {} pods {} ({})",
-            pods.len(),
-            collected.pods,
-            reason.message(),
-            few(&pods)
-        );
     }
-    message
+    if let Some(mirror) = &service.spec.mirror {
+        let addresses = collected.not_mirrored(mirror.network.as_deref());
+        if !addresses.is_empty() {
+            let some = few(&addresses);
+            parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
+        }
+    }
+    parts.join("; ")
 }
 
 impl LeftOut {
@@ -205,6 +201,7 @@ fn conflicts(conditions: &mut Vec<Condition>, collected: &Collected, generation:
         return;
     }
     let mut message = String::new();
+    // Writing to a String cannot fail.
     for ((network, address), conflict) in collected.conflicts.iter().take(NAMED) {
         let others: Vec<String> = conflict.left_out.iter().map(ToString::to_string).collect();
         let others: Vec<&str> = others.iter().map(String::as_str).collect();

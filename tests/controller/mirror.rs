@@ -118,6 +118,28 @@ async fn one_network_may_be_chosen() -> Result<()> {
     mirrors.are(&["10.1.0.1 a rs-", "10.2.0.1 a rs-", "fd00:1::1 a rs-"]).await
 }
 
+/// The API server refuses a core slice with a link-local address as a whole.
+#[tokio::test]
+async fn link_local_addresses_stay_out_of_core_slices() -> Result<()> {
+    let scene = set("local", Some("rail0")).await?;
+    scene.apply(headless("infer-fast")).await?;
+    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1", "169.254.7.1", "fe80::1"])).await?;
+    let (mirrors, status) = (scene.mirrors("infer-fast"), scene.status("infer")?);
+    let slices = scene.slices("infer")?;
+    slices.are(&["rail0 10.1.0.1 a rs-", "rail0 169.254.7.1 a rs-"]).await?;
+    mirrors.are(&["10.1.0.1 a rs-"]).await?;
+    status.is(&FINE).await?;
+    let why = ["not mirrored", "no link-local addresses: 169.254.7.1"];
+    status.explains("Programmed=True Programmed", &why).await?;
+    scene.answers("infer", "A", &["10.1.0.1", "169.254.7.1"]).await?;
+
+    // The others change as ever.
+    scene.pods.report("a", &[Nic::new("rdma-a", &["169.254.7.1"])]).await?;
+    scene.pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
+    mirrors.are(&["10.1.0.2 b rs-"]).await?;
+    slices.are(&["rail0 10.1.0.2 b rs-", "rail0 169.254.7.1 a rs-"]).await
+}
+
 #[tokio::test]
 async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     let scene = set("moves", Some("rail0")).await?;

@@ -233,8 +233,8 @@ fn a_mirror_shows_ready_addresses_once() {
     ];
     let collected = collected(&spec(networks), &pods);
     let shown = |alias| {
-        let ready = collected.ready(alias);
-        ready
+        let mirrored = collected.mirrored(alias);
+        mirrored
             .into_iter()
             .map(|(family, endpoint)| (family, endpoint.addresses[0].clone()))
             .collect::<Vec<_>>()
@@ -246,4 +246,16 @@ fn a_mirror_shows_ready_addresses_once() {
     assert_eq!(shown(None), wanted(&[(four, "10.0.0.1"), (six, "fd00::1"), (four, "10.0.0.2")]));
     assert_eq!(shown(Some("rdma-b")), wanted(&[(four, "10.0.0.1"), (four, "10.0.0.2")]));
     assert!(shown(Some("rdma-c")).is_empty());
+}
+
+#[test]
+fn a_mirror_leaves_out_what_core_refuses() {
+    let addresses = ["10.0.0.1", "169.254.7.1", "fd00::1", "169.254.7.2"];
+    let pods = [(pod("a"), vec![attachment("rdma-a", "net1", &addresses)])];
+    let collected = collected(&spec(json!([{"name": "rdma-a"}])), &pods);
+    assert_eq!(collected.counts.ready, 4, "our own slices have them");
+    let mirrored = collected.mirrored(None).into_iter().map(|(_, endpoint)| endpoint.addresses[0].clone());
+    assert_eq!(mirrored.collect::<Vec<_>>(), ["10.0.0.1", "fd00::1"]);
+    assert_eq!(collected.not_mirrored(None), ["169.254.7.1", "169.254.7.2"]);
+    assert!(collected.not_mirrored(Some("rdma-b")).is_empty());
 }

@@ -2,13 +2,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use multinet_crds::Mirror;
 use multinet_crds::conditions::{ConditionType, find};
+use multinet_crds::{Endpoint, IpFamily, Mirror, NetworkReference};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use super::*;
 use crate::endpoints::Conflict;
+use crate::slices::Group;
 
 fn network(name: &str) -> Network {
     Network {
@@ -164,6 +165,27 @@ fn pods_without_endpoints_are_counted_and_some_named() {
              1 of 9 pods have a network-status annotation that cannot be read (garbled)"
         )
     );
+}
+
+#[test]
+fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
+    let network = NetworkReference { alias: Some("rail0".into()), ..NetworkReference::default() };
+    let endpoint = |address: &str| Endpoint { addresses: vec![address.to_owned()], ..Endpoint::default() };
+    let endpoints = ["10.0.0.1", "169.254.7.1", "169.254.7.2"].map(endpoint).into();
+    let groups = vec![Group { network, family: IpFamily::Ipv4, endpoints }];
+    let left_out = vec![("late".to_owned(), LeftOut::NoAddress)];
+    let verdict = collected(Collected { groups, left_out, pods: 4, ..Collected::default() });
+    let mut service = service(json!(null));
+    let pods = "1 of 4 pods have no address on these networks (late)";
+    let refused =
+        "; not mirrored, as core EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2";
+    for (alias, added) in [(None, ""), (Some(None), refused), (Some(Some("rail1")), "")] {
+        let mirror =
+            |alias: Option<&str>| Mirror { service_name: "fast".into(), network: alias.map(str::to_owned) };
+        service.spec.mirror = alias.map(mirror);
+        let status = status(&service, &verdict, Ok(()), "z.test", &at(100));
+        assert_eq!(says(&status, Programmed), ("True", "Programmed", format!("{pods}{added}").as_str()));
+    }
 }
 
 fn conflict(pods: &[&str]) -> Conflict {

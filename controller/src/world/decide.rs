@@ -107,7 +107,7 @@ impl State {
             owner: owner.clone(),
             service: mirror.service_name.clone(),
             ports: service.object.spec.ports.clone(),
-            endpoints: collected.ready(mirror.network.as_deref()),
+            endpoints: collected.mirrored(mirror.network.as_deref()),
         })
     }
 

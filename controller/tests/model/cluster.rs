@@ -303,6 +303,10 @@ impl Written for EndpointSlice {
             assert_eq!(self.address_type, old.address_type, "immutable");
             assert!(service(old).is_none() || service(self) == service(old), "readers file slices under it");
         }
+        let addresses = self.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        for address in addresses {
+            assert!(!address.starts_with("169.254."), "the API server refuses the slice: {address}");
+        }
     }
 
     fn service(&self) -> Option<ObjectKey> {

@@ -314,7 +314,9 @@ fn mirror(
     let mut endpoints = BTreeMap::new();
     for (place, _, group) in groups {
         for endpoint in group.iter().filter(|endpoint| endpoint.is_ready()) {
-            if only.is_none_or(|only| only == *place) {
+            // Core takes no link-local address.
+            let is_taken = !endpoint.addresses[0].starts_with("169.254.");
+            if is_taken && only.is_none_or(|only| only == *place) {
                 let address = endpoint.addresses[0].parse().expect("an address");
                 endpoints.entry(address).or_insert_with(|| endpoint.clone());
             }

@@ -31,7 +31,7 @@ pub(crate) const REPORTED: [&str; 8] =
     ["red/rail0", "red/rail1", "blue/rail0", "blue/rail1", "rail0", "rail1", "cbr0", "No such name"];
 
 /// What is reported as an address, and the address that it is if it can be published.
-pub(crate) const ADDRESSES: [(&str, Option<&str>); 16] = [
+pub(crate) const ADDRESSES: [(&str, Option<&str>); 17] = [
     ("10.0.0.1", Some("10.0.0.1")),
     ("10.0.0.2", Some("10.0.0.2")),
     ("10.0.0.3", Some("10.0.0.3")),
@@ -41,6 +41,7 @@ pub(crate) const ADDRESSES: [(&str, Option<&str>); 16] = [
     ("FD00:0::1", Some("fd00::1")),
     ("fd00::2", Some("fd00::2")),
     ("fd00::3", Some("fd00::3")),
+    ("169.254.7.1", Some("169.254.7.1")),
     ("fe80::1", None),
     ("::ffff:10.0.0.1", None),
     ("10.0.0.999", None),
