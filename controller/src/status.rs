@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use multinet_crds::conditions::{
-    AcceptedReason, AddressConflictReason, ProgrammedReason, ResolvedRefsReason, upsert,
+    AcceptedReason, AddressConflictReason, ConditionType, ProgrammedReason, ResolvedRefsReason, upsert,
 };
 use multinet_crds::validate::Violation;
 use multinet_crds::{EndpointCounts, MultiNetworkService, MultiNetworkServiceStatus, NetworkKind};
@@ -89,18 +89,29 @@ pub fn status(
     status
 }
 
-/// Whether two statuses differ in no more than numbers: how many endpoints, and which pods are none. Those may wait a
-/// moment, since they change with every pod.
+/// Whether two statuses differ in no more than numbers: how many endpoints, which pods are none, and which share addresses.
+/// Those may wait a moment, since they change with every pod.
 pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetworkServiceStatus) -> bool {
     let essence = |status: &MultiNetworkServiceStatus| {
         let mut status = status.clone();
         status.endpoints = status.endpoints.map(|_| EndpointCounts::default());
-        for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == "Programmed") {
+        for condition in status.conditions.iter_mut().filter(|condition| counts(condition)) {
             condition.message.clear();
         }
         status
     };
     essence(old) == essence(new)
+}
+
+/// What a condition says that is news: its reason, and what it explains, unless that changes with every pod.
+pub fn news(condition: &Condition) -> (&str, &str) {
+    (&condition.reason, if counts(condition) { "" } else { &condition.message })
+}
+
+/// Whether the condition's message names some pods or addresses, and counts the others.
+fn counts(condition: &Condition) -> bool {
+    let kinds = [ConditionType::Programmed, ConditionType::AddressConflict];
+    kinds.iter().any(|kind| condition.type_ == kind.as_str())
 }
 
 fn accepted(conditions: &mut Vec<Condition>, verdict: &Verdict, generation: Option<i64>, now: &Time) {

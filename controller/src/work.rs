@@ -37,7 +37,7 @@ pub struct StatusWrite {
     pub resource_version: String,
     /// The whole status, conditions of other writers left out.
     pub status: MultiNetworkServiceStatus,
-    /// Whether anything but the numbers of endpoints has changed. Numbers may wait a moment, for more to change.
+    /// Whether anything but the numbers of endpoints and conflicts has changed. Numbers may wait a moment, for more to change.
     pub urgent: bool,
 }
 

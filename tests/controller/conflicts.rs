@@ -46,6 +46,24 @@ async fn the_first_keeps_the_address_until_it_leaves() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_conflict_that_grows_is_one_event() -> Result<()> {
+    let scene = Scene::with_service("grows").await?;
+    let status = scene.status("infer")?;
+    for (name, address) in [("a", "10.1.0.2"), ("b", "10.1.0.2"), ("c", "10.1.0.2"), ("d", "10.1.0.1")] {
+        scene.pods.start(Pod::new(name).nic("rdma-a", &[address])).await?;
+        if name == "b" {
+            status.is(&[CONFLICT]).await?;
+        }
+    }
+    scene.pods.start(Pod::new("e").nic("rdma-a", &["10.1.0.1"])).await?;
+    status.explains(CONFLICT, &["10.1.0.1", "/d", "/e", "10.1.0.2", "/a", "/b", "/c"]).await?;
+    scene.events.warn(SERVICE, "infer", "DuplicateAddress", &["10.1.0.2", "/a", "/b"]).await?;
+    let said_so = scene.events.count(SERVICE, "infer", "DuplicateAddress").await?;
+    ensure!(said_so == 1, "said {said_so} times");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_conflict_ends_by_another_address_or_phase() -> Result<()> {
     let scene = Scene::with_service("resolved").await?;
     let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);

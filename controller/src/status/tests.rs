@@ -242,8 +242,12 @@ fn numbers_are_told_from_news() {
     let failed = judged(&collected(Collected { pods: 2, ..Collected::default() }), Err("no room"));
     assert!(!differ_in_counts_only(&base, &failed));
     assert!(!differ_in_counts_only(&MultiNetworkServiceStatus::default(), &base), "the first one");
-    let conflicts =
-        BTreeMap::from([((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(&["a", "b"]))]);
-    let contested = judged(&collected(Collected { conflicts, pods: 2, ..Collected::default() }), Ok(()));
-    assert!(!differ_in_counts_only(&base, &contested));
+    let contested = |pods: &[&str]| {
+        let conflicts = [((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(pods))].into();
+        judged(&collected(Collected { conflicts, pods: 2, ..Collected::default() }), Ok(()))
+    };
+    let (two, three) = (contested(&["a", "b"]), contested(&["a", "b", "c"]));
+    assert!(!differ_in_counts_only(&base, &two) && !differ_in_counts_only(&two, &base));
+    assert_ne!(two, three);
+    assert!(differ_in_counts_only(&two, &three));
 }

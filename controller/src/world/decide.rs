@@ -15,7 +15,7 @@ use crate::mirror::{self, DesiredMirror};
 use crate::model::{Claim, Pod};
 use crate::slices::planner::remove;
 use crate::slices::{self, Desired, Owner};
-use crate::status::{Verdict, differ_in_counts_only, status};
+use crate::status::{Verdict, differ_in_counts_only, news, status};
 use crate::work::{Notice, Outcome, StatusWrite, Work};
 
 /// How much of a note an event takes (events.k8s.io/v1: 1024 bytes).
@@ -184,8 +184,8 @@ fn of_ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
     status
 }
 
-/// What is wrong with a service, for those who look at its events: whenever a condition comes to say something else that is bad.
-/// That slices cannot be written is the controller's trouble, and in its log.
+/// What is wrong with a service, for those who look at its events: whenever a condition comes to say [something else](news) that is
+/// bad. That slices cannot be written is the controller's trouble, and in its log.
 fn notices_of_service(
     service: &MultiNetworkService,
     old: &MultiNetworkServiceStatus,
@@ -205,9 +205,9 @@ fn notices_of_service(
             continue;
         };
         // The status outlives this process; what it says already has been said.
-        let is_old = find(&old.conditions, kind)
-            .is_some_and(|old| (&old.reason, &old.message) == (&condition.reason, &condition.message));
-        let said = (kind.as_str(), format!("{}: {}", condition.reason, condition.message));
+        let is_old = find(&old.conditions, kind).is_some_and(|old| news(old) == news(condition));
+        let (reason, explanation) = news(condition);
+        let said = (kind.as_str(), format!("{reason}: {explanation}"));
         if is_old || told.contains(&said) {
             continue;
         }

@@ -117,3 +117,47 @@ fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
     world.apply(service("infer", 10, |service| service["spec"]["networks"] = json!([])));
     assert_eq!(reasons(&write(&world, "infer", 6).notices), [("infer", "Invalid")]);
 }
+
+/// Host-local addresses in a fleet of pods: one event, and numbers at the pace of numbers.
+#[test]
+fn conflicts_that_grow_are_said_once() {
+    let stored = |world: &World, status: &StatusWrite, version: u64| {
+        let mut service = with_status(status);
+        service.metadata.resource_version = Some(version.to_string());
+        world.apply(service);
+    };
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.9", |_| {}));
+    let mut status = write(&world, "infer", 1).status.unwrap();
+    for (version, name) in (2..).zip(["b", "c", "d", "e", "f", "g"]) {
+        stored(&world, &status, version);
+        world.apply(pod(name, "infer", "10.0.0.9", |_| {}));
+        let outcome = write(&world, "infer", version);
+        status = outcome.status.unwrap();
+        let is_first = name == "b";
+        let said: &[_] = if is_first { &[("infer", "DuplicateAddress")] } else { &[] };
+        assert_eq!((reasons(&outcome.notices), status.urgent), (said.to_vec(), is_first), "{name}");
+        assert!(reasons(&write(&world, "infer", version).notices).is_empty(), "before it is written");
+    }
+    // Another address, before all others; by a process that knows only the status.
+    let restarted = self::world();
+    stored(&restarted, &status, 10);
+    for (name, address) in [("a", "10.0.0.9"), ("b", "10.0.0.9"), ("x", "10.0.0.1"), ("y", "10.0.0.1")] {
+        restarted.apply(pod(name, "infer", address, |_| {}));
+    }
+    let outcome = write(&restarted, "infer", 9);
+    let status = outcome.status.unwrap();
+    assert_eq!((reasons(&outcome.notices), status.urgent), (vec![], false));
+
+    // It ends, and comes back.
+    stored(&restarted, &status, 11);
+    ["b", "y"].iter().for_each(|name| Index::<views::Pod>::delete(&restarted, &key(name)));
+    let ended = write(&restarted, "infer", 10).status.unwrap();
+    assert!(ended.urgent);
+    stored(&restarted, &ended, 12);
+    restarted.apply(pod("b", "infer", "10.0.0.9", |_| {}));
+    let again = write(&restarted, "infer", 11);
+    assert_eq!(reasons(&again.notices), [("infer", "DuplicateAddress")]);
+    assert!(again.status.unwrap().urgent);
+}
