@@ -22,6 +22,8 @@ pub enum Unresolved {
     NotServed(Network),
     /// There is no such network.
     NoNetwork(Network),
+    /// It is a ResourceClaimTemplate of another namespace than the service's.
+    ForeignTemplate(Network),
     /// There is no such Service to mirror to.
     NoMirror(String),
     /// The Service to mirror to cannot be used, and why.
@@ -140,6 +142,7 @@ impl Unresolved {
         match self {
             Self::NotServed(_) => ResolvedRefsReason::NetworkKindNotServed,
             Self::NoNetwork(_) => ResolvedRefsReason::NetworkNotFound,
+            Self::ForeignTemplate(_) => ResolvedRefsReason::NetworkNotUsable,
             Self::NoMirror(_) => ResolvedRefsReason::MirrorNotFound,
             Self::UnusableMirror(..) => ResolvedRefsReason::MirrorNotUsable,
         }
@@ -162,6 +165,9 @@ impl Unresolved {
             Self::NoNetwork(network) => {
                 format!("{network} does not exist; create it, or correct spec.networks")
             }
+            Self::ForeignTemplate(network) => format!(
+                "{network} is in another namespace: pods use only those of their own; remove the namespace from spec.networks"
+            ),
             Self::NoMirror(name) => format!(
                 "Service {name} to mirror to does not exist; create it with clusterIP: None and without selector"
             ),

@@ -113,6 +113,8 @@ reasons! {
         ResolvedRefs => True,
         /// False: a network's object does not exist.
         NetworkNotFound => False,
+        /// False: a network can never be one of the object's pods: a ResourceClaimTemplate of another namespace.
+        NetworkNotUsable => False,
         /// False: the API server does not serve the kind of a network: Multus or DRA is not installed.
         NetworkKindNotServed => False,
         /// False: the Service to mirror to does not exist.

@@ -242,6 +242,9 @@ async fn classes_and_templates_are_networks() -> Result<()> {
     ]);
     scene.service("both", both).await?;
     scene.service("nowhere", spec(template("no-such-template"))).await?;
+    let mut elsewhere = spec(template("no-such-template"));
+    elsewhere["networks"][0]["namespace"] = json!("default");
+    scene.service("elsewhere", elsewhere).await?;
 
     let pod = from_template("a").nics(&[Nic::new("rdma-a", &["10.1.0.1"]).interface("net2")]);
     let pod = scene.pods.start(pod).await?;
@@ -263,6 +266,9 @@ async fn classes_and_templates_are_networks() -> Result<()> {
         scene.status(service)?.explains("ResolvedRefs=False NetworkNotFound", &missing).await?;
         scene.events.warn(SERVICE, service, "NetworkNotFound", &missing).await?;
     }
+    let unusable = ["ResourceClaimTemplate default/no-such-template", "remove the namespace"];
+    scene.status("elsewhere")?.explains("ResolvedRefs=False NetworkNotUsable", &unusable).await?;
+    scene.events.warn(SERVICE, "elsewhere", "NetworkNotUsable", &unusable).await?;
     scene.status("by-class")?.is(&FINE).await?;
     driver.template("no-such-template").await?;
     scene.status("nowhere")?.is(&FINE).await.map(drop)

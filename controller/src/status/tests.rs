@@ -113,6 +113,7 @@ fn a_failure_keeps_the_counts_of_what_was_written() {
 #[test]
 fn what_is_missing_is_named_with_what_to_do() {
     let class = Network { kind: NetworkKind::DeviceClass, namespace: None, name: "rdma".into() };
+    let template = Network { kind: NetworkKind::ResourceClaimTemplate, ..network("nic") };
     let cases = [
         (
             Unresolved::NotServed(network("rdma-a")),
@@ -124,6 +125,11 @@ fn what_is_missing_is_named_with_what_to_do() {
             Unresolved::NoNetwork(class),
             "NetworkNotFound",
             "DeviceClass rdma does not exist; create it, or correct spec.networks",
+        ),
+        (
+            Unresolved::ForeignTemplate(template),
+            "NetworkNotUsable",
+            "ResourceClaimTemplate vision/nic is in another namespace: pods use only those of their own; remove the namespace",
         ),
         (
             Unresolved::NoMirror("fast".into()),

@@ -233,6 +233,7 @@ fn reason_of(reason: &str) -> Option<&'static str> {
     let told = [
         AcceptedReason::Invalid.as_str(),
         ResolvedRefsReason::NetworkNotFound.as_str(),
+        ResolvedRefsReason::NetworkNotUsable.as_str(),
         ResolvedRefsReason::NetworkKindNotServed.as_str(),
         ResolvedRefsReason::MirrorNotFound.as_str(),
         ResolvedRefsReason::MirrorNotUsable.as_str(),

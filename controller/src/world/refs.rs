@@ -67,7 +67,7 @@ impl References {
     /// What a service refers to in vain. What nobody has looked for yet is taken to exist.
     pub(super) fn unresolved(&self, service: &ObjectKey) -> Vec<Unresolved> {
         let Some((networks, mirror)) = self.services.get(service) else { return Vec::new() };
-        let networks = networks.iter().filter_map(|network| self.unresolved_network(network));
+        let networks = networks.iter().filter_map(|network| self.unresolved_network(network, service));
         let mirror = mirror.iter().filter_map(|mirror| match self.core_services.get(mirror) {
             None => Some(Unresolved::NoMirror(mirror.name.clone())),
             Some(service) => service.unusable.map(|why| Unresolved::UnusableMirror(mirror.name.clone(), why)),
@@ -145,7 +145,12 @@ impl References {
         gone.iter().flat_map(|key| self.delete_core_service(key)).collect()
     }
 
-    fn unresolved_network(&self, network: &Network) -> Option<Unresolved> {
+    fn unresolved_network(&self, network: &Network, service: &ObjectKey) -> Option<Unresolved> {
+        // A rule of the schema cannot say this, since it does not see in which namespace the service is.
+        let is_template = network.kind == NetworkKind::ResourceClaimTemplate;
+        if is_template && network.namespace.as_ref() != Some(&service.namespace) {
+            return Some(Unresolved::ForeignTemplate(network.clone()));
+        }
         let known = self.networks.get(&network.kind)?;
         let key = object_key(network);
         match known.is_served {

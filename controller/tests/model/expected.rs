@@ -287,7 +287,9 @@ fn unresolved(cluster: &Cluster, name: &ObjectKey, spec: &ServiceSpec) -> BTreeS
             NetworkKind::DeviceClass => (cluster.has_dra, cluster.classes.get(&object).is_some()),
             NetworkKind::ResourceClaimTemplate => (cluster.has_dra, cluster.templates.get(&object).is_some()),
         };
-        if !is_served {
+        if network.kind == NetworkKind::ResourceClaimTemplate && meant.namespace != name.namespace {
+            reasons.insert("NetworkNotUsable");
+        } else if !is_served {
             reasons.insert("NetworkKindNotServed");
         } else if !exists {
             reasons.insert("NetworkNotFound");

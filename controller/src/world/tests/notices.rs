@@ -1,5 +1,7 @@
 //! What people are told of pods and services, and how often.
 
+use multinet_crds::conditions::{ConditionType, find};
+
 use super::*;
 use crate::work::Notice;
 
@@ -116,6 +118,26 @@ fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
     assert_eq!(reasons(&write(&world, "infer", 5).notices), [("infer", "DuplicateAddress")]);
     world.apply(service("infer", 10, |service| service["spec"]["networks"] = json!([])));
     assert_eq!(reasons(&write(&world, "infer", 6).notices), [("infer", "Invalid")]);
+}
+
+/// Pods use templates of their own namespace only.
+#[test]
+fn a_template_of_another_namespace_is_of_no_use() {
+    let world = world();
+    for (version, namespace, expected) in
+        [(1, Some("infra"), &["NetworkNotUsable"][..]), (2, Some("vision"), &[]), (3, None, &[])]
+    {
+        let network = json!({"kind": "ResourceClaimTemplate", "name": "nic", "namespace": namespace});
+        world.apply(service("infer", version, |service| service["spec"]["networks"] = json!([network])));
+        let outcome = write(&world, "infer", version);
+        let said: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason).collect();
+        assert_eq!(said, expected, "whether it exists or not: nobody has looked");
+        let is_resolved = |status: &MultiNetworkServiceStatus| {
+            let condition = find(&status.conditions, ConditionType::ResolvedRefs);
+            condition.map(|condition| condition.status == "True")
+        };
+        assert_eq!(is_resolved(&outcome.status.unwrap().status), Some(expected.is_empty()));
+    }
 }
 
 /// Host-local addresses in a fleet of pods: one event, and numbers at the pace of numbers.
