@@ -265,10 +265,10 @@ pub enum TrySendError {
     /// ([`replay`](crate::ConnectorBuilder::replay)) wait for their acknowledgement.
     #[error("no peer has room for another frame")]
     Full,
-    /// At least once: 65,536 frames have been sent since one that no receiver's code has decided on. Receivers tell no more than that from one
+    /// At least once: 65,535 frames have been sent since one that no receiver's code has decided on. Receivers tell no more than that from one
     /// another, so that nothing is sent, to nobody, before that one is acknowledged or let go of.
     #[error(
-        "frame {sequence} is not decided on, and 65,536 have been sent since: let its receiver's code acknowledge it, or let go of it"
+        "frame {sequence} is not decided on, and 65,535 have been sent since: let its receiver's code acknowledge it, or let go of it"
     )]
     Undecided {
         /// Its number.

@@ -176,8 +176,8 @@ impl<P: Into<Buffer>> From<P> for Frame {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId {
-    /// The sender's session: a random number for each [`PeerSet`](crate::PeerSet), which is the same for all its receivers. Who sends under it is
-    /// certain only with [`Tls`](crate::Tls).
+    /// The sender's session: a random number for each [`PeerSet`](crate::PeerSet), which is the same for all its receivers. With
+    /// [`Tls`](crate::Tls), nobody's frames pass for the sender's but those of who has the same names in its certificate.
     pub session: u128,
     /// Counts from 1. A frame that is sent again keeps its number.
     pub sequence: u64,

@@ -253,7 +253,10 @@ impl<F: Clone> Outbound<F> {
         let (on, is_handed) = (entry.on, entry.is_handed);
         match on {
             Some(on) if is_handed => self.decided(on),
-            Some(queued) => self.withdraw(sequence, queued),
+            Some(queued) => {
+                self.withdraw(sequence, queued);
+                self.bring_back(queued.peer);
+            }
             None => {}
         }
         self.ring.remove(sequence);
@@ -342,11 +345,10 @@ impl<F: Clone> Outbound<F> {
         // If the connection has broken, whoever gets the frame next gives it up.
         let Some(at) = self.link_mut(link) else { return };
         at.books.not_sent(sequence, is_decided);
-        if is_decided {
-            return;
+        if !is_decided {
+            self.ring.remove(sequence);
+            self.counts.undeliverable += 1;
         }
-        self.ring.remove(sequence);
-        self.counts.undeliverable += 1;
         self.bring_back(link.peer);
         self.pump();
     }

@@ -87,7 +87,8 @@ impl Tls {
     /// certificates of the authorities whose word is taken.
     ///
     /// Certificates have to be for both server and client authentication, as SPIFFE's are, where they limit
-    /// their usage at all.
+    /// their usage at all. Renewed ones are to have the same URI, as SPIFFE's have, or else the same DNS names: to listeners, a sender with
+    /// others is another one, whose frames they have not had yet.
     ///
     /// ```no_run
     /// let tls = multinet_client::Tls::from_files("tls.crt", "tls.key", "ca.crt")?;
@@ -217,6 +218,11 @@ impl Tls {
 /// The names in the certificate of a peer, such as `peer_certificates()` of its connection has, for logs.
 pub(crate) fn peer_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
     certificates.and_then(<[_]>::first).map(names::presented).unwrap_or_default()
+}
+
+/// The names by which the holder of a peer's certificate is the same when that is renewed.
+pub(crate) fn holder_names(certificates: Option<&[CertificateDer<'_>]>) -> Vec<String> {
+    certificates.and_then(<[_]>::first).map(names::holder).unwrap_or_default()
 }
 
 /// Whether what a peer begins with, or answers a plain handshake with, is TLS.

@@ -30,7 +30,7 @@ use crate::peers::close;
 use crate::rdma::{QueuePair, Spare};
 use crate::resolve::service_of;
 use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
-use crate::tls::{self, TlsError, linger, peer_names};
+use crate::tls::{self, TlsError, holder_names, linger, peer_names};
 use crate::transport::Transport;
 use crate::way::{Way, discard};
 use crate::wire::CloseCode;
@@ -285,8 +285,9 @@ async fn greet(shared: &Arc<Shared>, stream: TcpStream) -> Result<(Stream, Decis
         None => Stream::Plain(stream),
         Some(tls) => {
             let secured = tls.accept(stream).await.map_err(Turned::Tls)?;
-            owner = peer_names(secured.get_ref().1.peer_certificates());
-            debug!(certificate = owner.join(", "), "secured");
+            let certificates = secured.get_ref().1.peer_certificates();
+            owner = holder_names(certificates);
+            debug!(certificate = peer_names(certificates).join(", "), "secured");
             Stream::Tls(Box::new(TlsStream::Server(secured)))
         }
     };
@@ -405,11 +406,7 @@ pub(super) struct Decision {
 }
 
 /// Whether a sender is let in.
-fn decide(
-    shared: &Arc<Shared>,
-    mut hello: Hello,
-    mut owner: Vec<String>,
-) -> Result<(Decision, Slots), Refusal> {
+fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<(Decision, Slots), Refusal> {
     let config = &shared.config;
     let me = &config.identity;
     if let (Some(expected), Some(mine)) = (&hello.uid, &me.uid)
@@ -430,7 +427,6 @@ fn decide(
     }
     let now = tokio::time::Instant::now().into_std();
     let lane = (hello.peer, hello.lane);
-    owner.sort();
     let key = SessionKey { id: hello.session, owner: owner.into() };
     let (state, place) = shared.sessions().admit(now, &key, lane, hello.epoch)?;
     // From here on, a lane is what this listener knows it as.
@@ -458,7 +454,7 @@ fn decide(
 /// Whether a service, of which the first labels are enough, is what a sender has asked for, by whichever of its networks.
 fn is_asked_for(service: &str, asked: &str) -> bool {
     let asked = service_of(asked);
-    let rest = asked.strip_prefix(service.to_ascii_lowercase().as_str());
+    let rest = asked.strip_prefix(service_of(service).as_str());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 

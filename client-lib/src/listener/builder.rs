@@ -266,8 +266,8 @@ impl ListenerBuilder {
         self
     }
 
-    /// Lets in only senders that asked for this service, as its name begins: `infer.vision` fits `infer.vision.svc.multinet`. May be called several
-    /// times. Default: whatever they asked for.
+    /// Lets in only senders that asked for this service, as its name begins: `infer.vision` fits `infer.vision.svc.multinet`, and
+    /// `rail0._net.infer.vision.svc.multinet`. May be called several times. Default: whatever they asked for.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -37,8 +37,8 @@ const IDS_WITH_SLOTS: usize = SHORT / (size_of::<u64>() + size_of::<u16>());
 /// The most sequences that wait to be said: a window of them, and those that have left it meanwhile are not waited for.
 const MOST_IDS: usize = 2 * WINDOW as usize;
 
-/// A session, and the names in the certificate of its sender, if there are any: whoever else knows its id, as other receivers do, has
-/// another session by it.
+/// A session, and the names of whom its sender's certificate is for, if there is one: whoever else knows its id, as other receivers do,
+/// has another session by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
     pub(super) id: SessionId,

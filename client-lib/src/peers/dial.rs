@@ -18,13 +18,13 @@ use crate::choose::hash;
 use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
-    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, SessionId, TransportKind,
-    encode,
+    Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RefusalCode, SessionId,
+    TransportKind, encode,
 };
 use crate::identity::Identity;
 use crate::near::{Gpu, Near};
 use crate::nic;
-use crate::outbound::LinkId;
+use crate::outbound::{End, LinkId};
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::resolve::service_of;
 use crate::stream::{Stream, stay_on, tune};
@@ -68,9 +68,11 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Tries a peer's addresses one after the other. If there is no way by any, the error is that of the one that led farthest.
-    pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, DialError> {
+    /// Tries a peer's addresses one after the other. If there is no way by any, the error is that of the one that led farthest, with whether
+    /// the receiver itself has refused the connection, at whichever address.
+    pub(crate) async fn dial(&self, endpoint: &Endpoint, link: LinkId) -> Result<Dialed, (DialError, End)> {
         let (mut telling, mut all_lasting): (Option<DialError>, _) = (None, true);
+        let mut end = End::Broken;
         let wants_rdma = self.wants_rdma();
         let distances = self.distances(endpoint).await;
         let preference = Preference { network: self.network.as_deref(), wants_rdma, distances: &distances };
@@ -81,6 +83,9 @@ impl Dialer {
                     // Where no way leads, none by RDMA does.
                     all_lasting &=
                         matches!(error, DialError::Rdma { is_lasting: true, .. } | DialError::Route(_));
+                    if error.is_of_the_receiver() {
+                        end = End::Refused;
+                    }
                     if telling.as_ref().is_none_or(|before| before.reach() < error.reach()) {
                         telling = Some(error);
                     }
@@ -90,10 +95,11 @@ impl Dialer {
         if let Some(DialError::Rdma { is_lasting, .. }) = &mut telling {
             *is_lasting = all_lasting;
         }
-        Err(telling.unwrap_or_else(|| DialError::Network {
+        let error = telling.unwrap_or_else(|| DialError::Network {
             has: aliases(endpoint, self.network.as_deref().unwrap_or_default()),
             network: self.network.clone().unwrap_or_default(),
-        }))
+        });
+        Err((error, end))
     }
 
     /// Whether frames go by RDMA where both sides can.
@@ -279,6 +285,13 @@ impl Dialer {
 }
 
 impl DialError {
+    /// Whether it is the answer of whoever knows the session, and has ended what there was of the connection before: others know
+    /// neither of the two.
+    fn is_of_the_receiver(&self) -> bool {
+        let after_that = [RefusalCode::Epoch, RefusalCode::Full, RefusalCode::Transport];
+        matches!(self, Self::Refused { code, .. } if after_that.contains(code))
+    }
+
     /// How far it came: more is nearer to a connection, and says more about the peer than about one of its addresses.
     fn reach(&self) -> u8 {
         match self {

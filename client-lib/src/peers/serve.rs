@@ -11,7 +11,6 @@ use tracing::{Instrument as _, info, info_span, warn};
 use super::dial::{Dialed, Dialer};
 use super::shared::Link;
 use crate::endpoint::Endpoint;
-use crate::error::DialError;
 use crate::gid;
 use crate::handshake::{Accept, TransportKind};
 use crate::outbound::{End, Impossible};
@@ -59,10 +58,8 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
         let mut end = End::Broken;
         match connecting.await {
             None => {}
-            Some(Err(error)) => {
-                if matches!(error, DialError::Refused { .. }) {
-                    end = End::Refused;
-                }
+            Some(Err((error, how))) => {
+                end = how;
                 let text = error.to_string();
                 let last = link.shared.state().failures.insert(link.id.peer, Arc::new(error));
                 if last.is_none_or(|last| last.to_string() != text) {

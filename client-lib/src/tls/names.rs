@@ -117,6 +117,17 @@ fn check_id(id: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Whom a certificate is for: its URI, of which those of SPIFFE have one, or else its DNS names, sorted.
+pub(super) fn holder(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let mut names: Vec<&str> = certificate.valid_uri_names().collect();
+    if names.is_empty() {
+        names.extend(certificate.valid_dns_names());
+    }
+    names.sort_unstable();
+    names.into_iter().map(ToOwned::to_owned).collect()
+}
+
 /// The URI and DNS names that a certificate claims, fit for a log whoever made it.
 pub(super) fn presented(certificate: &CertificateDer<'_>) -> Vec<String> {
     /// More than anybody reads.

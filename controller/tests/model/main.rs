@@ -84,6 +84,7 @@ fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
         probes::own_writes_are_known(&mut simulation).await?;
         probes::one_zone_is_one_write(&mut simulation).await?;
         probes::one_network_is_no_write(&mut simulation).await?;
-        probes::the_newest_generation_counts(&mut simulation).await
+        probes::the_newest_generation_counts(&mut simulation).await?;
+        probes::names_come_back(&mut simulation).await
     })
 }

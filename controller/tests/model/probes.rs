@@ -11,11 +11,12 @@ use proptest::test_runner::TestCaseError;
 
 use crate::check::{check, slices_of};
 use crate::cluster::{Cluster, Write};
-use crate::edits::{change_pod, set_ready};
+use crate::edits::{change_pod, edit_mirror, edit_slice, set_ready};
 use crate::expected::{Network, Sources, services_of};
 use crate::objects::{
     CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, Service, key,
 };
+use crate::operations::Edit;
 use crate::simulation::Simulation;
 use crate::watches::Kind;
 use crate::writer::Job;
@@ -132,6 +133,18 @@ pub(crate) fn noise_is_no_work(simulation: &mut Simulation) -> Checked {
     let queued: Vec<ObjectKey> = simulation.take_all().iter().map(Job::service).collect();
     prop_assert_eq!(queued, []);
     Ok(())
+}
+
+/// Slices and mirrors that lose the name of their service get it back.
+pub(crate) async fn names_come_back(simulation: &mut Simulation) -> Checked {
+    for place in 0..simulation.cluster.slices.objects.len() {
+        edit_slice(&mut simulation.cluster, place, Edit::Unname);
+    }
+    for place in 0..simulation.cluster.mirrors.objects.len() {
+        edit_mirror(&mut simulation.cluster, place, Edit::Unname);
+    }
+    simulation.rest().await;
+    check(simulation)
 }
 
 /// The change is delivered: only `concerned` services are looked at, exactly `slices` are written, and all is right then.

@@ -257,6 +257,33 @@ fn keys_come_back_to_a_lane_behind_what_the_others_have() {
 }
 
 #[test]
+fn keys_come_back_when_what_they_wait_for_is_taken_back() {
+    let mut rig = by_key(2);
+    let ids = rig.endpoints(&["a", "b"]);
+    let links = rig.connects();
+    rig.refused(links[1]);
+    [0, 2, 3].iter().for_each(|&at| rig.up(links[at], 10));
+    let key = (1..1000).step_by(2).find(|&key| keeper(&mut rig, key) == ids[0]).unwrap();
+    let with_b = key_of(&mut rig, ids[1]);
+    let on_b = rig.send_as((1, with_b), None).unwrap();
+    rig.write(on_b);
+    links[2..].iter().for_each(|&link| rig.down(link));
+    assert!(rig.outbound.has_work(links[0]), "it is a's now");
+    rig.actions();
+    rig.pass(Duration::from_secs(1));
+    let connects = rig.connects();
+    let again = |of: LinkId| {
+        *connects.iter().find(|link| (link.peer, link.lane) == (of.peer, of.lane)).expect("it is tried again")
+    };
+    rig.up(again(links[1]), 10);
+    assert_eq!(rig.send_as((1, key), None), Err(Refused::Full));
+    // It had it after all.
+    rig.up(again(on_b), 10);
+    rig.ack(again(on_b), 0, &[1]);
+    assert_eq!(rig.send_as((1, key), None), Ok(again(links[1])));
+}
+
+#[test]
 fn keys_do_not_come_back_before_what_a_broken_lane_had() {
     let mut rig = by_key(2);
     rig.endpoints(&["a"]);

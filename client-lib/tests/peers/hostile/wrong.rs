@@ -135,4 +135,11 @@ async fn a_service_is_known_by_whole_labels() {
         let answer = Raw::connect(&receiver).await.greet(&hello).await;
         assert_eq!(answer.get("accept").is_some(), is_let_in, "{service}: {answer}");
     }
+    let receiver = listener().service("Rail0._net.Infer.vision").bind().await.unwrap();
+    for (service, is_let_in) in [("rail1._net.infer.vision.svc", true), ("rail0._net.infer", false)] {
+        let mut hello = hello(1, 1);
+        hello["service"] = service.into();
+        let answer = Raw::connect(&receiver).await.greet(&hello).await;
+        assert_eq!(answer.get("accept").is_some(), is_let_in, "{service}: {answer}");
+    }
 }
