@@ -19,11 +19,11 @@ fmt:
 	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path client-lib/examples/numaflow/Cargo.toml --check
 
+# Dependencies have the same features in all three, or they would be checked anew: that is what --workspace and --examples are for.
 lint:
 	@tests/tools/packages.sh build
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --features multinet-dns/shuttle --all-targets -- -D warnings
-	# With the examples, which are not needed, their dependencies have the features that they have above: nothing is compiled once more.
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
 
 deny:
