@@ -325,8 +325,12 @@ async fn a_sender_that_shows_no_certificate() {
 #[tokio::test]
 async fn who_knows_a_session_is_not_its_sender() {
     let pair = Pair::new();
-    let tls = (Some(pair.infer.tls()), Some(pair.detect.tls()));
-    let met = Met::new(tls.0, tls.1, Delivery::AtLeastOnce).await;
+    let listener = listener().tls(pair.infer.tls()).acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
+    // Who is one by hand comes by TCP.
+    let sender = connector().tls(pair.detect.tls()).transport(Transport::Tcp);
+    let (peers, endpoints) = follow(sender.delivery(Delivery::AtLeastOnce));
+    endpoints.unbounded_send(vec![endpoint(&listener, "infer-0", None)]).unwrap();
+    let met = Met { listener, peers, endpoints };
     soon(met.peers.send("first")).await.unwrap();
     let session = soon(met.listener.recv()).await.unwrap().id().session;
     let other = pair.authority.issue(&[SERVICE, INFER]);
