@@ -25,7 +25,9 @@ async fn connect_from(host: u8, listener: &Listener) -> Raw {
 #[tokio::test]
 async fn a_byte_now_and_then_is_not_enough() {
     let (log, _guard) = capture();
-    let victim = Victim::of(listener().patience(Duration::from_millis(300))).await;
+    // Who behaves has to keep to it, too.
+    let patience = at_most(Duration::from_millis(300));
+    let victim = Victim::of(listener().patience(patience)).await;
     let mut raw = Raw::connect(&victim.listener).await;
     for byte in greeting(1, hello(1, 1).to_string().as_bytes()) {
         if raw.0.try_write(&[byte]).is_err() {
@@ -34,7 +36,7 @@ async fn a_byte_now_and_then_is_not_enough() {
         sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(raw.rest().await, b"");
-    log.says("WARN", "turned away: no handshake within 300ms").await;
+    log.says("WARN", &format!("turned away: no handshake within {patience:?}")).await;
     victim.recovers().await;
 }
 
