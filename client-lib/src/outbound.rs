@@ -213,6 +213,7 @@ impl<F: Clone> Outbound<F> {
             }
         }
         self.again.extend(orphans);
+        self.bring_back(link.peer);
         self.recall();
         self.part(now);
         self.pump();
@@ -253,10 +254,7 @@ impl<F: Clone> Outbound<F> {
         let (on, is_handed) = (entry.on, entry.is_handed);
         match on {
             Some(on) if is_handed => self.decided(on),
-            Some(queued) => {
-                self.withdraw(sequence, queued);
-                self.bring_back(queued.peer);
-            }
+            Some(queued) => self.withdraw(sequence, queued),
             None => {}
         }
         self.ring.remove(sequence);
@@ -472,7 +470,7 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// What a peer's connections had may have been taken.
+    /// What a peer's connections had may have been taken, or taken back.
     fn bring_back(&mut self, id: PeerId) {
         if let Some(peer) = self.peer_mut(id) {
             peer.bring_back();

@@ -49,7 +49,6 @@ impl<F: Clone> Outbound<F> {
                 self.again.insert(sequence);
             }
         }
-        self.peers.iter_mut().for_each(Peer::bring_back);
     }
 
     /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
@@ -96,6 +95,7 @@ impl<F: Clone> Outbound<F> {
         if let Some(at) = self.link_mut(link) {
             at.books.withdraw(sequence);
         }
+        self.bring_back(link.peer);
     }
 
     fn place_again(&mut self, wanted: Wanted) -> Option<LinkId> {
