@@ -4,13 +4,15 @@
 //! A [`Worker`] is one thread's or one connection's share of it. It tries the fast path, falls back to
 //! the slow one, counts, and logs the query where that is asked for.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+mod peer;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tracing::info;
 
+pub use self::peer::Peer;
 pub use crate::metrics::Proto;
 
 use crate::answers::{Answers, Freshness};
@@ -123,33 +125,6 @@ fn foldhash_seed() -> [u8; 4] {
     use std::hash::BuildHasher as _;
     let hash = foldhash::fast::RandomState::default().hash_one(0u8).to_ne_bytes();
     [hash[0], hash[1], hash[2], hash[3]]
-}
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// Its address.
-    pub ip: IpAddr,
-    /// Its port, where it is known.
-    pub port: Option<u16>,
-}
-
-impl From<SocketAddr> for Peer {
-    fn from(address: SocketAddr) -> Self {
-        Self { ip: address.ip(), port: Some(address.port()) }
-    }
-}
-
-impl From<IpAddr> for Peer {
-    fn from(ip: IpAddr) -> Self {
-        Self { ip, port: None }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ip.fmt(f)
-    }
 }
 
 /// What became of a packet.
@@ -277,8 +252,7 @@ impl Worker {
             if self.limited >> 31 == 0 {
                 return Handled::Ignore;
             }
-            let is_query = packet.get(2).is_some_and(|flags| flags & 0x78 == 0);
-            if is_query {
+            if query::is_query(packet) {
                 query::render_truncated(packet, question.end(), edns, out)
             } else {
                 // Without an error it would look done.

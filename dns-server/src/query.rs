@@ -238,6 +238,11 @@ impl Query {
     }
 }
 
+/// Whether a message's opcode is QUERY, the only one that is served here.
+pub fn is_query(packet: &[u8]) -> bool {
+    packet.get(2).is_some_and(|flags| flags & 0x78 == 0)
+}
+
 /// Types that are no data: transfers and pseudo records.
 fn is_special(qtype: u16) -> bool {
     matches!(qtype, rtype::OPT | rtype::AXFR | rtype::IXFR)

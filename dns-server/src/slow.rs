@@ -100,7 +100,7 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let questions = u16::from_be_bytes([header[4], header[5]]);
     let question = Question::read(packet);
     let end = question.as_ref().map_or(HEADER, Question::end);
-    let is_query = header[2] & 0x78 == 0;
+    let is_query = query::is_query(packet);
     let malformed = || {
         let rcode = if is_query { Rcode::FormErr } else { Rcode::NotImp };
         Verdict::Error(rcode, end, opt_behind(packet, end))
