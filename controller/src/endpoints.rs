@@ -141,14 +141,10 @@ impl Collected {
     }
 }
 
-/// Whether Kubernetes takes no EndpointSlice with this endpoint: its address is link-local. (Neither does it take loopback,
-/// unspecified and link-local multicast addresses, but those never become endpoints.)
+/// Whether Kubernetes takes no EndpointSlice with this endpoint: its address is link-local, in IPv4. (Neither does it take link-local
+/// ones of IPv6, loopback, unspecified and multicast addresses, but those never become endpoints.)
 fn is_refused_by_core(endpoint: &Endpoint) -> bool {
-    match endpoint.address() {
-        Some(Ok(IpAddr::V4(address))) => address.is_link_local(),
-        Some(Ok(IpAddr::V6(address))) => address.is_unicast_link_local(),
-        Some(Err(_)) | None => false,
-    }
+    matches!(endpoint.address(), Some(Ok(IpAddr::V4(address))) if address.is_link_local())
 }
 
 /// The reference with nothing left to defaults, since a slice may be read apart from its service.
