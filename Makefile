@@ -27,11 +27,11 @@ lint:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
 
 deny:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	@command -v cargo-deny >/dev/null || $(CARGO) install --debug --locked cargo-deny@0.20.2
 	$(CARGO) deny --log-level error check licenses bans sources
 
 advisories: ## Check the dependencies against the RustSec database (downloads it)
-	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	@command -v cargo-deny >/dev/null || $(CARGO) install --debug --locked cargo-deny@0.20.2
 	$(CARGO) deny check advisories
 
 shellcheck:

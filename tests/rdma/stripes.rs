@@ -117,8 +117,10 @@ fn payload(number: u64) -> Vec<u8> {
     let mut filling = fastrand::Rng::with_seed(number);
     let length =
         if number.is_multiple_of(3) { filling.usize(0..1000) } else { filling.usize(250_000..LARGEST) };
-    let mut payload = number.to_be_bytes().to_vec();
-    payload.extend(std::iter::repeat_with(|| filling.u8(..)).take(length - length % 8));
+    let mut payload = vec![0; 8 + length - length % 8];
+    let (first, rest) = payload.split_at_mut(8);
+    first.copy_from_slice(&number.to_be_bytes());
+    filling.fill(rest);
     payload
 }
 

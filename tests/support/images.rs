@@ -1,6 +1,5 @@
 //! Container images made of what is on this machine: nothing is pulled from a registry.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -53,7 +52,7 @@ struct Image {
 fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
     let image = Image::new(tag, "0:0", entrypoint)?;
     let busybox = Path::new("/bin/busybox");
-    image.add_program(busybox, Path::new("/bin/busybox"))?;
+    image.add(busybox, Path::new("/bin/busybox"))?;
     for command in run(Command::new(busybox).arg("--list"))?.lines().filter(|&name| name != "busybox") {
         symlink("/bin/busybox", image.root.path().join("bin").join(command))?;
     }
@@ -63,25 +62,13 @@ fn busybox(tag: &str, entrypoint: &[&str]) -> Result<Image> {
     Ok(image)
 }
 
-/// An image of one program as `/name`, without symbols.
+/// An image of one static program as `/name`, without symbols.
 fn program(tag: &str, name: &str, file: &Path) -> Result<Image> {
     let entrypoint = format!("/{name}");
     let image = Image::new(tag, NOBODY, &[&entrypoint])?;
-    let copy = image.add_program(file, Path::new(&entrypoint))?;
+    let copy = image.add(file, Path::new(&entrypoint))?;
     run(Command::new("strip").arg("--strip-all").arg(copy))?;
     Ok(image)
-}
-
-/// The files that the dynamic loader would load, itself among them; none for a static program.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if said.contains("not a dynamic executable") || said.contains("statically linked") {
-        return Ok(BTreeSet::new());
-    }
-    ensure!(output.status.success() && !said.contains("not found"), "ldd {}: {said}", program.display());
-    let words = said.split_whitespace().filter(|word| word.starts_with('/'));
-    Ok(words.map(|word| PathBuf::from(word.trim_end_matches(':'))).filter(|path| path != program).collect())
 }
 
 impl Image {
@@ -91,15 +78,6 @@ impl Image {
         // What a container's root folder is like; that of a temporary one is for its owner only.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
         Ok(Self { tag: tag.to_owned(), user, entrypoint, root })
-    }
-
-    /// Copies a program and the libraries that it needs: what is built for tests is not static. Returns the path of the
-    /// program's copy.
-    fn add_program(&self, file: &Path, place: &Path) -> Result<PathBuf> {
-        for library in libraries(file)? {
-            self.add(&library, &library)?;
-        }
-        self.add(file, place)
     }
 
     /// Copies a file to a place in the image, and returns the path of the copy.

@@ -288,11 +288,11 @@ pub fn workspace_example(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The optimised build (profile `image`) of the binary of that name, which `make test` has built beforehand.
+/// The binary of that name as it is in images, which `make test` has built beforehand.
 pub fn image_binary(name: &str) -> Result<PathBuf> {
     let path = build_folder()?.with_file_name("image").join(name);
     if !path.is_file() {
-        bail!("{} does not exist: run `cargo build --profile image -p {name}` first", path.display());
+        bail!("{} does not exist: run tests/tools/image-programs.sh first", path.display());
     }
     Ok(path)
 }
