@@ -8,6 +8,7 @@
 //!  Watch    ──> refresh    when to ask again, what to hold on to, what to say (pure, with a passed clock)
 //! ```
 
+mod asking;
 mod builder;
 mod conf;
 mod dns;
@@ -26,6 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::asking::Asking;
 pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
 pub use self::error::ResolveError;
@@ -181,7 +183,8 @@ impl Resolver {
     /// See [`ResolveError`]. An error is never an empty set: that it is known that there is nothing is
     /// [`ResolveError::is_negative`].
     pub async fn resolve(&self, name: &str, port: &str) -> Result<Resolved, ResolveError> {
-        self.resolve_again(name, port, None).await
+        let (_, outcome) = Asking::start(self, name, port, None).await;
+        outcome
     }
 
     /// Follows the endpoints of a service, until the [`Watch`] is dropped.

@@ -6,18 +6,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use futures::Stream;
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream};
 use tokio::time::{Sleep, sleep_until};
 use tracing::{debug, info, warn};
 
+use super::asking::Asking;
 use super::refresh::Refresh;
 use super::{Change, ResolveError, Resolved, Resolver};
 
 /// Changes of a service's endpoints, from [`Resolver::watch`]. It never ends.
 ///
-/// DNS is asked only while the stream is polled. After a pause it asks at once, and tells what differs from what
-/// it told last: nobody has to catch up with changes that no longer matter.
+/// DNS is asked only while the stream is polled, and whoever does not poll it holds up nobody else: what has been
+/// asked comes to its end by itself, and is told after the pause. If that is older than the records' time to live, DNS is
+/// asked again at once, and what differs is told: nobody has to catch up with changes that no longer matter.
 ///
 /// # Examples
 ///
@@ -39,7 +40,7 @@ pub struct Watch {
     refresh: Refresh,
     /// Full name that answered last: it is asked for first, so that the search path costs nothing every time.
     full_name: Option<String>,
-    asking: Option<BoxFuture<'static, Result<Resolved, ResolveError>>>,
+    asking: Option<Asking>,
     sleep: Option<Pin<Box<Sleep>>>,
     /// Said, but not yet heard.
     changes: VecDeque<Change>,
@@ -79,13 +80,13 @@ impl Watch {
         self.refresh.hurry(now());
     }
 
-    /// Takes the outcome of a question.
-    fn hear(&mut self, outcome: Result<Resolved, ResolveError>) {
+    /// Takes the outcome of a question, which was known at that moment.
+    fn hear(&mut self, at: Instant, outcome: Result<Resolved, ResolveError>) {
         self.asking = None;
         if let Ok(resolved) = &outcome {
             self.full_name = Some(resolved.name.clone());
         }
-        for change in self.refresh.outcome(now(), outcome) {
+        for change in self.refresh.outcome(at, outcome) {
             self.say(change);
         }
     }
@@ -106,12 +107,6 @@ impl Watch {
         self.changes.push_back(change);
     }
 
-    fn ask(&self) -> BoxFuture<'static, Result<Resolved, ResolveError>> {
-        let (resolver, name, port) = (self.resolver.clone(), self.name.clone(), self.port.clone());
-        let full_name = self.full_name.clone();
-        Box::pin(async move { resolver.resolve_again(&name, &port, full_name.as_deref()).await })
-    }
-
     /// Whether nothing happens before the machine is to be looked at again, for which the task will be woken.
     fn poll_sleep(&mut self, context: &mut Context<'_>) -> bool {
         let Some(wake_at) = self.refresh.wake_at() else { return true };
@@ -130,25 +125,22 @@ impl Stream for Watch {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Change>> {
         let this = self.get_mut();
         loop {
+            if let Some(asking) = &mut this.asking
+                && let Poll::Ready((at, outcome)) = asking.poll_unpin(context)
+            {
+                this.hear(at, outcome);
+            }
             if let Some(change) = this.refresh.tick(now()) {
                 this.say(change);
             }
             if let Some(change) = this.changes.pop_front() {
                 return Poll::Ready(Some(change));
             }
-            match &mut this.asking {
-                Some(asking) => {
-                    if let Poll::Ready(outcome) = asking.as_mut().poll(context) {
-                        this.hear(outcome);
-                        continue;
-                    }
-                }
-                None if this.refresh.is_due(now()) => {
-                    this.refresh.ask(now());
-                    this.asking = Some(this.ask());
-                    continue;
-                }
-                None => {}
+            if this.refresh.is_due(now()) {
+                this.refresh.ask(now());
+                let (name, port, last) = (&this.name, &this.port, this.full_name.as_deref());
+                this.asking = Some(Asking::start(&this.resolver, name, port, last));
+                continue;
             }
             if this.poll_sleep(context) {
                 return Poll::Pending;
@@ -168,6 +160,6 @@ impl fmt::Debug for Watch {
 }
 
 /// tokio's clock, which tests can pause.
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -1,5 +1,6 @@
 //! A service is followed through changes and outages, in real time with the shortest times to live.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -122,6 +123,39 @@ async fn who_is_in_a_hurry_need_not_wait_for_the_time_to_live() {
     server.zone().add_endpoint(FULL_NAME, "h1", RDMA, &["10.0.0.2 uid=b"]);
     watch.ask_soon();
     assert_eq!(uids(&next(&mut watch).await), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn who_does_not_go_on_holds_up_nobody() {
+    let server = Server::start().await;
+    {
+        let mut zone = server.zone();
+        zone.ttl = 1;
+        zone.glue = 0;
+        for number in 0..64 {
+            let host = format!("h{number}");
+            zone.add_endpoint(FULL_NAME, &host, RDMA, &[&format!("10.0.0.{number} uid={number}")]);
+            zone.faults.insert(format!("{host}.{FULL_NAME}"), Fault::Silence);
+        }
+        zone.add_endpoint("other.n", "h", RDMA, &["10.0.1.1 uid=other"]);
+    }
+    let resolver = server.impatient();
+    let mut watch = resolver.watch(SERVICE, "rdma");
+    // As many questions as there may be are on their way, and unanswered.
+    let mut on_their_way = BTreeSet::new();
+    while on_their_way.len() < 16 {
+        let _ = timeout(Duration::from_millis(20), watch.next()).await;
+        let asked = server.zone().asked();
+        on_their_way.extend(asked.into_iter().map(|asked| asked.name).filter(|name| name.starts_with('h')));
+    }
+    server.zone().faults.clear();
+
+    // Nobody polls now.
+    let found = timeout(Duration::from_secs(20), resolver.resolve("other.n.", "rdma")).await;
+    assert_eq!(found.unwrap().unwrap().endpoints[0].uid(), Some("other"));
+
+    // What has been asked came to its end, in this way or that; the next answer is right.
+    while !matches!(next(&mut watch).await, Change::Endpoints(now) if now.endpoints.len() == 64) {}
 }
 
 #[test]

@@ -1,0 +1,53 @@
+//! A resolution on its way.
+
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use super::watch::now;
+use super::{ResolveError, Resolved, Resolver};
+
+type Outcome = Result<Resolved, ResolveError>;
+
+/// A resolution as a task of its own; dropped, it is given up. Its questions have places among those in flight, for
+/// which all resolutions wait: it has to come to its end whether or not anybody polls for it.
+pub(super) struct Asking {
+    task: AbortOnDropHandle<(Instant, Outcome)>,
+    name: String,
+    resolver: Resolver,
+}
+
+impl Asking {
+    /// `last` is the full name that answered last time.
+    pub(super) fn start(resolver: &Resolver, name: &str, port: &str, last: Option<&str>) -> Self {
+        let task = tokio::spawn({
+            let (resolver, last) = (resolver.clone(), last.map(str::to_owned));
+            let (name, port) = (name.to_owned(), port.to_owned());
+            async move {
+                let outcome = resolver.resolve_again(&name, &port, last.as_deref()).await;
+                (now(), outcome)
+            }
+        });
+        Self { task: AbortOnDropHandle::new(task), name: name.to_owned(), resolver: resolver.clone() }
+    }
+}
+
+/// When the outcome was known, and the outcome.
+impl Future for Asking {
+    type Output = (Instant, Outcome);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(Pin::new(&mut self.task).poll(context));
+        Poll::Ready(outcome.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime that it was a task of has ended.
+            Err(_) => {
+                let (name, servers) = (self.name.clone(), self.resolver.servers().to_vec());
+                (now(), Err(ResolveError::Timeout { name, servers }))
+            }
+        }))
+    }
+}
