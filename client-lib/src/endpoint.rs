@@ -108,7 +108,7 @@ impl Endpoint {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at(address: SocketAddr) -> Self {
-        let host = address.ip().to_string().replace(['.', ':'], "-");
+        let host = address_label(address.ip());
         Self {
             target: host.clone(),
             host,
@@ -178,11 +178,38 @@ impl EndpointAddress {
 }
 
 impl fmt::Display for Endpoint {
+/// The label of an endpoint without a hostname (DESIGN.md, DNS): its address with `-` for `.` and `:`, and a `0` where
+/// that would begin or end it with `-`.
+pub(crate) fn address_label(ip: IpAddr) -> String {
+    let mut label = ip.to_string().replace(['.', ':'], "-");
+    if label.starts_with('-') {
+        label.insert(0, '0');
+    }
+    if label.ends_with('-') {
+        label.push('0');
+    }
+    label
+}
+
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)?;
         match self.pod.as_ref().and_then(|pod| pod.name.as_deref()) {
             Some(pod) => write!(f, " (pod {pod})"),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_called_as_in_dns() {
+        for (address, host) in
+            [("10.0.0.9:1", "10-0-0-9"), ("[::1]:1", "0--1"), ("[fd00::]:1", "fd00--0"), ("[::]:1", "0--0")]
+        {
+            assert_eq!(Endpoint::at(address.parse().unwrap()).host, host);
         }
     }
 }

@@ -13,7 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::facts::Facts;
-use crate::endpoint::{Endpoint, EndpointAddress, PodRef};
+use crate::endpoint::{Endpoint, EndpointAddress, PodRef, address_label};
+
+/// The most endpoints of a service.
+pub(super) const MAX_ENDPOINTS: usize = 10_000;
+/// The most addresses of all of them together. An answer ends at 64 KiB, but of a target with a thousand ports each has
+/// all of its addresses, and a thousand targets have an answer each.
+pub(super) const MAX_ADDRESSES: usize = 1 << 16;
+
+/// There are more endpoints or addresses than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
 
 /// What an SRV record points at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,19 +157,6 @@ fn first_label(name: &str) -> &str {
 fn is_usable(ip: &IpAddr) -> bool {
     let is_mapped = matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
     !(is_mapped || ip.is_unspecified() || ip.is_multicast())
-}
-
-/// The label of an endpoint without a hostname (DESIGN.md, DNS): its address with `-` for `.` and `:`, and a `0` where
-/// that would begin or end it with `-`.
-fn address_label(ip: IpAddr) -> String {
-    let mut label = ip.to_string().replace(['.', ':'], "-");
-    if label.starts_with('-') {
-        label.insert(0, '0');
-    }
-    if label.ends_with('-') {
-        label.push('0');
-    }
-    label
 }
 
 #[cfg(test)]
