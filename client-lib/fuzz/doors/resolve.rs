@@ -30,7 +30,7 @@ pub fn answer(bytes: &[u8]) {
     }
     assert!(owned.values().all(|owned| !is_complete(owned) || !owned.addresses.is_empty()));
     let found = endpoints(&services, &owned);
-    found.iter().for_each(usable);
+    found.iter().flatten().for_each(usable);
     // Their order in the message does not matter.
     let services: Vec<_> = services.into_iter().rev().collect();
     for owned in owned.values_mut() {

@@ -122,6 +122,16 @@ pub enum ResolveError {
         server: SocketAddr,
     },
 
+    /// There are more endpoints than 10,000, or more addresses of all of them together than 65,536.
+    #[error(
+        "{name} leads to more than 10,000 endpoints, or to more than 65,536 addresses of them: ask for one network at a \
+         time (<alias>._net.<service>), or spread the endpoints over several services"
+    )]
+    TooMany {
+        /// Full name of the service.
+        name: String,
+    },
+
     /// There is nobody to ask.
     #[error("{} names no DNS server: add a `nameserver` line, or name servers to the resolver", path.display())]
     NoServers {

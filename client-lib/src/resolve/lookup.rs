@@ -27,7 +27,7 @@ use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::dns::{Answer, Kind, Reply, Session};
 use super::question::Port;
-use super::records::{Owned, Service, endpoints, endpoints_by_address, is_complete};
+use super::records::{MAX_ADDRESSES, Owned, Service, TooMany, endpoints, endpoints_by_address, is_complete};
 use super::refresh::MAX_INTERVAL;
 use super::{ResolveError, Resolved};
 use crate::endpoint::Endpoint;
@@ -192,17 +192,21 @@ async fn behind(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resol
         .map(|Service { target, .. }| (target.clone(), glue_of.get(target).cloned().unwrap_or_default()))
         .collect();
 
-    let owned: Vec<(String, Owned, Duration)> = stream::iter(targets)
+    let mut looks = stream::iter(targets)
         .map(|(target, glue)| look_at(session, target, glue))
-        .buffer_unordered(TARGETS_AT_ONCE)
-        .try_collect()
-        .await?;
+        .buffer_unordered(TARGETS_AT_ONCE);
+    let too_many = |TooMany| ResolveError::TooMany { name: name.to_owned() };
     let mut by_target = BTreeMap::new();
-    for (target, owned, target_ttl) in owned {
+    let mut size = 0;
+    while let Some((target, owned, target_ttl)) = looks.try_next().await? {
+        size += owned.size();
+        if size > MAX_ADDRESSES {
+            return Err(too_many(TooMany));
+        }
         ttl = ttl.min(target_ttl);
         by_target.insert(target, owned);
     }
-    finish(name, endpoints(&services, &by_target), ttl)
+    finish(name, endpoints(&services, &by_target).map_err(too_many)?, ttl)
 }
 
 /// What a target owns: its texts, and its addresses, which need not be asked for where the SRV answer had them all.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Nothing here trusts what it reads: addresses that nobody can connect to are dropped, texts count only for
-//! addresses that an A or AAAA record has, and the outcome does not depend on the order of the records.
+//! addresses that an A or AAAA record has, what is too much is an error before it is built, and the outcome does not
+//! depend on the order of the records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -42,17 +43,34 @@ pub(super) struct Owned {
     pub(super) facts: Vec<Facts>,
 }
 
+impl Owned {
+    /// How many addresses there may be, and how much work.
+    pub(super) fn size(&self) -> usize {
+        self.addresses.len().max(self.facts.len())
+    }
+}
+
 /// The endpoints behind SRV records, sorted. `owned` is what is known of each target.
-pub(super) fn endpoints(services: &[Service], owned: &BTreeMap<String, Owned>) -> Vec<Endpoint> {
+pub(super) fn endpoints(
+    services: &[Service],
+    owned: &BTreeMap<String, Owned>,
+) -> Result<Vec<Endpoint>, TooMany> {
     let distinct: BTreeSet<&Service> = services.iter().collect();
-    let mut endpoints: Vec<Endpoint> = distinct
+    let known: Vec<(&Service, &Owned)> = distinct
         .into_iter()
         .filter(|service| service.port != 0)
         .filter_map(|service| Some((service, owned.get(&service.target)?)))
-        .flat_map(|(service, owned)| endpoints_of(service, owned))
         .collect();
+    if known.iter().map(|(_, owned)| owned.size()).sum::<usize>() > MAX_ADDRESSES {
+        return Err(TooMany);
+    }
+    let mut endpoints: Vec<Endpoint> =
+        known.into_iter().flat_map(|(service, owned)| endpoints_of(service, owned)).collect();
+    if endpoints.len() > MAX_ENDPOINTS {
+        return Err(TooMany);
+    }
     endpoints.sort_unstable();
-    endpoints
+    Ok(endpoints)
 }
 
 /// The endpoints behind the addresses of a service when a port's number is all that is known: each address is one,

@@ -197,6 +197,19 @@ async fn an_answer_that_is_too_large_for_tcp_says_so() {
 }
 
 #[tokio::test]
+async fn a_service_that_would_fill_the_memory_is_refused() {
+    let server = Server::start().await;
+    for port in 1..=400 {
+        server.zone().add_endpoint(FULL_NAME, "h0", (RDMA.0, port), &[]);
+    }
+    // Small in DNS, but each port has all of them.
+    for number in 0..=255 {
+        server.zone().add(&format!("h0.{FULL_NAME}"), address(format!("10.0.0.{number}").parse().unwrap()));
+    }
+    assert_eq!(error(&server, "rdma").await, ResolveError::TooMany { name: FULL_NAME.to_owned() });
+}
+
+#[tokio::test]
 async fn a_truncated_answer_without_tcp_is_a_failure_and_not_half_a_set() {
     let server = many_endpoints().await;
     server.zone().has_tcp = false;

@@ -27,7 +27,7 @@ fn owned(addresses: &[&str], texts: &[&str]) -> Owned {
 
 /// The endpoints of one target, `h.s:1`, that owns this.
 fn of(addresses: &[&str], texts: &[&str]) -> Vec<Endpoint> {
-    endpoints(&[service("h.s", 1)], &BTreeMap::from([("h.s".to_owned(), owned(addresses, texts))]))
+    endpoints(&[service("h.s", 1)], &BTreeMap::from([("h.s".to_owned(), owned(addresses, texts))])).unwrap()
 }
 
 fn ips(endpoint: &Endpoint) -> Vec<String> {
@@ -133,8 +133,31 @@ fn targets_and_ports() {
         service("c.s", 1), // no address
         service("d.s", 1), // no such name
     ];
-    let found: Vec<String> = endpoints(&asked, &all).iter().map(ToString::to_string).collect();
+    let found: Vec<String> = endpoints(&asked, &all).unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(found, ["a:1", "b:1", "b:2"]);
+}
+
+#[test]
+fn what_would_multiply_is_refused() {
+    let pods = |count: u32| {
+        let facts: Vec<Facts> = (1..=count)
+            .map(|n| Facts { uid: Some(n.to_string()), ..Facts::unknown(std::net::Ipv4Addr::from(n).into()) })
+            .collect();
+        Owned { addresses: facts.iter().map(|facts| facts.ip).collect(), facts }
+    };
+    let found = |ports: u16, owned: Owned| {
+        let services: Vec<Service> = (1..=ports).map(|port| service("h.s", port)).collect();
+        let found = endpoints(&services, &BTreeMap::from([("h.s".to_owned(), owned)]));
+        found.map(|endpoints| endpoints.len())
+    };
+    // 10,000 endpoints, and one more.
+    assert_eq!((found(1, pods(10_000)), found(1, pods(10_001))), (Ok(10_000), Err(TooMany)));
+    // One endpoint for each port, with all addresses: 65,536 in all, and more.
+    let one_pod = || Owned { facts: Vec::new(), ..pods(32) };
+    assert_eq!((found(2048, one_pod()), found(2049, one_pod())), (Ok(2048), Err(TooMany)));
+    // Texts cost, too, if only one of them counts.
+    let texts = |count| Owned { addresses: vec![ip("0.0.0.1")], ..pods(count) };
+    assert_eq!((found(2048, texts(32)), found(2048, texts(33))), (Ok(2048), Err(TooMany)));
 }
 
 #[test]
@@ -207,7 +230,7 @@ proptest! {
         services in vec(any_service(), 0..6),
         owned in btree_map("[a-c](\\.s)?|", any_owned(), 0..4),
     ) {
-        let found = endpoints(&services, &owned);
+        let found = endpoints(&services, &owned).unwrap();
 
         let mut sorted = found.clone();
         sorted.sort();
@@ -243,7 +266,7 @@ proptest! {
             owned.facts.reverse();
             (target, owned)
         });
-        prop_assert_eq!(endpoints(&services, &reversed.collect()), found);
+        prop_assert_eq!(endpoints(&services, &reversed.collect()), Ok(found));
     }
 
     #[test]
