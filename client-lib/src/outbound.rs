@@ -24,13 +24,13 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 pub(crate) use link::{Books, End, Impossible};
 use link::{Link, State};
 pub(crate) use peer::Identity;
-use peer::Peer;
+use peer::{Key, Peer};
 use ring::{Entry, Ring};
 use route::Wanted;
 
@@ -163,15 +163,18 @@ impl<F: Clone> Outbound<F> {
 
     /// All endpoints that there are now. Gives each one's peer, in the same order.
     pub(crate) fn endpoints(&mut self, now: Instant, identities: Vec<Identity>) -> Vec<PeerId> {
+        let mut places =
+            self.peers.iter().zip(0..).map(|(peer, place)| (peer.identity.key(), place)).collect();
+        let ids: Vec<PeerId> =
+            identities.into_iter().map(|identity| self.peer_of(now, identity, &mut places)).collect();
+        let there: HashSet<PeerId> = ids.iter().copied().collect();
         for peer in &mut self.peers {
-            let is_there = identities.iter().any(|identity| identity.is_same(&peer.identity));
-            match (is_there, peer.leaves) {
+            match (there.contains(&peer.id), peer.leaves) {
                 (true, _) => peer.stay(now),
                 (false, None) => peer.leaves = Some(now + FAREWELL),
                 (false, Some(_)) => {}
             }
         }
-        let ids = identities.into_iter().map(|identity| self.peer_of(now, identity)).collect();
         self.recall();
         self.part(now);
         self.pump();
@@ -442,8 +445,9 @@ impl<F: Clone> Outbound<F> {
         self.position(peer).is_some()
     }
 
-    fn peer_of(&mut self, now: Instant, identity: Identity) -> PeerId {
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.identity.is_same(&identity)) {
+    fn peer_of(&mut self, now: Instant, identity: Identity, places: &mut HashMap<Key, usize>) -> PeerId {
+        let place = *places.entry(identity.key()).or_insert(self.peers.len());
+        if let Some(peer) = self.peers.get_mut(place) {
             peer.identity.distance = identity.distance;
             return peer.id;
         }

@@ -30,9 +30,12 @@ pub(super) struct Peer {
     pub(super) links: Vec<Link>,
 }
 
+/// What tells peers apart: name and uid.
+pub(super) type Key = (String, Option<String>);
+
 impl Identity {
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.target == other.target && self.uid == other.uid
+    pub(super) fn key(&self) -> Key {
+        (self.target.clone(), self.uid.clone())
     }
 }
 
