@@ -228,7 +228,8 @@ fn why(name: &str, waited: Duration, state: &State) -> ConnectError {
         let last = state.unresolved.clone().unwrap_or_else(|| "DNS has not answered yet".to_owned());
         return ConnectError::NoEndpoint { name, waited, last };
     }
-    let last = state.failures.values().next().cloned();
+    let first = state.failures.iter().min_by_key(|(peer, _)| **peer);
+    let last = first.map(|(_, error)| Arc::clone(error));
     ConnectError::NoPeer { name, count, waited, last }
 }
 

@@ -59,7 +59,7 @@ pub enum ConnectError {
         last: Arc<DialError>,
     },
     /// There are peers, but none could be connected in time.
-    #[error("none of {count} peers of {name} could be connected within {} s; the last one: {}", waited.as_secs(), or_connecting(.last))]
+    #[error("none of {count} peers of {name} could be connected within {} s; one of them: {}", waited.as_secs(), or_connecting(.last))]
     NoPeer {
         /// The name that was asked for.
         name: String,
@@ -67,7 +67,7 @@ pub enum ConnectError {
         count: usize,
         /// How long has been waited.
         waited: Duration,
-        /// Why the last one that was tried could not be connected; `None` if none has been given up yet.
+        /// Why one of them could not be connected, most recently; `None` if none has been given up yet.
         last: Option<Arc<DialError>>,
     },
 }
@@ -380,7 +380,7 @@ mod tests {
         for (last, expected) in [(None, "still connecting"), (Some(Arc::new(refused)), reason)] {
             let (name, waited) = ("infer".to_owned(), Duration::from_secs(30));
             let error = ConnectError::NoPeer { name, count: 2, waited, last };
-            let said = "none of 2 peers of infer could be connected within 30 s; the last one: ";
+            let said = "none of 2 peers of infer could be connected within 30 s; one of them: ";
             assert_eq!(error.to_string(), format!("{said}{expected}"));
         }
     }
