@@ -275,7 +275,7 @@ pub enum HandshakeError {
     )]
     Version(u16),
     /// Not the JSON that belongs there.
-    #[error("{}", cleaned(.0.to_string(), MAX_SAID))]
+    #[error("{}", said(.0.to_string()))]
     Json(#[from] serde_json::Error),
     /// A value that cannot be.
     #[error("{0}")]
@@ -327,11 +327,11 @@ impl Answer {
                     *text = cleaned(std::mem::take(text), MAX_NAME);
                 }
                 if let Some(reason) = &mut accept.reason {
-                    *reason = cleaned(std::mem::take(reason), MAX_SAID);
+                    *reason = said(std::mem::take(reason));
                 }
             }
             Self::Refuse(refusal) => {
-                refusal.message = cleaned(std::mem::take(&mut refusal.message), MAX_SAID);
+                refusal.message = said(std::mem::take(&mut refusal.message));
             }
         }
         Ok(answer)
@@ -339,8 +339,9 @@ impl Answer {
 }
 
 impl Refusal {
+    /// Of the message only as much is said as is heard: more might not fit, and then nobody would hear of the refusal.
     pub(crate) fn new(code: RefusalCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: said(message.into()) }
     }
 }
 
@@ -357,6 +358,11 @@ impl HandshakeError {
             _ => Refusal::new(RefusalCode::Malformed, self.to_string()),
         }
     }
+}
+
+/// A text for people as the other side takes it.
+pub(crate) fn said(text: String) -> String {
+    cleaned(text, MAX_SAID)
 }
 
 /// What a stranger wrote, for people: one line, not too long.
@@ -455,6 +461,15 @@ mod tests {
         assert!(!error.to_string().contains('\n') && encode(&Answer::Refuse(error.refusal())).is_ok());
         let refusal = Answer::decode(br#"{"refuse": {"code": "full", "message": "a\nb"}}"#).unwrap();
         assert_eq!(refusal, Answer::Refuse(Refusal::new(RefusalCode::Full, "a\u{fffd}b")));
+    }
+
+    #[test]
+    fn a_refusal_always_fits() {
+        for text in ["\u{0}", "\"", "\\", "é", "a"] {
+            let refusal = Refusal::new(RefusalCode::Service, text.repeat(5000));
+            let bytes = encode(&Answer::Refuse(refusal.clone())).unwrap();
+            assert_eq!(Answer::decode(&bytes[PREAMBLE..]).unwrap(), Answer::Refuse(refusal));
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use self::asking::Asking;
 pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
+pub(crate) use self::error::List;
 pub use self::error::ResolveError;
 pub(crate) use self::question::service_of;
 use self::question::{Host, Question};

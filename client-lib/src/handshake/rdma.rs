@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HandshakeError, MAX_NAME, MAX_SAID, TransportKind, cleaned};
+use super::{HandshakeError, MAX_NAME, TransportKind, cleaned, said};
 
 /// One end of an RDMA connection: what the other side has to know of it, to connect and to write to its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl Chosen {
             return Err(HandshakeError::Value("a transport that was not offered"));
         }
         if let Some(reason) = &mut chosen.reason {
-            *reason = cleaned(std::mem::take(reason), MAX_SAID);
+            *reason = said(std::mem::take(reason));
         }
         Ok(chosen)
     }

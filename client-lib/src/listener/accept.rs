@@ -28,7 +28,7 @@ use crate::handshake::{
 };
 use crate::peers::close;
 use crate::rdma::{QueuePair, Spare};
-use crate::resolve::service_of;
+use crate::resolve::{List, service_of};
 use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
 use crate::tls::{self, TlsError, holder_names, linger, peer_names};
 use crate::transport::Transport;
@@ -417,12 +417,8 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<
         return Err(Refusal::new(RefusalCode::Pod, message));
     }
     if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, &hello.service)) {
-        let message = format!(
-            "{} is no endpoint of {}, but of {}",
-            me.name,
-            hello.service,
-            config.services.join(", "),
-        );
+        let message =
+            format!("{} is no endpoint of {}, but of {}", me.name, hello.service, List(&config.services),);
         return Err(Refusal::new(RefusalCode::Service, message));
     }
     let now = tokio::time::Instant::now().into_std();

@@ -9,7 +9,7 @@ use super::accept::Decision;
 use super::late::{KEPT, Late};
 use super::receive::Ended;
 use super::slots::Slots;
-use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind};
+use crate::handshake::{RdmaEnd, Refusal, RefusalCode, TransportKind, said};
 use crate::rdma::{QueuePair, Role, Spare};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
@@ -53,7 +53,7 @@ pub(super) async fn agree(
             decision.pair = Some(pair);
         }
         Err(reason) if may_tcp && transport != Transport::Rdma => {
-            decision.accept.reason = may_rdma.then_some(reason);
+            decision.accept.reason = may_rdma.then(|| said(reason));
         }
         Err(reason) => {
             return Err(Refusal::new(RefusalCode::Transport, format!("RDMA cannot be used: {reason}")));

@@ -205,7 +205,7 @@ impl ResolveError {
 }
 
 /// A list for a message, of which only the beginning is shown where it is long.
-struct List<'a, T>(&'a [T]);
+pub(crate) struct List<'a, T>(pub(crate) &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for List<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

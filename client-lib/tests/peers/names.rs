@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use multinet_client::{Delivery, Endpoint, Identity, Listener, PeerClosed, SendError, Transport};
+use multinet_client::{
+    Delivery, DialError, Endpoint, Identity, Listener, ListenerBuilder, PeerClosed, RefusalCode, SendError,
+    Transport,
+};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
@@ -200,6 +203,26 @@ async fn an_instance_does_not_connect_to_itself() {
         assert_eq!(hosts, ["b"]);
     }
     assert_eq!(me.statistics().connections, 0);
+}
+
+/// Not all of the services are named: a refusal that does not fit would not be heard at all.
+#[tokio::test]
+async fn who_asks_for_none_of_many_services_is_told_so() {
+    let services = (0..300).map(|number| format!("service-{number}.vision"));
+    let receiver = services.fold(listener(), ListenerBuilder::service).bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    let error = soon(async {
+        loop {
+            if let Some(error) = peers.status().iter().find_map(|peer| peer.last_error.clone()) {
+                return error;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let error = error.await;
+    let DialError::Refused { code: RefusalCode::Service, message, .. } = &*error else { panic!("{error}") };
+    assert!(message.ends_with("service-7.vision and 292 more"), "{message}");
 }
 
 /// A listener for IPv6 serves IPv4, too, and nobody is to see by which of them it came.
