@@ -112,6 +112,11 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         lane.is_some_and(|&(_, latest)| latest == epoch)
     }
 
+    /// Whether any of these sessions has a connection.
+    pub(crate) fn is_connected(&self, is_one: impl Fn(&K) -> bool) -> bool {
+        self.sessions.iter().any(|(id, session)| session.connections > 0 && is_one(id))
+    }
+
     /// A connection that was let in has ended.
     pub(crate) fn leave(&mut self, now: Instant, id: &K) {
         if let Some(session) = self.sessions.get_mut(id) {

@@ -246,6 +246,24 @@ impl Listener {
     }
 
     /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
+    /// Whether a sender is connected, which is known by the [session](crate::FrameId::session) of its frames. One that is not may come back.
+    ///
+    /// ```no_run
+    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let session = listener.recv().await?.id().session;
+    /// tokio::time::sleep(Duration::from_secs(1)).await;
+    /// if listener.try_recv().is_none() && !listener.is_connected(session) {
+    ///     println!("nothing more, and nobody is there");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_connected(&self, session: u128) -> bool {
+        self.shared.sessions().is_connected(|key| key.id.0 == session)
+    }
+
     ///
     /// Whoever waits for a frame hears that there is none any more.
     ///

@@ -88,7 +88,7 @@ fn start(
             };
             // Frames of others must not keep it from noticing that one is missing.
             if outcome.is_none() && looked.elapsed() >= LOOK {
-                outcome = taker.look(listener.statistics().connections > 0);
+                outcome = taker.look(|session| listener.is_connected(session));
                 looked = Instant::now();
             }
             if let Some(outcome) = outcome

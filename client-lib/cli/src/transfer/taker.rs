@@ -92,9 +92,10 @@ impl Taker {
         self.end(outcome)
     }
 
-    /// Some time has passed; there are senders, or none.
-    pub(super) fn look(&mut self, has_senders: bool) -> Option<Outcome> {
-        let outcome = self.current.as_mut()?.look(has_senders, self.wait);
+    /// Some time has passed; a session's sender is connected, or not.
+    pub(super) fn look(&mut self, is_connected: impl Fn(u128) -> bool) -> Option<Outcome> {
+        let transfer = self.current.as_mut()?;
+        let outcome = transfer.look(is_connected(transfer.session), self.wait);
         self.end(outcome.map(|()| None))
     }
 
@@ -164,8 +165,8 @@ impl Transfer {
         Ok(None)
     }
 
-    fn look(&mut self, has_senders: bool, wait: Duration) -> anyhow::Result<()> {
-        if has_senders {
+    fn look(&mut self, is_connected: bool, wait: Duration) -> anyhow::Result<()> {
+        if is_connected {
             self.seen = Instant::now();
         }
         if self.gap.is_some_and(|since| since.elapsed() > GAP) {

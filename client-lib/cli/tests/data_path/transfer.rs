@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Output;
 
+use multinet_client::{Connector, Resolver, Transport};
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
@@ -197,6 +198,30 @@ fn a_sender_that_goes_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn others_that_are_connected_are_not_the_sender() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
+    let other = tokio::runtime::Runtime::new().unwrap();
+    let idle = other.block_on(async {
+        let address = receiver.address;
+        let resolver = Resolver::builder().servers([address]).build().unwrap();
+        let connector = Connector::builder().resolver(resolver).transport(Transport::Tcp).build().unwrap();
+        connector.connect(&address.ip().to_string(), &address.port().to_string()).await.unwrap()
+    });
+    let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+    sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
+    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
+    sender.kill().unwrap();
+    sender.wait().unwrap();
+    // It waits at the end until all have gone.
+    until(|| fs::read_dir(folder.path()).unwrap().count() == 0);
+    drop(idle);
+    let output = receiver.output();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
 }
 
 #[test]
