@@ -5,9 +5,10 @@
 //! of the route to it. This follows policy routing, metrics and preferred sources, and IPv6's rules of source selection
 //! (RFC 6724), which a look at interfaces and netmasks does not.
 //!
-//! The *default network* is the interface that has the default route: in a pod the one of the cluster's own network,
-//! which traffic to other pods' second NICs must not take by accident. See [`route_table`] for pods with several default
-//! routes.
+//! The *default network* is that of the cluster itself, in a pod, which traffic to other pods' second NICs must not take by
+//! accident: the interface that has the default route, as a rule. See [`route_table`] for what else there is.
+//!
+//! Link-local addresses of IPv6 mean nothing without an interface, which DNS does not have: they are refused.
 
 mod route_table;
 
@@ -118,7 +119,7 @@ pub enum RouteError {
     DefaultNetwork {
         /// The peer.
         peer: IpAddr,
-        /// The interface of the default route.
+        /// Its interface.
         interface: String,
         /// The source address there.
         source_address: IpAddr,
@@ -164,7 +165,7 @@ pub struct Interface {
     pub is_up: bool,
     /// Whether it is the loopback interface.
     pub is_loopback: bool,
-    /// Whether it has the default route.
+    /// Whether it is that of the default network.
     pub is_default_network: bool,
 }
 
@@ -268,7 +269,7 @@ pub fn local_interfaces() -> io::Result<Vec<Interface>> {
 }
 
 /// The addresses of second NICs, sorted by interface: all that are neither loopback, nor link-local, nor on the
-/// interface with the default route. Where there is no default route, every other interface is a second NIC.
+/// interface of the default network. Where there is no default route, every other interface is a second NIC.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

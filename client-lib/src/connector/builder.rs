@@ -175,7 +175,7 @@ impl ConnectorBuilder {
         self
     }
 
-    /// Whether frames may leave by the interface with the default route. Default: no.
+    /// Whether frames may leave by the default network. Default: no.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {

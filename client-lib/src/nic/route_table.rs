@@ -1,9 +1,10 @@
-//! Which interface has the default route, from `/proc/net/route` and `/proc/net/ipv6_route` (proc(5)).
+//! Which interface is that of the default network, from `/proc/net/route` and `/proc/net/ipv6_route` (proc(5)).
 //!
 //! A pod may have several default routes: of both families, of several metrics, and on a second NIC, whose network may
-//! announce one to whoever listens (IPv6 router advertisements) or have a gateway of its own. In each family the one
-//! with the smallest metric counts, as for the kernel. If the families disagree, `eth0` is the default network,
-//! the name that container runtimes give to its interface; without one IPv4 decides.
+//! announce one to whoever listens (IPv6 router advertisements) or have a gateway of its own; Multus' `default-route` takes
+//! it from the pod's own interface altogether. That one is `eth0`, the name that container runtimes give to it: where it has
+//! any route, it is the default network. Where there is none, the default route of the smallest metric counts, as for the
+//! kernel, IPv4's if there is one.
 
 /// The route takes traffic, and is not there to refuse it (`RTF_UP`, `RTF_REJECT`).
 const UP: u32 = 0x1;
@@ -14,46 +15,60 @@ const POD_INTERFACE: &str = "eth0";
 
 /// The interface of the default network, if there is a default route.
 pub(super) fn default_interface<'a>(v4: &'a str, v6: &'a str) -> Option<&'a str> {
-    match (best(v4, parse_v4), best(v6, parse_v6)) {
-        (Some(v4), Some(v6)) if v6 == POD_INTERFACE && v4 != v6 => Some(v6),
-        (v4, v6) => v4.or(v6),
-    }
+    let (v4, v6) = (routes(v4, parse_v4), routes(v6, parse_v6));
+    let best = best(&v4).or_else(|| best(&v6))?;
+    let of_the_pod = v4.iter().chain(&v6).find(|route| route.interface == POD_INTERFACE);
+    Some(of_the_pod.unwrap_or(best).interface)
 }
 
-/// A default route.
-struct DefaultRoute<'a> {
+/// A route beyond the link.
+struct Route<'a> {
     interface: &'a str,
+    is_default: bool,
     metric: u32,
 }
 
-/// The interface of the default route with the smallest metric, the first of several.
-fn best<'a>(table: &'a str, parse: impl Fn(&'a str) -> Option<DefaultRoute<'a>>) -> Option<&'a str> {
-    table.lines().filter_map(parse).min_by_key(|route| route.metric).map(|route| route.interface)
+fn routes<'a>(table: &'a str, parse: impl Fn(&'a str) -> Option<Route<'a>>) -> Vec<Route<'a>> {
+    table.lines().filter_map(parse).collect()
+}
+
+/// The default route with the smallest metric, the first of several.
+fn best<'r, 'a>(routes: &'r [Route<'a>]) -> Option<&'r Route<'a>> {
+    routes.iter().filter(|route| route.is_default).min_by_key(|route| route.metric)
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT`; addresses and flags in hexadecimal, the
 /// metric in decimal numbers. The first line has these names.
-fn parse_v4(line: &str) -> Option<DefaultRoute<'_>> {
+fn parse_v4(line: &str) -> Option<Route<'_>> {
     let mut fields = line.split_ascii_whitespace();
     let interface = fields.next()?;
     let destination = hex(fields.next()?)?;
     let flags = hex(fields.nth(1)?)?;
     let metric = fields.nth(2)?.parse::<i32>().ok()?.cast_unsigned(); // the kernel prints it as a signed one
     let mask = hex(fields.next()?)?;
-    (destination == 0 && mask == 0 && takes_traffic(flags)).then_some(DefaultRoute { interface, metric })
+    let is_default = destination == 0 && mask == 0;
+    takes_traffic(flags).then_some(Route { interface, is_default, metric })
 }
 
 /// Destination, its prefix's length, source, its prefix's length, next hop, metric, references, use, flags, interface;
-/// numbers in hexadecimal. The kernel's own route that refuses what has no other is among them, on `lo`.
-fn parse_v6(line: &str) -> Option<DefaultRoute<'_>> {
+/// numbers in hexadecimal. The kernel's own route that refuses what has no other is among them, on `lo`, and those that each
+/// interface has whose link is up, if it is but a part of a bond or a bridge: to link-local and multicast addresses.
+fn parse_v6(line: &str) -> Option<Route<'_>> {
     let mut fields = line.split_ascii_whitespace();
-    let is_any = fields.next()?.bytes().all(|digit| digit == b'0');
+    let destination = fields.next()?;
+    let is_any = destination.bytes().all(|digit| digit == b'0');
+    let is_of_every_link =
+        ["fe8", "fe9", "fea", "feb", "ff"].iter().any(|prefix| destination.starts_with(prefix));
     let prefix = hex(fields.next()?)?;
     let metric = hex(fields.nth(3)?)?;
     let flags = hex(fields.nth(2)?)?;
     let interface = fields.next()?;
-    (is_any && prefix == 0 && takes_traffic(flags) && interface != "lo")
-        .then_some(DefaultRoute { interface, metric })
+    let is_default = is_any && prefix == 0;
+    (takes_traffic(flags) && interface != "lo" && !is_of_every_link).then_some(Route {
+        interface,
+        is_default,
+        metric,
+    })
 }
 
 fn takes_traffic(flags: u32) -> bool {
@@ -102,8 +117,13 @@ mod tests {
         let kernels = v6("lo", ZERO, 0, 0x0020_0200, u32::MAX);
         let subnet6 = v6("net1", "fd000000000000000000000000000000", 64, 1, 256);
         let (eth0, eth0_v6) = (default4("eth0", 0), default6("eth0", 1024));
+        // What Multus leaves to eth0 when another network's NIC gets the default route.
+        let pods4 = v4("eth0", "0000F40A", 1, 0, "0000FFFF");
+        let pods6 = v6("eth0", "fd00000000000000000000000000000a", 64, 1, 256);
+        let link = v6("eth0", "fe800000000000000000000000000000", 64, 1, 256);
+        let multicast = v6("eth0", "ff000000000000000000000000000000", 8, 1, 256);
         type Lines<'a> = &'a [&'a str];
-        let cases: [(&str, Lines<'_>, Lines<'_>, Option<&str>); 10] = [
+        let cases: [(&str, Lines<'_>, Lines<'_>, Option<&str>); 14] = [
             ("nothing", &[], &[], None),
             ("an isolated namespace", &[&subnet4], &[&subnet6, &kernels], None),
             ("a pod", &[&eth0, &subnet4], &[&subnet6, &kernels], Some("eth0")),
@@ -113,6 +133,10 @@ mod tests {
             ("half of all is not all", &[&half, &refused, &eth0], &[], Some("eth0")),
             ("an advertised router", &[&eth0], &[&default6("net1", 1024), &kernels], Some("eth0")),
             ("a second network with a gateway", &[&default4("net1", 0)], &[&eth0_v6, &kernels], Some("eth0")),
+            ("its default route taken away", &[&default4("net1", 0), &subnet4, &pods4], &[], Some("eth0")),
+            ("of IPv6, too", &[], &[&default6("net1", 1024), &pods6], Some("eth0")),
+            ("a part of a bond", &[&default4("bond0", 0)], &[&link, &multicast], Some("bond0")),
+            ("no default route at all", &[&pods4, &subnet4], &[&pods6], None),
             ("without eth0 IPv4 decides", &[&default4("ens3", 0)], &[&default6("ens4", 1024)], Some("ens3")),
         ];
         for (title, v4, v6, expected) in cases {
