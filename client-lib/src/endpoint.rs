@@ -98,7 +98,8 @@ pub struct PodRef {
 }
 
 impl Endpoint {
-    /// An endpoint of which only the address is known. Its host is the address with dashes, as DNS would call it.
+    /// An endpoint of which only the address is known. Its host is the address with dashes, as DNS would call it. Link-local
+    /// addresses of IPv6 are not supported, with or without the interface: nobody connects to them.
     ///
     /// ```
     /// use multinet_client::Endpoint;
@@ -177,7 +178,6 @@ impl EndpointAddress {
     }
 }
 
-impl fmt::Display for Endpoint {
 /// The label of an endpoint without a hostname (DESIGN.md, DNS): its address with `-` for `.` and `:`, and a `0` where
 /// that would begin or end it with `-`.
 pub(crate) fn address_label(ip: IpAddr) -> String {
@@ -191,6 +191,7 @@ pub(crate) fn address_label(ip: IpAddr) -> String {
     label
 }
 
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)?;
         match self.pod.as_ref().and_then(|pod| pod.name.as_deref()) {

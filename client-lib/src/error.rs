@@ -316,6 +316,15 @@ pub enum BindError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A link-local address of IPv6.
+    #[error(
+        "cannot listen on {address}: link-local addresses are not supported, for they do not say on which link they are: \
+         name another address of that NIC, IPv4 or of fd00::/8"
+    )]
+    LinkLocal {
+        /// The address.
+        address: IpAddr,
+    },
     /// A limit that cannot be.
     #[error("{0}")]
     Limit(&'static str),

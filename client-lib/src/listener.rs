@@ -13,6 +13,7 @@ mod queue;
 mod receive;
 mod received;
 mod slots;
+mod sockets;
 mod statistics;
 
 use std::net::SocketAddr;
@@ -245,7 +246,6 @@ impl Listener {
         self.shared.counts.statistics(connections)
     }
 
-    /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
     /// Whether a sender is connected, which is known by the [session](crate::FrameId::session) of its frames. One that is not may come back.
     ///
     /// ```no_run
@@ -264,6 +264,7 @@ impl Listener {
         self.shared.sessions().is_connected(|key| key.id.0 == session)
     }
 
+    /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
     ///
     /// Whoever waits for a frame hears that there is none any more.
     ///

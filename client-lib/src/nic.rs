@@ -124,6 +124,15 @@ pub enum RouteError {
         /// The source address there.
         source_address: IpAddr,
     },
+    /// A link-local address of IPv6.
+    #[error(
+        "{peer}: link-local addresses are not supported, for they do not say on which link they are: use another address \
+         of the peer's second NIC, IPv4 or of fd00::/8"
+    )]
+    LinkLocal {
+        /// The peer.
+        peer: IpAddr,
+    },
     /// The address that the kernel chose is no interface's: it was taken away just now.
     #[error("the way to {peer} is from {source_address}, which no interface has any more: try again")]
     Gone {
@@ -208,9 +217,12 @@ pub struct LocalAddress {
 ///
 /// # Errors
 ///
-/// [`RouteError::Unreachable`] if there is no way, and what reading the interfaces may give. A way through the default
+/// [`RouteError::Unreachable`] if there is no way, [`RouteError::LinkLocal`], and what reading the interfaces may give. A way through the default
 /// network is none; see [`Route::on_second_nic`].
 pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
+    if is_link_local_v6(peer) {
+        return Err(RouteError::LinkLocal { peer });
+    }
     let unreachable = |source| RouteError::Unreachable { peer, source };
     let socket = UdpSocket::bind(any_of(peer)).map_err(unreachable)?;
     socket.connect((peer, ANY_PORT)).map_err(unreachable)?;
@@ -381,8 +393,13 @@ fn interface_mtu(name: &str) -> Option<u32> {
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        IpAddr::V6(_) => is_link_local_v6(ip),
     }
+}
+
+/// Whether an address needs an interface beside it, which IPv4's do not.
+pub(crate) fn is_link_local_v6(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 #[cfg(test)]
@@ -422,6 +439,14 @@ mod tests {
         let error = route_to(ip("255.255.255.255")).unwrap_err();
         assert!(error.to_string().starts_with("no route to 255.255.255.255 ("), "{error}");
         assert!(error.to_string().contains("ip route get 255.255.255.255"));
+    }
+
+    #[test]
+    fn link_local_addresses_are_refused_with_what_to_use_instead() {
+        let error = route_to(ip("fe80::5")).unwrap_err();
+        assert!(matches!(error, RouteError::LinkLocal { peer } if peer == ip("fe80::5")));
+        assert!(error.to_string().starts_with("fe80::5: link-local addresses are not supported"), "{error}");
+        assert!(!error.to_string().contains("  "), "{error}");
     }
 
     #[test]

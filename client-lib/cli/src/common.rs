@@ -1,7 +1,7 @@
 //! Flags that several subcommands have, and what they make of the library's builders.
 
 use std::io::{self, IsTerminal as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use multinet_client::{
     Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
-    ResolverBuilder, Tls, Transport, nic,
+    ResolverBuilder, Tls, Transport,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -262,23 +262,6 @@ impl ConnectArgs {
 }
 
 impl ListenArgs {
-    /// The addresses that are to be listened on: those that are named, else those of all second NICs, else all if that is allowed.
-    ///
-    /// # Errors
-    ///
-    /// If there are none.
-    pub(crate) fn addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
-        if !self.address.is_empty() {
-            return Ok(self.address.clone());
-        }
-        let second: Vec<_> = nic::second_nics()?.into_iter().map(|local| local.ip).collect();
-        match (second.is_empty(), self.allow_default_network) {
-            (false, _) => Ok(second),
-            (true, true) => Ok(vec![Ipv6Addr::UNSPECIFIED.into()]),
-            (true, false) => anyhow::bail!("there is no second NIC: name an address by --address"),
-        }
-    }
-
     /// A listener with these settings, for others to be added.
     ///
     /// # Errors

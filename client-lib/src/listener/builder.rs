@@ -1,15 +1,16 @@
 //! What a listener is to do, and how it begins.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use multinet_memory::Gpu;
-use tokio::net::TcpSocket;
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 #[cfg(doc)]
 use super::Received;
+use super::sockets::sockets;
 use super::{Acknowledge, Listener, Shared, accept};
 use crate::error::BindError;
 use crate::identity::Identity;
@@ -59,7 +60,7 @@ pub(super) struct Limits {
 
 impl ListenerBuilder {
     /// Listens on this address; may be called several times. Default: the addresses of all second NICs, which are those that
-    /// are neither on the interface with the default route, nor loopback, nor link-local.
+    /// are neither on the interface of the default network, nor loopback, nor link-local, which are not supported.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,7 +76,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Where there is no second NIC: listens on all addresses, the default network's included. Default: no.
+    /// Where there is no second NIC: listens on all addresses, of IPv4 and IPv6, the default network's included. Default: no.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -354,22 +355,20 @@ impl ListenerBuilder {
     pub async fn bind(self) -> Result<Listener, BindError> {
         self.check()?;
         let mut sockets = Vec::new();
-        let mut port = self.port;
-        for address in self.wanted()? {
-            let (socket, address) = listen(SocketAddr::new(address, port))?;
-            // The kernel chooses once, for all addresses.
-            port = address.port();
+        let mut addresses = Vec::new();
+        for socket in self.sockets()? {
+            let address = socket.local_addr().map_err(BindError::Interfaces)?;
             let interface = if self.allow_default_network {
                 None
             } else {
                 nic::interface_of(address.ip()).map_err(BindError::Interfaces)?
             };
-            sockets.push((socket, address, interface));
+            sockets.push((socket, interface));
+            addresses.push(address);
         }
-        let addresses = sockets.iter().map(|(_, address, _)| *address).collect();
         let tasks = TaskTracker::new();
         let shared = Arc::new(Shared::new(self));
-        for (socket, _, interface) in sockets {
+        for (socket, interface) in sockets {
             tasks.spawn(accept::accept(socket, interface, Arc::clone(&shared), tasks.clone()));
         }
         tasks.spawn({
@@ -387,6 +386,30 @@ impl ListenerBuilder {
         Ok(Listener { shared, addresses, tasks })
     }
 
+    /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // A protocol of our own, where connections by the default network would not be wanted either.
+    /// let builder = Listener::builder().port(0);
+    /// # let builder = builder.address("127.0.0.1".parse()?);
+    /// for socket in builder.sockets()? {
+    ///     println!("listening on {}", socket.local_addr()?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], if there is no address to listen on, or one that cannot be listened on.
+    pub fn sockets(&self) -> Result<Vec<TcpListener>, BindError> {
+        sockets(&self.addresses, self.allow_default_network, self.port)
+    }
+
     fn check(&self) -> Result<(), BindError> {
         let Limits { frame_size, slots, memory, connections, .. } = self.limits;
         match () {
@@ -399,28 +422,4 @@ impl ListenerBuilder {
             () => Ok(()),
         }
     }
-
-    fn wanted(&self) -> Result<Vec<IpAddr>, BindError> {
-        if !self.addresses.is_empty() {
-            return Ok(self.addresses.clone());
-        }
-        let second = nic::second_nics().map_err(BindError::Interfaces)?;
-        match second.is_empty() {
-            false => Ok(second.into_iter().map(|address| address.ip).collect()),
-            // IPv6's any address takes IPv4, too.
-            true if self.allow_default_network => Ok(vec![std::net::Ipv6Addr::UNSPECIFIED.into()]),
-            true => Err(BindError::NoSecondNic),
-        }
-    }
-}
-
-fn listen(address: SocketAddr) -> Result<(tokio::net::TcpListener, SocketAddr), BindError> {
-    let error = |source| BindError::Bind { address, source };
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(error)?;
-    // A restarted pod gets its port back at once.
-    socket.set_reuseaddr(true).map_err(error)?;
-    socket.bind(address).map_err(error)?;
-    let listener = socket.listen(1024).map_err(error)?;
-    let address = listener.local_addr().map_err(error)?;
-    Ok((listener, address))
 }

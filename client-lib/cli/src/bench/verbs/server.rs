@@ -1,6 +1,5 @@
 //! Who is written to.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use futures::stream::{self, SelectAll, StreamExt as _};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -44,11 +43,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let setup = Setup::new(args.device, args.listen.transport)?;
     let mut clients = SelectAll::new();
-    for address in args.listen.addresses()? {
-        let address = SocketAddr::new(address, args.port);
-        let listener = TcpListener::bind(address);
-        let listener =
-            listener.await.with_context(|| format!("cannot listen on {address}; choose another --port"))?;
+    for listener in args.listen.listener()?.port(args.port).sockets()? {
         print(&format!("listening on {}\n", listener.local_addr()?))?;
         clients.push(Box::pin(stream::unfold(listener, async |listener| {
             Some((listener.accept().await, listener))
