@@ -37,6 +37,8 @@ pub(crate) use role::Role;
 pub(crate) use setup::{Prepared, Spare, Unusable};
 pub(crate) use stripes::Gathering;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use multinet_memory::GpuSlice;
 
 use crate::wire::Data;
@@ -84,4 +86,9 @@ impl Landed {
             Payload::Gpu(slice, _) => Some(slice),
         }
     }
+}
+
+/// No code of ours panics while it holds one of these locks; whatever does, such as a GPU's, leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,13 +4,15 @@
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use multinet_memory::{Forced, Gpu, GpuError, GpuMemory, Method};
 use multinet_verbs::{Context, Reached, TRIED, reach_gpu};
 use tracing::{info, warn};
+
+use super::lock;
 
 /// Where a device is tried: a port, a row of its GID table, and what is there.
 pub(super) type Place = (u8, u8, Ipv6Addr);
@@ -135,11 +137,6 @@ fn find(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found
     };
     info!(device, gpu = gpu_name, %method, not = against, "frames to and from a GPU");
     Ok(method)
-}
-
-/// Whoever panics with one of these locks leaves nothing half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod writing;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use multinet_verbs::{
     Completion, Depths, Domain, GpuLanding, Landing, Pair, Queue, Region, Remote, Status, Write,
@@ -27,6 +27,7 @@ use self::writing::{Held, Writing};
 use super::accounts::{Places, Posting, Reading, SendQueue, Staged, Staging, Violation};
 use super::gpu::Place;
 use super::layout::{Immediate, Layout};
+use super::lock;
 use super::rail::{Completes, Rail};
 use super::setup::Unusable;
 use super::stripes::Ticket;
@@ -460,9 +461,4 @@ impl<E> Drop for QueuePair<E> {
         self.rail.forget(self.number);
         self.domain.retire();
     }
-}
-
-/// No code panics while it holds one of these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
