@@ -1,6 +1,6 @@
 //! The admin endpoints of the binary: metrics as docs/operations.md lists them, and the state in full.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
@@ -68,6 +68,34 @@ fn queries_are_counted_by_type_and_code() -> Result<()> {
     ] {
         let counted = server.metric(metric)?;
         ensure!(counted == value, "{metric} is {counted}, not {value}");
+    }
+    Ok(())
+}
+
+/// The bounds rise, and the counts with them; the last bucket takes all (OpenMetrics 1.0, histogram).
+#[test]
+fn histograms_have_all_their_buckets() -> Result<()> {
+    let server = Flags::new().start(folder().as_ref())?;
+    server.query(ZONE, "SOA")?;
+    server.ask_tcp(&Query::new(ZONE, "NS"))?;
+    let (_, metrics) = server.get("/metrics")?;
+    let mut histograms: BTreeMap<(&str, Option<&str>), Vec<(f64, f64)>> = BTreeMap::new();
+    for line in metrics.lines() {
+        let Some((name, rest)) = line.split_once("_bucket{") else { continue };
+        let (labels, count) = rest.split_once("} ").context("no labels")?;
+        let label = |key: &str| labels.split(',').find_map(|label| label.strip_prefix(key));
+        let bound = label("le=").context("no bound")?.trim_matches('"').parse()?;
+        histograms.entry((name, label("proto="))).or_default().push((bound, count.parse()?));
+    }
+    ensure!(histograms.len() >= 7, "{:?}", histograms.keys());
+    for ((name, proto), buckets) in histograms {
+        let rises = buckets.is_sorted_by(|one, two| one.0 < two.0 && one.1 <= two.1);
+        ensure!(rises, "{name} {proto:?}: {buckets:?}");
+        let (bound, all) = *buckets.last().context("no buckets")?;
+        ensure!(bound == f64::INFINITY, "{name} {proto:?}: no bucket takes all: {buckets:?}");
+        let labels = proto.map_or_else(String::new, |proto| format!("{{proto={proto}}}"));
+        let count = format!("{name}_count{labels} {all}");
+        ensure!(metrics.lines().any(|line| line == count), "there is no line {count}");
     }
     Ok(())
 }

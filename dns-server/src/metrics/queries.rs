@@ -126,7 +126,8 @@ fn encode_histogram<const N: usize>(
             continue;
         }
         let buckets = bounds.iter().enumerate().map(|(bucket, &bound)| {
-            let bound = if bound == u64::MAX { f64::MAX } else { bound as f64 / scale };
+            // The last is `le="+Inf"`, without which a histogram is none.
+            let bound = if bound == u64::MAX { f64::INFINITY } else { bound as f64 / scale };
             (bound, of_proto.iter().map(|histogram| histogram.count(bucket)).sum())
         });
         let buckets: Vec<(f64, u64)> = buckets.collect();
