@@ -100,7 +100,7 @@ impl Composer<'_> {
         let tail = (body.len() - first).min(fitting * stride);
         self.out.extend_from_slice(&body[first..first + tail]);
         self.out.extend_from_slice(&body[..fitting * stride - tail]);
-        self.written(fitting, all)
+        self.written(fitting, fitting == all)
     }
 
     /// The addresses of one host: a few of the group's endpoints.
@@ -110,24 +110,33 @@ impl Composer<'_> {
         hosts: &[Host],
         qtype: u16,
     ) -> Option<Written> {
-        let wanted =
-            addresses_of(&service.slices, hosts).filter(|address| address.is_ipv4() == (qtype == rtype::A));
-        let all = wanted.clone().count();
-        if all == 0 || !matches!(qtype, rtype::A | rtype::AAAA) {
+        let slices = &service.slices;
+        let hosts = match qtype {
+            rtype::A => of_family(slices, hosts, true),
+            rtype::AAAA => of_family(slices, hosts, false),
+            _ => &[],
+        };
+        if hosts.is_empty() {
             return None;
         }
-        let first = self.first(all);
+        // Not amid the endpoints of one address, which has to come once.
+        let address = |position: usize| hosts[position].endpoint(slices).address;
+        let mut first = self.first(hosts.len());
+        while first > 0 && address(first - 1) == address(first) {
+            first -= 1;
+        }
+        let (rest, from) = hosts.split_at(first);
         let mut count = 0;
-        for address in wanted.clone().skip(first).chain(wanted.take(first)) {
+        for address in addresses_of(slices, from).chain(addresses_of(slices, rest)) {
             let before = self.out.len();
             push_address(self.out, &OWNER, service.ttl, address);
             if self.out.len() > self.end {
                 self.out.truncate(before);
-                break;
+                return Some(self.written(count, false));
             }
             count += 1;
         }
-        Some(self.written(count, all))
+        Some(self.written(count, true))
     }
 
     /// What is known of each endpoint of one host.
@@ -181,8 +190,7 @@ impl Composer<'_> {
             }
             let hosts = group.hosts_from(&service.slices, record.host());
             for wants_ipv4 in [true, false] {
-                let addresses =
-                    addresses_of(&service.slices, hosts).filter(|address| address.is_ipv4() == wants_ipv4);
+                let addresses = addresses_of(&service.slices, of_family(&service.slices, hosts, wants_ipv4));
                 let written = self.whole_set(addresses, |out, address| match &pointer {
                     Some(pointer) => push_address(out, pointer, service.ttl, address),
                     None => {
@@ -261,8 +269,8 @@ impl Composer<'_> {
         (answers, true)
     }
 
-    fn written(&self, fitting: usize, all: usize) -> Written {
-        let fit = match (fitting == all, self.datagram) {
+    fn written(&self, fitting: usize, are_all: bool) -> Written {
+        let fit = match (are_all, self.datagram) {
             (true, _) => Fit::Whole,
             (false, true) => Fit::Truncated,
             (false, false) => Fit::Subset,
@@ -276,11 +284,14 @@ impl Composer<'_> {
     }
 }
 
+/// Those endpoints of one label that have an address of a family; they are sorted by address, IPv4 first.
+fn of_family<'a>(slices: &[Arc<Slice>], hosts: &'a [Host], wants_ipv4: bool) -> &'a [Host] {
+    let (v4, v6) = hosts.split_at(hosts.partition_point(|host| host.endpoint(slices).address.is_ipv4()));
+    if wants_ipv4 { v4 } else { v6 }
+}
+
 /// The addresses of some endpoints of one label, ascending, each once.
-fn addresses_of<'a>(
-    slices: &'a [Arc<Slice>],
-    hosts: &'a [Host],
-) -> impl Iterator<Item = IpAddr> + Clone + use<'a> {
+fn addresses_of<'a>(slices: &'a [Arc<Slice>], hosts: &'a [Host]) -> impl Iterator<Item = IpAddr> + use<'a> {
     let address = |position: usize| hosts[position].endpoint(slices).address;
     (0..hosts.len())
         .filter(move |&position| position == 0 || address(position - 1) != address(position))
@@ -321,26 +332,31 @@ mod tests {
     use crate::index::ServiceView;
     use crate::slice::{Port, ProtocolLabel};
 
-    /// A service of one host with so many addresses.
-    fn one_host(addresses: u32) -> ServiceAnswers {
+    /// A service of one host with so many addresses, all of them in each of some networks.
+    fn one_host(addresses: u32, networks: &[&str]) -> ServiceAnswers {
         let endpoints = (0..addresses).map(|number| Endpoint {
             address: std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into(),
             host: "h",
             named: true,
             txt: b"\x01x",
         });
-        let slice = Slice {
-            network: "r".into(),
-            ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into(),
-            endpoints: endpoints.collect(),
-            ..Slice::default()
-        };
-        build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)] }).unwrap()
+        let slices: Vec<_> = networks
+            .iter()
+            .map(|&network| {
+                Arc::new(Slice {
+                    network: network.into(),
+                    ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into(),
+                    endpoints: endpoints.clone().collect(),
+                    ..Slice::default()
+                })
+            })
+            .collect();
+        build::build(&ServiceView { ttl: 5, slices: slices.iter().collect() }).unwrap()
     }
 
     #[test]
     fn no_more_is_written_than_a_record_behind_the_end() {
-        let service = one_host(10_000);
+        let service = one_host(10_000, &["r"]);
         let mut out = Vec::with_capacity(1232 + A_LEN);
         let capacity = out.capacity();
         let mut composer = Composer { out: &mut out, start: 0, end: 1232, turn: None, datagram: true };
@@ -349,6 +365,25 @@ mod tests {
         let written = composer.host_addresses(&service, service.all.hosts_from(&service.slices, 0), rtype::A);
         assert_eq!(written.unwrap().fit, Fit::Truncated);
         assert_eq!(out.capacity(), capacity, "more was written than there is room for");
+    }
+
+    #[test]
+    fn an_address_comes_once_wherever_the_answer_begins() {
+        let service = one_host(5, &["r", "s", "t"]);
+        let hosts = service.all.hosts_from(&service.slices, 0);
+        assert_eq!(hosts.len(), 15);
+        let mut firsts = std::collections::BTreeSet::new();
+        for turn in 0..100 {
+            let mut out = Vec::new();
+            let mut composer =
+                Composer { out: &mut out, start: 0, end: 1232, turn: Some(turn), datagram: true };
+            let written = composer.host_addresses(&service, hosts, rtype::A).unwrap();
+            assert_eq!((written.answers, written.fit), (5, Fit::Whole));
+            let records: std::collections::BTreeSet<&[u8]> = out.chunks(A_LEN).collect();
+            assert_eq!(records.len(), 5, "an address twice");
+            firsts.insert(out[..A_LEN].to_vec());
+        }
+        assert_eq!(firsts.len(), 5, "an address that never comes first");
     }
 
     #[test]

@@ -100,19 +100,12 @@ impl Group {
     /// The endpoints with a label in wire format, lowercased; ascending by address.
     pub fn hosts_at<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [Host] {
         let hash = hash(label);
-        let begin = self.hosts.partition_point(|host| host.hash < hash);
-        // In a hundred thousand labels one pair has the same hash; nearly always this ends at the first.
-        let mut rest = &self.hosts[begin..];
-        while let Some(host) = rest.first() {
-            if host.hash != hash {
-                return &[];
-            }
-            if host.label(slices) == label {
-                return run(slices, rest);
-            }
-            rest = &rest[1..];
+        // Labels are looked at only where their hashes are the same.
+        let is_before = |host: &Host| host.hash < hash || host.hash == hash && host.label(slices) < label;
+        match &self.hosts[self.hosts.partition_point(is_before)..] {
+            rest @ [first, ..] if first.hash == hash && first.label(slices) == label => run(slices, rest),
+            _ => &[],
         }
-        &[]
     }
 
     /// The endpoints of the label at a position, which is that of the first of them.
@@ -254,9 +247,23 @@ fn hash(label: &[u8]) -> u32 {
 
 /// The hosts at the beginning that have the same label.
 fn run<'a>(slices: &[Arc<Slice>], hosts: &'a [Host]) -> &'a [Host] {
-    let Some((first, others)) = hosts.split_first() else { return hosts };
-    let same = |host: &&Host| host.hash == first.hash && host.label(slices) == first.label(slices);
-    &hosts[..1 + others.iter().take_while(same).count()]
+    let is_same = |host: &Host| {
+        hosts
+            .first()
+            .is_some_and(|first| host.hash == first.hash && host.label(slices) == first.label(slices))
+    };
+    &hosts[..leading(hosts, is_same)]
+}
+
+/// How many things at the beginning are so; none behind the first that is not. Nearly always it is one, and a look or
+/// two for each time that there are twice as many.
+fn leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
+    let mut end = 1;
+    while things.get(end).is_some_and(&is_so) {
+        end *= 2;
+    }
+    let (known, end) = (end / 2, end.min(things.len()));
+    known + things[known..end].partition_point(is_so)
 }
 
 /// Every endpoint of every slice, sorted.
@@ -425,6 +432,22 @@ mod tests {
         });
         let ports = [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into();
         [Arc::new(Slice { ports, endpoints: endpoints.collect(), ..Slice::default() })]
+    }
+
+    #[test]
+    fn the_length_of_a_run_is_found_with_few_looks() {
+        for all in (0..100).chain([10_000]) {
+            for leads in (0..=all).filter(|leads| all < 100 || leads % 97 < 2) {
+                let looks = std::cell::Cell::new(0);
+                let things: Vec<bool> = (0..all).map(|at| at < leads).collect();
+                let found = leading(&things, |thing| {
+                    looks.set(looks.get() + 1);
+                    *thing
+                });
+                assert_eq!(found, leads, "of {all}");
+                assert!(looks.get() <= 4 + 2 * leads.max(1).ilog2(), "{} looks for {leads}", looks.get());
+            }
+        }
     }
 
     #[test]
