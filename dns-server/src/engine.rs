@@ -106,15 +106,6 @@ impl Engine {
     }
 }
 
-impl Settings {
-    /// Puts into a query's EDNS what the reply's is to hold. Says what the cookie proves, if there is one.
-    fn settle(&self, edns: &mut Edns, peer: IpAddr) -> Option<Standing> {
-        edns.announced = self.udp_payload;
-        let cookie = edns.cookie.as_mut()?;
-        Some(self.cookies.stamp(cookie, peer, now()))
-    }
-}
-
 /// Seconds since 1970, which wrap around as a cookie's do.
 fn now() -> u32 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
@@ -217,7 +208,11 @@ impl Worker {
 
     /// Says what the reply's OPT record holds; and what the query's cookie proves, if there is one.
     fn settle(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
-        let standing = self.shared.settings.settle(edns.as_mut()?, peer)?;
+        let edns = edns.as_mut()?;
+        edns.announced = self.shared.settings.udp_payload;
+        // Where all can be read its length gives nothing away, and padding would help floods to grow (RFC 7830 §6).
+        edns.padded &= self.proto.is_encrypted();
+        let standing = self.shared.settings.cookies.stamp(edns.cookie.as_mut()?, peer, now());
         self.tally.cookie(standing);
         Some(standing)
     }

@@ -56,6 +56,7 @@ pub mod compose;
 pub mod config;
 pub mod cookie;
 pub mod dnstap;
+mod edns;
 pub mod endpoints;
 pub mod engine;
 pub mod group;

@@ -51,6 +51,11 @@ impl Proto {
             Self::Quic => "quic",
         }
     }
+
+    /// Whether nobody on the way can read what is sent.
+    pub(crate) fn is_encrypted(self) -> bool {
+        matches!(self, Self::Tls | Self::Https | Self::Quic)
+    }
 }
 
 /// What the sources count.

@@ -13,6 +13,8 @@
 use crate::answers::{Answers, Freshness};
 use crate::compose::{Composer, Fit};
 use crate::cookie::Cookie;
+pub use crate::edns::Edns;
+use crate::edns::{self, ExtendedError, MIN_UDP};
 use crate::name::{Labels, MAX_LABEL, MAX_LABELS, MAX_NAME};
 use crate::rrset::{HEADER, rtype};
 
@@ -20,17 +22,8 @@ use crate::rrset::{HEADER, rtype};
 /// otherwise.
 pub const MAX_UDP: usize = 1232;
 
-/// The largest UDP payload to a client without EDNS (RFC 1035 §4.2.1).
-const MIN_UDP: usize = 512;
-
-/// Octets of an OPT record without options (RFC 6891 §6.1.2).
-const OPT: usize = 11;
-
 /// TC in the third octet of a header (RFC 1035 §4.1.1).
 const TRUNCATED: u8 = 0x02;
-
-/// Octets of an Extended DNS Error without text (RFC 8914 §2).
-const EXTENDED_ERROR: usize = 6;
 
 /// Response codes (RFC 1035, RFC 6895).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,40 +68,6 @@ impl Rcode {
             Self::BadVers => "BADVERS",
             Self::BadCookie => "BADCOOKIE",
         }
-    }
-}
-
-/// Extended DNS Errors that are sent (RFC 8914 §4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u16)]
-pub(crate) enum ExtendedError {
-    StaleAnswer = 3,
-    NotReady = 14,
-}
-
-/// What a query's OPT record says, and what the reply's will.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Edns {
-    /// The payload that the client takes over UDP.
-    pub payload: u16,
-    /// The payload that we send and announce.
-    pub announced: u16,
-    /// Whether the client wants DNSSEC records (RFC 3225); it is echoed.
-    pub dnssec_ok: bool,
-    /// The cookie.
-    pub cookie: Option<Cookie>,
-}
-
-impl Edns {
-    /// From a payload and the first octet of the flags. Less than 512 means 512 (RFC 6891 §6.2.3).
-    pub fn new(payload: u16, flags: u8) -> Self {
-        let payload = payload.max(MIN_UDP as u16);
-        Self { payload, announced: MAX_UDP as u16, dnssec_ok: flags & 0x80 != 0, cookie: None }
-    }
-
-    /// Octets of the reply's OPT record without an error.
-    fn reply_len(&self) -> usize {
-        OPT + self.cookie.map_or(0, |cookie| cookie.reply_len())
     }
 }
 
@@ -290,16 +249,15 @@ pub fn render(
         Freshness::Stale => Some(ExtendedError::StaleAnswer),
         Freshness::Unsynced => Some(ExtendedError::NotReady),
     };
+    let limit = style.limit(query.edns);
     let Some(zone) = zone else {
-        return reply.finish(Rcode::Refused, query.edns, None);
+        return reply.finish(Rcode::Refused, query.edns, None, limit);
     };
     if freshness == Freshness::Unsynced {
-        return reply.finish(Rcode::ServFail, query.edns, error);
+        return reply.finish(Rcode::ServFail, query.edns, error, limit);
     }
-    let error = error.filter(|_| query.edns.is_some());
-    let limit = style.limit(query.edns);
-    let opt = query.edns.map_or(0, |edns| edns.reply_len());
-    let end = reply.start + limit.saturating_sub(opt + error.map_or(0, |_| EXTENDED_ERROR));
+    let opt = query.edns.map_or(0, |edns| edns.reply_len(error));
+    let end = reply.start + limit.saturating_sub(opt);
     let turn = style.rotate.then_some(turn);
     reply.set_authoritative();
     let (exists, written) = answers.with(zone, name, |found| {
@@ -332,7 +290,7 @@ pub fn render(
         }
     }
     let rcode = if exists { Rcode::NoError } else { Rcode::NxDomain };
-    reply.finish(rcode, query.edns, error)
+    reply.finish(rcode, query.edns, error, limit)
 }
 
 /// Appends a reply that says only what is wrong. `question_end` is the header's length where the
@@ -344,7 +302,7 @@ pub fn render_error(
     edns: Option<Edns>,
     out: &mut Vec<u8>,
 ) -> Rcode {
-    Reply::begin(packet, question_end, out).finish(rcode, edns, None)
+    Reply::begin(packet, question_end, out).finish(rcode, edns, None, edns::BLOCK)
 }
 
 /// Appends a reply that only sends the client to TCP, where there is more room, and nobody can pretend to be
@@ -352,7 +310,7 @@ pub fn render_error(
 pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, out: &mut Vec<u8>) -> Rcode {
     let mut reply = Reply::begin(packet, question_end, out);
     reply.set_truncated();
-    reply.finish(Rcode::NoError, edns, None)
+    reply.finish(Rcode::NoError, edns, None, edns::BLOCK)
 }
 
 /// Whether a reply says that there is more, over TCP.
@@ -401,32 +359,16 @@ impl<'o> Reply<'o> {
         self.out[at..at + 2].copy_from_slice(&records.to_be_bytes());
     }
 
-    /// Writes the code, and the OPT record where the query had one.
-    fn finish(self, rcode: Rcode, edns: Option<Edns>, error: Option<ExtendedError>) -> Rcode {
+    /// Writes the code, and the OPT record where the query had one; padding ends at `limit`.
+    fn finish(self, rcode: Rcode, edns: Option<Edns>, error: Option<ExtendedError>, limit: usize) -> Rcode {
         let code = rcode as u16;
         self.out[self.start + 3] |= (code & 0xf) as u8;
         let Some(edns) = edns else { return rcode };
         let additional = self.start + Section::Additional as usize;
         let records = u16::from_be_bytes([self.out[additional], self.out[additional + 1]]) + 1;
         self.out[additional..additional + 2].copy_from_slice(&records.to_be_bytes());
-        push_opt(self.out, edns, code, error);
+        edns.push(self.out, (self.start, limit), code, error);
         rcode
-    }
-}
-
-/// Appends an OPT record (RFC 6891 §6.1.2): our payload, the high part of the code, the DO bit of the query.
-pub(crate) fn push_opt(out: &mut Vec<u8>, edns: Edns, code: u16, error: Option<ExtendedError>) {
-    let [size_high, size_low] = edns.announced.to_be_bytes();
-    let flags = if edns.dnssec_ok { 0x80 } else { 0 };
-    let options = edns.reply_len() - OPT + error.map_or(0, |_| EXTENDED_ERROR);
-    // Some 40 octets at most.
-    out.extend_from_slice(&[0, 0, 41, size_high, size_low, (code >> 4) as u8, 0, flags, 0, 0, options as u8]);
-    if let Some(cookie) = edns.cookie {
-        cookie.push(out);
-    }
-    if let Some(error) = error {
-        let [high, low] = (error as u16).to_be_bytes();
-        out.extend_from_slice(&[0, 15, 0, 2, high, low]);
     }
 }
 

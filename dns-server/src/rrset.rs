@@ -22,12 +22,16 @@ pub mod rtype {
     pub const PTR: u16 = 12;
     /// Text (RFC 1035).
     pub const TXT: u16 = 16;
+    /// Signature of a message with a public key (RFC 2931).
+    pub const SIG: u16 = 24;
     /// IPv6 address (RFC 3596).
     pub const AAAA: u16 = 28;
     /// Server selection (RFC 2782).
     pub const SRV: u16 = 33;
     /// EDNS pseudo record (RFC 6891).
     pub const OPT: u16 = 41;
+    /// Signature of a message with a shared key (RFC 8945).
+    pub const TSIG: u16 = 250;
     /// Incremental transfer (RFC 1995).
     pub const IXFR: u16 = 251;
     /// Whole transfer (RFC 5936).

@@ -26,7 +26,7 @@ pub use zone::ZoneCopy;
 
 use crate::journal::{self, Step};
 use crate::name::Name;
-use crate::query::{self, Query};
+use crate::query::{Edns, Query};
 use crate::rrset::HEADER;
 use crate::tsig::{self, Signer};
 
@@ -99,8 +99,8 @@ impl Contents {
 #[derive(Debug)]
 pub struct Transfer {
     head: Vec<u8>,
-    /// The OPT record of the first message; empty if the query had none (RFC 5936 §2.2.5).
-    opt: Vec<u8>,
+    /// For the OPT record of the first message, if the query had one (RFC 5936 §2.2.5).
+    edns: Option<Edns>,
     is_first: bool,
     most: usize,
     records: Records,
@@ -117,12 +117,8 @@ impl Transfer {
         head[2] = 0x84 | (head[2] & 0x01);
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-        let mut opt = Vec::new();
-        if let Some(edns) = query.edns {
-            query::push_opt(&mut opt, edns, 0, None);
-        }
-        let records = Records::new(contents);
-        Self { head, opt, is_first: true, most: MESSAGE, records, signer: None, _slot: None }
+        let (edns, records) = (query.edns, Records::new(contents));
+        Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, _slot: None }
     }
 
     /// With each message signed.
@@ -156,18 +152,17 @@ impl Iterator for Transfer {
     fn next(&mut self) -> Option<Vec<u8>> {
         self.records.peek()?;
         let mut message = self.head.clone();
-        let opt = if std::mem::replace(&mut self.is_first, false) {
-            std::mem::take(&mut self.opt)
-        } else {
+        let edns = self.edns.take();
+        if !std::mem::replace(&mut self.is_first, false) {
             message.truncate(HEADER);
             message[5] = 0;
-            Vec::new()
-        };
+        }
+        let opt = edns.map_or(0, |edns| edns.reply_len(None));
         let mut count: u16 = 0;
         while let Some(record) = self.records.peek() {
             let length = record.len();
             // A record always fits a message of its own over a stream: its data have less than 60 KiB.
-            let is_full = message.len() + length + opt.len() > self.most || count == u16::MAX;
+            let is_full = message.len() + length + opt > self.most || count == u16::MAX;
             if is_full && count > 0 {
                 break;
             }
@@ -176,8 +171,10 @@ impl Iterator for Transfer {
             count += 1;
         }
         message[6..8].copy_from_slice(&count.to_be_bytes());
-        message[11] = u8::from(!opt.is_empty());
-        message.extend_from_slice(&opt);
+        if let Some(edns) = edns {
+            message[11] = 1;
+            edns.push(&mut message, (0, self.most), 0, None);
+        }
         if let Some(signer) = &mut self.signer {
             signer.sign(&mut message, 0, tsig::now());
         }

@@ -132,6 +132,32 @@ fn secured_transports_do_not_truncate() -> Result<()> {
     Ok(())
 }
 
+/// The same replies with padding, and none where everybody can read them (RFC 7830, RFC 8467 §4.1).
+#[test]
+fn secured_transports_pad_what_answers_padded_queries() -> Result<()> {
+    const PADDING: u16 = 12;
+    let secured = start(&folder())?;
+    for mut query in questions() {
+        if query.edns.as_ref().is_none_or(|edns| edns.version > 0) {
+            continue;
+        }
+        let plain = secured.server.ask_tcp(&query)?;
+        query.edns = query.edns.map(|edns| edns.option(PADDING, &[0; 31]));
+        for reply in [secured.server.ask_tcp(&query)?, secured.server.ask(&query)?] {
+            ensure!(reply.raw.len() == plain.raw.len(), "{query}: {} octets", reply.raw.len());
+        }
+        for (transport, reply) in secured.ask(&query).with_context(|| query.to_string())? {
+            let size = reply.raw.len();
+            ensure!(
+                size.is_multiple_of(468) && size < plain.raw.len() + 4 + 468,
+                "{query} over {transport}: {size}"
+            );
+            ensure!(reply.answers() == plain.answers(), "{query} over {transport}: another answer");
+        }
+    }
+    Ok(())
+}
+
 /// Many queries on one TLS connection, in one write.
 #[test]
 fn queries_are_pipelined_over_tls() -> Result<()> {

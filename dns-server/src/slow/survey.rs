@@ -1,6 +1,6 @@
 //! A look over a whole packet that understands nothing but the OPT record: where names and records end, and
 //! whether all of it is there. It allocates nothing and follows no pointer, so that rubbish is recognised for
-//! less than what a good query with as many labels costs (docs/benchmarks.md); only what passes and holds more than an OPT record is worth a parser.
+//! less than what a good query with as many labels costs (docs/benchmarks.md).
 
 use crate::cookie::Cookie;
 use crate::query::Edns;
@@ -21,12 +21,9 @@ pub(super) struct Survey {
     pub(super) has_sig: bool,
 }
 
-/// The option of the OPT record that this server looks at.
+/// The options of the OPT record that this server looks at (RFC 7873, RFC 7830).
 const COOKIE: u16 = 10;
-
-/// Signatures of messages (RFC 8945, RFC 2931).
-const TSIG: u16 = 250;
-const SIG: u16 = 24;
+const PADDING: u16 = 12;
 
 impl Survey {
     /// Nothing where a record is cut off or anything follows the last one, where there are two OPT records or
@@ -50,8 +47,8 @@ impl Survey {
                 }
                 survey.edns = Some(record.opt(packet)?);
             }
-            survey.has_tsig |= record.rtype == TSIG;
-            survey.has_sig |= record.rtype == SIG;
+            survey.has_tsig |= record.rtype == rtype::TSIG;
+            survey.has_sig |= record.rtype == rtype::SIG;
             at = record.end;
         }
         (at == packet.len()).then_some(survey)
@@ -77,16 +74,24 @@ impl Record {
     fn opt(&self, packet: &[u8]) -> Option<(Edns, u8)> {
         let (head, mut options) = packet.get(self.name_end..self.end)?.split_first_chunk::<10>()?;
         let mut edns = Edns::new(u16::from_be_bytes([head[2], head[3]]), head[6]);
+        let version = head[5];
+        if version > 0 {
+            // What follows is for who knows that version to read: all that there is to say is which one we know
+            // (RFC 6891 §6.1.3).
+            return Some((edns, version));
+        }
         while !options.is_empty() {
             let (&[code_high, code_low, high, low], rest) = options.split_first_chunk()?;
             let (data, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
-            // Of several the first counts (RFC 7873 §5.2).
-            if u16::from_be_bytes([code_high, code_low]) == COOKIE && edns.cookie.is_none() {
-                edns.cookie = Some(Cookie::read(data)?);
+            match u16::from_be_bytes([code_high, code_low]) {
+                // Of several the first counts (RFC 7873 §5.2).
+                COOKIE if edns.cookie.is_none() => edns.cookie = Some(Cookie::read(data)?),
+                PADDING => edns.padded = true,
+                _ => {}
             }
             options = rest;
         }
-        Some((edns, head[5]))
+        Some((edns, version))
     }
 }
 
@@ -139,6 +144,10 @@ mod tests {
             (packet([0, 0, 1], &opt(9, &[0, 3, 0, 0])), Some((edns, 9)), false),
             (packet([0, 0, 1], &opt(0, &cookie_option)), Some((Edns { cookie, ..edns }, 0)), false),
             (packet([0, 0, 1], &opt(0, &two)), Some((Edns { cookie, ..edns }, 0)), false),
+            (packet([0, 0, 1], &opt(0, &[0, 12, 0, 1, 0])), Some((Edns { padded: true, ..edns }, 0)), false),
+            // Of another version nothing is known but that.
+            (packet([0, 0, 1], &opt(1, &[0, 10, 0, 1, 7])), Some((edns, 1)), false),
+            (packet([0, 0, 1], &opt(1, &[7])), Some((edns, 1)), false),
             (packet([0, 0, 2], &[&RECORD[..], &opt(0, &[])].concat()), Some((edns, 0)), false),
             (packet([0, 0, 2], &[&opt(0, &[])[..], &signed].concat()), Some((edns, 0)), true),
             (packet([1, 1, 0], &[RECORD, RECORD].concat()), None, false),

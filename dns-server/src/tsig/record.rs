@@ -1,16 +1,13 @@
 //! The TSIG record on the wire (RFC 8945 §4.2), and where in a message it stands.
 
 use crate::name::MAX_NAME;
-use crate::rrset::HEADER;
+use crate::rrset::{HEADER, rtype};
 
 /// Octets of the record beside names, MAC and other data.
 pub(super) const FIXED: usize = 10 + 16;
 
 /// Octets of a time.
 pub(super) const TIME: usize = 6;
-
-/// The record type.
-const TSIG: u16 = 250;
 
 /// The class ANY.
 const ANY: u16 = 255;
@@ -60,7 +57,7 @@ impl Tsig {
         }
         for _ in 0..before {
             reader.name()?;
-            if reader.u16()? == TSIG {
+            if reader.u16()? == rtype::TSIG {
                 return None;
             }
             reader.take(6)?;
@@ -94,7 +91,7 @@ impl Tsig {
     pub(super) fn append(&self, out: &mut Vec<u8>, start: usize) {
         let length = self.algorithm.len() + self.mac.len() + self.other.len() + 16;
         out.extend_from_slice(&self.key);
-        out.extend_from_slice(&TSIG.to_be_bytes());
+        out.extend_from_slice(&rtype::TSIG.to_be_bytes());
         out.extend_from_slice(&ANY.to_be_bytes());
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&(length as u16).to_be_bytes()); // a name, a MAC and a time
@@ -173,7 +170,7 @@ impl<'a> Reader<'a> {
 
     fn tsig(&mut self) -> Option<Tsig> {
         let key = self.name()?;
-        if self.u16()? != TSIG || self.u16()? != ANY || self.take(4)? != [0; 4] {
+        if self.u16()? != rtype::TSIG || self.u16()? != ANY || self.take(4)? != [0; 4] {
             return None;
         }
         let length = usize::from(self.u16()?);

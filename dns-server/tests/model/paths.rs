@@ -160,6 +160,9 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
     slow::reply(answers, style, &verdict, &packet, asked.turn, &mut slow);
     prop_assert_eq!(&fast, &slow);
     prop_assert!(fast.len() <= asked.limit());
+    if asked.edns.is_some() && !asked.datagram {
+        check_padded(asker, asked, &fast)?;
+    }
     let question = packet.len() - if asked.edns.is_some() { 11 } else { 0 };
     prop_assert_eq!(&fast[12..question], &packet[12..question], "the question comes back");
 
@@ -184,6 +187,22 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
         prop_assert_eq!(&seen.answers, &wanted.records, "{:?} {:?}", asked.name(), asked.qtype);
     }
     prop_assert_eq!(seen.authorities, usize::from(wanted.records.is_empty()));
+    Ok(())
+}
+
+/// A padded query has the same reply, but for its padding (RFC 7830, RFC 8467).
+fn check_padded(asker: &Asker, asked: &Asked, plain: &[u8]) -> Result<(), TestCaseError> {
+    let mut packet = asked.packet();
+    packet.truncate(packet.len() - 2);
+    packet.extend([0, 9, 0, 12, 0, 5, 0, 0, 0, 0, 0]);
+    let style = Style { datagram: false, rotate: true, reserve: 0 };
+    let verdict = slow::judge(&packet).expect("a query");
+    let mut padded = Vec::new();
+    slow::reply(asker.state.answers(), style, &verdict, &packet, asked.turn, &mut padded);
+    let before = plain.len() - 2;
+    prop_assert_eq!(&padded[..before], &plain[..before]);
+    prop_assert!(padded.len().is_multiple_of(468), "{} octets", padded.len());
+    prop_assert!(read(&padded)?.1.has_opt);
     Ok(())
 }
 

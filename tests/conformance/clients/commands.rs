@@ -12,6 +12,7 @@ use crate::clients::printed::{
     Printed, Question, arguments, check, check_additionals, check_case, check_large, check_truncated,
 };
 use crate::clients::{V4, V6, infer, set, start};
+use crate::fixtures::name;
 
 /// A server with every listener.
 struct Secured {
@@ -124,6 +125,29 @@ fn kdig_understands_everything() -> Result<()> {
         all.with_context(|| format!("kdig {options}"))?;
     }
     check_truncated(&asking("kdig", server.dns(), "+ignore +edns"), 60)
+}
+
+/// Where nobody can read along the length says nothing either (RFC 7830, RFC 8467): of a hit, a miss, and a large set.
+#[test]
+fn kdig_is_answered_with_padding() -> Result<()> {
+    let secured = Secured::start()?;
+    let questions = [(infer(""), "A"), (infer("missing."), "AAAA"), (name("large"), "A")];
+    for (scheme, options, is_padded) in [
+        ("tls", format!("+tls +padding {} +tls-hostname=dns.test", secured.ca), true),
+        ("tls", format!("+tls +nopadding {} +tls-hostname=dns.test", secured.ca), false),
+        ("https", format!("+https +padding {} +tls-hostname=dns.test", secured.ca), true),
+        ("quic", "+quic +padding".to_owned(), true),
+        ("dns", "+tcp +padding=128".to_owned(), false),
+    ] {
+        for question in &questions {
+            let mut kdig = with("kdig", secured.server.address(scheme)?, &options);
+            let (_, text) = Printed::by(kdig.args(["+retry=0", "+time=10", &question.0, question.1]))?;
+            let size = text.split_once(";; Received ").and_then(|(_, rest)| rest.split(' ').next());
+            let size: usize = size.context("no size")?.parse()?;
+            ensure!(size.is_multiple_of(468) == is_padded, "kdig {options}: {size} octets\n{text}");
+        }
+    }
+    Ok(())
 }
 
 /// Several questions on one QUIC connection. When the end of a stream comes in a packet behind that of the answer, Knot 3.2
