@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tracing::field::display;
 use tracing::info;
 
 pub use self::peer::Peer;
@@ -95,7 +96,7 @@ impl Engine {
         let style = Style { datagram: proto == Proto::Udp, rotate: self.0.settings.rotate, reserve: 0 };
         let answers = Arc::clone(self.0.state.answers());
         // Connections are short: a common start would give them all the same turn.
-        let turn = u32::from_ne_bytes(foldhash_seed());
+        let turn = random_turn();
         // A client's address is its own where it has to receive before it can ask.
         let limiter = self.0.settings.limiter.clone().filter(|_| proto == Proto::Udp);
         let tally = self.0.tallies.take(proto);
@@ -111,11 +112,10 @@ fn now() -> u32 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }
 
-/// Four octets that differ from call to call.
-fn foldhash_seed() -> [u8; 4] {
+/// A number that differs from call to call; not one that nobody could guess.
+fn random_turn() -> u32 {
     use std::hash::BuildHasher as _;
-    let hash = foldhash::fast::RandomState::default().hash_one(0u8).to_ne_bytes();
-    [hash[0], hash[1], hash[2], hash[3]]
+    foldhash::fast::RandomState::default().hash_one(0u8) as u32
 }
 
 /// What became of a packet.
@@ -297,13 +297,18 @@ impl Worker {
             }
             (verdict, _) => self.respond(packet, peer, verdict, None, out),
         };
-        let rcode = match outcome {
-            Ok(transfer) => return Handled::Transfer(Box::new(transfer)),
-            Err(rcode) => rcode,
-        };
+        let rcode = outcome.as_ref().err().copied().unwrap_or(Rcode::NoError);
         let exchange = Exchange { peer, packet, qtype: verdict.qtype(packet), edns: verdict.edns(), rcode };
-        self.note(&exchange, &out[start..]);
-        Handled::Reply
+        match outcome {
+            Ok(transfer) => {
+                self.note_transfer(&exchange);
+                Handled::Transfer(Box::new(transfer))
+            }
+            Err(_) => {
+                self.note(&exchange, &out[start..]);
+                Handled::Reply
+            }
+        }
     }
 
     /// Answers what is in a signed packet, and signs the answer (RFC 8945 §5).
@@ -369,7 +374,7 @@ impl Worker {
             Verdict::Transfer(query, wanted)
                 if self.shared.desk.admits(peer, signer.map(|signer| signer.key().name())) =>
             {
-                self.transfer(packet, query, *wanted, style, out)
+                self.transfer(packet, (peer, signer), query, *wanted, style, out)
             }
             verdict => Err(slow::reply(&self.answers, style, verdict, packet, self.turn, out)),
         }
@@ -380,6 +385,7 @@ impl Worker {
     fn transfer(
         &self,
         packet: &[u8],
+        (peer, signer): (IpAddr, Option<&Signer>),
         query: &Query,
         wanted: Wanted,
         style: Style,
@@ -404,8 +410,9 @@ impl Worker {
                 let Ok((contents, slot)) = desk.stream(state, zone.apex(), wanted) else {
                     return error(Rcode::ServFail, out);
                 };
-                let serial = contents.version().serial;
-                info!(target: "dns", zone = %zone.apex(), serial, kind = contents.kind(), "zone transfer");
+                let (serial, kind) = (contents.version().serial, contents.kind());
+                let (peer, key) = (peer.to_canonical(), signer.map(|signer| display(signer.key().name())));
+                info!(target: "dns", zone = %zone.apex(), serial, kind, %peer, key, "zone transfer");
                 Ok(Transfer::new(packet, query, contents).holding(slot))
             }
             (Proto::Udp, Wanted::Since(known)) => {
@@ -425,19 +432,27 @@ impl Worker {
     }
 
     fn note(&self, exchange: &Exchange<'_>, reply: &[u8]) {
-        let Exchange { peer, packet, qtype, edns, rcode } = exchange;
-        let is_ipv6 = matches!(peer, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none());
-        self.tally.answered(is_ipv6, *qtype, *rcode, packet.len(), reply);
+        let Exchange { packet, qtype, edns, rcode, .. } = exchange;
+        self.tally.answered(exchange.is_ipv6(), *qtype, *rcode, packet.len(), reply);
         if edns.is_some_and(|edns| edns.dnssec_ok) {
             self.tally.dnssec_ok();
         }
         if self.is_watched {
-            self.watch(exchange, reply.len());
+            self.watch(exchange, Some(reply.len()));
+        }
+    }
+
+    /// A transfer that begins; how long its messages will be nobody knows yet.
+    #[cold]
+    fn note_transfer(&self, exchange: &Exchange<'_>) {
+        self.tally.transferred(exchange.is_ipv6(), exchange.qtype, exchange.packet.len());
+        if self.is_watched {
+            self.watch(exchange, None);
         }
     }
 
     #[cold]
-    fn watch(&self, exchange: &Exchange<'_>, size: usize) {
+    fn watch(&self, exchange: &Exchange<'_>, size: Option<usize>) {
         let question = Question::read(exchange.packet);
         if let Some(question) = &question {
             self.tally.asked_for(question.name(), question.qtype, exchange.rcode);
@@ -447,7 +462,7 @@ impl Worker {
         }
     }
 
-    fn log(&self, exchange: &Exchange<'_>, question: Option<&Question>, size: usize) {
+    fn log(&self, exchange: &Exchange<'_>, question: Option<&Question>, size: Option<usize>) {
         info!(
             target: "dns",
             proto = self.proto.name(),
@@ -469,4 +484,10 @@ struct Exchange<'a> {
     qtype: Option<u16>,
     edns: Option<Edns>,
     rcode: Rcode,
+}
+
+impl Exchange<'_> {
+    fn is_ipv6(&self) -> bool {
+        matches!(self.peer, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none())
+    }
 }

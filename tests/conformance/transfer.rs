@@ -84,6 +84,28 @@ fn check_answers(server: &Server, zone: &Zone) -> Result<()> {
     Ok(())
 }
 
+/// As any other query; and who was given a zone is in the log.
+#[test]
+fn transfers_are_counted_and_logged() -> Result<()> {
+    let server = allowed().words("--log-queries").start(&folder())?;
+    transfer(&server, &Query::new(ZONE, "AXFR"))?;
+    for (metric, value) in [
+        (r#"multinet_dns_requests_total{proto="tcp",family="1",type="other"}"#, 1.0),
+        // With the SOA that is asked for behind it.
+        (r#"multinet_dns_responses_total{proto="tcp",rcode="NOERROR"}"#, 2.0),
+        (r#"multinet_dns_request_size_bytes_count{proto="tcp"}"#, 2.0),
+        (r#"multinet_dns_response_size_bytes_count{proto="tcp"}"#, 1.0),
+    ] {
+        let counted = server.metric(metric)?;
+        ensure!(counted == value, "{metric} is {counted}, not {value}");
+    }
+    let log = server.stop()?;
+    let has = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    ensure!(has(&["zone transfer", "kind=\"axfr\"", "peer=127.0.0.1"]), "{log}");
+    ensure!(has(&["qtype=252", "peer=127.0.0.1", "rcode=\"NOERROR\""]), "{log}");
+    Ok(())
+}
+
 /// The transferred zone has exactly the records that the server answers with: each RRset is asked for, and
 /// every answer in the tables is looked up.
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Proto;
 use super::histogram::{Histogram, NANOSECONDS, OCTETS, bucket_of_size, bucket_of_time};
 use crate::cookie::Standing;
-use crate::query::Rcode;
+use crate::query::{self, Rcode};
 use crate::rrset::rtype;
 use crate::top::{Seen, Sketch};
 
@@ -36,6 +36,13 @@ const KINDS: [u8; 256] = {
     }
     kinds
 };
+
+/// Where a query's type stands in [`TYPES`].
+#[inline]
+fn kind(qtype: Option<u16>) -> usize {
+    let kind = qtype.and_then(|qtype| KINDS.get(usize::from(qtype)));
+    kind.map_or(TYPES.len() - 1, |&kind| kind.into())
+}
 
 pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
 
@@ -107,10 +114,8 @@ impl Tally {
     /// Counts a query and its reply.
     #[inline]
     pub fn answered(&self, is_ipv6: bool, qtype: Option<u16>, rcode: Rcode, request: usize, reply: &[u8]) {
-        let kind = qtype.and_then(|qtype| KINDS.get(usize::from(qtype)));
-        let kind = kind.map_or(TYPES.len() - 1, |&kind| kind.into());
         let counters = [
-            (&self.requests[usize::from(is_ipv6)][kind], 1),
+            (&self.requests[usize::from(is_ipv6)][kind(qtype)], 1),
             (&self.responses[rcode as usize], 1),
             (&self.request_size.counts[bucket_of_size(request)], 1),
             (&self.request_size.sum, request as u64),
@@ -123,9 +128,17 @@ impl Tally {
         } else {
             counters.iter().for_each(|&(counter, by)| add_own(counter, by));
         }
-        if reply.get(2).is_some_and(|flags| flags & 2 != 0) {
+        if query::is_truncated(reply) {
             self.add(&self.truncated, 1);
         }
+    }
+
+    /// Counts a query that is answered by many messages, whose size no other's is like.
+    pub fn transferred(&self, is_ipv6: bool, qtype: Option<u16>, request: usize) {
+        self.add(&self.requests[usize::from(is_ipv6)][kind(qtype)], 1);
+        self.add(&self.responses[Rcode::NoError as usize], 1);
+        self.add(&self.request_size.counts[bucket_of_size(request)], 1);
+        self.add(&self.request_size.sum, request as u64);
     }
 
     /// Counts a packet that no reply was sent to.
