@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use clap::{Parser, ValueEnum};
 use ipnet::IpNet;
 use multinet_runtime::LogArgs;
@@ -15,6 +16,7 @@ use crate::dnstap::Collector;
 use crate::listen::{Listen, ListenProto};
 use crate::name::Name;
 use crate::notifier::Secondary;
+use crate::reverse::Reverse;
 use crate::top;
 use crate::transfer::allow::{self, Allowed};
 
@@ -75,6 +77,7 @@ pub struct Args {
         value_name = "IP",
         env = "MULTINET_NS_ADDRESS",
         value_delimiter = ',',
+        value_parser = ns_address,
         help_heading = "Answers"
     )]
     ns_address: Vec<IpAddr>,
@@ -196,7 +199,8 @@ pub struct Args {
     lameduck: Duration,
 
     /// Log every query
-    #[arg(long, env = "MULTINET_LOG_QUERIES", help_heading = "Operation")]
+    #[arg(long, env = "MULTINET_LOG_QUERIES", value_parser = FalseyValueParser::new(),
+          help_heading = "Operation")]
     log_queries: bool,
 
     /// Collector that every query and reply is passed on to by dnstap [default: none]
@@ -424,21 +428,26 @@ fn zone(text: &str) -> Result<Name, String> {
 
 fn reverse_zone(text: &str) -> Result<Name, String> {
     let name: Name = text.parse().map_err(|error| format!("{error}"))?;
-    let is_reverse = ["in-addr.arpa", "ip6.arpa"].iter().any(|top| is_below(&name, top));
-    if !is_reverse {
-        return Err("a reverse zone lies below in-addr.arpa or ip6.arpa".to_owned());
+    match name.with_labels(Reverse::of) {
+        Some(Reverse::Above(_)) => Ok(name),
+        // The name of a single address owns PTR records; a zone's apex has other things to say.
+        Some(Reverse::Address(_)) => {
+            Err("a reverse zone holds more than one address: leave out the first part".to_owned())
+        }
+        None => Err(
+            "write a reverse zone as in-addr.arpa or ip6.arpa, or as 1.10.in-addr.arpa or 0.0.d.f.ip6.arpa \
+                     for 10.1.0.0/16 or fd00::/16"
+                .to_owned(),
+        ),
     }
-    // The name of a single address owns PTR records; a zone's apex has other things to say.
-    if is_below(&name, "in-addr.arpa") && labels(&name) >= 6
-        || is_below(&name, "ip6.arpa") && labels(&name) >= 34
-    {
-        return Err("a reverse zone holds more than one address: leave out the last part".to_owned());
-    }
-    Ok(name)
 }
 
-fn labels(name: &Name) -> usize {
-    std::iter::successors(name.parent(), Name::parent).count()
+fn ns_address(text: &str) -> Result<IpAddr, String> {
+    let address = text.parse::<IpAddr>().map_err(|error| error.to_string())?.to_canonical();
+    if address.is_unspecified() {
+        return Err("nobody can be reached there; give the address that clients use".to_owned());
+    }
+    Ok(address)
 }
 
 fn is_below(name: &Name, top: &str) -> bool {
@@ -446,7 +455,7 @@ fn is_below(name: &Name, top: &str) -> bool {
 }
 
 fn network(text: &str) -> Result<IpNet, String> {
-    allow::network(text).ok_or_else(|| "write a network as 10.0.0.0/8 or fd00::/8".to_owned())
+    allow::network(text).ok_or_else(|| format!("write a network as {}", allow::NETWORKS))
 }
 
 #[cfg(test)]

@@ -34,10 +34,13 @@ impl FromStr for Secondary {
                 address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
             address.parse::<IpAddr>().map(|address| SocketAddr::new(address, PORT))
         };
-        let address = address.parse().or_else(|_| bare()).map_err(|_| {
+        let address: SocketAddr = address.parse().or_else(|_| bare()).map_err(|_| {
             "write a secondary as 10.0.0.1, 10.0.0.1:5353 or [fd00::1]:5353, with @KEY to sign".to_owned()
         })?;
-        Ok(Self { address, key })
+        if address.port() == 0 {
+            return Err("nobody listens on port 0; leave the port out for 53".to_owned());
+        }
+        Ok(Self { address: SocketAddr::new(address.ip().to_canonical(), address.port()), key })
     }
 }
 
@@ -61,10 +64,21 @@ mod tests {
             ("[fd00::1]", "[fd00::1]:53"),
             ("[fd00::1]:5353@Key.test", "[fd00::1]:5353@key.test."),
             ("10.0.0.1@k", "10.0.0.1:53@k."),
+            ("[::ffff:10.0.0.1]:5353", "10.0.0.1:5353"),
         ] {
             assert_eq!(text.parse::<Secondary>().unwrap().to_string(), expected);
         }
-        for bad in ["", "ns.example.org", "10.0.0.1:", "10.0.0.1:65536", "10.0.0.1@", "@k", "10.0.0.1@a b"] {
+        for bad in [
+            "",
+            "ns.example.org",
+            "10.0.0.1:",
+            "10.0.0.1:65536",
+            "10.0.0.1:0",
+            "[fd00::1]:0",
+            "10.0.0.1@",
+            "@k",
+            "10.0.0.1@a b",
+        ] {
             assert!(bad.parse::<Secondary>().is_err(), "{bad:?}");
         }
     }
