@@ -133,16 +133,16 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         let notifier = Notifier::new(secondary, key, &notifies);
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
-    let mut sources = source.follow(Arc::clone(&state), &shutdown);
+    let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));
     if let Some((file, max_age)) = config.snapshot {
         tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
     }
     starting.ready();
 
     let outcome = tokio::select! {
-        biased; // sources end with the shutdown too
+        biased; // the source ends with the shutdown too
         () = shutdown.cancelled() => Ok(()),
-        _ = sources.join_next() => Err(anyhow!("the source of objects is no longer followed; see the log")),
+        _ = source => Err(anyhow!("the source of objects is no longer followed; see the log")),
     };
     shutdown.cancel();
     if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {

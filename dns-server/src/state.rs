@@ -3,7 +3,8 @@
 //!
 //! A change holds the lock until it is published. Queries never wait for that, for they read [`Answers`]; over UDP
 //! those for what has changed look here, and do without if somebody is there. Over a stream such a query does wait,
-//! and so does one for a whole zone; under the lock they only take what is made into records later.
+//! and so do one for a whole zone and a scrape, without holding up others of their thread; under the lock they only
+//! take what is made into records later.
 
 mod described;
 
@@ -26,6 +27,7 @@ use crate::journal::{self, Step};
 use crate::name::Name;
 use crate::publisher::Publisher;
 use crate::slice::{Slice, triggered};
+use crate::sync;
 use crate::transfer::{Version, ZoneCopy};
 pub use described::Described;
 use described::Synced;
@@ -119,7 +121,7 @@ impl State {
     /// One moment's whole zone.
     pub fn zone_copy(&self, apex: &Name) -> Option<ZoneCopy> {
         let (version, services) = {
-            let inner = self.lock();
+            let inner = self.lock_aside();
             (self.version(apex)?, inner.publisher.services())
         };
         ZoneCopy::new(version, services, &self.answers)
@@ -128,16 +130,12 @@ impl State {
     /// The newest version of a zone, and the steps to it from the version with the serial `known`, if a journal
     /// has them.
     pub fn zone_since(&self, apex: &Name, known: u32) -> Option<(Version, Vec<Step>)> {
-        self.since(&mut self.lock(), apex, known, usize::MAX)
+        self.since(&mut self.lock_aside(), apex, known, usize::MAX)
     }
 
     /// The same, if the steps have no more than `most` octets, and if nobody changes anything at this moment.
     pub fn zone_since_at_once(&self, apex: &Name, known: u32, most: usize) -> Option<(Version, Vec<Step>)> {
-        let mut inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let mut inner = self.try_lock()?;
         self.since(&mut inner, apex, known, most)
     }
 
@@ -158,12 +156,12 @@ impl State {
 
     /// How many octets the journal takes.
     pub fn journal_octets(&self) -> usize {
-        self.lock().publisher.journal().map_or(0, |journal| journal.octets())
+        self.lock_aside().publisher.journal().map_or(0, |journal| journal.octets())
     }
 
     /// How many services, slices and ready endpoints are known.
     pub fn sizes(&self) -> (usize, usize, usize) {
-        let inner = self.lock();
+        let inner = self.lock_aside();
         let (slices, endpoints) = inner
             .index
             .slices()
@@ -187,6 +185,20 @@ impl State {
         // changed and come with the next commit, but for the one that could not be. Going on serves better than
         // falling silent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// None while there is a change.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// For who serves connections: a change of everything takes a while.
+    fn lock_aside(&self) -> MutexGuard<'_, Inner> {
+        self.try_lock().unwrap_or_else(|| sync::aside(|| self.lock()))
     }
 
     fn commit(&self) {
@@ -327,12 +339,45 @@ mod tests {
     use super::*;
     use crate::zone::{ZoneSettings, Zones};
 
+    fn state(apex: &Name) -> State {
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        let zones = Zones::new(vec![apex.clone()], &[], &settings).unwrap();
+        State::new(Arc::new(Answers::new(zones, 7)), 5, |_| ())
+    }
+
+    #[test]
+    fn who_waits_for_a_change_holds_up_nobody_else() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let apex: Name = "z".parse().unwrap();
+        let state = Arc::new(state(&apex));
+        let waits: [fn(&State, &Name); 4] = [
+            |state, _| _ = state.sizes(),
+            |state, _| _ = state.journal_octets(),
+            |state, apex| _ = state.zone_copy(apex),
+            |state, apex| _ = state.zone_since(apex, 7),
+        ];
+        for wait in waits {
+            let change = state.lock();
+            let (begins, begun) = std::sync::mpsc::channel();
+            let (waiting, apex) = (Arc::clone(&state), apex.clone());
+            let waits = runtime.spawn(async move {
+                begins.send(()).unwrap();
+                wait(&waiting, &apex);
+            });
+            begun.recv().unwrap();
+            let (other, served) = std::sync::mpsc::channel();
+            runtime.spawn(async move { other.send(()).unwrap() });
+            let served = served.recv_timeout(Duration::from_secs(30));
+            drop(change);
+            runtime.block_on(waits).unwrap();
+            assert!(served.is_ok(), "another task of the thread waits, too");
+        }
+    }
+
     #[test]
     fn who_must_not_wait_does_without_while_there_is_a_change() {
         let apex: Name = "z".parse().unwrap();
-        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
-        let zones = Zones::new(vec![apex.clone()], &[], &settings).unwrap();
-        let state = State::new(Arc::new(Answers::new(zones, 7)), 5, |_| ());
+        let state = state(&apex);
         state.keep_journal(journal::Limits::default());
         multinet_runtime::Index::<MultiNetworkService>::reset(&state, &HashSet::new());
         multinet_runtime::Index::<MultiNetworkEndpointSlice>::reset(&state, &HashSet::new());

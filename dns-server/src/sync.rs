@@ -6,6 +6,8 @@
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{RwLock, atomic};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use dashmap::Entry;
 #[cfg(feature = "shuttle")]
@@ -30,4 +32,13 @@ pub(crate) fn map<K: Eq + std::hash::Hash, V>() -> Map<K, V> {
 #[cfg(feature = "shuttle")]
 pub(crate) fn map<K: Eq + std::hash::Hash, V>() -> Map<K, V> {
     Map::new()
+}
+
+/// Runs what has to wait for another thread, or takes long. On a thread of the runtime that serves connections, those
+/// go on elsewhere meanwhile.
+pub(crate) fn aside<T>(run: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(run),
+        _ => run(),
+    }
 }

@@ -1,11 +1,14 @@
 //! The Kubernetes API server as the source: one guarded watch per kind.
 
+use std::io;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use kube::{Api, Client};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Readiness, ReadyGuard, WatchConfig, WatchMetrics, client, watch};
+use tokio::runtime;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -36,22 +39,43 @@ pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Wat
 }
 
 impl Watches {
-    /// Feeds `state` until `shutdown`; what is missing is waited for, and shown by `/readyz`.
-    pub fn follow(self, state: &Arc<State>, tasks: &mut JoinSet<()>, shutdown: &CancellationToken) {
+    /// Feeds `state` until `shutdown`; what is missing is waited for, and shown by `/readyz`. Ends before that only if
+    /// a watch has panicked.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread for it.
+    pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) -> io::Result<()> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ended, end) = oneshot::channel::<()>();
+        // A thread of its own: publishing a list is work that no connection should wait for.
+        std::thread::Builder::new().name("watches".to_owned()).spawn(move || {
+            runtime.block_on(self.run(&state, &shutdown));
+            // Nobody waits for it after a shutdown.
+            let _ = ended.send(());
+        })?;
+        let _ = end.await;
+        Ok(())
+    }
+
+    /// Until one of the watches ends.
+    async fn run(self, state: &Arc<State>, shutdown: &CancellationToken) {
         let Self { client, metrics, services, slices } = self;
-        tasks.spawn(watch::<MultiNetworkService, State>(
+        let mut watches = JoinSet::new();
+        watches.spawn(watch::<MultiNetworkService, State>(
             WatchConfig::new(Api::all(client.clone()), HINT),
             Arc::clone(state),
             services,
             metrics.clone(),
             shutdown.clone(),
         ));
-        tasks.spawn(watch::<MultiNetworkEndpointSlice, State>(
+        watches.spawn(watch::<MultiNetworkEndpointSlice, State>(
             WatchConfig::new(Api::all(client), HINT),
             Arc::clone(state),
             slices,
             metrics,
             shutdown.clone(),
         ));
+        watches.join_next().await;
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use multinet_runtime::{Readiness, WatchMetrics};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -45,21 +44,17 @@ pub async fn prepare(
 }
 
 impl Prepared {
-    /// Feeds `state` until `shutdown`. A task that ends before that has panicked or given up: what the server
-    /// says would grow old without anybody noticing.
-    pub fn follow(self, state: Arc<State>, shutdown: &CancellationToken) -> JoinSet<()> {
-        let mut tasks = JoinSet::new();
-        match self {
+    /// Feeds `state` until `shutdown`. If that ends before, something has panicked or given up: what the server says
+    /// would grow old without anybody noticing.
+    pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) {
+        let outcome = match self {
             Self::Manifests(manifests) => {
-                let shutdown = shutdown.clone();
-                tasks.spawn(async move {
-                    if let Err(error) = manifests.follow(state, shutdown).await {
-                        error!("{error}");
-                    }
-                });
+                manifests.follow(state, shutdown).await.map_err(anyhow::Error::from)
             }
-            Self::Kubernetes(watches) => watches.follow(&state, &mut tasks, shutdown),
+            Self::Kubernetes(watches) => watches.follow(state, shutdown).await.map_err(anyhow::Error::from),
+        };
+        if let Err(error) = outcome {
+            error!("{error}");
         }
-        tasks
     }
 }

@@ -11,6 +11,7 @@ use crate::publisher;
 use crate::records::{self, Place, Record, Writer};
 use crate::reverse::{Reverse, ServiceKey};
 use crate::rrset::{Node, rtype};
+use crate::sync;
 
 /// How much is made at a time. One label's records stay together, so it may be a little more.
 const BATCH: usize = 64 << 10;
@@ -61,10 +62,10 @@ impl ZoneCopy {
 
     /// Every address in the zone with the place of each service that publishes it, ascending.
     fn pairs(&self, answers: &Answers) -> Vec<(IpAddr, u32)> {
-        let own = self.version.apex.with_labels(Reverse::of);
+        let Some(own) = self.version.apex.with_labels(Reverse::of) else { return Vec::new() };
         // The first that holds it is the closest.
         let is_own =
-            |address: &IpAddr| answers.reversed.iter().find(|zone| zone.holds(address)) == own.as_ref();
+            |address: &IpAddr| answers.reversed.iter().find(|zone| zone.holds(address)) == Some(&own);
         let mut pairs = Vec::new();
         for (place, (key, service)) in (0u32..).zip(&self.services) {
             let addresses =
@@ -142,8 +143,10 @@ impl Iterator for Batches {
             let own = copy.fixed.iter().flat_map(|(name, node)| node.records(name));
             own.for_each(|record| records::push(&mut out, record));
         }
-        let pairs =
-            copy.reverse.as_ref().map(|reverse| reverse.pairs.get_or_init(|| copy.pairs(&reverse.answers)));
+        let pairs = copy.reverse.as_ref().map(|reverse| {
+            let gather = || reverse.pairs.get_or_init(|| copy.pairs(&reverse.answers));
+            reverse.pairs.get().unwrap_or_else(|| sync::aside(gather))
+        });
         while out.len() < BATCH {
             let more = match pairs {
                 Some(pairs) => self.push_address(pairs, &mut out),
