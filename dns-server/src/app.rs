@@ -69,6 +69,9 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         Some(file) => Jar::load(file)?,
         None => Jar::random().map_err(|error| anyhow!("the system gives no random numbers: {error}"))?,
     };
+    if let Some((file, _)) = &config.snapshot {
+        keep::check(file)?;
+    }
     let listeners = Listeners::bind(&config, source_metrics.evicted_connections.clone())?;
     let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));

@@ -94,6 +94,8 @@ fn bad_flags() -> Result<()> {
         (&["--udp-payload-size", "100"], &["--udp-payload-size", "512..=4096"]),
         (&["--rate-limit", "0"], &["--rate-limit", "1..=1000000"]),
         (&["--cookie-secret-file", "/no/such/file"], &["--cookie-secret-file /no/such/file", "No such file"]),
+        (&["--snapshot", "/"], &["--snapshot /", "name a file"]),
+        (&["--snapshot", "/no/such/file"], &["--snapshot /no/such/file", "no folder /no/such"]),
         (&["--log-format", "xml"], &["--log-format", "xml"]),
         (&["--admin", "9153"], &["--admin", "9153"]),
         (&["--debug-top", "10"], &["--admin"]),
@@ -124,6 +126,20 @@ fn bad_variables() -> Result<()> {
         let output = run_to_end(&mut command)?;
         let bad = value.rsplit(',').next().unwrap_or(value);
         check_failure(&output, &[&flag, bad]).with_context(|| variable.to_owned())?;
+    }
+    Ok(())
+}
+
+/// A variable says yes or no as people do; the log is where it shows.
+#[test]
+fn variables_of_flags_without_a_value() -> Result<()> {
+    for (value, is_on) in
+        [("1", true), ("true", true), ("yes", true), ("0", false), ("false", false), ("", false)]
+    {
+        let server = Flags::new().env("MULTINET_LOG_QUERIES", value).start(&folder())?;
+        server.query(ZONE, "SOA")?;
+        let log = server.stop()?;
+        ensure!(log.contains("qtype=6") == is_on, "{value:?}: {log}");
     }
     Ok(())
 }

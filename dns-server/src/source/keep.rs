@@ -20,6 +20,26 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Writing may take one part in this many of the time, however large the cluster and fast its changes.
 const SHARE: u32 = 20;
 
+/// Pause after failures, however often and after however little time: a disk that is full may have room again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// Finds a place where no file can ever be written.
+///
+/// # Errors
+///
+/// What is wrong with it, in a line.
+pub fn check(file: &Path) -> anyhow::Result<()> {
+    let shown = file.display();
+    anyhow::ensure!(!file.is_dir(), "--snapshot {shown}: is a folder; name a file in it");
+    let folder = snapshot::folder_of(file);
+    anyhow::ensure!(
+        folder.is_dir(),
+        "--snapshot {shown}: there is no folder {}; make it first",
+        folder.display()
+    );
+    Ok(())
+}
+
 /// What an earlier run knew, if the file is there and good; else a line in the log says why not.
 pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
     match snapshot::read(file, Timestamp::now(), max_age) {
@@ -47,7 +67,7 @@ pub async fn keep(
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut written: Option<(u32, Instant)> = None;
-    let mut failing = false;
+    let mut failures = 0;
     let mut rested = Instant::now();
     loop {
         let last = tokio::select! {
@@ -64,21 +84,28 @@ pub async fn keep(
                 Ok(Some(serial)) => {
                     metrics.snapshots.inc();
                     written = Some((serial, Instant::now()));
-                    failing = false;
+                    failures = 0;
                 }
                 Err(error) => {
                     metrics.snapshot_failures.inc();
-                    if !std::mem::replace(&mut failing, true) {
+                    if failures == 0 {
                         warn!(file = %file.display(), "snapshot not written, trying on: {error:#}");
                     }
+                    failures += 1;
                 }
             }
-            rested = Instant::now() + begun.elapsed() * SHARE;
+            rested = Instant::now() + pause(begun.elapsed(), failures);
         }
         if last {
             return;
         }
     }
+}
+
+/// How long to rest after a write that took so long: twice as long after each failure.
+fn pause(took: Duration, failures: u32) -> Duration {
+    let usual = took * SHARE;
+    usual.saturating_mul(1 << failures.min(20)).min(LONGEST_PAUSE.max(usual))
 }
 
 /// Writes what is known now, and gives its serial; none if that is not whole. File I/O may block, so it has a thread of its own.
@@ -89,4 +116,19 @@ async fn write(file: PathBuf, state: Arc<State>) -> anyhow::Result<Option<u32>> 
         Ok(Some(objects.serial))
     })
     .await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_tried_ever_less_often() {
+        let took = Duration::from_secs(1);
+        let pauses = [0, 1, 2, 5, 6, 1000].map(|failures| pause(took, failures).as_secs());
+        assert_eq!(pauses, [20, 40, 80, 600, 600, 600]);
+        // Never more often than one that can.
+        assert_eq!(pause(60 * took, 1000), 60 * SHARE * took);
+        assert_eq!(pause(Duration::MAX / SHARE, 1000), Duration::MAX / SHARE * SHARE);
+    }
 }

@@ -239,10 +239,7 @@ const BUFFER: usize = 256 << 10;
 ///
 /// If the folder cannot be written to.
 pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()> {
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(file);
     // Readable by its owner only, as tempfile makes it.
     let mut fresh = NamedTempFile::new_in(folder)?;
     let mut out = BufWriter::with_capacity(BUFFER, fresh.as_file_mut());
@@ -252,6 +249,14 @@ pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()>
     fresh.as_file().sync_all()?;
     fresh.persist(file).map_err(|error| error.error)?;
     File::open(folder)?.sync_all()
+}
+
+/// The folder that a file is in.
+pub fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]
