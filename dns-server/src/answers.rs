@@ -23,7 +23,7 @@ use crate::build::ServiceAnswers;
 use crate::lookup::{self, Found};
 use crate::name::{Labels, MAX_NAME, Name};
 use crate::reverse::{Publishers, Reverse, ServiceKey};
-use crate::rrset::Node;
+use crate::rrset::{Node, RECORD_FIXED};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{self, Map};
 use crate::zone::{Zone, Zones};
@@ -77,12 +77,19 @@ impl Answers {
         }
     }
 
-    /// Runs `read` on what a name in `zone` is.
-    pub fn with<R>(&self, zone: &Zone, name: Labels<'_>, read: impl FnOnce(&Found<'_>) -> R) -> R {
+    /// Runs `read` on what a name in `zone` is. Of the pointers of a reverse name nothing is gathered once they have more
+    /// than `room` octets.
+    pub fn with<R>(
+        &self,
+        zone: &Zone,
+        name: Labels<'_>,
+        room: usize,
+        read: impl FnOnce(&Found<'_>) -> R,
+    ) -> R {
         // As many labels are the service's and below it.
         let below = name.count() - zone.labels();
         if !zone.is_forward() {
-            self.with_reverse(name, read)
+            self.with_reverse(name, room, read)
         } else if let Some(service_at) = below.checked_sub(3).filter(|_| name.label(below - 1) == SVC) {
             match self.services.get(name.between(service_at, below - 1)) {
                 Some(service) => read(&lookup::find(&service, name, service_at)),
@@ -96,20 +103,25 @@ impl Answers {
         }
     }
 
-    fn with_reverse<R>(&self, name: Labels<'_>, read: impl FnOnce(&Found<'_>) -> R) -> R {
+    fn with_reverse<R>(&self, name: Labels<'_>, room: usize, read: impl FnOnce(&Found<'_>) -> R) -> R {
         if let Some(node) = self.fixed.get(name.wire()) {
             return read(&Found::Node(node));
         }
         match Reverse::of(name) {
-            Some(Reverse::Address(address)) => self.with_address(address, read),
+            Some(Reverse::Address(address)) => self.with_address(address, room, read),
             Some(Reverse::Above(range)) if self.publishers.any(range.clone()) => read(&Found::Empty),
             _ => read(&Found::Nothing),
         }
     }
 
     /// Runs `read` on what the reverse name of an address is.
-    pub(crate) fn with_address<R>(&self, address: IpAddr, read: impl FnOnce(&Found<'_>) -> R) -> R {
-        self.publishers.with(address, |services| self.with_pointers(address, services, read))
+    pub(crate) fn with_address<R>(
+        &self,
+        address: IpAddr,
+        room: usize,
+        read: impl FnOnce(&Found<'_>) -> R,
+    ) -> R {
+        self.publishers.with(address, |services| self.with_pointers(address, services, room, read))
     }
 
     /// The names that an address has in the first zone. Who publishes it is a hint: what counts is what the
@@ -118,6 +130,7 @@ impl Answers {
         &self,
         address: IpAddr,
         publishers: &[ServiceKey],
+        room: usize,
         read: impl FnOnce(&Found<'_>) -> R,
     ) -> R {
         let apex = self.zones.forward()[0].as_wire();
@@ -131,10 +144,17 @@ impl Answers {
                 None => read(&Found::Nothing),
             },
             services => {
-                let known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = services
-                    .iter()
-                    .filter_map(|service| Some((service, Arc::clone(&*self.services.get(service)?))))
-                    .collect();
+                let mut known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = Vec::new();
+                let mut octets = 0;
+                for service in services {
+                    let Some(answers) = self.services.get(service) else { continue };
+                    let Some(label) = target(address, service, &answers, apex) else { continue };
+                    octets += RECORD_FIXED + label.len() + service.len() + SVC.len() + apex.len();
+                    known.push((service, Arc::clone(&answers)));
+                    if octets > room {
+                        break;
+                    }
+                }
                 let known = known.iter().map(|(service, answers)| (*service, &**answers));
                 match pointers(address, known, apex) {
                     Some((ttl, targets)) => read(&Found::Pointers(ttl, &targets)),
@@ -260,11 +280,14 @@ pub(crate) fn is_after(a: u32, b: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::build;
     use crate::endpoints::Endpoint;
     use crate::index::ServiceView;
     use crate::slice::Slice;
+    use crate::zone::ZoneSettings;
 
     #[test]
     fn a_set_of_pointers_has_the_lowest_time_to_live_of_the_names_in_it() {
@@ -285,6 +308,33 @@ mod tests {
         assert_eq!(targets[1].concat().len(), MAX_NAME);
         assert_eq!(pointers(address, services, &apex), Some((3, targets)));
         assert_eq!(pointers(address, [(&too_long, &answers[2])], &apex), None);
+    }
+
+    #[test]
+    fn no_more_pointers_are_gathered_than_there_is_room_for() {
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        let zones = Zones::new(vec!["z".parse().unwrap()], &[], &settings).unwrap();
+        let answers = Answers::new(zones, 1);
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let endpoint = Endpoint { address, host: "h", named: true, txt: b"" };
+        let slice = Slice { endpoints: [endpoint].into_iter().collect(), ..Slice::default() };
+        let service = build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)] }).unwrap();
+        let service = Arc::new(service);
+        for number in 0..100u8 {
+            let key = ServiceKey::from([2, b's', number, 1, b'n']);
+            answers.services.insert(Arc::clone(&key), Arc::clone(&service));
+            answers.publishers.insert([address].into_iter(), &key);
+        }
+        let gathered = |room| {
+            answers.with_address(address, room, |found| match found {
+                Found::Pointers(_, targets) => targets.len(),
+                _ => panic!("{found:?}"),
+            })
+        };
+        let octets = RECORD_FIXED + b"\x01h\x02s?\x01n\x03svc\x01z\0".len();
+        assert_eq!([usize::MAX, 100 * octets, 99 * octets].map(gathered), [100; 3]);
+        // One more than fits, which says that not all do.
+        assert_eq!([10 * octets, 10 * octets - 1, 0].map(gathered), [11, 10, 1]);
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Publisher {
         let Some(journal) = &mut self.journal else { return };
         for &address in [&pointers.gone, &pointers.come, &pointers.changed].into_iter().flatten() {
             let owner = reverse_name(address);
-            self.answers.with_address(address, |found| {
+            self.answers.with_address(address, usize::MAX, |found| {
                 if let Found::Pointers(ttl, targets) = *found {
                     for target in targets {
                         let data = &target.concat();

@@ -260,7 +260,9 @@ pub fn render(
     let end = reply.start + limit.saturating_sub(opt);
     let turn = style.rotate.then_some(turn);
     reply.set_authoritative();
-    let (exists, written) = answers.with(zone, name, |found| {
+    // A datagram has no part of a set of names; over a stream one that does not fit begins at any of them.
+    let room = if style.datagram { end.saturating_sub(reply.out.len()) } else { usize::MAX };
+    let (exists, written) = answers.with(zone, name, room, |found| {
         let (out, start, datagram) = (&mut *reply.out, reply.start, style.datagram);
         let written =
             found.answer(query.question.qtype, name, &mut Composer { out, start, end, turn, datagram });

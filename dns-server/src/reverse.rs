@@ -92,21 +92,41 @@ pub struct Publishers(RwLock<BTreeMap<IpAddr, Services>>);
 #[derive(Debug)]
 enum Services {
     One(ServiceKey),
-    More(Box<[ServiceKey]>),
+    /// Two or more, ascending.
+    More(Vec<ServiceKey>),
 }
 
 impl Services {
-    /// One or more.
-    fn new(mut services: Vec<ServiceKey>) -> Self {
-        match services.pop() {
-            Some(only) if services.is_empty() => Self::One(only),
-            last => Self::More(services.into_iter().chain(last).collect()),
+    fn insert(&mut self, service: &ServiceKey) {
+        match self {
+            Self::One(known) if known == service => {}
+            Self::One(known) => {
+                let mut both = vec![Arc::clone(known), Arc::clone(service)];
+                both.sort_unstable();
+                *self = Self::More(both);
+            }
+            Self::More(services) => {
+                if let Err(place) = services.binary_search(service) {
+                    services.insert(place, Arc::clone(service));
+                }
+            }
         }
     }
 
-    /// All but one.
-    fn but(&self, service: &ServiceKey) -> Vec<ServiceKey> {
-        self.as_slice().iter().filter(|known| *known != service).cloned().collect()
+    /// Says whether anybody is left.
+    fn remove(&mut self, service: &ServiceKey) -> bool {
+        match self {
+            Self::One(known) => known != service,
+            Self::More(services) => {
+                if let Ok(place) = services.binary_search(service) {
+                    services.remove(place);
+                }
+                if let [only] = services.as_slice() {
+                    *self = Self::One(Arc::clone(only));
+                }
+                true
+            }
+        }
     }
 
     fn as_slice(&self) -> &[ServiceKey] {
@@ -136,12 +156,7 @@ impl Publishers {
                 Entry::Vacant(entry) => {
                     entry.insert(Services::One(Arc::clone(service)));
                 }
-                Entry::Occupied(mut entry) => {
-                    let mut services = entry.get().but(service);
-                    services.push(Arc::clone(service));
-                    services.sort_unstable();
-                    entry.insert(Services::new(services));
-                }
+                Entry::Occupied(mut entry) => entry.get_mut().insert(service),
             }
         }
     }
@@ -152,9 +167,8 @@ impl Publishers {
             if let Entry::Occupied(mut entry) =
                 self.0.write().unwrap_or_else(PoisonError::into_inner).entry(address)
             {
-                match entry.get().but(service) {
-                    others if others.is_empty() => drop(entry.remove()),
-                    others => drop(entry.insert(Services::new(others))),
+                if !entry.get_mut().remove(service) {
+                    entry.remove();
                 }
             }
         }
@@ -233,11 +247,14 @@ mod tests {
     fn an_address_has_each_of_its_publishers_once() {
         let publishers = Publishers::default();
         let address: IpAddr = "10.0.0.1".parse().unwrap();
-        let [one, two]: [ServiceKey; 2] = [b"\x01b\x01n"[..].into(), b"\x01a\x01n"[..].into()];
+        let [one, two, three]: [ServiceKey; 3] =
+            [b"\x01b\x01n", b"\x01a\x01n", b"\x01c\x01n"].map(|key| key[..].into());
         let count = || publishers.with(address, <[_]>::len);
-        for service in [&one, &two, &one] {
+        for service in [&one, &two, &one, &three, &two] {
             publishers.insert([address].into_iter(), service);
         }
+        assert_eq!(publishers.pairs(), [&two, &one, &three].map(|service| (address, Arc::clone(service))));
+        publishers.remove([address].into_iter(), &three);
         assert_eq!(count(), 2);
         assert!(publishers.any(address..=address));
         publishers.remove([address].into_iter(), &one);

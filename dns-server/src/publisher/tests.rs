@@ -48,7 +48,7 @@ fn found(publisher: &Publisher, name: &str) -> &'static str {
     let name: Name = name.parse().unwrap();
     let answers = publisher.answers();
     name.with_labels(|labels| {
-        answers.with(answers.zone_of(labels).unwrap(), labels, |found| match found {
+        answers.with(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
             Found::Nothing => "nothing",
             Found::Empty => "empty",
             Found::Node(node) if node.rrsets.is_empty() => "empty",
@@ -271,7 +271,7 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
         publisher.answers().publishers.pairs().into_iter().map(|(address, _)| address).collect();
     for owner in addresses.into_iter().map(reverse_name).filter(|owner| owner.is_within(apex)) {
         owner.with_labels(|labels| {
-            publisher.answers().with(zone, labels, |found| {
+            publisher.answers().with(zone, labels, usize::MAX, |found| {
                 let Found::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
                 for target in targets {
                     let data = &target.concat();
