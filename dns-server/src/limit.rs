@@ -72,7 +72,7 @@ impl Limiter {
         if self.exempt.iter().any(|network| network.contains(&peer)) {
             return false;
         }
-        let hash = self.seed.hash_one(network(peer));
+        let hash = self.seed.hash_one(network_of(peer));
         self.table[hash as usize % SETS].is_over(hash & !TIME, now & TIME, self.cost)
     }
 }
@@ -121,12 +121,11 @@ fn later(bucket: u64, now: u64) -> u64 {
     if ahead > 2 * SECOND { 0 } else { ahead }
 }
 
-/// The address with the host's part cut off.
-fn network(peer: IpAddr) -> u128 {
+/// What counts as one client where it may have many addresses: IPv4 /24, IPv6 /56.
+pub(crate) fn network_of(peer: IpAddr) -> IpAddr {
     match peer {
-        // Not an IPv6 address that anybody has.
-        IpAddr::V4(peer) => u128::from(peer.to_bits() >> 8),
-        IpAddr::V6(peer) => peer.to_bits() >> 72 << 72,
+        IpAddr::V4(peer) => IpAddr::V4((peer.to_bits() & !0xff).into()),
+        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() >> 72 << 72).into()),
     }
 }
 

@@ -12,6 +12,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
+use crate::limit::network_of;
+
 /// Connections that are looked at to find one to go. With that many in use since, the next goes anyway.
 const LOOKS: u32 = 64;
 
@@ -91,14 +93,6 @@ impl<H> Crowd<H> {
                 change(queue);
             });
         });
-    }
-}
-
-/// The network of a client: IPv4 /24, IPv6 /56, where one who has many addresses would have them.
-fn network_of(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(peer) => IpAddr::V4((peer.to_bits() & !0xff).into()),
-        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() >> 72 << 72).into()),
     }
 }
 
