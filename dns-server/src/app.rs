@@ -72,7 +72,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some((file, _)) = &config.snapshot {
         keep::check(file)?;
     }
-    let listeners = Listeners::bind(&config, source_metrics.evicted_connections.clone())?;
+    let listeners = Listeners::bind(&config, source_metrics.connections.clone())?;
     let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
     let answers = Arc::new(Answers::new(zones(&config, &listeners)?, serial));

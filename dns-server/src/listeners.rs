@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow};
-use prometheus_client::metrics::counter::Counter;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -12,7 +11,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::listen::{self, BoundDns, Listen, ListenProto};
 use crate::quic::QuicListener;
-use crate::tcp::{Connections, StreamListener};
+use crate::tcp::{ConnectionMetrics, Connections, StreamListener};
 use crate::tls::Certificates;
 use crate::udp::UdpListener;
 
@@ -92,8 +91,8 @@ impl Bound {
 }
 
 impl Listeners {
-    /// Loads the certificate and binds every address; `evicted` counts connections that end for others.
-    pub fn bind(config: &Config, evicted: Counter) -> Result<Self> {
+    /// Loads the certificate and binds every address.
+    pub fn bind(config: &Config, metrics: ConnectionMetrics) -> Result<Self> {
         let load = |(cert, key)| Certificates::load(cert, key);
         let certificates = config.tls.clone().map(load).transpose()?;
         let bind = |listen: &Listen| {
@@ -107,9 +106,9 @@ impl Listeners {
         Ok(Self {
             bound,
             certificates,
-            connections: Connections::new(most, evicted.clone()),
-            https: Connections::new(most / HTTPS_SHARE, evicted.clone()),
-            quic: Connections::new(most / QUIC_SHARE, evicted),
+            connections: Connections::new(most, metrics.clone()),
+            https: Connections::new(most / HTTPS_SHARE, metrics.clone()),
+            quic: Connections::new(most / QUIC_SHARE, metrics),
             shortfall: (most < config.tcp_max_connections).then_some(Shortfall { most, files }),
         })
     }

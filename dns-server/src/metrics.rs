@@ -22,6 +22,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::source::manifests::ManifestMetrics;
 use crate::state::State;
+use crate::tcp::ConnectionMetrics;
 use queries::QueryMetrics;
 pub use sample::Sampler;
 pub use tallies::{Share, Tallies};
@@ -67,8 +68,8 @@ pub struct SourceMetrics {
     pub snapshots: Counter,
     /// Snapshot files that could not be written.
     pub snapshot_failures: Counter,
-    /// Connections that ended for others because there were too many.
-    pub evicted_connections: Counter,
+    /// Connections.
+    pub connections: ConnectionMetrics,
 }
 
 /// The delay from a change in the cluster to its answer: the service level that users see.
@@ -102,7 +103,12 @@ pub fn register(
     registry.register(
         "connections_evicted",
         "Connections ended for others at the limit",
-        sources.evicted_connections.clone(),
+        sources.connections.evicted.clone(),
+    );
+    registry.register(
+        "messages_without_room",
+        "Messages and replies given up for want of memory that is held for clients",
+        sources.connections.without_room.clone(),
     );
     registry.register_collector(Box::new(QueryMetrics { tallies }));
     registry.register_collector(Box::new(Sizes { state }));

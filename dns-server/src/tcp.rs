@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 pub use connection::serve;
 pub(crate) use connections::Held;
 use connections::LITTLE;
-pub use connections::{Connections, Seat};
+pub use connections::{ConnectionMetrics, Connections, Seat};
 
 use crate::engine::{Engine, Peer, Proto};
 use crate::https;

@@ -214,6 +214,7 @@ fn the_question_comes_back_byte_for_byte() -> Result<()> {
         (Query::new(ZONE, "AXFR"), "QUERY REFUSED rd"),
         (Query::new(&host, "A").opcode(4), "OPCODE4 NOTIMP rd"),
         (Query::new(&host, "A").edns(edns(7)), "QUERY BADVERS rd"),
+        (Query::new(&host, "A").edns(edns(7).option(10, b"no cookie")), "QUERY BADVERS rd"),
         (Query::new(&host, "A").edns(edns(0).option(10, b"12345678")), "QUERY NOERROR aa rd"),
         (Query::new(&host, "TYPE41"), "QUERY FORMERR rd"),
     ] {

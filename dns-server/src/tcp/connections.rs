@@ -23,6 +23,15 @@ const HELD: usize = 64 << 20;
 /// What may be held for one connection however much is held for all.
 pub(super) const LITTLE: usize = 4 << 10;
 
+/// What is counted of connections.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionMetrics {
+    /// Those that ended for others because there were too many.
+    pub evicted: Counter,
+    /// Messages and replies that there was no room for any more.
+    pub without_room: Counter,
+}
+
 /// The limit on connections that some listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections(Arc<Shared>);
@@ -33,7 +42,7 @@ struct Shared {
     /// Octets that may be held for clients, and how many are.
     most_held: usize,
     held: AtomicUsize,
-    evicted: Counter,
+    metrics: ConnectionMetrics,
     begun: Instant,
     crowd: Mutex<Crowd<Arc<State>>>,
 }
@@ -65,16 +74,16 @@ pub(crate) struct Held {
 }
 
 impl Connections {
-    /// At most `most`, and at least one, at one time; those that end for others are counted in `evicted`.
-    pub fn new(most: usize, evicted: Counter) -> Self {
-        Self::with_room(most, HELD, evicted)
+    /// At most `most`, and at least one, at one time.
+    pub fn new(most: usize, metrics: ConnectionMetrics) -> Self {
+        Self::with_room(most, HELD, metrics)
     }
 
     /// The same, with room for so many octets that are held for clients.
-    pub fn with_room(most: usize, most_held: usize, evicted: Counter) -> Self {
+    pub fn with_room(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
         let crowd = Mutex::new(Crowd::new());
         let (held, begun) = (AtomicUsize::new(0), Instant::now());
-        Self(Arc::new(Shared { most: most.max(1), most_held, held, evicted, begun, crowd }))
+        Self(Arc::new(Shared { most: most.max(1), most_held, held, metrics, begun, crowd }))
     }
 
     /// A place for a newcomer, if need be that of another.
@@ -110,7 +119,7 @@ impl Shared {
 
     fn evict(&self, crowd: &mut Crowd<Arc<State>>) -> bool {
         let Some(state) = crowd.evict(|state| state.used.load(Ordering::Relaxed)) else { return false };
-        self.evicted.inc();
+        self.metrics.evicted.inc();
         state.evicted.notify_one();
         true
     }
@@ -160,6 +169,9 @@ impl Held {
         if own.saturating_sub(octets) > LITTLE {
             self.state.evicted.notify_one();
         }
+        if own > LITTLE {
+            self.shared.metrics.without_room.inc();
+        }
         own <= LITTLE
     }
 }
@@ -184,7 +196,7 @@ mod tests {
 
     #[test]
     fn much_is_held_for_a_few_and_a_little_for_all() {
-        let connections = Connections::with_room(10, ROOM, Counter::default());
+        let connections = Connections::with_room(10, ROOM, ConnectionMetrics::default());
         let [one, other] = [(); 2].map(|()| connections.admit([10, 0, 0, 1].into()));
         let [mut first, mut second] = [(); 2].map(|()| one.held());
         assert!(first.set(ROOM / 2) && second.set(ROOM / 2));
@@ -200,6 +212,7 @@ mod tests {
         assert!(is_evicted(&one));
         drop(first);
         assert!(more.set(LITTLE));
+        assert_eq!(connections.0.metrics.without_room.get(), 3);
         drop((second, little, more));
         assert_eq!(connections.0.held.load(Ordering::Relaxed), 0);
     }

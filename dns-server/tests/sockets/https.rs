@@ -13,8 +13,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use multinet_dns::engine::Proto;
 use multinet_dns::https;
-use multinet_dns::tcp::Connections;
-use prometheus_client::metrics::counter::Counter;
+use multinet_dns::tcp::{ConnectionMetrics, Connections};
 use tokio::io::duplex;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -113,7 +112,7 @@ const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
 #[tokio::test(start_paused = true)]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
     let half = || Half(Some(vec![0; 40_000].into()));
     let (codes, posting) = post_many(&connections, (4, 1 << 16), half).await;
     assert!((24..=36).contains(&codes.len()) && codes.iter().all(|&code| code == FULL), "{codes:?}");
@@ -127,7 +126,7 @@ async fn what_has_come_on_all_connections_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
     // One octet of each reply goes.
     let (codes, posting) = post_many(&connections, (4, 1), || padded(BIG, 0)).await;
     let refused = codes.iter().filter(|&&code| code == FULL).count();

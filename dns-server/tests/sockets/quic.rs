@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use multinet_dns::listen::bind_udp;
 use multinet_dns::quic::QuicListener;
-use multinet_dns::tcp::Connections;
+use multinet_dns::tcp::{ConnectionMetrics, Connections};
 use multinet_dns::tls::Certificates;
 use prometheus_client::metrics::counter::Counter;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -36,7 +36,8 @@ struct Server {
 impl Server {
     fn start(most_connections: usize) -> Self {
         let evicted = Counter::default();
-        Self::among(Connections::new(most_connections, evicted.clone()), evicted)
+        let metrics = ConnectionMetrics { evicted: evicted.clone(), ..ConnectionMetrics::default() };
+        Self::among(Connections::new(most_connections, metrics), evicted)
     }
 
     fn among(connections: Connections, evicted: Counter) -> Self {
@@ -168,7 +169,8 @@ async fn is_waited_for(half: Option<(SendStream, RecvStream)>) -> bool {
 
 #[tokio::test]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let server = Server::among(Connections::with_room(100, 1 << 20, Counter::default()), Counter::default());
+    let server =
+        Server::among(Connections::with_room(100, 1 << 20, ConnectionMetrics::default()), Counter::default());
     let client = server.client(b"doq");
     let mut sending = JoinSet::new();
     for _ in 0..40 {

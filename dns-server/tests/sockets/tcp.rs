@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use multinet_dns::engine::{Engine, Proto};
 use multinet_dns::listen::bind_dns;
-use multinet_dns::tcp::{Connections, StreamListener, serve};
+use multinet_dns::tcp::{ConnectionMetrics, Connections, StreamListener, serve};
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::{TcpSocket, TcpStream};
@@ -30,7 +30,7 @@ impl Wire {
     }
 
     fn with(engine: &Engine, room: usize) -> Self {
-        Self::among(&Connections::new(1, Counter::default()), engine, room)
+        Self::among(&Connections::new(1, ConnectionMetrics::default()), engine, room)
     }
 
     fn among(connections: &Connections, engine: &Engine, room: usize) -> Self {
@@ -167,7 +167,7 @@ async fn who_does_not_read_is_not_read_from_and_then_left() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_on_all_connections_is_bounded() {
     // Each of these would hold some 128 KiB.
-    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 10)).collect();
     for wire in &mut wires {
         wire.client.write_all(&frames(10, BIG)).await.unwrap();
@@ -195,7 +195,7 @@ async fn what_waits_on_all_connections_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, Counter::default());
+    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 20)).collect();
     // Half of a message each, for which there is room for all of one.
     for wire in &mut wires {
@@ -335,7 +335,8 @@ async fn an_idle_connection_is_closed_on_shutdown() {
 async fn listener(most: usize) -> (SocketAddr, Counter, CancellationToken, JoinHandle<()>) {
     let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 1).unwrap();
     let evicted = Counter::default();
-    let connections = Connections::new(most, evicted.clone());
+    let metrics = ConnectionMetrics { evicted: evicted.clone(), ..ConnectionMetrics::default() };
+    let connections = Connections::new(most, metrics);
     let listener = StreamListener::tcp(bound.tcp, engine(), connections).unwrap();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(listener.run(shutdown.clone()));

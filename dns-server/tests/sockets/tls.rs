@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use multinet_dns::listen::bind_tcp;
-use multinet_dns::tcp::{Connections, StreamListener};
+use multinet_dns::tcp::{ConnectionMetrics, Connections, StreamListener};
 use multinet_dns::tls::Certificates;
-use prometheus_client::metrics::counter::Counter;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -37,7 +36,7 @@ impl Server {
 
         let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
-        let connections = Connections::new(10, Counter::default());
+        let connections = Connections::new(10, ConnectionMetrics::default());
         let listener = StreamListener::tls(listener, &certificates, engine(), connections).unwrap();
         let shutdown = CancellationToken::new();
         tokio::spawn(listener.run(shutdown.clone()));
