@@ -369,14 +369,16 @@ impl Worker {
         signer: Option<&Signer>,
         out: &mut Vec<u8>,
     ) -> Result<Transfer, Rcode> {
-        let style = self.style_beside(signer.map_or(0, Signer::room));
         match verdict {
             Verdict::Transfer(query, wanted)
                 if self.shared.desk.admits(peer, signer.map(|signer| signer.key().name())) =>
             {
-                self.transfer(packet, (peer, signer), query, *wanted, style, out)
+                self.transfer(packet, (peer, signer), query, *wanted, out)
             }
-            verdict => Err(slow::reply(&self.answers, style, verdict, packet, self.turn, out)),
+            verdict => {
+                let style = self.style_beside(signer.map_or(0, Signer::room));
+                Err(slow::reply(&self.answers, style, verdict, packet, self.turn, out))
+            }
         }
     }
 
@@ -388,9 +390,9 @@ impl Worker {
         (peer, signer): (IpAddr, Option<&Signer>),
         query: &Query,
         wanted: Wanted,
-        style: Style,
         out: &mut Vec<u8>,
     ) -> Result<Transfer, Rcode> {
+        let style = self.style_beside(signer.map_or(0, Signer::room));
         let question = &query.question;
         let error = |rcode, out| Err(query::render_error(packet, question.end(), rcode, query.edns, out));
         if self.answers.freshness() == Freshness::Unsynced {

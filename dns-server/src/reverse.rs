@@ -166,10 +166,9 @@ impl Publishers {
         for address in addresses {
             if let Entry::Occupied(mut entry) =
                 self.0.write().unwrap_or_else(PoisonError::into_inner).entry(address)
+                && !entry.get_mut().remove(service)
             {
-                if !entry.get_mut().remove(service) {
-                    entry.remove();
-                }
+                entry.remove();
             }
         }
     }

@@ -79,7 +79,7 @@ fn histograms_have_all_their_buckets() -> Result<()> {
     server.query(ZONE, "SOA")?;
     server.ask_tcp(&Query::new(ZONE, "NS"))?;
     let (_, metrics) = server.get("/metrics")?;
-    let mut histograms: BTreeMap<(&str, Option<&str>), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut histograms = BTreeMap::<_, Vec<(f64, f64)>>::new();
     for line in metrics.lines() {
         let Some((name, rest)) = line.split_once("_bucket{") else { continue };
         let (labels, count) = rest.split_once("} ").context("no labels")?;
