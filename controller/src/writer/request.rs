@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use kube::Resource;
@@ -16,7 +17,8 @@ use crate::metrics::{Answer, Verb};
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Writer {
-    /// Sends a request for kind `K` as soon as there is room, if this process leads by then, and for no longer than it leads.
+    /// Sends a request for kind `K` as soon as there is room, if this process leads by then, and for no longer than it leads. (The
+    /// lease goes on being renewed meanwhile: what counts is the end that the term has when it comes.)
     ///
     /// The request must not have begun: futures of [`kube::Api`] send nothing before they are polled.
     pub(super) async fn send<K, T>(
@@ -30,16 +32,23 @@ impl Writer {
     {
         // An error, if the semaphore were closed, which nobody does.
         let _room = self.requests.acquire().await;
-        let Some(end) = self.leads_until(term) else { return Err(Verdict::NotLeader) };
+        let Some(mut end) = self.leads_until(term) else { return Err(Verdict::NotLeader) };
         let sent = Instant::now();
-        let deadline = end.min(sent + LIMIT);
-        let answer = match timeout_at(deadline, request).await {
-            Ok(answer) => answer.map_err(|error| judge::<K>(verb, error)),
-            Err(_) if deadline == end => Err(Verdict::NotLeader),
-            Err(_) => {
-                let silence = format!("no answer within {} s", LIMIT.as_secs());
-                let problem = Problem::new(ProblemKind::Silent, silence);
-                Err(Verdict::Unknown(Failure::new::<K>(verb, problem)))
+        let limit = sent + LIMIT;
+        let mut request = pin!(request);
+        let answer = loop {
+            match timeout_at(end.min(limit), &mut request).await {
+                Ok(answer) => break answer.map_err(|error| judge::<K>(verb, error)),
+                Err(_) if end <= limit => match self.leads_until(term) {
+                    // Later than the one that has come, or nothing might begin any more.
+                    Some(later) => end = later,
+                    None => break Err(Verdict::NotLeader),
+                },
+                Err(_) => {
+                    let silence = format!("no answer within {} s", LIMIT.as_secs());
+                    let problem = Problem::new(ProblemKind::Silent, silence);
+                    break Err(Verdict::Unknown(Failure::new::<K>(verb, problem)));
+                }
             }
         };
         self.metrics.request::<K>(verb, counted(&answer), sent.elapsed());

@@ -56,11 +56,16 @@ fn lease_server(is_cut: Arc<AtomicBool>) -> Client {
 
 /// Leadership by that lease of 15 s.
 pub(crate) fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
+    election_for(15 * SECOND, is_cut)
+}
+
+/// Leadership by that lease.
+fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
     let config = LeaseConfig {
         namespace: "multinet-system".into(),
         name: "multinet-controller".into(),
         identity: "test".into(),
-        duration: 15 * SECOND,
+        duration,
     };
     let client = lease_server(Arc::clone(is_cut));
     let shutdown = CancellationToken::new();
@@ -140,4 +145,18 @@ async fn a_request_ends_with_the_term_it_began_in() {
         tokio::time::sleep(SECOND / 10).await;
         assert!(cut.elapsed() < 14 * SECOND, "the lease may be somebody else's from now on");
     }
+}
+
+/// A lease that is shorter than a request may take.
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_on_while_the_lease_is_renewed() {
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let mut rig = Rig::start(election_for(5 * SECOND, &is_cut), 32);
+    rig.settled().await;
+    rig.pods(&[pod("infer-1", "infer", 2)]);
+    let under_way = rig.api.expect(Method::PUT, SLICES).await;
+    rig.api.quiet_for(9 * SECOND).await;
+    assert!(!under_way.is_given_up());
+    under_way.store("12");
+    rig.status_of("infer").await;
 }
