@@ -13,8 +13,9 @@ use k8s_openapi::api::discovery::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{Endpoint, IpFamily, Port, Protocol, TargetReference, labels};
+use multinet_runtime::ObjectKey;
 
-use crate::slices::metadata::{Stamp, is_controlled_by};
+use crate::slices::metadata::{Stamp, controller_of, label};
 use crate::slices::pack::{Entry, Identity};
 use crate::slices::planner::{Intent, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
@@ -39,7 +40,7 @@ pub struct DesiredMirror {
 }
 
 /// Plans the writes that make `existing` say what is desired; nothing desired: that remove them. `existing` are the slices
-/// that [are ours](is_ours) for this service. See [`slices::plan`](crate::slices::plan) for the rest.
+/// that [belong](service_of) to this service. See [`slices::plan`](crate::slices::plan) for the rest.
 pub fn plan(
     desired: Option<&DesiredMirror>,
     existing: &[Arc<EndpointSlice>],
@@ -67,14 +68,16 @@ pub fn plan(
     intent.plan(existing, limit, seed)
 }
 
-/// Whether a core slice is ours to write as a mirror of that service: its labels say so; or the one with the service's name is
-/// gone, and the service still its controller. (Without `managed-by` a core slice is nobody's but those who took that off.)
-pub fn is_ours(slice: &EndpointSlice, owner: &Owner) -> bool {
-    let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
-    slice.metadata.namespace.as_ref() == Some(&owner.namespace)
-        && label(labels::CORE_MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
-        && label(labels::SERVICE_NAME)
-            .map_or_else(|| is_controlled_by(&slice.metadata, &owner.uid), |service| service == owner.name)
+/// The service that a core slice is a mirror of, if it is ours to write: by its label, or, where somebody has taken that off, by its
+/// controller. But one without `managed-by` is nobody's: by that label Kubernetes tells the writers of EndpointSlices apart, our
+/// watch sees no others, and whoever takes it off has the slice for themselves, until it goes with its owner.
+pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
+    let metadata = &slice.metadata;
+    if label(metadata, labels::CORE_MANAGED_BY) != Some(labels::MANAGED_BY_CONTROLLER) {
+        return None;
+    }
+    let name = label(metadata, labels::SERVICE_NAME).or_else(|| controller_of(metadata))?;
+    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name: name.to_owned() })
 }
 
 fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {

@@ -24,7 +24,7 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use self::metadata::{Stamp, is_controlled_by};
+use self::metadata::{Stamp, controller_of, label};
 use self::pack::{Entry, Identity};
 use self::planner::{Intent, Slice};
 
@@ -120,7 +120,7 @@ impl SliceId {
     }
 }
 
-/// Plans the writes that make `existing` say what is desired. `existing` are the slices that [are ours](is_ours) for this
+/// Plans the writes that make `existing` say what is desired. `existing` are the slices that [belong](service_of) to this
 /// service. `trigger` is when the change happened; `seed` varies the names of new slices.
 pub fn plan(
     desired: &Desired,
@@ -146,18 +146,24 @@ pub fn plan(
     intent.plan(existing, limit, seed)
 }
 
-/// Whether a slice is ours to write for that service: its labels say so; or one of the two is gone, and the service still
+/// The service that a slice belongs to, if it is ours to write: by its labels; or, where somebody has taken one of the two off, by
 /// its controller. A slice that somebody else manages never is.
-pub fn is_ours(slice: &MultiNetworkEndpointSlice, owner: &Owner) -> bool {
+pub fn service_of(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
-    let label = |key| metadata.labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
-    let controlled = || is_controlled_by(metadata, &owner.uid);
-    metadata.namespace.as_ref() == Some(&owner.namespace)
-        && match (label(labels::MANAGED_BY), label(labels::SERVICE_NAME)) {
-            (Some(labels::MANAGED_BY_CONTROLLER), Some(service)) => service == owner.name,
-            (Some(labels::MANAGED_BY_CONTROLLER), None) | (None, _) => controlled(),
-            (Some(_), _) => false,
+    let name = match label(metadata, labels::MANAGED_BY) {
+        Some(labels::MANAGED_BY_CONTROLLER) => {
+            label(metadata, labels::SERVICE_NAME).or_else(|| controller_of(metadata))
         }
+        Some(_) => None,
+        None => controller_of(metadata),
+    };
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    Some(ObjectKey { namespace, name: name?.to_owned() })
+}
+
+/// Whether the slice itself says that it is ours.
+pub(crate) fn is_labelled(slice: &MultiNetworkEndpointSlice) -> bool {
+    label(&slice.metadata, labels::MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
 }
 
 impl Slice for MultiNetworkEndpointSlice {

@@ -31,7 +31,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Selector;
 use multinet_crds::validate::{Violation, validate};
-use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus, labels};
+use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceStatus};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
@@ -40,9 +40,10 @@ use self::pods::Pods;
 use self::refs::References;
 use self::written::{Written, is_newer};
 use crate::conflicts::Holder;
+use crate::mirror;
 use crate::model::Network;
 use crate::queue::Queue;
-use crate::slices::SliceId;
+use crate::slices::{self, SliceId};
 use crate::status::Verdict;
 use crate::work::{OptionalApi, Outcome, Work};
 
@@ -142,8 +143,8 @@ impl World {
             pods: Pods::default(),
             zones: HashMap::new(),
             references: References::default(),
-            slices: Written::new(service_of_slice),
-            mirrors: Written::new(service_of_mirror),
+            slices: Written::new(slices::service_of),
+            mirrors: Written::new(mirror::service_of),
             settled: false,
             told: HashMap::new(),
             seed,
@@ -422,42 +423,4 @@ fn asks_for(service: &MultiNetworkService) -> AsksFor {
 fn key_of(metadata: &ObjectMeta) -> Option<ObjectKey> {
     let name = metadata.name.clone()?;
     Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
-}
-
-/// The service that a slice belongs to, if it is ours to write: by its label, or, where somebody has taken that off, by its
-/// owner.
-fn service_of_slice(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
-    let metadata = &slice.metadata;
-    let label = |key| metadata.labels.as_ref().and_then(|labels| labels.get(key));
-    let owner = owner_of(metadata);
-    let name = match label(labels::MANAGED_BY).map(String::as_str) {
-        Some(labels::MANAGED_BY_CONTROLLER) => label(labels::SERVICE_NAME).or(owner),
-        Some(_) => None,
-        None => owner,
-    };
-    let namespace = metadata.namespace.clone().unwrap_or_default();
-    Some(ObjectKey { namespace, name: name?.clone() })
-}
-
-/// The service that a mirror belongs to, if it is ours: by its label or its owner, as with slices. But one without `managed-by`
-/// is nobody's: by that label Kubernetes tells the writers of EndpointSlices apart, our watch sees no others, and whoever takes it
-/// off has the slice for themselves, until it goes with its owner.
-fn service_of_mirror(mirror: &EndpointSlice) -> Option<ObjectKey> {
-    let metadata = &mirror.metadata;
-    let labels = metadata.labels.as_ref()?;
-    if labels.get(labels::CORE_MANAGED_BY).map(String::as_str) != Some(labels::MANAGED_BY_CONTROLLER) {
-        return None;
-    }
-    let name = labels.get(labels::SERVICE_NAME).or_else(|| owner_of(metadata))?;
-    let namespace = metadata.namespace.clone().unwrap_or_default();
-    Some(ObjectKey { namespace, name: name.clone() })
-}
-
-/// The name of the MultiNetworkService that is the controller of an object.
-fn owner_of(metadata: &ObjectMeta) -> Option<&String> {
-    let owners = metadata.owner_references.iter().flatten();
-    owners
-        .filter(|owner| owner.controller == Some(true) && owner.kind == "MultiNetworkService")
-        .map(|owner| &owner.name)
-        .next()
 }

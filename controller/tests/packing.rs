@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use multinet_controller::slices::{self, Plan};
+use multinet_controller::slices::{self, Owner, Plan};
 use multinet_crds::{Endpoint, MultiNetworkEndpointSlice};
+use multinet_runtime::ObjectKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -203,7 +204,8 @@ fn check<K: Kind>(world: &World, store: &Store<K>) -> Outcome {
         let group = slice.group();
         prop_assert!(wanted.contains_key(&group), "a slice of {}, which nobody wants", group);
         prop_assert_eq!(slice.meta().labels.as_ref(), Some(&K::labels(world)));
-        prop_assert!(slice.is_ours(world));
+        let Owner { namespace, name, .. } = world.owner();
+        prop_assert_eq!(slice.service(), Some(ObjectKey { namespace, name }));
         let owners: Vec<_> = (slice.meta().owner_references.iter().flatten())
             .filter(|owner| owner.controller == Some(true))
             .map(|owner| owner.uid.clone())

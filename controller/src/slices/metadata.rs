@@ -57,10 +57,16 @@ impl Stamp<'_> {
     }
 }
 
-/// Whether the service with this uid is the controller of the object.
-pub(crate) fn is_controlled_by(metadata: &ObjectMeta, uid: &str) -> bool {
-    let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().any(|owner| owner.uid == uid && owner.controller == Some(true))
+/// A label of an object.
+pub(crate) fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The name of the MultiNetworkService that is the controller of an object.
+pub(crate) fn controller_of(metadata: &ObjectMeta) -> Option<&str> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true) && is_service(owner))?;
+    Some(&controller.name)
 }
 
 /// Whether the service is the one controller, and no other MultiNetworkService an owner.

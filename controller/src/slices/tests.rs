@@ -422,7 +422,10 @@ fn the_order_of_the_input_is_of_no_matter() {
 
 #[test]
 fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
-    let ours = |edit: fn(&mut Object)| is_ours(edited(&existing(&dual()), edit).last().unwrap(), &owner());
+    let ours = |edit: fn(&mut Object)| {
+        let key = ObjectKey { namespace: owner().namespace, name: owner().name };
+        service_of(edited(&existing(&dual()), edit).last().unwrap()) == Some(key)
+    };
     assert!(ours(|_| {}));
     assert!(ours(|slice| slice.metadata.owner_references = None));
     assert!(ours(|slice| label(slice, labels::MANAGED_BY, None)));
@@ -436,9 +439,9 @@ fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
     for without in [labels::MANAGED_BY, labels::SERVICE_NAME] {
         let mut slice = Arc::unwrap_or_clone(existing(&dual()).remove(0));
         label(&mut slice, without, None);
-        slice.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-0".to_owned();
-        assert!(!is_ours(&slice, &owner()));
-        slice.metadata.owner_references.as_mut().unwrap()[0] = owned_by("MultiNetworkService", "uid-1", None);
-        assert!(!is_ours(&slice, &owner()));
+        for (kind, controller) in [("MultiNetworkService", None), ("Deployment", Some(true))] {
+            slice.metadata.owner_references.as_mut().unwrap()[0] = owned_by(kind, "uid-1", controller);
+            assert_eq!(service_of(&slice), None, "{kind} {controller:?}");
+        }
     }
 }

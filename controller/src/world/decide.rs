@@ -76,7 +76,9 @@ impl State {
         let collected = match verdict {
             Verdict::Invalid(_) => return Work::default(),
             Verdict::NoSelector(_) => {
-                return Work { slices: remove(&slices), mirrors: remove(&mirrors), ..Work::default() };
+                // Whoever writes its slices now may well have made the service their controller.
+                let ours: Vec<_> = slices.into_iter().filter(|slice| slices::is_labelled(slice)).collect();
+                return Work { slices: remove(&ours), mirrors: remove(&mirrors), ..Work::default() };
             }
             Verdict::Collected(collected, _) => collected,
         };

@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use futures::FutureExt as _;
 use jiff::SignedDuration;
+use multinet_crds::labels;
 use multinet_runtime::Index;
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ use crate::work::StatusWrite;
 
 mod mirrors;
 mod notices;
+mod others;
 
 thread_local! {
     static SECOND: Cell<i64> = const { Cell::new(0) };

@@ -11,7 +11,9 @@ use kube::Resource;
 use multinet_crds::labels;
 use multinet_runtime::ObjectKey;
 
+use super::key_of;
 use crate::slices::SliceId;
+use crate::slices::metadata::label;
 
 /// Slices of one kind, by the service that they belong to.
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl<S: Resource> Written<S> {
 
     /// The watch shows a version of an object. Returns the services that it concerns: none if this is what we knew, or older.
     pub(super) fn shown(&mut self, object: S) -> Vec<ObjectKey> {
-        let Some(key) = key_of(&object) else { return Vec::new() };
+        let Some(key) = key_of(object.meta()) else { return Vec::new() };
         if self.removed.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
             return Vec::new();
         }
@@ -92,7 +94,7 @@ impl<S: Resource> Written<S> {
 
     /// The API server has answered a write of ours with this.
     pub(super) fn stored(&mut self, object: S) {
-        let Some(key) = key_of(&object) else { return };
+        let Some(key) = key_of(object.meta()) else { return };
         let outdated = self.known_mut(&key).is_some_and(|known| !is_newer(&object, &known.object));
         let uid = object.meta().uid.as_ref();
         let has_vanished = self.vanished.values().any(|uids| uid.is_some_and(|uid| uids.contains(uid)));
@@ -167,12 +169,12 @@ impl<S: Resource> Written<S> {
         self.doubtful.remove(service);
         for object in self.of(service) {
             // One that has lost its labels is known by its owner, and in no list.
-            if let Some(key) = key_of(&*object).filter(|_| is_listed(&*object, service)) {
+            if let Some(key) = key_of(object.meta()).filter(|_| is_listed(&*object, service)) {
                 self.take(&key);
             }
         }
         for object in objects {
-            if let Some(key) = key_of(&object) {
+            if let Some(key) = key_of(object.meta()) {
                 self.put(&key, object, true);
             }
         }
@@ -222,14 +224,9 @@ impl<S: Resource> Written<S> {
     }
 }
 
-fn key_of<S: Resource>(object: &S) -> Option<ObjectKey> {
-    let meta = object.meta();
-    Some(ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone()? })
-}
-
 /// Whether a list of all that is ours of the service shows the object.
 fn is_listed<S: Resource>(object: &S, service: &ObjectKey) -> bool {
-    let label = |key| object.meta().labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str);
+    let label = |key| label(object.meta(), key);
     let managed_by = label(labels::MANAGED_BY).or_else(|| label(labels::CORE_MANAGED_BY));
     managed_by == Some(labels::MANAGED_BY_CONTROLLER) && label(labels::SERVICE_NAME) == Some(&service.name)
 }

@@ -11,6 +11,7 @@ use kube::Resource;
 use multinet_controller::slices::Plan;
 use multinet_controller::{mirror, slices};
 use multinet_crds::{Endpoint, IpFamily, MultiNetworkEndpointSlice, Port};
+use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use crate::world::World;
@@ -29,7 +30,7 @@ pub(crate) trait Kind: Resource<DynamicType = ()> + Clone + PartialEq + Debug {
 
     fn labels(world: &World) -> BTreeMap<String, String>;
 
-    fn is_ours(&self, world: &World) -> bool;
+    fn service(&self) -> Option<ObjectKey>;
 
     fn family(&self) -> String;
 
@@ -78,8 +79,8 @@ impl Kind for MultiNetworkEndpointSlice {
         labels
     }
 
-    fn is_ours(&self, world: &World) -> bool {
-        slices::is_ours(self, &world.owner())
+    fn service(&self) -> Option<ObjectKey> {
+        slices::service_of(self)
     }
 
     fn family(&self) -> String {
@@ -144,8 +145,8 @@ impl Kind for EndpointSlice {
         ])
     }
 
-    fn is_ours(&self, world: &World) -> bool {
-        mirror::is_ours(self, &world.owner())
+    fn service(&self) -> Option<ObjectKey> {
+        mirror::service_of(self)
     }
 
     fn family(&self) -> String {

@@ -1,0 +1,24 @@
+//! What others do to what the controller writes, or besides it.
+
+use super::*;
+
+/// Whoever writes slices by hand may make the service their controller, so that they go with it.
+#[test]
+fn what_others_write_for_a_service_without_selector_is_theirs() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&world, "infer", 1);
+    let mut theirs = (*world.lock().slices.of(&key("infer"))[0]).clone();
+    theirs.metadata.name = Some("by-hand".to_owned());
+    theirs.metadata.uid = Some("uid-by-hand".to_owned());
+    theirs.metadata.labels.as_mut().unwrap().remove(labels::MANAGED_BY);
+    world.apply(theirs);
+    world.apply(service("infer", 2, |service| service["spec"]["selector"] = Value::Null));
+
+    let work = world.work(&key("infer"));
+    let [ours] = work.slices.delete.as_slice() else { panic!("{work:?}") };
+    assert_ne!(ours.key, key("by-hand"));
+    world.removed_slice(ours);
+    assert!(world.work(&key("infer")).slices.is_empty());
+}
