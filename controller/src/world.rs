@@ -38,7 +38,7 @@ use serde_json::json;
 use self::dirty::Dirty;
 use self::pods::Pods;
 use self::refs::References;
-use self::written::{Written, is_newer};
+use self::written::{Written, is_newer, is_news};
 use crate::conflicts::Holder;
 use crate::mirror;
 use crate::model::Network;
@@ -69,6 +69,8 @@ struct State {
     services: HashMap<ObjectKey, Service>,
     /// Services that are there but could never be decoded. Whatever they say, their slices stay.
     undecodable: HashSet<ObjectKey>,
+    /// What the watch shows of services is part of a list.
+    is_listing_services: bool,
     pods: Pods,
     zones: HashMap<String, String>,
     references: References,
@@ -85,6 +87,8 @@ struct State {
 
 struct Service {
     object: Arc<MultiNetworkService>,
+    /// The watch has shown this version or a newer one; else it is the answer to a status that we have written.
+    seen: bool,
     asks_for: AsksFor,
     /// What became of it when it was last looked at.
     verdict: Option<Verdict>,
@@ -140,6 +144,7 @@ impl World {
             settings,
             services: HashMap::new(),
             undecodable: HashSet::new(),
+            is_listing_services: false,
             pods: Pods::default(),
             zones: HashMap::new(),
             references: References::default(),
@@ -219,7 +224,7 @@ impl World {
             // The watch may have been faster, and have more to show than our own write.
             && is_newer(&service, &*known.object)
         {
-            known.is_edited = false;
+            (known.is_edited, known.seen) = (false, false);
             // Only the status, and the version for the next one: a changed spec comes by the watch.
             let object = Arc::make_mut(&mut known.object);
             object.metadata.resource_version = service.metadata.resource_version;
@@ -322,9 +327,9 @@ impl State {
         });
         if is_same {
             // Somebody has written the status: we, most of the time. If it was not us, it is put right.
-            if let Some(known) = self.services.get_mut(&key)
-                && is_newer(&object, &*known.object)
-            {
+            let Some(known) = self.services.get_mut(&key) else { return };
+            if is_news(&object, &*known.object, self.is_listing_services && known.seen) {
+                known.seen = true;
                 let (old, new) = (decide::ours(&known.object), decide::ours(&object));
                 known.object = Arc::new(object);
                 if known.status.as_ref() == Some(&new) {
@@ -334,6 +339,8 @@ impl State {
                     let at = self.dirty.now();
                     self.dirty.mark(key, at);
                 }
+            } else {
+                known.seen |= object.metadata.resource_version == known.object.metadata.resource_version;
             }
             return;
         }
@@ -353,6 +360,7 @@ impl State {
             .map_or((None, None, Vec::new(), None), |old| (old.trigger, old.writing, old.told, old.status));
         let service = Service {
             object: Arc::new(object),
+            seen: true,
             asks_for,
             verdict: None,
             trigger,
@@ -368,6 +376,7 @@ impl State {
 
     /// Only these services are there.
     fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
+        self.is_listing_services = false;
         let known = self.services.keys().chain(&self.undecodable);
         let gone: Vec<ObjectKey> = known.filter(|key| !live.contains(*key)).cloned().collect();
         gone.iter().for_each(|key| self.delete_service(key));

@@ -237,8 +237,7 @@ fn a_mirror_that_is_not_wanted_is_removed() {
 fn ours_is_what_is_labelled_so_or_has_lost_only_the_name() {
     let desired = desired(&["10.0.0.1"]);
     let ours = |edit: fn(&mut EndpointSlice)| {
-        let key =
-            ObjectKey { namespace: desired.owner.namespace.clone(), name: desired.owner.name.clone() };
+        let key = ObjectKey { namespace: desired.owner.namespace.clone(), name: desired.owner.name.clone() };
         service_of(&edited(&existing(&desired), edit)[0]) == Some(key)
     };
     assert!(ours(|_| {}));

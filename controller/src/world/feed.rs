@@ -57,6 +57,10 @@ impl Index<MultiNetworkService> for World {
         self.change(|state| state.delete_service(key));
     }
 
+    fn start(&self) {
+        self.change(|state| state.is_listing_services = true);
+    }
+
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| state.retain_services(live));
     }
@@ -79,6 +83,10 @@ impl Index<MultiNetworkEndpointSlice> for World {
             let concerned = state.slices.gone(key).into_iter().collect();
             state.mark(concerned);
         });
+    }
+
+    fn start(&self) {
+        self.change(|state| state.slices.start());
     }
 
     fn reset(&self, live: &HashSet<ObjectKey>) {
@@ -106,6 +114,10 @@ impl Index<EndpointSlice> for World {
             let concerned = state.mirrors.gone(key).into_iter().collect();
             state.mark(concerned);
         });
+    }
+
+    fn start(&self) {
+        self.change(|state| state.mirrors.start());
     }
 
     fn reset(&self, live: &HashSet<ObjectKey>) {

@@ -31,6 +31,8 @@ pub(super) struct Written<S> {
     begun: HashMap<ObjectKey, bool>,
     /// Uids of objects of services in work that the watch has shown to be gone: an answer to a write of ours may come after that.
     vanished: HashMap<ObjectKey, HashSet<String>>,
+    /// What the watch shows is part of a list.
+    is_listing: bool,
 }
 
 #[derive(Debug)]
@@ -51,6 +53,7 @@ impl<S: Resource> Written<S> {
             doubtful: HashSet::new(),
             begun: HashMap::new(),
             vanished: HashMap::new(),
+            is_listing: false,
         }
     }
 
@@ -75,14 +78,20 @@ impl<S: Resource> Written<S> {
         self.filed.len()
     }
 
+    /// The watch begins a list.
+    pub(super) fn start(&mut self) {
+        self.is_listing = true;
+    }
+
     /// The watch shows a version of an object. Returns the services that it concerns: none if this is what we knew, or older.
     pub(super) fn shown(&mut self, object: S) -> Vec<ObjectKey> {
         let Some(key) = key_of(object.meta()) else { return Vec::new() };
         if self.removed.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
             return Vec::new();
         }
+        let is_listing = self.is_listing;
         if let Some(known) = self.known_mut(&key)
-            && !is_newer(&object, &known.object)
+            && !is_news(&object, &*known.object, is_listing && known.seen)
         {
             known.seen |= object.meta().resource_version == known.object.meta().resource_version;
             return Vec::new();
@@ -126,6 +135,7 @@ impl<S: Resource> Written<S> {
 
     /// The watch has listed what is there. Returns the services that have lost something.
     pub(super) fn reset(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        self.is_listing = false;
         self.removed.retain(|key, _| live.contains(key));
         let missing: Vec<ObjectKey> = self.filed.keys().filter(|key| !live.contains(*key)).cloned().collect();
         let mut concerned = Vec::new();
@@ -242,6 +252,12 @@ pub(super) fn is_newer<S: Resource>(new: &S, old: &S) -> bool {
     }
 }
 
+/// Whether what the watch shows replaces what is known: another version that is not older. A list is younger than all that the watch
+/// has shown before it (`was_seen`): what has an older version there is from a backup that the API server's storage was restored from.
+pub(super) fn is_news<S: Resource>(shown: &S, known: &S, was_seen: bool) -> bool {
+    is_newer(shown, known) || was_seen && shown.meta().resource_version != known.meta().resource_version
+}
+
 #[cfg(test)]
 mod tests {
     use multinet_crds::{
@@ -296,6 +312,25 @@ mod tests {
         assert_eq!(written.shown(slice("infer-a", "1", "11")), [key("infer")], "somebody else's");
         written.stored(slice("infer-a", "1", "10"));
         assert_eq!(versions(&written), ["11"]);
+    }
+
+    #[test]
+    fn a_list_may_show_what_a_backup_has_brought_back() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        written.stored(slice("infer-b", "2", "20"));
+        for (begin, expected) in [(false, ["10", "20"]), (true, ["7", "20"])] {
+            if begin {
+                written.start();
+            }
+            let concerned = [slice("infer-a", "1", "7"), slice("infer-b", "2", "8")]
+                .map(|older| written.shown(older).len());
+            assert_eq!(versions(&written), expected);
+            assert_eq!(concerned, [usize::from(begin), 0], "a list may be older than what was written last");
+        }
+        assert!(written.shown(slice("infer-a", "1", "7")).is_empty(), "no news");
+        written.reset(&[key("infer-a"), key("infer-b")].into());
+        assert!(written.shown(slice("infer-a", "1", "6")).is_empty(), "that list is over");
     }
 
     #[test]

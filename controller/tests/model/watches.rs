@@ -247,6 +247,7 @@ impl Watches<'_> {
         let objects: Vec<_> = store.past.iter().map(|(key, object)| (key.clone(), object.clone())).collect();
         store.is_broken = breaks_off;
         let told = if breaks_off { objects.len() / 2 } else { objects.len() };
+        Index::<T::View>::start(self.world);
         for (key, (version, object)) in objects.iter().take(told) {
             self.apply(key, *version, object.clone());
         }

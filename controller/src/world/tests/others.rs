@@ -22,3 +22,27 @@ fn what_others_write_for_a_service_without_selector_is_theirs() {
     world.removed_slice(ours);
     assert!(world.work(&key("infer")).slices.is_empty());
 }
+
+/// The API server's storage is restored from a backup: its versions are older than those that we know.
+#[test]
+fn a_status_that_a_backup_has_brought_back_is_put_right() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    let first = write(&world, "infer", 1).status.unwrap();
+    let ours = with_status(&first);
+    world.stored_service(ours.clone());
+    let live = HashSet::from([key("infer")]);
+    let listed = || {
+        Index::<MultiNetworkService>::start(&world);
+        world.apply(service("infer", 1, |service| service["metadata"]["resourceVersion"] = json!("5")));
+        Index::<MultiNetworkService>::reset(&world, &live);
+        commit(&world);
+        write(&world, "infer", 2).status
+    };
+    assert_eq!(listed(), None, "the list may have been made before the status was written");
+    world.apply(ours);
+    assert_eq!(
+        listed().map(|write| (write.resource_version, write.status)),
+        Some(("5".to_owned(), first.status))
+    );
+}
