@@ -12,7 +12,7 @@ use super::devices::Devices;
 use super::dirty::Dirty;
 use crate::conflicts::{Holder, Ledger};
 use crate::endpoints::Member;
-use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod, PodClaim};
+use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod, PodClaim, Unreadable};
 use crate::relations::Relations;
 use crate::selector::Selectors;
 
@@ -169,18 +169,25 @@ impl Pods {
     /// A claim is new or has changed.
     pub(super) fn apply_claim(&mut self, claim: Claim, dirty: &mut Dirty) {
         let key = claim.key.clone();
-        self.forget_claim(&key);
+        let old = self.forget_claim(&key);
         for device in &claim.devices {
             self.claims_by_pool.insert((device.id.driver.clone(), device.id.pool.clone()), key.clone());
         }
+        let is_news = complaint(old.as_ref()) != complaint(Some(&claim));
         self.claims.insert(key.clone(), claim);
         self.claim_changed(&key, dirty);
+        if is_news {
+            self.mark_users(&key, dirty);
+        }
     }
 
     /// A claim is gone.
     pub(super) fn delete_claim(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
-        self.forget_claim(key);
+        let old = self.forget_claim(key);
         self.claim_changed(key, dirty);
+        if complaint(old.as_ref()).is_some() {
+            self.mark_users(key, dirty);
+        }
     }
 
     /// Only these claims are there.
@@ -277,9 +284,19 @@ impl Pods {
         }
     }
 
-    fn forget_claim(&mut self, key: &ObjectKey) {
-        for device in self.claims.remove(key).iter().flat_map(|claim| &claim.devices) {
+    fn forget_claim(&mut self, key: &ObjectKey) -> Option<Claim> {
+        let claim = self.claims.remove(key)?;
+        for device in &claim.devices {
             self.claims_by_pool.remove(&(device.id.driver.clone(), device.id.pool.clone()), key);
+        }
+        Some(claim)
+    }
+
+    /// Marks the services of the pods that use a claim.
+    fn mark_users(&self, claim: &ObjectKey, dirty: &mut Dirty) {
+        let at = dirty.now();
+        for pod in self.by_claim.of(claim) {
+            self.mark_services(pod, at, dirty);
         }
     }
 
@@ -369,6 +386,12 @@ impl Pods {
 /// Another object in the same namespace.
 fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
     ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
+}
+
+/// What people are told of a claim, and of whose pods, if anything: no endpoint shows it.
+fn complaint(claim: Option<&Claim>) -> Option<(&Unreadable, &[String])> {
+    let claim = claim?;
+    Some((claim.unreadable.as_ref()?, &claim.reserved_for))
 }
 
 /// Whether endpoints made of either are the same: labels may differ.

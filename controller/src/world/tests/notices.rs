@@ -85,8 +85,22 @@ fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
     assert_eq!(reasons(&notices), [("a", "NetworkStatusRejected"), ("a", "ResourceClaimRejected")]);
     let begin = r#"ResourceClaim a-nic: "::ffff:10.0.1.2/120" of status.devices[0] is left out"#;
     assert!(notices[1].note.starts_with(begin), "{:?}", notices[1]);
-    world.apply(claim(&["10.0.1.1/24"]));
-    assert!(reasons(&write(&world, "infer", 2).notices).is_empty());
+    let queued = || std::iter::from_fn(|| world.queue.next().now_or_never()).count();
+    queued();
+    // No endpoint changes, but what is said does.
+    for (version, ips, expected) in [
+        (2, &["10.0.1.1/24"][..], &[][..]),
+        (3, &["10.0.1.1/24", "127.0.0.1/8"], &[("a", "ResourceClaimRejected")]),
+        (4, &["10.0.1.1/24", "127.0.0.1/8"], &[]),
+    ] {
+        world.apply(claim(ips));
+        commit(&world);
+        assert_eq!(queued(), usize::from(version < 4), "{ips:?}");
+        assert_eq!(reasons(&write(&world, "infer", version).notices), expected);
+    }
+    Index::<views::ResourceClaim<views::V1>>::reset(&world, &HashSet::new());
+    commit(&world);
+    assert_eq!(queued(), 1);
 }
 
 #[test]
