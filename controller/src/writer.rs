@@ -46,6 +46,10 @@ pub(crate) use self::failure::Reason;
 /// How old the lists may be that a new leader begins with: those of a process that has just started need not be made again.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// How long a new leader waits for lists. By then it goes on with what it knows, as a leader does whose watch fails: one kind that
+/// cannot be listed should not keep all the others from being written.
+const LISTING: Duration = Duration::from_secs(30);
+
 /// How long what is under way at a graceful end may take.
 const FINISH: Duration = Duration::from_secs(5);
 
@@ -136,9 +140,13 @@ impl Writer {
         };
         let mut ended = std::pin::pin!(ended);
         // A standby may long have heard nothing without knowing: a connection can die without a word.
-        tokio::select! {
+        let unlisted = tokio::select! {
             () = &mut ended => return,
-            () = writer.refresh.refresh(FRESH) => {}
+            unlisted = writer.refresh.refresh(FRESH, LISTING) => unlisted,
+        };
+        if !unlisted.is_empty() {
+            let (seconds, kinds) = (LISTING.as_secs(), unlisted.join(", "));
+            tracing::warn!("not listed within {seconds} s: {kinds}; what was known of them before counts");
         }
         // Whatever was decided before may have been overtaken by somebody else's term.
         writer.queue.open();

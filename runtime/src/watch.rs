@@ -57,7 +57,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use self::health::Health;
+use self::health::{Health, resource};
 pub use self::problem::{Problem, ProblemKind};
 use self::refresh::Member;
 pub use self::refresh::Refresh;
@@ -172,7 +172,7 @@ pub async fn watch<K, I>(
             lists: config.lists,
             labels: config.labels,
             broken_stream: false,
-            refresh: config.refresh.join(),
+            refresh: config.refresh.join(resource::<K>()),
             health: Health::new::<K>(config.hint, ready, metrics.clone()),
             sink: Sink::new(index, metrics),
         };

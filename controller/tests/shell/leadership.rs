@@ -1,17 +1,24 @@
 //! Nothing is written by a process that does not lead.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use http::{Method, Response, StatusCode};
-use kube::Client;
-use multinet_runtime::{Leadership, LeaseConfig, LeaseMetrics, lease};
+use kube::{Api, Client};
+use multinet_controller::views;
+use multinet_runtime::{
+    Guarded, Index, Leadership, LeaseConfig, LeaseMetrics, ObjectKey, Readiness, Refresh, WatchConfig,
+    WatchMetrics, lease, watch,
+};
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::fake::FakeApi;
 use crate::rig::{Rig, SLICES, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -159,4 +166,35 @@ async fn a_request_goes_on_while_the_lease_is_renewed() {
     assert!(!under_way.is_given_up());
     under_way.store("12");
     rig.status_of("infer").await;
+}
+
+/// The webhook that converts the kind may be broken.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_listed_keeps_nobody_from_writing_for_ever() {
+    let refresh = Refresh::default();
+    let (client, _silent) = FakeApi::new();
+    let nodes = WatchConfig::new(Api::<Guarded<views::Node>>::all(client), "").refreshed_by(&refresh);
+    let ready = Readiness::default().register("nodes");
+    let metrics = WatchMetrics::register(&mut Registry::default());
+    tokio::spawn(watch(nodes, Arc::new(Nobody), ready, metrics, CancellationToken::new()));
+    tokio::task::yield_now().await;
+
+    let mut rig = Rig::start_with(Leadership::always(), refresh, 32);
+    rig.pods(&[pod("infer-0", "infer", 1)]);
+    rig.service(&service("infer", "infer"));
+    rig.api.quiet_for(29 * SECOND).await;
+    rig.api.expect(Method::POST, SLICES).await;
+    assert_eq!(rig.logged("WARN", "not listed within 30 s: nodes;"), 1);
+}
+
+struct Nobody;
+
+impl<K> Index<K> for Nobody {
+    fn apply(&self, _: K) {}
+
+    fn delete(&self, _: &ObjectKey) {}
+
+    fn reset(&self, _: &HashSet<ObjectKey>) {}
+
+    fn commit(&self) {}
 }

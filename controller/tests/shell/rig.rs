@@ -43,6 +43,11 @@ impl Rig {
 
     /// A writer with at most so many requests under way.
     pub(crate) fn start(leadership: Leadership, concurrency: usize) -> Self {
+        Self::start_with(leadership, Refresh::default(), concurrency)
+    }
+
+    /// The same, with these watches to list anew.
+    pub(crate) fn start_with(leadership: Leadership, refresh: Refresh, concurrency: usize) -> Self {
         // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
         static ALL: Once = Once::new();
         ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
@@ -60,8 +65,7 @@ impl Rig {
         // Nobody reads the notices here.
         let (events, _) = events(client.clone(), leadership.clone(), "test", Default::default());
         let shared = (Arc::clone(&world), queue);
-        let writer =
-            Writer::new(client, shared, (leadership, Refresh::default()), events, metrics, concurrency);
+        let writer = Writer::new(client, shared, (leadership, refresh), events, metrics, concurrency);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(writer.run(shutdown.clone()));
         Self { api, world, shutdown, task, registry, logs, _logger: logger }

@@ -64,8 +64,7 @@ impl Health {
         ready: ReadyGuard,
         metrics: KindMetrics,
     ) -> Self {
-        let (plural, group) = (K::plural(&()), K::group(&()));
-        let resource = if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") };
+        let resource = resource::<K>();
         ready.waiting_for(format!("listing {resource}"));
         Self { resource, hint, ready: Some(ready), metrics, backoff: Backoff::default(), outage: None }
     }
@@ -115,4 +114,10 @@ impl Health {
             _ => format!("cannot watch {resource}: {kind}: {message}"),
         }
     }
+}
+
+/// `plural.group` of a kind, as roles and kubectl have it.
+pub(super) fn resource<K: Resource<DynamicType = ()>>() -> String {
+    let (plural, group) = (K::plural(&()), K::group(&()));
+    if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// Watches that can be had to list anew. Clones are of the same watches.
 #[derive(Clone, Debug)]
@@ -19,10 +19,23 @@ pub struct Refresh {
 
 #[derive(Debug)]
 struct Shared {
-    /// For each watch, when its last complete list began.
-    lists: Mutex<(u64, HashMap<u64, Option<Instant>>)>,
+    lists: Mutex<Lists>,
     /// When lists have to have begun. It changes as well when a list is complete or a watch ends.
     wanted: watch::Sender<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    next_id: u64,
+    of: HashMap<u64, List>,
+}
+
+/// The last complete list of a watch.
+#[derive(Debug)]
+struct List {
+    /// What the watch is of: `plural.group`.
+    resource: String,
+    begun: Option<Instant>,
 }
 
 impl Default for Refresh {
@@ -32,24 +45,25 @@ impl Default for Refresh {
 }
 
 impl Refresh {
-    /// Has every watch list anew, unless its last list is younger than `age`; returns once all have, however long that
-    /// takes.
-    pub async fn refresh(&self, age: Duration) {
-        let Some(since) = Instant::now().checked_sub(age) else { return };
+    /// Has every watch list anew, unless its last list is younger than `age`. Returns once all have, or after `limit`, with the
+    /// resources that have not been listed by then; their watches go on trying.
+    pub async fn refresh(&self, age: Duration, limit: Duration) -> Vec<String> {
+        let Some(since) = Instant::now().checked_sub(age) else { return Vec::new() };
         self.shared
             .wanted
             .send_modify(|wanted| *wanted = Some(wanted.map_or(since, |known| known.max(since))));
         let mut changes = self.shared.wanted.subscribe();
         // The sender lives as long as this.
-        let _ = changes.wait_for(|_| self.shared.lists().1.values().all(|list| *list >= Some(since))).await;
+        let _ = timeout(limit, changes.wait_for(|_| self.shared.older_than(since).is_empty())).await;
+        self.shared.older_than(since)
     }
 
-    /// A watch that listens from now on.
-    pub(super) fn join(&self) -> Member {
+    /// A watch of that resource, which listens from now on.
+    pub(super) fn join(&self, resource: String) -> Member {
         let mut lists = self.shared.lists();
-        lists.0 += 1;
-        let id = lists.0;
-        lists.1.insert(id, None);
+        lists.next_id += 1;
+        let id = lists.next_id;
+        lists.of.insert(id, List { resource, begun: None });
         drop(lists);
         Member { id, shared: Arc::clone(&self.shared), listed: None }
     }
@@ -57,8 +71,17 @@ impl Refresh {
 
 impl Shared {
     /// No code panics while it holds the lock.
-    fn lists(&self) -> MutexGuard<'_, (u64, HashMap<u64, Option<Instant>>)> {
+    fn lists(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has no list that is as young as that.
+    fn older_than(&self, since: Instant) -> Vec<String> {
+        let lists = self.lists();
+        let old = lists.of.values().filter(|list| list.begun < Some(since));
+        let mut resources: Vec<String> = old.map(|list| list.resource.clone()).collect();
+        resources.sort_unstable();
+        resources
     }
 }
 
@@ -74,7 +97,9 @@ impl Member {
     /// A list that began at that time is complete.
     pub(super) fn listed(&mut self, begun: Instant) {
         self.listed = Some(begun);
-        self.shared.lists().1.insert(self.id, self.listed);
+        if let Some(list) = self.shared.lists().of.get_mut(&self.id) {
+            list.begun = self.listed;
+        }
         self.shared.wanted.send_modify(|_| ());
     }
 
@@ -93,7 +118,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.lists().1.remove(&self.id);
+        self.shared.lists().of.remove(&self.id);
         self.shared.wanted.send_modify(|_| ());
     }
 }
@@ -105,38 +130,47 @@ mod tests {
     use super::*;
 
     const AGE: Duration = Duration::from_secs(1);
+    const LIMIT: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_all_that_have_no_young_list() {
         let refresh = Refresh::default();
-        let (mut old, mut young, gone) = (refresh.join(), refresh.join(), refresh.join());
+        let [mut old, mut young, gone] = ["old", "young", "gone"].map(|name| refresh.join(name.to_owned()));
         old.listed(Instant::now());
         tokio::time::advance(2 * AGE).await;
         young.listed(Instant::now());
         assert!(!old.is_wanted());
 
-        let mut done = std::pin::pin!(refresh.refresh(AGE));
+        let mut done = std::pin::pin!(refresh.refresh(AGE, LIMIT));
         assert!(done.as_mut().now_or_never().is_none());
         assert!(old.is_wanted() && old.wanted().now_or_never().is_some());
         assert!(!young.is_wanted() && young.wanted().now_or_never().is_none());
         old.listed(Instant::now());
         assert!(done.as_mut().now_or_never().is_none(), "one has never listed");
         drop(gone);
-        assert!(done.as_mut().now_or_never().is_some());
+        assert_eq!(done.as_mut().now_or_never(), Some(Vec::new()));
         assert!(!old.is_wanted());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_began_before_does_not_count() {
         let refresh = Refresh::default();
-        let mut watch = refresh.join();
+        let mut watch = refresh.join("pods".to_owned());
         let begun = Instant::now();
         tokio::time::advance(2 * AGE).await;
-        let mut done = std::pin::pin!(refresh.refresh(AGE));
+        let mut done = std::pin::pin!(refresh.refresh(AGE, LIMIT));
         assert!(done.as_mut().now_or_never().is_none());
         watch.listed(begun);
         assert!(watch.is_wanted() && done.as_mut().now_or_never().is_none());
         watch.listed(Instant::now());
         assert!(done.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_listed_is_named_after_a_while() {
+        let refresh = Refresh::default();
+        let (mut good, _bad) = (refresh.join("pods".to_owned()), refresh.join("nodes".to_owned()));
+        good.listed(Instant::now());
+        assert_eq!(refresh.refresh(AGE, LIMIT).await, ["nodes"]);
     }
 }

@@ -167,14 +167,15 @@ async fn whoever_has_to_be_sure_has_a_new_list_made() {
     world.calls.expect(["apply a@1", "reset a", "commit"]).await;
     // A connection that has died without a word, as far as anybody knows.
     let _silent = world.api.next_watch("1").await.stream();
-    assert!(refresh.refresh(Duration::from_secs(5)).now_or_never().is_some(), "the list is young");
+    let (age, limit) = (Duration::from_secs(5), Duration::from_secs(30));
+    assert!(refresh.refresh(age, limit).now_or_never().is_some(), "the list is young");
     tokio::time::advance(Duration::from_secs(6)).await;
 
-    let mut refreshed = std::pin::pin!(refresh.refresh(Duration::from_secs(5)));
+    let mut refreshed = std::pin::pin!(refresh.refresh(age, limit));
     assert!(refreshed.as_mut().now_or_never().is_none());
     world.api.next_list().await.list("9", &[object("b", "8")]);
     world.calls.expect(["apply b@8", "reset b", "commit"]).await;
-    refreshed.await;
+    assert_eq!(refreshed.await, [""; 0]);
     world.api.next_watch("9").await;
     assert_eq!(world.warnings(), [""; 0]);
 }
