@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use multinet_crds::conditions::{
     AcceptedReason, AddressConflictReason, ConditionType, ProgrammedReason, ResolvedRefsReason, upsert,
 };
+use multinet_crds::syntax::DNS_SUBDOMAIN;
 use multinet_crds::validate::Violation;
 use multinet_crds::{EndpointCounts, MultiNetworkService, MultiNetworkServiceStatus, NetworkKind};
 
@@ -61,14 +62,20 @@ pub fn status(
         }
         Verdict::NoSelector(unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
-            let message = match &service.spec.mirror {
-                None => "the service has no selector: its slices are somebody else's to write",
-                Some(_) => {
+            let (reason, message) = match (written, &service.spec.mirror) {
+                // What it had when it had a selector is still there.
+                (Err(why), _) => (ProgrammedReason::WriteFailed, why),
+                (Ok(()), None) => (
+                    ProgrammedReason::NoSelector,
+                    "the service has no selector: its slices are somebody else's to write",
+                ),
+                (Ok(()), Some(_)) => (
+                    ProgrammedReason::NoSelector,
                     "the service has no selector: its slices are somebody else's to write, and nobody fills spec.mirror, which takes what a selector finds; \
-                     give the service a selector, or remove spec.mirror"
-                }
+                     give the service a selector, or remove spec.mirror",
+                ),
             };
-            upsert(conditions, ProgrammedReason::NoSelector, message, generation, now);
+            upsert(conditions, reason, message, generation, now);
             upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
             status.endpoints = None;
         }
@@ -245,11 +252,11 @@ fn few(names: &[&str]) -> String {
     text
 }
 
-/// The name to ask for.
+/// The name to ask for, if there is one: below a long zone it may be too long for DNS, which the API server would refuse.
 fn hostname(service: &MultiNetworkService, zone: &str) -> Option<String> {
     let name = service.metadata.name.as_deref()?;
     let namespace = service.metadata.namespace.as_deref()?;
-    Some(format!("{name}.{namespace}.svc.{}", zone.trim_end_matches('.')))
+    Some(format!("{name}.{namespace}.svc.{zone}")).filter(|hostname| DNS_SUBDOMAIN.accepts(hostname))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn at(second: i64) -> Time {
 }
 
 fn judged(verdict: &Verdict, written: Result<(), &str>) -> MultiNetworkServiceStatus {
-    status(&service(json!(null)), verdict, written, "z.test.", &at(100))
+    status(&service(json!(null)), verdict, written, "z.test", &at(100))
 }
 
 /// Status, reason and message of a condition.
@@ -98,6 +98,20 @@ fn a_service_without_selector_has_nothing_to_count() {
     }
     assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
     assert_eq!(status.endpoints, None);
+    let failed = judged(&verdict, Err("the API server does not allow it"));
+    assert_eq!(says(&failed, Programmed), ("False", "WriteFailed", "the API server does not allow it"));
+}
+
+/// Every status with it would be refused.
+#[test]
+fn a_name_that_dns_has_no_room_for_is_left_out() {
+    let hostname = |zone: &str| {
+        let verdict = collected(Collected::default());
+        status(&service(json!(null)), &verdict, Ok(()), zone, &at(100)).hostname
+    };
+    let room = 253 - "infer.vision.svc.".len();
+    assert!(hostname(&"z".repeat(room)).is_some());
+    assert_eq!(hostname(&"z".repeat(room + 1)), None);
 }
 
 #[test]

@@ -212,7 +212,7 @@ impl Simulation {
 
 fn controller(limit: usize) -> (World, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
-    let settings = Settings { zone: format!("{ZONE}."), limit, clock: clock::now };
+    let settings = Settings { zone: ZONE.to_owned(), limit, clock: clock::now };
     (World::new(settings, Arc::clone(&queue)), queue)
 }
 
