@@ -299,6 +299,7 @@ mod tests {
         assert_eq!(pause(413, None), Pause::Long);
         assert_eq!(pause(503, None), Pause::Outage);
         assert_eq!(pause(401, None), Pause::Outage);
+        assert_eq!(pause(429, None), Pause::Asked(Duration::from_secs(1)));
         let asked = StatusDetails { retry_after_seconds: 7, ..details("", &[]) };
         assert_eq!(pause(429, Some(asked)), Pause::Asked(Duration::from_secs(7)));
     }

@@ -10,6 +10,10 @@ use kube::core::Status;
 /// How much of a message from outside is repeated, in bytes. A proxy may answer with a whole page.
 const MESSAGE: usize = 300;
 
+/// The pause after a 429 that does not name one. kube-apiserver's priority and fairness asks for a second or more, but in a header
+/// (Retry-After), which kube drops.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// A failed request.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -78,10 +82,11 @@ impl From<Box<Status>> for Problem {
             _ => ProblemKind::Failing,
         };
         let asked = status.details.map_or(0, |details| details.retry_after_seconds);
+        let asked = (asked > 0).then(|| Duration::from_secs(asked.into()));
         let message =
             if status.message.is_empty() { format!("status {}", status.code) } else { status.message };
         Self {
-            retry_after: (asked > 0).then(|| Duration::from_secs(asked.into())),
+            retry_after: asked.or_else(|| (kind == ProblemKind::Busy).then_some(BUSY)),
             ..Self::new(kind, message)
         }
     }
@@ -227,7 +232,8 @@ mod tests {
         let details = StatusDetails { retry_after_seconds: 7, ..details() };
         let problem = Problem::from(Box::new(status(429).with_details(details)));
         assert_eq!(problem.retry_after, Some(Duration::from_secs(7)));
-        assert_eq!(Problem::from(status(429)).retry_after, None);
+        assert_eq!(Problem::from(status(429)).retry_after, Some(BUSY));
+        assert_eq!(Problem::from(status(503)).retry_after, None);
     }
 
     #[test]
