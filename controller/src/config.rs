@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::Parser;
@@ -44,15 +43,10 @@ pub struct Args {
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,
 
-    /// How many requests may be under way at a time
-    #[arg(
-        long,
-        value_name = "N",
-        env = "MULTINET_CONCURRENT_WRITES",
-        default_value = "32",
-        help_heading = "Slices"
-    )]
-    concurrent_writes: NonZeroUsize,
+    /// How many requests may be under way at a time, 1 to 1000
+    #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
+          value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
+    concurrent_writes: u16,
 
     /// Namespace of the Lease [default: that of the pod, else multinet-system]
     #[arg(long, value_name = "NAMESPACE", env = "MULTINET_LEASE_NAMESPACE", value_parser = namespace,
@@ -129,7 +123,7 @@ impl Config {
         Self {
             zone,
             max_endpoints_per_slice: max_endpoints_per_slice.into(),
-            concurrent_writes: concurrent_writes.get(),
+            concurrent_writes: concurrent_writes.into(),
             lease: LeaseConfig {
                 namespace: lease_namespace.unwrap_or_else(own_namespace),
                 name: lease_name,
@@ -239,7 +233,8 @@ mod tests {
             (&["--zone", &long], "choose a shorter zone"),
             (&["--max-endpoints-per-slice", "0"], "0 is not in 1..=1000"),
             (&["--max-endpoints-per-slice", "1001"], "1001 is not in 1..=1000"),
-            (&["--concurrent-writes", "0"], "zero"),
+            (&["--concurrent-writes", "0"], "0 is not in 1..=1000"),
+            (&["--concurrent-writes", "4000000000000000000"], "is not in 1..=1000"),
             (&["--lease-duration", "500ms"], "choose from 1s to 1h"),
             (&["--lease-duration", "2h"], "choose from 1s to 1h"),
             (&["--lease-duration", "15"], "write a time as"),
