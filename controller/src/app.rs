@@ -46,7 +46,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const OURS: &str = "kubectl apply -f deploy/crds";
 
 /// What to do if the API server does not know a kind that it always has.
-const CORE: &str = "use an API server of Kubernetes 1.33 or later";
+const CORE: &str = "use an API server of Kubernetes 1.31 or later";
 
 /// Runs until a signal, or says why it cannot start.
 pub fn run(config: Config) -> Result<()> {
