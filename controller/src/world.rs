@@ -167,6 +167,13 @@ impl World {
         self.lock().outcome(service, written)
     }
 
+    /// The last [`work`](Self::work) for a service is given up: what is to be written is somebody else's to say.
+    pub fn given_up(&self, service: &ObjectKey) {
+        let mut state = self.lock();
+        state.slices.end(service);
+        state.mirrors.end(service);
+    }
+
     /// Every service that there may be work for: those that exist, and those whose slices are left. For a new leader; what the
     /// first lists have left open about who had an address first is sorted out here, and changes count from now on.
     pub fn all_services(&self) -> Vec<ObjectKey> {

@@ -184,7 +184,7 @@ impl Writer {
         let service = turn.service().clone();
         let written = match self.bring_in_step(&service, term).await {
             Ok(()) => Ok(()),
-            Err(Abandoned::NotLeader) => return,
+            Err(Abandoned::NotLeader) => return self.world.given_up(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
         };
         self.metrics.synced(begun.elapsed());

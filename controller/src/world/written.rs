@@ -169,6 +169,12 @@ impl<S: Resource> Written<S> {
         self.vanished.remove(service);
     }
 
+    /// Whether nothing is kept for work.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.begun.is_empty() && self.vanished.is_empty()
+    }
+
     /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
     pub(super) fn refreshed(&mut self, service: &ObjectKey, objects: Vec<S>) {
         if self.begun.insert(service.clone(), false) == Some(true) {

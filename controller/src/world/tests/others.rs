@@ -46,3 +46,13 @@ fn a_status_that_a_backup_has_brought_back_is_put_right() {
         Some(("5".to_owned(), first.status))
     );
 }
+
+#[test]
+fn nothing_is_kept_for_work_that_is_given_up() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.work(&key("infer"));
+    assert!(!world.lock().slices.is_idle());
+    world.given_up(&key("infer"));
+    assert!(world.lock().slices.is_idle() && world.lock().mirrors.is_idle());
+}
