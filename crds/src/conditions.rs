@@ -22,6 +22,9 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
+    /// All of them. Conditions of other types are whoever's set them.
+    pub const ALL: [Self; 4] = [Self::Accepted, Self::ResolvedRefs, Self::Programmed, Self::AddressConflict];
+
     /// As the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -18,9 +18,6 @@ use crate::slices::{self, Desired, Owner};
 use crate::status::{Verdict, differ_in_counts_only, news, status};
 use crate::work::{Notice, Outcome, StatusWrite, Work};
 
-/// How much of a note an event takes (events.k8s.io/v1: 1024 bytes).
-const NOTE: usize = 1000;
-
 impl State {
     pub(super) fn work(&mut self, key: &ObjectKey) -> Work {
         self.slices.begin(key);
@@ -175,13 +172,8 @@ pub(super) fn ours(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
 }
 
 fn of_ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
-    let types = [
-        ConditionType::Accepted,
-        ConditionType::ResolvedRefs,
-        ConditionType::Programmed,
-        ConditionType::AddressConflict,
-    ];
-    let conditions = types.iter().filter_map(|kind| find(&status.conditions, *kind).cloned());
+    let conditions =
+        ConditionType::ALL.into_iter().filter_map(|kind| find(&status.conditions, kind).cloned());
     status.conditions = conditions.collect();
     status
 }
@@ -220,7 +212,7 @@ fn notices_of_service(
             regarding: service.object_ref(&()),
             warning: true,
             reason,
-            note: shortened(&condition.message),
+            note: condition.message.clone(),
         });
     }
     notices
@@ -265,20 +257,12 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
         uid: Some(pod.uid.clone()),
         ..ObjectReference::default()
     };
-    let notice = |(reason, note): (_, String)| Notice {
-        regarding: regarding.clone(),
-        warning: true,
-        reason,
-        note: shortened(&note),
-    };
+    let notice =
+        |(reason, note): (_, String)| Notice { regarding: regarding.clone(), warning: true, reason, note };
     reported.into_iter().chain(claims).map(notice).collect()
 }
 
 /// All of them as one text, if there are any.
 fn lines(all: &[impl ToString]) -> Option<String> {
     (!all.is_empty()).then(|| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-}
-
-fn shortened(text: &str) -> String {
-    text[..text.floor_char_boundary(NOTE)].to_owned()
 }

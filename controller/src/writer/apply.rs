@@ -7,7 +7,6 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
-use multinet_crds::conditions::ConditionType;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::{Guarded, ObjectKey};
 use serde::Serialize;
@@ -26,14 +25,6 @@ pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 
 /// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.
 const ATTEMPTS: u32 = 4;
-
-/// The conditions that are ours; those of other types belong to whoever set them.
-const OURS: [ConditionType; 4] = [
-    ConditionType::Accepted,
-    ConditionType::ResolvedRefs,
-    ConditionType::Programmed,
-    ConditionType::AddressConflict,
-];
 
 /// Why work was not finished.
 #[derive(Debug)]
@@ -197,8 +188,7 @@ impl Writer {
     /// Applies a status to the version of the service that it was made for. (The uid would be no precondition: the API server
     /// passes over it in what is applied to a status.)
     pub(super) async fn write_status(&self, write: StatusWrite, term: u64) -> Result<Next, Abandoned> {
-        let StatusWrite { service, resource_version, mut status, .. } = write;
-        status.conditions.retain(|condition| OURS.iter().any(|ours| ours.as_str() == condition.type_));
+        let StatusWrite { service, resource_version, status, .. } = write;
         let kind = MultiNetworkService::kind(&());
         let body = json!({
             "apiVersion": MultiNetworkService::api_version(&()),
