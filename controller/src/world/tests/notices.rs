@@ -98,9 +98,14 @@ fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
         assert_eq!(queued(), usize::from(version < 4), "{ips:?}");
         assert_eq!(reasons(&write(&world, "infer", version).notices), expected);
     }
+    let unreadable =
+        r#"{"metadata": {"name": "a-nic", "namespace": "vision"}, "spec": {}, "status": {"devices": "x"}}"#;
+    world.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(unreadable).unwrap());
+    commit(&world);
+    queued();
     Index::<views::ResourceClaim<views::V1>>::reset(&world, &HashSet::new());
     commit(&world);
-    assert_eq!(queued(), 1);
+    assert_eq!(queued(), 1, "it had no device, only that");
 }
 
 #[test]
