@@ -187,9 +187,8 @@ impl Listener {
         }
         // Nothing is left to do but to tell the senders what has been done.
         self.shared.flusher.flush_urgent();
-        let received = self.shared.queue.pop().await.ok_or(ListenerClosed)?;
-        received.taken();
-        Ok(received)
+        let arrived = self.shared.queue.pop().await.ok_or(ListenerClosed)?;
+        Ok(Received::take(arrived, self.shared.gpu.as_ref()))
     }
 
     /// The next frame, if one is there.
@@ -205,9 +204,8 @@ impl Listener {
     /// # }
     /// ```
     pub fn try_recv(&self) -> Option<Received> {
-        let received = self.shared.queue.try_pop()?;
-        received.taken();
-        Some(received)
+        let arrived = self.shared.queue.try_pop()?;
+        Some(Received::take(arrived, self.shared.gpu.as_ref()))
     }
 
     /// All frames from now on, as a stream that ends when the listener is closed.

@@ -8,7 +8,7 @@ use tokio::task::{consume_budget, yield_now};
 
 use super::Shared;
 use super::control::Connection;
-use super::received::Received;
+use super::queue::Arrived;
 use super::slots::Slot;
 use crate::inbound::Arrival;
 use crate::rdma::Violation;
@@ -146,7 +146,7 @@ fn deliver(shared: &Shared, connection: &Arc<Connection>, data: Data, slot: Slot
     match connection.arrived(&data) {
         Arrival::Deliver => {
             shared.counts.arrived(&data);
-            shared.queue.push(Received::new(data, slot, Arc::clone(connection), shared.gpu.as_ref()));
+            shared.queue.push(Arrived { header: data, slot, connection: Arc::clone(connection) });
             None
         }
         arrival => Some((arrival, slot)),

@@ -9,6 +9,7 @@ use multinet_memory::{GpuError, GpuSlice};
 use super::Acknowledge;
 use super::control::Connection;
 use super::gpu::{GpuSlots, Uploaded};
+use super::queue::Arrived;
 use super::slots::Slot;
 use crate::frame::FrameId;
 use crate::handshake::Delivery;
@@ -56,12 +57,9 @@ pub struct Received {
 pub struct Sender<'r>(&'r Connection);
 
 impl Received {
-    pub(super) fn new(
-        header: Data,
-        slot: Slot,
-        connection: Arc<Connection>,
-        gpu: Option<&Arc<GpuSlots>>,
-    ) -> Self {
+    /// Our code has it now.
+    pub(super) fn take(Arrived { header, slot, connection }: Arrived, gpu: Option<&Arc<GpuSlots>>) -> Self {
+        connection.taken();
         let uploaded = gpu.map(|slots| Uploaded::new(Arc::clone(slots)));
         Self { header, slot, connection, uploaded, is_acknowledged: false }
     }
@@ -279,11 +277,6 @@ impl Received {
     /// ```
     pub fn acknowledge(mut self) {
         self.is_acknowledged = true;
-    }
-
-    /// Our code has it now.
-    pub(super) fn taken(&self) {
-        self.connection.taken();
     }
 }
 

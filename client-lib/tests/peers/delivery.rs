@@ -87,3 +87,33 @@ async fn keys_of_a_connection_that_cannot_be_had_are_sent_by_another() {
     }
     assert_eq!((soon(sending).await.unwrap().acknowledged, receiver.statistics().connections), (200, 1));
 }
+
+/// A receiver's program ends before it has looked at a frame: its last act must not be to acknowledge it.
+#[tokio::test]
+async fn what_nobody_took_is_not_acknowledged() {
+    let there = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (bound, binding) = tokio::sync::oneshot::channel();
+    let (came, coming) = tokio::sync::oneshot::channel();
+    there.spawn(async move {
+        let receiver = listener().slots(1).acknowledge(Acknowledge::OnDrop).bind().await.unwrap();
+        bound.send(endpoint(&receiver, "a", None)).unwrap();
+        while receiver.statistics().frames == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        came.send(()).unwrap();
+        std::future::pending::<()>().await;
+        drop(receiver);
+    });
+    let (peers, endpoints) = follow(connector().delivery(Delivery::AtLeastOnce));
+    endpoints.unbounded_send(vec![soon(binding).await.unwrap()]).unwrap();
+    soon(peers.send("a frame")).await.unwrap();
+    soon(coming).await.unwrap();
+    there.shutdown_background();
+    let has_gone = async {
+        while peers.statistics().disconnects == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(has_gone).await;
+    assert_eq!((peers.statistics().acknowledged, peers.statistics().held), (0, 1));
+}
