@@ -120,7 +120,7 @@ impl Buffer {
     ///
     /// let tensor = Buffer::cuda(0, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
     /// // A clone is sent, so that the memory is there for the next frame.
-    /// peers.send(tensor.clone()).await?.acknowledged().await;
+    /// peers.send(tensor.clone()).await?.acknowledged().await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -202,7 +202,7 @@ impl Connector {
             rdma: config.rdma.clone(),
         };
         tokio::spawn(manager.run());
-        PeerSet { handle: Arc::new(Handle { shared, session: session.0, choice: config.choice }) }
+        PeerSet::new(Handle { shared, session: session.0, choice: config.choice })
     }
 
     /// The resolver that it asks.

@@ -279,6 +279,38 @@ pub enum TrySendError {
     Never(#[from] SendError),
 }
 
+/// Why a frame has not been acknowledged, and will not be.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::Unacknowledged;
+///
+/// let owner = peers.peer("store-3").ok_or("no such pod")?;
+/// let sent = owner.send("an update").await?;
+/// match sent.acknowledged().await {
+///     Ok(()) => {}
+///     // The pod has gone with what it had.
+///     Err(Unacknowledged::GivenUp) => println!("its successor has to begin anew"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Unacknowledged {
+    /// The one peer that it was for has gone, or it cannot be read from its GPU; at most once, the connection that it was being written to may have broken, too.
+    #[error(
+        "a frame was given up: the one peer that it was for has gone, it cannot be read from its GPU, or its connection broke while it was written; send it again if it is still needed"
+    )]
+    GivenUp,
+    /// The PeerSet was closed first.
+    #[error("the PeerSet was closed before the frame was acknowledged: give close() more time, or send it by another PeerSet")]
+    Closed,
+}
+
 /// Why [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) failed.
 ///
 /// # Examples

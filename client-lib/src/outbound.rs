@@ -15,6 +15,7 @@
 //!   receiver has said that its code took it.
 //! - At least once: a frame is kept until a receiver has acknowledged it.
 
+mod given_up;
 mod lanes;
 mod leave;
 mod link;
@@ -27,6 +28,7 @@ mod tests;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use given_up::GivenUp;
 pub(crate) use link::{Books, End, Impossible};
 use link::{Link, State};
 pub(crate) use peer::Identity;
@@ -137,6 +139,7 @@ pub(crate) struct Outbound<F> {
     ring: Ring<F>,
     /// Sequences that have been given to a peer and need another.
     again: BTreeSet<u64>,
+    given_up: GivenUp,
     actions: VecDeque<Action>,
     next_peer: u64,
     next_epoch: u64,
@@ -152,6 +155,7 @@ impl<F: Clone> Outbound<F> {
             peers: Vec::new(),
             ring: Ring::default(),
             again: BTreeSet::new(),
+            given_up: GivenUp::default(),
             actions: VecDeque::new(),
             next_peer: 0,
             next_epoch: 1,
@@ -202,9 +206,11 @@ impl<F: Clone> Outbound<F> {
         let Some(at) = self.link_mut(link) else { return };
         let was_up = at.is_up();
         let Books { handed, taken, .. } = at.books;
+        let unwritten = std::mem::take(&mut at.books.unwritten);
         at.down(now, end, chance);
         if !is_kept {
             self.counts.lost += handed - taken;
+            unwritten.into_iter().for_each(|sequence| self.given_up.add(sequence));
         }
         self.counts.reconnects += u64::from(was_up);
         // The address may have a new owner, or none any more.
@@ -347,11 +353,18 @@ impl<F: Clone> Outbound<F> {
         let Some(at) = self.link_mut(link) else { return };
         at.books.not_sent(sequence, is_decided);
         if !is_decided {
-            self.ring.remove(sequence);
-            self.counts.undeliverable += 1;
+            self.give_up(sequence);
         }
         self.bring_back(link.peer);
         self.pump();
+    }
+
+    /// Lets go of a frame that nobody will get.
+    fn give_up(&mut self, sequence: u64) {
+        self.ring.remove(sequence);
+        self.again.remove(&sequence);
+        self.given_up.add(sequence);
+        self.counts.undeliverable += 1;
     }
 
     /// So many of the frames that a connection has been handed have been written, the first ones.
@@ -412,6 +425,26 @@ impl<F: Clone> Outbound<F> {
         self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
     }
 
+    /// Whether a frame that it has no more has been given up.
+    pub(crate) fn has_given_up(&self, sequence: u64) -> bool {
+        self.given_up.has(sequence)
+    }
+
+    /// How many frames have been given up: nobody got them, or they were not even written to a connection that has broken.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up.count()
+    }
+
+    /// The sequence that the next frame gets.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.ring.next()
+    }
+
+    /// Whether everything before a sequence has been written, or acknowledged, or given up.
+    pub(crate) fn is_idle_before(&self, sequence: u64) -> bool {
+        self.ring.floor() >= sequence && self.unwritten().all(|&unwritten| unwritten >= sequence)
+    }
+
     /// The peer that has a frame, or is to have it, or had it.
     pub(crate) fn whose(&self, sequence: u64) -> Option<PeerId> {
         let entry = self.ring.get(sequence)?;
@@ -420,7 +453,7 @@ impl<F: Clone> Outbound<F> {
 
     /// Whether everything has been written, or acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ring.len() == 0 && self.unwritten().next().is_none()
+        self.is_idle_before(self.next_sequence())
     }
 
     /// The peers that are connected and stay, with the frames under way to each.

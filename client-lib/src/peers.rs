@@ -13,11 +13,12 @@ pub(crate) mod shared;
 mod statistics;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::error::{SendError, TrySendError};
+use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::Frame;
 use crate::outbound::PeerId;
 pub(crate) use handle::Handle;
@@ -45,12 +46,17 @@ pub use statistics::{Closed, PeerStatus, Statistics};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct PeerSet {
     pub(crate) handle: Arc<Handle>,
+    /// How many frames had been given up when it was flushed last.
+    given_up: AtomicU64,
 }
 
 impl PeerSet {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle: Arc::new(handle), given_up: AtomicU64::new(0) }
+    }
+
     /// Sends a frame to a peer of the library's choice ([`Choice`](crate::Choice)).
     ///
     /// Completes when a peer has room for the frame; waits while none has, or none is there. The frame then belongs to the library:
@@ -305,20 +311,32 @@ impl PeerSet {
         self.handle.choice
     }
 
-    /// Waits until every frame so far has been handed to the kernel (at most once) or acknowledged (at least once).
+    /// Waits until every frame so far has been handed to the kernel (at most once) or acknowledged (at least once). What others send meanwhile is not waited for.
     ///
     /// ```no_run
     /// # async fn example(peers: &multinet_client::PeerSet, batch: Vec<Vec<u8>>) -> Result<(), Box<dyn std::error::Error>> {
     /// for frame in batch {
     ///     peers.send(frame).await?;
     /// }
+    /// peers.flush().await?;
     /// // At least once: every frame has been acknowledged, and the batch need not be kept.
-    /// peers.flush().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn flush(&self) {
-        self.handle.shared.until(|state| (state.is_closed || state.outbound.is_idle()).then_some(())).await;
+    ///
+    /// # Errors
+    ///
+    /// [`Unacknowledged`], if a frame has been given up since this handle was flushed last, whoever sent it, or the PeerSet is closed first. Each
+    /// clone hears of it once; [`Sent::acknowledged`] tells which frame it was.
+    pub async fn flush(&self) -> Result<(), Unacknowledged> {
+        let next = self.handle.shared.state().outbound.next_sequence();
+        let outcome = |state: &mut State| match &state.outbound {
+            outbound if outbound.is_idle_before(next) => Some(Ok(outbound.given_up())),
+            _ => state.is_closed.then_some(Err(Unacknowledged::Closed)),
+        };
+        let given_up = self.handle.shared.until(outcome).await?;
+        let before = self.given_up.fetch_max(given_up, Ordering::Relaxed);
+        if given_up > before { Err(Unacknowledged::GivenUp) } else { Ok(()) }
     }
 
     /// Waits until at most so many frames are [outstanding](Statistics::outstanding). With 0: until the receivers' code has let go of every
@@ -396,7 +414,8 @@ impl PeerSet {
         // Those that have been written are on their way; what the receivers have not taken yet is given time, too.
         let finished = self.handle.shared.until(|state| {
             let outstanding = state.outbound.connected().any(|(_, frames)| frames > 0);
-            (state.outbound.is_idle() && !outstanding).then_some(())
+            // Whoever else closes it may have had less patience.
+            (state.is_closed || state.outbound.is_idle() && !outstanding).then_some(())
         });
         let _ = timeout(patience, finished).await;
         let unfinished = self.handle.shared.state().close();
@@ -404,6 +423,13 @@ impl PeerSet {
         self.handle.shared.progress.notify_waiters();
         self.handle.shared.until(|state| state.links.is_empty().then_some(())).await;
         Closed { unfinished }
+    }
+}
+
+impl Clone for PeerSet {
+    fn clone(&self) -> Self {
+        let given_up = AtomicU64::new(self.given_up.load(Ordering::Relaxed));
+        Self { handle: Arc::clone(&self.handle), given_up }
     }
 }
 

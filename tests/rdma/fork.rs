@@ -60,7 +60,7 @@ async fn send(listener: &Listener, peers: &PeerSet, goes_on: impl Fn() -> bool) 
         let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
         ensure!(frame.bytes() == [number; SIZE], "frame {number} is another");
         drop(frame);
-        peers.flush().await;
+        peers.flush().await?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_client::{
     Acknowledge, Buffer, Connector, ConnectorBuilder, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener,
     ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind,
+    Unacknowledged,
 };
 use multinet_tests::gpu::{At, StandIn};
 use multinet_tests::pki::{Authority, Certificate};
@@ -150,7 +151,7 @@ async fn travel(
     let frame = listener.recv().await?;
     arrived(&frame, theirs.is_some(), &parts.concat())?;
     frame.acknowledge();
-    peers.flush().await;
+    peers.flush().await?;
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
     Ok((SIZES.len() * EACH) as u64)
 }
@@ -209,7 +210,7 @@ async fn many_small_frames_find_their_places() -> Result<()> {
         Ok(())
     };
     futures::try_join!(sending, receiving)?;
-    peers.flush().await;
+    peers.flush().await?;
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
     Ok(())
 }
@@ -229,13 +230,15 @@ async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
             ensure!(frame.bytes() == b"before", "{frame:?}");
             frame.acknowledge();
         }
-        sent.acknowledged().await;
+        let is_given_up = sent.acknowledged().await == Err(Unacknowledged::GivenUp);
+        ensure!(is_given_up == (number == 1), "frame {number}: {:?}", peers.statistics());
     }
     peers.send("after").await?;
     let frame = listener.recv().await?;
     ensure!(frame.bytes() == b"after", "{frame:?}");
     frame.acknowledge();
-    peers.flush().await;
+    ensure!(peers.flush().await == Err(Unacknowledged::GivenUp), "a frame has been given up");
+    peers.flush().await?;
     let statistics = peers.statistics();
     ensure!(statistics.undeliverable == 1 && statistics.disconnects == 0, "{statistics:?}");
     Ok(())
@@ -254,7 +257,8 @@ async fn with_tls_frames_are_fetched_too() -> Result<()> {
     let broken = buffer(Some(&gpu.gpu()), b"broken")?;
     peers.connected(1).await;
     gpu.set_broken(true);
-    peers.send(broken).await?.acknowledged().await;
+    let outcome = peers.send(broken).await?.acknowledged().await;
+    ensure!(outcome == Err(Unacknowledged::GivenUp), "{outcome:?}");
     gpu.set_broken(false);
     let mut payload = vec![0; SIZE as usize];
     fastrand::fill(&mut payload);
@@ -262,7 +266,7 @@ async fn with_tls_frames_are_fetched_too() -> Result<()> {
     let frame = listener.recv().await?;
     arrived(&frame, false, &payload)?;
     frame.acknowledge();
-    peers.flush().await;
+    ensure!(peers.flush().await == Err(Unacknowledged::GivenUp), "a frame has been given up");
     let statistics = peers.statistics();
     ensure!(statistics.undeliverable == 1 && statistics.disconnects == 0, "{statistics:?}");
     Ok(())
@@ -305,7 +309,7 @@ async fn what_is_forced_costs_frames_and_no_connection() -> Result<()> {
                 ensure!(begun.elapsed() < Duration::from_secs(100), "{:?}", peers.statistics());
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            peers.flush().await;
+            ensure!(peers.flush().await == Err(Unacknowledged::GivenUp), "frames have been given up");
             anyhow::Ok(())
         };
         let receiving = async {

@@ -38,10 +38,10 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
             let sent = tokio::time::timeout(BOUND, peers.send(frame.metadata(number.to_be_bytes().to_vec())))
                 .await??;
             if number % 20 == 0 {
-                sent.acknowledged().await;
+                sent.acknowledged().await?;
             }
         }
-        peers.flush().await;
+        peers.flush().await?;
         anyhow::Ok(())
     };
     let receiving = async {

@@ -89,7 +89,7 @@ async fn frames_in_parts_outlive_their_connection() -> Result<()> {
         anyhow::Ok(())
     };
     futures::try_join!(sending, receiving)?;
-    peers.flush().await;
+    peers.flush().await?;
     let statistics = peers.statistics();
     ensure!(statistics.disconnects > 0 && statistics.acknowledged == FRAMES, "{statistics:?}");
     Ok(())

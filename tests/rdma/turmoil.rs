@@ -76,7 +76,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
                 sent += 1;
                 peers.send(Frame::new(payload(sent))).await?;
             }
-            peers.flush().await;
+            peers.flush().await?;
             anyhow::Ok(sent)
         }
     });

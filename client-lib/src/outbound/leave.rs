@@ -31,20 +31,16 @@ impl<F: Clone> Outbound<F> {
         let count = self.peers.len();
         self.peers.retain(|peer| peer.links.iter().any(|link| link.state != State::Closed));
         if self.peers.len() != count {
-            self.give_up();
+            self.give_up_orphans();
         }
     }
 
     /// Lets go of frames for peers that have gone.
-    fn give_up(&mut self) {
+    fn give_up_orphans(&mut self) {
         let peers = &self.peers;
         let gone = self.ring.sequences(|entry| {
             entry.on.is_none() && entry.to.is_some_and(|to| peers.iter().all(|peer| peer.id != to))
         });
-        for sequence in gone {
-            self.ring.remove(sequence);
-            self.again.remove(&sequence);
-            self.counts.undeliverable += 1;
-        }
+        gone.into_iter().for_each(|sequence| self.give_up(sequence));
     }
 }

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-#[cfg(doc)]
-use super::Statistics;
 use super::shared::{Shared, State};
 use crate::choose::hash;
-use crate::error::{SendError, TrySendError};
+use crate::error::{SendError, TrySendError, Unacknowledged};
 use crate::frame::{Frame, FrameId};
 use crate::outbound::{PeerId, Refused};
 
@@ -32,7 +30,7 @@ pub(crate) struct Handle {
 ///     sent.push(peers.send(part).await?);
 /// }
 /// for frame in sent {
-///     frame.acknowledged().await;
+///     frame.acknowledged().await?;
 /// }
 /// # Ok(())
 /// # }
@@ -57,23 +55,30 @@ impl Sent {
         FrameId { session: self.handle.session, sequence: self.sequence }
     }
 
-    /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it
-    /// (or it has been given up, which [`Statistics::undeliverable`] counts); at most once, when it has been handed to the kernel, or under
-    /// RDMA when it has arrived in the receiver's memory.
+    /// Completes when the library has let go of the frame and its memory: at least once, when a receiver's code has acknowledged it;
+    /// at most once, when it has been handed to the kernel, or under RDMA when it has arrived in the receiver's memory.
     ///
     /// ```no_run
     /// # async fn example(peers: &multinet_client::PeerSet, input: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = peers.send(std::fs::read(input)?).await?;
-    /// sent.acknowledged().await;
+    /// sent.acknowledged().await?;
     /// // At least once: a receiver has done its work, and the file is not needed any more.
     /// std::fs::remove_file(input)?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn acknowledged(&self) {
+    ///
+    /// # Errors
+    ///
+    /// [`Unacknowledged`], if that will never be: the frame has been given up, or the PeerSet was closed first.
+    pub async fn acknowledged(&self) -> Result<(), Unacknowledged> {
         let sequence = self.sequence;
-        let is_gone = |state: &mut State| (state.is_closed || !state.outbound.has(sequence)).then_some(());
-        self.handle.shared.until(is_gone).await;
+        let outcome = |state: &mut State| match &state.outbound {
+            outbound if outbound.has(sequence) => state.is_closed.then_some(Err(Unacknowledged::Closed)),
+            outbound if outbound.has_given_up(sequence) => Some(Err(Unacknowledged::GivenUp)),
+            _ => Some(Ok(())),
+        };
+        self.handle.shared.until(outcome).await
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 
 mod delivery;
+mod endings;
 mod hostile;
 mod log;
 mod names;

@@ -24,7 +24,7 @@ async fn one_listener_may_have_several_names() {
         let frame = soon(receiver.recv()).await.unwrap();
         assert_eq!((frame.bytes(), frame.is_repeat()), (&number.to_be_bytes()[..], false));
         frame.acknowledge();
-        soon(sent.acknowledged()).await;
+        soon(sent.acknowledged()).await.unwrap();
     }
     assert_eq!((peers.statistics().disconnects, receiver.statistics().connections), (0, 2));
 }
@@ -180,11 +180,11 @@ async fn a_peer_that_leaves_is_not_there_any_more() {
     assert_eq!(soon(old.send("after")).await.unwrap_err(), SendError::Gone);
     // What it had taken counts.
     held.acknowledge();
-    soon(sent.acknowledged()).await;
+    soon(sent.acknowledged()).await.unwrap();
     assert_eq!(peers.statistics().acknowledged, 1);
     let sent = soon(peers.peer("a").unwrap().send("to the next")).await.unwrap();
     soon(next.recv()).await.unwrap().acknowledge();
-    soon(sent.acknowledged()).await;
+    soon(sent.acknowledged()).await.unwrap();
 }
 
 /// An instance that is an endpoint of the service itself passes itself over: by its uid, or by its address and port.

@@ -96,7 +96,7 @@ impl Met {
     async fn works(&self) {
         let sent = soon(self.peers.send(Frame::new("frame"))).await.unwrap();
         assert_eq!(soon(self.listener.recv()).await.unwrap().bytes(), b"frame");
-        soon(sent.acknowledged()).await;
+        soon(sent.acknowledged()).await.unwrap();
     }
 }
 
@@ -117,7 +117,7 @@ async fn frames_arrive_as_they_were_sent() {
                         Frame::new(payload[..length / 2].to_vec()).and(payload[length / 2..length].to_vec());
                     peers.send(frame.key(format!("{number}")).metadata(vec![7; number * 100])).await.unwrap();
                 }
-                peers.flush().await;
+                peers.flush().await.unwrap();
             }
         });
         for number in 0..40_usize {

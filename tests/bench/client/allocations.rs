@@ -90,7 +90,7 @@ async fn send(peers: &PeerSet, frame: &Frame, count: u64) -> Result<()> {
         for _ in 0..count {
             peers.send(frame.clone()).await?;
         }
-        peers.flush().await;
+        peers.flush().await?;
         anyhow::Ok(())
     };
     timeout(BOUND, sending).await?

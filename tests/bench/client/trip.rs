@@ -38,7 +38,7 @@ pub(crate) async fn median(server: SocketAddr, trips: usize) -> Result<f64> {
     let running = async {
         for _ in 0..trips {
             let start = Instant::now();
-            peers.send(frame.clone()).await?.acknowledged().await;
+            peers.send(frame.clone()).await?.acknowledged().await?;
             times.push(start.elapsed());
         }
         anyhow::Ok(())

@@ -89,7 +89,7 @@ async fn behaves(peers: &PeerSet) -> Result<()> {
     loop {
         let begun = Instant::now();
         tokio::time::timeout(BOUND, peers.send("behaved")).await??;
-        peers.flush().await;
+        peers.flush().await?;
         ensure!(begun.elapsed() < BOUND, "a frame has taken {:?}", begun.elapsed());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -101,10 +101,9 @@ async fn transfer(peers: &PeerSet, mut source: Source) -> anyhow::Result<Summary
         }
     };
     peers.send(frame(Frame::new(Bytes::new()), Header::end(&summary))).await?;
-    peers.flush().await;
-    // What has been refused last, or is for nobody, is not under way any more either.
-    let statistics = peers.statistics();
-    if statistics.rejected + statistics.undeliverable > 0 {
+    peers.flush().await?;
+    // What has been refused last may have been taken by another that has come since.
+    if peers.statistics().rejected > 0 {
         bail!(REFUSED);
     }
     Ok(summary)

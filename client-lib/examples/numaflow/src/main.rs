@@ -16,7 +16,7 @@
 use std::env;
 use std::error::Error;
 
-use multinet_client::{Choice, Connector, Delivery, Frame, PeerSet};
+use multinet_client::{Choice, Connector, Delivery, Frame, FrameId, PeerSet};
 use numaflow::map::{MapRequest, Mapper, Message, Server};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -25,22 +25,28 @@ struct Direct {
     peers: PeerSet,
 }
 
+impl Direct {
+    /// Numaflow counts a message as done with our return: by then the next vertex has to have it.
+    async fn hand_over(&self, frame: Frame) -> Result<FrameId, Failure> {
+        let sent = self.peers.send(frame).await?;
+        sent.acknowledged().await?;
+        Ok(sent.id())
+    }
+}
+
 #[tonic::async_trait]
 impl Mapper for Direct {
     async fn map(&self, input: MapRequest) -> Vec<Message> {
         let key = input.keys.join("/");
         let frame = Frame::new(input.value).key(key).timestamp(input.eventtime.into());
-        let sent = match self.peers.send(frame).await {
-            Ok(sent) => sent,
+        let id = match self.hand_over(frame).await {
+            Ok(id) => id,
             Err(error) => {
                 eprintln!("not sent: {error}");
                 // Numaflow gives it to us again.
                 return vec![Message::message_to_nack(None)];
             }
         };
-        // Numaflow counts this message as done with our return: by then the next vertex has to have it.
-        sent.acknowledged().await;
-        let id = sent.id();
         vec![Message::new(format!("{:032x}/{}", id.session, id.sequence).into_bytes()).with_keys(input.keys)]
     }
 }

@@ -145,7 +145,7 @@ async fn behaves(peers: &PeerSet, until: impl Future) -> Duration {
         loop {
             let start = Instant::now();
             let sent = soon(peers.send(Frame::new("behaved"))).await.unwrap();
-            soon(sent.acknowledged()).await;
+            soon(sent.acknowledged()).await.unwrap();
             longest = longest.max(start.elapsed());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -172,7 +172,7 @@ async fn acknowledgements_of_what_it_never_got() {
     raw.write(&[control(0, 0, &sequences, &[]), control(0, 0, &[], &sequences)].concat()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     victim.serves().await;
-    soon(victim.peers.flush()).await;
+    soon(victim.peers.flush()).await.unwrap();
     let statistics = victim.peers.statistics();
     assert_eq!((statistics.frames, statistics.acknowledged, statistics.rejected), (20, 20, 0));
 }
@@ -191,7 +191,7 @@ async fn acknowledgements_of_what_another_got() {
     let statistics = victim.peers.statistics();
     assert_eq!((statistics.acknowledged, statistics.rejected, statistics.held), (0, 0, 1));
     drop(frame);
-    soon(victim.peers.flush()).await;
+    soon(victim.peers.flush()).await.unwrap();
     assert_eq!(victim.peers.statistics().acknowledged, 1);
 }
 
