@@ -307,7 +307,9 @@ pub enum Unacknowledged {
     )]
     GivenUp,
     /// The PeerSet was closed first.
-    #[error("the PeerSet was closed before the frame was acknowledged: give close() more time, or send it by another PeerSet")]
+    #[error(
+        "the PeerSet was closed before the frame was acknowledged: give close() more time, or send it by another PeerSet"
+    )]
     Closed,
 }
 

@@ -103,7 +103,9 @@ pub use buffer::Buffer;
 pub use choose::Choice;
 pub use connector::{Connector, ConnectorBuilder};
 pub use endpoint::{Endpoint, EndpointAddress, PodRef};
-pub use error::{BindError, ConnectError, DialError, ListenerClosed, SendError, TrySendError, Unacknowledged};
+pub use error::{
+    BindError, ConnectError, DialError, ListenerClosed, SendError, TrySendError, Unacknowledged,
+};
 pub use frame::{Frame, FrameId};
 pub use handshake::{Delivery, HandshakeError, RefusalCode, TransportKind};
 pub use identity::Identity;

@@ -19,11 +19,13 @@ mod given_up;
 mod lanes;
 mod leave;
 mod link;
+mod pause;
 mod peer;
 mod ring;
 mod route;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -137,9 +139,13 @@ pub(crate) struct Outbound<F> {
     /// In the order of their ids.
     peers: Vec<Peer>,
     ring: Ring<F>,
-    /// Sequences that have been given to a peer and need another.
+    /// Sequences that have been given to a peer and need another, now.
     again: BTreeSet<u64>,
+    /// Those that are not to be sent before that, as a receiver's code did not want them.
+    paused: BTreeSet<(Instant, u64)>,
     given_up: GivenUp,
+    /// What it has let go of.
+    gone: Vec<F>,
     actions: VecDeque<Action>,
     next_peer: u64,
     next_epoch: u64,
@@ -155,7 +161,9 @@ impl<F: Clone> Outbound<F> {
             peers: Vec::new(),
             ring: Ring::default(),
             again: BTreeSet::new(),
+            paused: BTreeSet::new(),
             given_up: GivenUp::default(),
+            gone: Vec::new(),
             actions: VecDeque::new(),
             next_peer: 0,
             next_epoch: 1,
@@ -248,7 +256,7 @@ impl<F: Clone> Outbound<F> {
         let Some(at) = self.link_mut(link) else { return Ok(()) };
         at.books.settle(freed, taken, is_kept)?;
         acked.for_each(|sequence| self.acknowledged(link, sequence));
-        rejected.for_each(|sequence| self.rejected(link, sequence));
+        rejected.for_each(|sequence| self.rejected(now, link, sequence));
         self.bring_back(link.peer);
         self.part(now);
         self.pump();
@@ -266,21 +274,8 @@ impl<F: Clone> Outbound<F> {
             Some(queued) => self.withdraw(sequence, queued),
             None => {}
         }
-        self.ring.remove(sequence);
-        self.again.remove(&sequence);
+        self.let_go(sequence);
         self.counts.acknowledged += 1;
-    }
-
-    fn rejected(&mut self, link: LinkId, sequence: u64) {
-        let Some(entry) = self.ring.get_mut(sequence).filter(|entry| entry.is_with(link.peer)) else {
-            return;
-        };
-        let on = entry.on;
-        entry.release();
-        entry.not = Some(link.peer);
-        on.into_iter().for_each(|on| self.decided(on));
-        self.again.insert(sequence);
-        self.counts.rejected += 1;
     }
 
     /// A receiver has acknowledged or rejected a frame that had been handed to this connection.
@@ -302,8 +297,7 @@ impl<F: Clone> Outbound<F> {
             Ok(link) => link,
             Err(refused) => return Err((frame, refused)),
         };
-        let entry = Entry { frame, key, length, to, not: None, on: None, is_handed: false, had: None };
-        let sequence = self.ring.push(entry);
+        let sequence = self.ring.push(Entry::new(frame, (length, key), to));
         self.assign(sequence, link);
         self.counts.submitted += 1;
         self.counts.bytes += length as u64;
@@ -361,10 +355,22 @@ impl<F: Clone> Outbound<F> {
 
     /// Lets go of a frame that nobody will get.
     fn give_up(&mut self, sequence: u64) {
-        self.ring.remove(sequence);
-        self.again.remove(&sequence);
+        self.let_go(sequence);
         self.given_up.add(sequence);
         self.counts.undeliverable += 1;
+    }
+
+    fn let_go(&mut self, sequence: u64) {
+        self.again.remove(&sequence);
+        if let Some(Entry { frame, not_before, .. }) = self.ring.remove(sequence) {
+            not_before.map(|until| self.paused.remove(&(until, sequence)));
+            self.gone.push(frame);
+        }
+    }
+
+    /// Frames that it has let go of, to be dropped by whoever has it: what belongs to them may run somebody's code.
+    pub(crate) fn gone(&mut self) -> &mut Vec<F> {
+        &mut self.gone
     }
 
     /// So many of the frames that a connection has been handed have been written, the first ones.
@@ -373,13 +379,6 @@ impl<F: Clone> Outbound<F> {
             let unwritten = &mut at.books.unwritten;
             unwritten.drain(..count.min(unwritten.len()));
         }
-    }
-
-    /// Frames that have been handed over, and that only this still tells of: where frames are kept, there are none to look for.
-    fn unwritten(&self) -> impl Iterator<Item = &u64> {
-        let is_kept = self.settings.delivery == Delivery::AtLeastOnce;
-        let peers = if is_kept { &[][..] } else { &self.peers };
-        peers.iter().flat_map(|peer| &peer.links).flat_map(|link| &link.books.unwritten)
     }
 
     /// Does what it is time for.
@@ -394,12 +393,15 @@ impl<F: Clone> Outbound<F> {
                 }
             }
         }
+        self.resume(now);
         self.part(now);
     }
 
     /// When the next [`tick`](Self::tick) is due.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.peers.iter().flat_map(|peer| peer.links.iter().filter_map(|link| link.due(peer.leaves))).min()
+        let links = self.peers.iter().flat_map(|peer| peer.links.iter().map(|link| (link, peer.leaves)));
+        let paused = self.paused.first().map(|&(until, _)| until);
+        links.filter_map(|(link, leaves)| link.due(leaves)).chain(paused).min()
     }
 
     /// Whether there is something to do.
@@ -409,73 +411,6 @@ impl<F: Clone> Outbound<F> {
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
-    }
-
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// How many frames it still has.
-    pub(crate) fn held(&self) -> usize {
-        self.ring.len() + self.unwritten().count()
-    }
-
-    /// Whether it still has a frame.
-    pub(crate) fn has(&self, sequence: u64) -> bool {
-        self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)
-    }
-
-    /// Whether a frame that it has no more has been given up.
-    pub(crate) fn has_given_up(&self, sequence: u64) -> bool {
-        self.given_up.has(sequence)
-    }
-
-    /// How many frames have been given up: nobody got them, or they were not even written to a connection that has broken.
-    pub(crate) fn given_up(&self) -> u64 {
-        self.given_up.count()
-    }
-
-    /// The sequence that the next frame gets.
-    pub(crate) fn next_sequence(&self) -> u64 {
-        self.ring.next()
-    }
-
-    /// Whether everything before a sequence has been written, or acknowledged, or given up.
-    pub(crate) fn is_idle_before(&self, sequence: u64) -> bool {
-        self.ring.floor() >= sequence && self.unwritten().all(|&unwritten| unwritten >= sequence)
-    }
-
-    /// The peer that has a frame, or is to have it, or had it.
-    pub(crate) fn whose(&self, sequence: u64) -> Option<PeerId> {
-        let entry = self.ring.get(sequence)?;
-        entry.on.map(|on| on.peer).or(entry.to).or(entry.had)
-    }
-
-    /// Whether everything has been written, or acknowledged.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.is_idle_before(self.next_sequence())
-    }
-
-    /// The peers that are connected and stay, with the frames under way to each.
-    pub(crate) fn connected(&self) -> impl Iterator<Item = (PeerId, u64)> {
-        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none() && peer.is_up());
-        stay.map(|peer| (peer.id, peer.outstanding()))
-    }
-
-    /// How many frames the peers that stay have room for.
-    pub(crate) fn credits(&self) -> u64 {
-        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
-        stay.flat_map(|peer| &peer.links).map(|link| link.books.credits()).sum()
-    }
-
-    /// Whether a peer gets new frames: DNS names it.
-    pub(crate) fn stays(&self, peer: PeerId) -> bool {
-        self.position(peer).is_some_and(|at| self.peers[at].leaves.is_none())
-    }
-
-    /// Whether it knows a peer.
-    pub(crate) fn knows(&self, peer: PeerId) -> bool {
-        self.position(peer).is_some()
     }
 
     fn peer_of(&mut self, now: Instant, identity: Identity, places: &mut HashMap<Key, usize>) -> PeerId {

@@ -4,6 +4,7 @@
 mod answers;
 pub(crate) mod dial;
 mod handle;
+mod lock;
 pub(crate) mod manager;
 mod peer;
 pub(crate) mod place;

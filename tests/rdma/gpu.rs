@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use multinet_client::{
     Acknowledge, Buffer, Connector, ConnectorBuilder, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener,
-    ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind,
-    Unacknowledged,
+    ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind, Unacknowledged,
 };
 use multinet_tests::gpu::{At, StandIn};
 use multinet_tests::pki::{Authority, Certificate};

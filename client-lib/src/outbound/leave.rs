@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::link::State;
+use super::ring::Entry;
 use super::{Action, LinkId, Outbound};
 use crate::handshake::Delivery;
 
@@ -18,7 +19,10 @@ impl<F: Clone> Outbound<F> {
                     State::Connecting { epoch } | State::Up { epoch, .. } => {
                         let id = LinkId { peer: peer.id, lane, epoch };
                         let has_work = !link.books.queue.is_empty() || link.books.outstanding() > 0;
-                        let waits = is_kept && self.ring.any(|entry| entry.on == Some(id));
+                        let is_for_it = |entry: &Entry<F>| {
+                            entry.on == Some(id) || entry.not_before.is_some() && entry.to == Some(peer.id)
+                        };
+                        let waits = is_kept && self.ring.any(is_for_it);
                         if now >= leaves || !(has_work || waits) {
                             link.state = State::Closing { epoch };
                             self.actions.push_back(Action::Close(id));

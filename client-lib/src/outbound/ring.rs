@@ -1,6 +1,7 @@
 //! The frames that a sender still has, by sequence.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use super::{LinkId, PeerId};
 
@@ -22,9 +23,29 @@ pub(crate) struct Entry<F> {
     pub(crate) is_handed: bool,
     /// The peer that was handed it before, by a connection that has broken. It may have got it: from then on this is a repeat.
     pub(crate) had: Option<PeerId>,
+    /// How often receivers' code did not want it.
+    pub(crate) rejections: u32,
+    /// Until then it is given to nobody.
+    pub(crate) not_before: Option<Instant>,
 }
 
 impl<F> Entry<F> {
+    /// One that nobody has been given.
+    pub(crate) fn new(frame: F, (length, key): (usize, u64), to: Option<PeerId>) -> Self {
+        Self {
+            frame,
+            key,
+            length,
+            to,
+            not: None,
+            on: None,
+            is_handed: false,
+            had: None,
+            rejections: 0,
+            not_before: None,
+        }
+    }
+
     /// Whether a peer has been handed it by the connection that it is on.
     pub(crate) fn is_with(&self, peer: PeerId) -> bool {
         self.is_handed && self.on.is_some_and(|on| on.peer == peer)
@@ -129,7 +150,7 @@ mod tests {
     use super::*;
 
     fn entry(frame: u64) -> Entry<u64> {
-        Entry { frame, key: 0, length: 0, to: None, not: None, on: None, is_handed: false, had: None }
+        Entry::new(frame, (0, 0), None)
     }
 
     proptest! {

@@ -1,7 +1,5 @@
 //! Which connection gets a frame, new or again.
 
-use std::collections::HashSet;
-
 use super::peer::Peer;
 use super::ring::Entry;
 use super::{Action, LinkId, Outbound, PeerId, Refused};
@@ -53,7 +51,10 @@ impl<F: Clone> Outbound<F> {
 
     /// Gives frames that need another peer to one, oldest first; of each key, none before an older one.
     pub(super) fn pump(&mut self) {
-        let (mut next, mut keys) = (0, HashSet::new());
+        if self.again.is_empty() {
+            return;
+        }
+        let (mut next, mut keys) = (0, self.paused_keys());
         while let Some(&sequence) = self.again.range(next..).next()
             && self.has_credit()
         {
@@ -155,8 +156,9 @@ impl<F: Clone> Outbound<F> {
     /// Whether it would go before one of the same key that is to be sent again.
     fn is_overtaking(&self, wanted: Wanted) -> bool {
         let is_before = |entry: &Entry<F>| entry.to.is_none() && entry.key == wanted.key;
+        let paused = self.paused.iter().map(|(_, sequence)| sequence);
         self.is_by_key(wanted)
-            && self.again.iter().any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
+            && self.again.iter().chain(paused).any(|&sequence| self.ring.get(sequence).is_some_and(is_before))
     }
 
     /// Whether receivers could not tell a further frame from those before it.

@@ -5,6 +5,7 @@ mod choosing;
 mod delivery;
 mod hostile;
 mod leaving;
+mod pauses;
 mod simulation;
 
 use std::time::{Duration, Instant};

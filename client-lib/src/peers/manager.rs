@@ -90,6 +90,10 @@ impl Manager {
         let due = state.outbound.due();
         drop(state);
         writes.iter().for_each(|link| link.kick());
+        if !writes.is_empty() {
+            // Those behind these may go now.
+            self.shared.progress.notify_waiters();
+        }
         due
     }
 

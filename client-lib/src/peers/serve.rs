@@ -206,7 +206,7 @@ async fn hear(link: &Link, inlet: &mut Inlet, body: &mut Vec<u8>) -> Result<(), 
 }
 
 pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(), Impossible> {
-    let has_actions = {
+    let is_something = {
         let outbound = &mut link.shared.state().outbound;
         outbound.control(
             tokio::time::Instant::now().into_std(),
@@ -215,11 +215,12 @@ pub(super) fn settle(link: &Link, control: &Control, said: Said<'_>) -> Result<(
             said.acked(),
             said.rejected(),
         )?;
-        outbound.has_actions()
+        // A frame that was not wanted is to be sent again, in its time.
+        outbound.has_actions() || control.rejected > 0
     };
     link.shared.progress.notify_waiters();
     // As a rule there is nothing to do but to let senders know, and this is the way of every frame.
-    if has_actions {
+    if is_something {
         link.shared.wake.notify_one();
     }
     Ok(())

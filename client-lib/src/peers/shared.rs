@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use multinet_memory::GpuError;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::lock::{Guard, Lock};
 use super::serve::Ended;
 use crate::endpoint::Endpoint;
 use crate::error::{DialError, SendError, TrySendError};
@@ -47,7 +48,7 @@ pub(crate) struct State {
 }
 
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    pub(super) state: Lock,
     /// Something has changed that a waiting caller may wait for.
     pub(crate) progress: Notify,
     /// The manager has something to do.
@@ -84,7 +85,7 @@ impl Shared {
             is_closed: false,
         };
         Self {
-            state: Mutex::new(state),
+            state: Lock::new(state),
             progress: Notify::new(),
             wake: Notify::new(),
             staging: Staging::default(),
@@ -92,9 +93,8 @@ impl Shared {
         }
     }
 
-    /// No code panics while it holds the lock.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> Guard<'_> {
+        self.state.lock()
     }
 
     /// The state machine has been told something: whoever waits looks again.

@@ -343,6 +343,7 @@ fn a_named_peer_gets_its_frames_and_no_other() {
     rig.write(links[0]);
     // Not even when it does not want them, or is away.
     rig.say(links[0], 1, &[], &[1]);
+    rig.pass(Duration::from_millis(10));
     assert_eq!(rig.write(links[0]), [(1, true)]);
     rig.down(links[0]);
     assert!(!rig.outbound.has_work(links[1]));

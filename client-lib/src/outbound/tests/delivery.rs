@@ -1,6 +1,7 @@
 //! What is kept, until when, and who gets it next.
 
 use super::*;
+use crate::outbound::pause::FIRST_PAUSE;
 use crate::wire::WINDOW;
 
 #[test]
@@ -65,6 +66,7 @@ fn what_has_been_rejected_while_it_was_read_is_not_given_up() {
     rig.outbound.control(rig.now, links[0], (0, 0), [].into_iter(), [1].into_iter()).unwrap();
     rig.outbound.unreadable(links[0], 1);
     assert_eq!((rig.outbound.counts().undeliverable, rig.outbound.has(1)), (0, true));
+    rig.pass(FIRST_PAUSE);
     assert_eq!(rig.outbound.credits(), 3, "all but the one at b");
     assert_eq!(rig.write(links[1]), [(1, true)]);
 }
@@ -218,6 +220,7 @@ fn a_rejected_frame_goes_to_another_if_there_is_one() {
     rig.write(links[1]);
     // b is there, but has no room: the frame waits for it, although a has.
     rig.say(links[0], 1, &[], &[1]);
+    rig.pass(FIRST_PAUSE);
     assert!(!rig.outbound.has_work(links[0]) && !rig.outbound.has_work(links[1]));
     rig.ack(links[1], 1, &[2]);
     assert_eq!(rig.write(links[1]), [(1, true)]);
@@ -235,6 +238,7 @@ fn a_rejected_frame_goes_back_if_nobody_else_is_there() {
     rig.send().unwrap();
     rig.write(link);
     rig.say(link, 1, &[], &[1]);
+    rig.pass(FIRST_PAUSE);
     assert_eq!(rig.write(link), [(1, true)]);
     // Once is once: it cannot be rejected before it has been handed over again.
     rig.say(link, 2, &[1], &[1]);

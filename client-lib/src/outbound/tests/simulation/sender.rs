@@ -274,7 +274,7 @@ impl Sender {
 
     /// What must hold inside. Slower.
     pub(super) fn check_inside(&self) -> Checked {
-        let Outbound { peers, ring, again, .. } = &self.outbound;
+        let Outbound { peers, ring, again, paused, .. } = &self.outbound;
         let mut given: HashMap<LinkId, u64> = HashMap::new();
         for link in peers.iter().flat_map(|peer| &peer.links) {
             let books = &link.books;
@@ -287,7 +287,11 @@ impl Sender {
         }
         for sequence in ring.sequences(|_| true) {
             let Some(entry) = ring.get(sequence) else { return Err("a hole in the ring".into()) };
-            ensure!(entry.on.is_none() == again.contains(&sequence), "{sequence} waits, or not: {entry:?}");
+            let is_paused = entry.not_before.is_some_and(|until| paused.contains(&(until, sequence)));
+            ensure!(is_paused == entry.not_before.is_some(), "{sequence} pauses, or not: {entry:?}");
+            let waits = is_paused || again.contains(&sequence);
+            ensure!(entry.on.is_none() == waits, "{sequence} waits, or not: {entry:?}");
+            ensure!(!(is_paused && again.contains(&sequence)), "{sequence} pauses and goes on: {entry:?}");
             if let Some(on) = entry.on {
                 *given.entry(on).or_default() += 1;
             }
@@ -299,7 +303,8 @@ impl Sender {
                 if self.is_kept() { books.assigned - books.decided } else { books.queue.len() as u64 };
             ensure!(count == expected, "{count} frames are on {on:?}: {books:?}");
         }
-        ensure!(again.iter().all(|&sequence| ring.get(sequence).is_some()), "what has gone waits");
+        let mut waiting = again.iter().chain(paused.iter().map(|(_, sequence)| sequence));
+        ensure!(waiting.all(|&sequence| ring.get(sequence).is_some()), "what has gone waits");
         ensure!(ring.next() - ring.floor() <= WINDOW, "the ring is long");
         Ok(())
     }

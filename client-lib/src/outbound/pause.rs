@@ -1,0 +1,61 @@
+//! Frames that a receiver's code did not want: each waits for a while before it is sent again, and longer each time. Else one that nobody wants, or not
+//! yet, would go back and forth as fast as the network is.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::{LinkId, Outbound};
+use crate::choose::Choice;
+
+/// The pause after the first time; it doubles with each further one.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest pause.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+impl<F: Clone> Outbound<F> {
+    pub(super) fn rejected(&mut self, now: Instant, link: LinkId, sequence: u64) {
+        let Some(entry) = self.ring.get_mut(sequence).filter(|entry| entry.is_with(link.peer)) else {
+            return;
+        };
+        let on = entry.on;
+        entry.release();
+        entry.not = Some(link.peer);
+        let until = now + pause_after(entry.rejections);
+        entry.rejections = entry.rejections.saturating_add(1);
+        entry.not_before = Some(until);
+        self.paused.insert((until, sequence));
+        on.into_iter().for_each(|on| self.decided(on));
+        self.counts.rejected += 1;
+    }
+
+    /// Gives frames whose pause is over to somebody.
+    pub(super) fn resume(&mut self, now: Instant) {
+        let count = self.again.len();
+        while let Some(&(until, sequence)) = self.paused.first()
+            && until <= now
+        {
+            self.paused.pop_first();
+            if let Some(entry) = self.ring.get_mut(sequence) {
+                entry.not_before = None;
+                self.again.insert(sequence);
+            }
+        }
+        if self.again.len() > count {
+            self.pump();
+        }
+    }
+
+    /// The keys of which nothing is sent before a pause is over.
+    pub(super) fn paused_keys(&self) -> HashSet<u64> {
+        if self.settings.choice != Choice::ByKey {
+            return HashSet::new();
+        }
+        let paused = self.paused.iter().filter_map(|&(_, sequence)| self.ring.get(sequence));
+        paused.filter(|entry| entry.to.is_none()).map(|entry| entry.key).collect()
+    }
+}
+
+fn pause_after(earlier: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << earlier.min(16)).min(LONGEST_PAUSE)
+}
