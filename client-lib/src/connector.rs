@@ -122,7 +122,8 @@ impl Connector {
         }
     }
 
-    /// As [`connect`](Self::connect), but does not wait for anybody: for services whose pods start later.
+    /// As [`connect`](Self::connect), but does not wait for anybody: for services whose pods start later. That the name is wrong is what
+    /// sending says ([`SendError::Resolve`](crate::SendError::Resolve)).
     ///
     /// ```no_run
     /// # async fn example(connector: &multinet_client::Connector) -> Result<(), Box<dyn std::error::Error>> {

@@ -236,6 +236,9 @@ pub enum SendError {
     /// The PeerSet has been closed.
     #[error("the PeerSet is closed")]
     Closed,
+    /// The name that [`Connector::start`](crate::Connector::start) was given, or the resolver's configuration, is wrong: there will be no peer.
+    #[error("there is nobody to send to, and there will not be: {0}")]
+    Resolve(#[source] ResolveError),
 }
 
 /// Why a frame could not be sent at once.

@@ -182,11 +182,14 @@ impl PeerSet {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// As [`send`](Self::send). Some peers may have got the frame nevertheless, as they may if this is cancelled: [`send_to`](Self::send_to) tells which.
     pub async fn broadcast(&self, frame: impl Into<Frame>) -> Result<usize, SendError> {
         let frame = frame.into();
-        let peers: Vec<PeerId> =
-            self.handle.shared.state().outbound.connected().map(|(peer, _)| peer).collect();
+        let peers: Vec<PeerId> = {
+            let state = self.handle.shared.state();
+            state.open()?;
+            state.outbound.connected().map(|(peer, _)| peer).collect()
+        };
         let sends = peers.into_iter().map(|peer| self.handle.send(frame.clone(), Some(peer)));
         let mut count = 0;
         for outcome in futures::future::join_all(sends).await {

@@ -261,6 +261,10 @@ impl ConnectorBuilder {
 
     /// After how long without a sign of life from its host a peer counts as gone. Default: 10 s; at least 4 s.
     ///
+    /// By TCP, one that lives but has read nothing for so long, while frames for it wait, counts as gone, too: the kernel does not tell the two apart. So a
+    /// receiver whose runtime has one thread, and whose code computes for longer, should have that done elsewhere (`tokio::task::spawn_blocking`, or
+    /// a runtime of several threads); else this has to be longer than it computes.
+    ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;

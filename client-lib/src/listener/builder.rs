@@ -215,6 +215,9 @@ impl ListenerBuilder {
 
     /// After how long without a sign of life from its host a sender counts as gone. Default: 10 s; at least 4 s.
     ///
+    /// This end keeps its senders waiting if its runtime has one thread, and its code computes for long: the senders'
+    /// [`silence`](crate::ConnectorBuilder::silence) says what to do then.
+    ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;

@@ -34,7 +34,7 @@ const IDS: usize = SHORT / size_of::<u64>();
 /// Under RDMA, where each slot that has become free is named, too: as many of both.
 const IDS_WITH_SLOTS: usize = SHORT / (size_of::<u64>() + size_of::<u16>());
 
-/// The most sequences that wait to be said: a window of them, and those that have left it meanwhile are not waited for.
+/// The most sequences that wait to be said: a window of them, and as many that have left it meanwhile or are said again.
 const MOST_IDS: usize = 2 * WINDOW as usize;
 
 /// A session, and the names of whom its sender's certificate is for, if there is one: whoever else knows its id, as other receivers do,
@@ -245,14 +245,7 @@ impl Connection {
                 (false, latest.values().filter_map(|(_, latest)| latest.upgrade()).collect())
             }
         };
-        let tell = |to_say: &mut ToSay| {
-            let ids = if is_acknowledged { &mut to_say.acked } else { &mut to_say.rejected };
-            ids.push(sequence);
-            // A lane that does not read hears of what other lanes brought; nobody waits for what is below the floor.
-            if ids.len() > MOST_IDS {
-                ids.retain(|&id| id >= floor);
-            }
-        };
+        let tell = |to_say: &mut ToSay| to_say.tell(sequence, is_acknowledged, floor);
         let slot = self.free(slot);
         self.say(|to_say| {
             to_say.free(slot);
@@ -320,6 +313,19 @@ impl ToSay {
         self.freed += 1;
         if let (Some(slots), Some(slot)) = (&mut self.slots, slot) {
             slots.free(slot);
+        }
+    }
+
+    /// What our code has decided on a frame.
+    fn tell(&mut self, sequence: u64, is_acknowledged: bool, floor: u64) {
+        let ids = if is_acknowledged { &mut self.acked } else { &mut self.rejected };
+        ids.push(sequence);
+        // A lane that does not read hears of what other lanes brought, again and again if it is not wanted. Nobody waits for what is below the
+        // floor; what is left is a window at most, half of what there was.
+        if ids.len() > MOST_IDS {
+            ids.retain(|&id| id >= floor);
+            ids.sort_unstable();
+            ids.dedup();
         }
     }
 
@@ -459,4 +465,27 @@ impl Flusher {
 /// No code panics while it holds one of these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_read_costs_a_window() {
+        let mut to_say = ToSay::default();
+        let mut longest = 0;
+        // The window moves on, and each frame of it comes again and again.
+        for number in 0..10 * WINDOW {
+            let floor = number / 8;
+            to_say.tell(floor + number % 32, false, floor);
+            longest = longest.max(to_say.rejected.len());
+        }
+        assert_eq!(longest, MOST_IDS);
+        // Whatever is left is there once, so that it is not looked through again at once.
+        let window = WINDOW as usize;
+        (0..MOST_IDS as u64).for_each(|number| to_say.tell(number % WINDOW, true, 0));
+        to_say.tell(0, true, 0);
+        assert_eq!((to_say.acked.len(), to_say.rejected.len() <= MOST_IDS), (window, true));
+    }
 }

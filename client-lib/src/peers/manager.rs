@@ -139,7 +139,7 @@ impl Source {
 fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
-            state.unresolved = None;
+            (state.unresolved, state.wrong) = (None, None);
             Some(endpoints)
         }
         Change::Recovered => {

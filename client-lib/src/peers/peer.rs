@@ -55,7 +55,7 @@ pub struct Peer {
 pub enum PeerClosed {
     /// DNS no longer names it: its pod is not ready any more, or gone.
     Removed,
-    /// DNS names another pod in its place.
+    /// DNS names another in its place: another pod of that name, or the same pod by another port, which [`Endpoint::uid`] tells apart.
     Replaced,
     /// The [`PeerSet`] has been closed, or dropped.
     PeerSet,

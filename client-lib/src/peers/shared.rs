@@ -157,8 +157,13 @@ impl State {
         if ways.any(Way::is_rdma) { TransportKind::Rdma } else { TransportKind::Tcp }
     }
 
+    /// Whether frames are taken.
     pub(crate) fn open(&self) -> Result<(), SendError> {
-        if self.is_closing { Err(SendError::Closed) } else { Ok(()) }
+        match &self.wrong {
+            _ if self.is_closing => Err(SendError::Closed),
+            Some(error) => Err(SendError::Resolve(error.clone())),
+            None => Ok(()),
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use multinet_client::{
-    Delivery, DialError, Endpoint, Identity, Listener, ListenerBuilder, PeerClosed, RefusalCode, SendError,
-    Transport,
+    Delivery, DialError, Endpoint, Identity, Listener, ListenerBuilder, PeerClosed, RefusalCode, ResolveError,
+    SendError, Transport, TrySendError,
 };
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
@@ -237,4 +237,17 @@ async fn a_sender_by_ipv4_has_an_address_of_ipv4() {
     soon(peers.send("a frame")).await.unwrap();
     let frame = soon(receiver.recv()).await.unwrap();
     assert_eq!(frame.sender().address().ip(), Ipv4Addr::LOCALHOST);
+}
+
+/// Nobody waits for what will never be.
+#[tokio::test]
+async fn a_wrong_name_is_what_sending_says() {
+    let peers = connector().build().unwrap().start("infer..vision", "rdma");
+    for _ in 0..2 {
+        let error = soon(peers.send("a frame")).await.unwrap_err();
+        assert!(matches!(error, SendError::Resolve(ResolveError::BadName { .. })), "{error}");
+    }
+    let (_, error) = peers.try_send("a frame").unwrap_err();
+    assert!(matches!(error, TrySendError::Never(SendError::Resolve(_))), "{error}");
+    assert!(matches!(soon(peers.broadcast("a frame")).await, Err(SendError::Resolve(_))));
 }
