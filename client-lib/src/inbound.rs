@@ -20,6 +20,9 @@ use crate::handshake::{Refusal, RefusalCode};
 /// How long a sender that has gone is remembered, so that it can come back and repeat frames.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// What those that have gone may keep together, in bytes: 512 times what one has at most. As a rule, one keeps some hundred bytes.
+const KEPT: usize = 64 << 20;
+
 /// The most lanes of a session, whatever number of names the sender has for us.
 const LANES: usize = 256;
 
@@ -39,8 +42,14 @@ struct Session<T> {
     forgotten: u64,
     /// How many of its connections are there.
     connections: usize,
+    /// Since when there has been one, if there is.
+    came: Instant,
     /// When the last one ended.
     left: Instant,
+    /// For how long there were connections, before those that are there.
+    stayed: Duration,
+    /// What it keeps, if none is there.
+    bytes: usize,
     state: T,
 }
 
@@ -62,7 +71,7 @@ impl<T> Session<T> {
 
     /// Nobody is there: when the sender comes back, it may know us by another number, again and again.
     fn forget(&mut self) {
-        let latest = self.lanes.drain(..).map(|(_, latest)| latest).max();
+        let latest = std::mem::take(&mut self.lanes).into_iter().map(|(_, latest)| latest).max();
         self.forgotten = self.forgotten.max(latest.unwrap_or_default());
     }
 }
@@ -90,7 +99,10 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
             lanes: Vec::new(),
             forgotten: 0,
             connections: 0,
+            came: now,
             left: now,
+            stayed: Duration::ZERO,
+            bytes: 0,
             state: T::default(),
         });
         let place = session.place((peer, lane))?;
@@ -102,6 +114,9 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
             return Err(Refusal::new(RefusalCode::Epoch, message));
         }
         *latest = epoch;
+        if session.connections == 0 {
+            (session.came, session.bytes) = (now, 0);
+        }
         session.connections += 1;
         Ok((session.state.clone(), place))
     }
@@ -117,14 +132,23 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         self.sessions.iter().any(|(id, session)| session.connections > 0 && is_one(id))
     }
 
-    /// A connection that was let in has ended.
-    pub(crate) fn leave(&mut self, now: Instant, id: &K) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.connections = session.connections.saturating_sub(1);
-            session.left = now;
-            if session.connections == 0 {
-                session.forget();
-            }
+    /// A connection that was let in has ended. If it was the session's last, `rest` has its state take no more memory than it must, and says how many
+    /// bytes that is.
+    pub(crate) fn leave(&mut self, now: Instant, id: &K, rest: impl FnOnce(&T) -> usize) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.connections = session.connections.saturating_sub(1);
+        if session.connections > 0 {
+            return;
+        }
+        session.left = now;
+        session.stayed += now - session.came;
+        session.bytes = rest(&session.state);
+        session.forget();
+        let mut kept: usize = self.sessions.values().map(|session| session.bytes).sum();
+        while kept > KEPT
+            && let Some(session) = self.remove_least()
+        {
+            kept -= session.bytes;
         }
     }
 
@@ -134,25 +158,27 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         self.sessions.len()
     }
 
-    /// Forgets whoever has been gone for long, and the one that has been gone longest if that is not enough.
+    /// Forgets whoever has been gone for long, and the least of the others if that is not enough.
     fn make_room(&mut self, now: Instant) -> Result<(), Refusal> {
         if self.sessions.len() < self.limit {
             return Ok(());
         }
-        let gone = |session: &Session<T>| session.connections == 0;
-        self.sessions.retain(|_, session| !gone(session) || now - session.left < REMEMBERED);
-        if self.sessions.len() < self.limit {
+        let is_there = |session: &Session<T>| session.connections > 0;
+        self.sessions.retain(|_, session| is_there(session) || now - session.left < REMEMBERED);
+        if self.sessions.len() < self.limit || self.remove_least().is_some() {
             return Ok(());
         }
-        let oldest = self.sessions.iter().filter(|(_, session)| gone(session));
-        let oldest = oldest.min_by_key(|(_, session)| session.left).map(|(id, _)| id.clone());
-        let refusal = || {
-            let message = format!("{} senders are connected, as many as may be", self.sessions.len());
-            Refusal::new(RefusalCode::Full, message)
-        };
-        let oldest = oldest.ok_or_else(refusal)?;
-        self.sessions.remove(&oldest);
-        Ok(())
+        let message = format!("{} senders are connected, as many as may be", self.sessions.len());
+        Err(Refusal::new(RefusalCode::Full, message))
+    }
+
+    /// Of those that have gone, forgets the one that stayed for the shortest time: whoever comes and goes, with one session after the other, must not push out
+    /// those that have worked for long. Of equals, the one that has been gone for longest.
+    fn remove_least(&mut self) -> Option<Session<T>> {
+        let gone = self.sessions.iter().filter(|(_, session)| session.connections == 0);
+        let (least, _) = gone.min_by_key(|(_, session)| (session.stayed, session.left))?;
+        let least = least.clone();
+        self.sessions.remove(&least)
     }
 }
 
@@ -189,7 +215,7 @@ mod tests {
         for epoch in 1..=1000 {
             let (_, place) = sessions.admit(now, &SessionId(1), (epoch, 0), epoch).unwrap();
             assert!(place == 0 && sessions.is_latest(&SessionId(1), place, epoch));
-            sessions.leave(now, &SessionId(1));
+            sessions.leave(now, &SessionId(1), |()| 0);
         }
         // What has been here is not let in again, whatever it is called.
         for peer in [1, 1000, 1001] {
@@ -209,11 +235,36 @@ mod tests {
             sessions.admit(at(0), &SessionId(id), (0, 0), 1).unwrap();
         }
         assert_eq!(sessions.admit(at(1), &SessionId(4), (0, 0), 1).unwrap_err().code, RefusalCode::Full);
-        sessions.leave(at(2), &SessionId(2));
-        sessions.leave(at(3), &SessionId(1));
+        sessions.leave(at(2), &SessionId(2), |()| 0);
+        sessions.leave(at(3), &SessionId(1), |()| 0);
         sessions.admit(at(4), &SessionId(4), (0, 0), 1).unwrap();
         // The second is forgotten, the first is not.
         assert!(sessions.admit(at(5), &SessionId(1), (0, 0), 1).is_err());
         assert_eq!(sessions.len(), 3);
+    }
+
+    #[test]
+    fn a_flood_of_sessions_pushes_out_itself() {
+        let (mut sessions, start) = (Sessions::<SessionId, ()>::new(2000), Instant::now());
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        // Two that work, one of them in two parts, and one that is there all the time.
+        for id in 1..=3 {
+            sessions.admit(at(0), &SessionId(id), (0, 0), 1).unwrap();
+        }
+        sessions.leave(at(1000), &SessionId(1), |()| 100);
+        sessions.leave(at(20), &SessionId(2), |()| 100);
+        sessions.admit(at(30), &SessionId(2), (0, 0), 2).unwrap();
+        sessions.leave(at(50), &SessionId(2), |()| 100);
+        for (number, id) in (0..10_000).zip(1000..) {
+            let now = at(1000 + 30 * number);
+            sessions.admit(now, &SessionId(id), (0, 0), 1).unwrap();
+            sessions.leave(now + Duration::from_millis(30), &SessionId(id), |()| 128 << 10);
+            let kept: usize = sessions.sessions.values().map(|session| session.bytes).sum();
+            assert!(kept <= KEPT && sessions.len() <= 600, "{} keep {kept} bytes", sessions.len());
+        }
+        for id in 1..=3 {
+            assert!(sessions.admit(at(400_000), &SessionId(id), (0, 0), 1).is_err(), "{id} is forgotten");
+        }
+        assert!(sessions.admit(at(400_000), &SessionId(1000), (0, 0), 1).is_ok());
     }
 }

@@ -159,7 +159,8 @@ struct Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.sessions().leave(tokio::time::Instant::now().into_std(), &self.key);
+        let now = tokio::time::Instant::now().into_std();
+        self.shared.sessions().leave(now, &self.key, |state| state.rest());
     }
 }
 

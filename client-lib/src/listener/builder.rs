@@ -147,6 +147,9 @@ impl ListenerBuilder {
     /// dropped; what a slow device has ready too late stays for the next connections, for two of them at most, and for half a
     /// minute. Default: 4 GiB.
     ///
+    /// Beside it, at least once, a listener remembers which frames it has had: of each sender that is connected, some hundred bytes as a rule, 128 KiB at most;
+    /// of all that have gone, 64 MiB together at most. Who was connected for the shortest time is forgotten first.
+    ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;

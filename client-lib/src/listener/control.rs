@@ -62,6 +62,12 @@ impl SessionState {
         self.follow(lane, epoch, Weak::new());
     }
 
+    /// No connection is there. How many bytes this keeps.
+    pub(super) fn rest(&self) -> usize {
+        lock(&self.latest).retain(|_, (_, latest)| latest.strong_count() > 0);
+        lock(&self.seen).rest()
+    }
+
     /// The handshakes of two may end in any order.
     fn follow(&self, lane: u16, epoch: u64, connection: Weak<Connection>) {
         let mut latest = lock(&self.latest);

@@ -50,7 +50,7 @@ impl World {
         match admitted {
             // What was there of the lane before has been ended.
             Ok(_) if !has_room => {
-                process.sessions.leave(*now, &connection.session);
+                process.sessions.leave(*now, &connection.session, |seen| seen.lock().unwrap().rest());
                 Ok(Some(End::Refused))
             }
             Ok((memory, lane)) => {
@@ -107,7 +107,7 @@ impl World {
             connection.cut_control();
         }
         let (process, session) = (connection.process, connection.session);
-        self.processes[process].sessions.leave(self.now, &session);
+        self.processes[process].sessions.leave(self.now, &session, |seen| seen.lock().unwrap().rest());
         tell!(self, "receiver knows the end of {:?}", self.connections[at]);
         self.sweep(at);
         Ok(())
