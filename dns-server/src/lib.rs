@@ -35,7 +35,7 @@
 //! | what | who writes | who reads | how |
 //! |---|---|---|---|
 //! | [`answers::Answers`] | the publisher, one at a time | every worker | a concurrent map of services, each swapped whole; addresses in order behind a lock |
-//! | index, publisher and journal | the source's tasks | transfers, snapshots, `/debug/state` | one mutex in [`state::State`], never taken by an ordinary query |
+//! | index, publisher and journal | the source's thread | transfers, snapshots, `/debug/state` | one mutex in [`state::State`], never taken by an ordinary query |
 //! | counters | their own thread | the scrape | relaxed atomics without contention |
 //! | what is asked for most, if that is wanted | the same | `/debug/top` | a mutex for each |
 //! | certificates | the follower | handshakes | an `ArcSwap` |
