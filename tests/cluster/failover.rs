@@ -1,5 +1,6 @@
 //! Replicas die and come back behind CoreDNS.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -12,6 +13,7 @@ use multinet_tests::manifests::{Service, Slice};
 use multinet_tests::objects::Namespace;
 use multinet_tests::process::free_port;
 use multinet_tests::replica::{BOUND, Options, Replica};
+use multinet_tests::tools::repository;
 use multinet_tests::wait::eventually;
 use multinet_tests::witness::Witness;
 use tempfile::TempDir;
@@ -170,7 +172,10 @@ async fn no_query_is_lost_when_a_replica_stands_still() -> Result<()> {
 #[tokio::test]
 async fn no_query_is_lost_while_replicas_end_and_come_back() -> Result<()> {
     // A replica that is back, but has not synced yet, says SERVFAIL: CoreDNS is to ask the other one then.
-    let mut pair = Pair::start([10, 19, 0, 1], "failover SERVFAIL", None).await?;
+    let option = "failover SERVFAIL";
+    let page = fs::read_to_string(repository().join("docs/operations.md"))?;
+    ensure!(page.contains(&format!("`{option}`")), "docs/operations.md says nothing of {option}");
+    let mut pair = Pair::start([10, 19, 0, 1], option, None).await?;
     pair.restart_all().await?;
     pair.none_was_lost().await
 }

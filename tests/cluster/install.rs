@@ -1,4 +1,4 @@
-//! The commands of `docs/install.md` and of the README, and the piece of Corefile that the former shows.
+//! The commands of `docs/install.md` and of the README, and the pieces of Corefile that documentation shows.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use multinet_tests::coredns::CoreDns;
 use multinet_tests::kubectl::shell;
 use multinet_tests::markdown::{blocks, examples};
 use multinet_tests::objects::parse;
-use multinet_tests::replica::Options;
+use multinet_tests::replica::{Options, Replica};
 use multinet_tests::tools::repository;
 use multinet_tests::wait::eventually;
 
@@ -29,8 +29,11 @@ fn commands(document: &str) -> Result<Vec<String>> {
     Ok(commands)
 }
 
-/// The addresses that documentation shows for the Service.
+/// The address that documentation shows for the Service.
 const SHOWN: &str = "10.96.118.20";
+
+/// The addresses that it shows for a Service of each replica.
+const SHOWN_OF_REPLICAS: &str = "10.96.0.53 10.96.0.54";
 
 #[tokio::test]
 async fn the_commands_of_the_documentation_work() -> Result<()> {
@@ -144,13 +147,8 @@ async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Resul
 }
 
 #[tokio::test]
-async fn the_corefile_of_the_documentation_works() -> Result<()> {
-    let text = fs::read_to_string(repository().join("docs/install.md"))?;
-    let zone = "multinet.cluster.local";
-    let header = format!("{zone}:53 {{\n");
-    let Some(block) = blocks(&text).into_iter().find(|block| block.starts_with(&header)) else {
-        bail!("docs/install.md shows no server block for {zone}");
-    };
+async fn the_corefiles_of_the_documentation_work() -> Result<()> {
+    const ZONE: &str = "multinet.cluster.local";
     let cluster = Cluster::shared().await?;
     let objects = cluster.objects().await?;
     for file in ["1-namespace.yaml", "2-service.yaml", "3-endpoints.yaml"] {
@@ -158,17 +156,32 @@ async fn the_corefile_of_the_documentation_works() -> Result<()> {
     }
     let replica =
         Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?).start_ready().await?;
-
-    // What the harness writes itself: the header, for another port, and `errors`.
-    let plugins = block[header.len()..].trim_end().strip_suffix('}').context("an unfinished block")?;
-    let plugins = plugins.strip_prefix("    errors\n").context("no errors plugin")?;
-    ensure!(plugins.contains(&format!("forward . {SHOWN} ")), "forwards elsewhere:\n{plugins}");
-    let plugins = plugins.replace(SHOWN, &replica.dns().to_string());
-    let front = CoreDns::start(&[(zone, &plugins)]).await?;
-    let reply = ask_udp(front.address(), &format!("infer.vision.svc.{zone}"), "A").await?;
-    let said = reply.text("");
-    ensure!(said.contains("192.168.111.5") && said.contains("192.168.111.6"), "{said}");
+    for (document, upstreams) in [("docs/install.md", SHOWN), ("docs/operations.md", SHOWN_OF_REPLICAS)] {
+        let plugins = server_block(document, ZONE)?;
+        let front = CoreDns::start(&[(ZONE, &forwarding(&plugins, upstreams, &replica)?)]).await?;
+        let reply = ask_udp(front.address(), &format!("infer.vision.svc.{ZONE}"), "A").await?;
+        let said = reply.text("");
+        ensure!(said.contains("192.168.111.5") && said.contains("192.168.111.6"), "{document}: {said}");
+    }
     Ok(())
+}
+
+/// The plugins of the server block that a document shows for a zone, without what the harness writes itself: the header, for
+/// another port, and `errors`.
+fn server_block(document: &str, zone: &str) -> Result<String> {
+    let text = fs::read_to_string(repository().join(document))?;
+    let header = format!("{zone}:53 {{\n    errors\n");
+    let mut plugins = blocks(&text)
+        .into_iter()
+        .filter_map(|block| Some(block.strip_prefix(&header)?.trim_end().strip_suffix('}')?.to_owned()));
+    plugins.next().with_context(|| format!("{document} shows no server block for {zone}"))
+}
+
+/// The same plugins, which forward to a replica instead.
+fn forwarding(plugins: &str, upstreams: &str, replica: &Replica) -> Result<String> {
+    ensure!(plugins.contains(&format!("forward . {upstreams} ")), "forwards elsewhere:\n{plugins}");
+    let instead = vec![replica.dns().to_string(); upstreams.split(' ').count()].join(" ");
+    Ok(plugins.replace(upstreams, &instead))
 }
 
 #[test]
