@@ -69,7 +69,7 @@ pub struct Args {
           help_heading = "Leader election")]
     identity: Option<String>,
 
-    /// Where /metrics, /livez, /readyz and /debug/state are served [default: nowhere]
+    /// Where /metrics, /livez, /readyz, /logging and /debug/state are served [default: nowhere]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
 

@@ -5,41 +5,25 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_tests::dns::Query;
+use multinet_tests::markdown::metrics;
 use multinet_tests::server::Flags;
 use multinet_tests::tools::repository;
 use serde_json::{Value, json};
 
 use crate::fixtures::{ZONE, folder, server};
 
-/// The metrics that the page's table names; `…` stands for the prefix of the row's first.
-fn documented(page: &str) -> BTreeSet<String> {
-    let rows = page.lines().filter(|line| line.starts_with("| `multinet_"));
-    rows.flat_map(|row| {
-        let cell = row.split('|').nth(1).unwrap_or_default();
-        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-        let prefix = if names[0].starts_with("multinet_dns_") { "multinet_dns" } else { "multinet_watch" };
-        names
-            .into_iter()
-            .map(move |name| name.replace('…', prefix))
-            .filter(|name| !name.starts_with("process_"))
-            .map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned())
-            .collect::<Vec<_>>()
-    })
-    .collect()
-}
-
 #[test]
 fn the_documented_metrics_are_those_there_are() -> Result<()> {
     let server = Flags::new().words("--notify 127.0.0.1:9").start(folder().as_ref())?;
     server.query(ZONE, "SOA")?;
-    let (_, metrics) = server.get("/metrics")?;
-    let served: BTreeSet<String> = metrics
+    let (_, text) = server.get("/metrics")?;
+    let served: BTreeSet<String> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE multinet_"))
         .filter_map(|rest| Some(format!("multinet_{}", rest.split(' ').next()?)))
         .collect();
     let page = fs::read_to_string(repository().join("docs/operations.md"))?;
-    let documented = documented(&page);
+    let documented: BTreeSet<String> = metrics(&page).into_iter().map(|(name, _)| name).collect();
     ensure!(documented.len() > 15, "the table is not found: {documented:?}");
     // Watches are counted only where there are any.
     let is_watch = |name: &&String| name.starts_with("multinet_watch_");

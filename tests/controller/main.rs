@@ -9,6 +9,7 @@ mod dra;
 mod faults;
 mod invalid;
 mod many;
+mod metrics;
 mod mirror;
 mod parity;
 mod rbac;

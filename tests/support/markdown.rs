@@ -1,5 +1,7 @@
 //! What documentation shows: the commands and the files in its fenced blocks, so that tests can run and use them.
 
+use std::collections::BTreeSet;
+
 /// A command and the output that is shown for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Example {
@@ -54,6 +56,29 @@ pub fn blocks(markdown: &str) -> Vec<String> {
     blocks
 }
 
+/// A metric in a table: its name without what its type adds (`_total`, `_info`), and its labels.
+pub type Metric = (String, BTreeSet<String>);
+
+/// The metrics that a page's table names, but for those of every process; `…` stands for the prefix of the row's first.
+pub fn metrics(page: &str) -> Vec<Metric> {
+    let rows = page.lines().filter(|line| line.starts_with("| `multinet_"));
+    rows.flat_map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let labels: BTreeSet<String> =
+            cells[2].split(", ").filter(|label| !label.is_empty()).map(ToOwned::to_owned).collect();
+        let names: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+        let prefix = names[0].split('_').take(2).collect::<Vec<_>>().join("_");
+        names
+            .into_iter()
+            .filter(|name| !name.starts_with("process_") && !name.ends_with('…'))
+            .map(|name| name.replace('…', &prefix))
+            .map(|name| name.trim_end_matches("_total").trim_end_matches("_info").to_owned())
+            .map(|name| (name, labels.clone()))
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +111,16 @@ output of nothing
     #[test]
     fn blocks_are_found() {
         assert_eq!(blocks(TEXT), ["$ one \\\n    more\n1\n2\n\n$ two\n", "output of nothing\n"]);
+    }
+
+    #[test]
+    fn metrics_are_found() {
+        let table = "| metric | labels | what |\n| `multinet_dns_a_total`, `…_b` | proto, type | `c` |\n\
+                     | `multinet_watch_…`, `multinet_build_info`, `process_…` | | |\n";
+        let both = ["proto", "type"].map(ToOwned::to_owned);
+        let metric = |name: &str, labels: &[String]| (name.to_owned(), labels.iter().cloned().collect());
+        let expected =
+            [metric("multinet_dns_a", &both), metric("multinet_dns_b", &both), metric("multinet_build", &[])];
+        assert_eq!(metrics(table), expected);
     }
 }
