@@ -1,19 +1,25 @@
-//! The commands of docs/operations.md that make files for the server, and the server with these files.
+//! The commands of docs/operations.md that make files for the server, and the server with these files; and its alerts.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::markdown::examples;
+use multinet_tests::markdown::{blocks, examples, metrics};
 use multinet_tests::server::Flags;
+use multinet_tests::tools::repository;
+use serde_json::Value;
 
 use crate::fixtures::{ZONE, folder};
 
+fn page(name: &str) -> Result<String> {
+    let path = format!("docs/{name}.md");
+    fs::read_to_string(repository().join(&path)).context(path)
+}
+
 #[test]
 fn secrets_are_made_as_documented() -> Result<()> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
-    let page = fs::read_to_string(page).context("docs/operations.md")?;
+    let page = page("operations")?;
     let made = tempfile::tempdir()?;
     let commands: Vec<String> = examples(&page).into_iter().map(|example| example.command).collect();
     let makes = |command: &&String| command.contains("openssl rand");
@@ -39,5 +45,31 @@ fn secrets_are_made_as_documented() -> Result<()> {
         .context("cannot start dig")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success() && text.contains("dns-version") && text.contains("TSIG"), "{text}");
+    Ok(())
+}
+
+/// The tables that name the metrics are compared with the programs by other tests.
+#[test]
+fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
+    let operations = page("operations")?;
+    let known = metrics(&operations).into_iter().chain(metrics(&page("controller")?));
+    let known: BTreeSet<String> = known.map(|(name, _)| name).collect();
+    let block = blocks(&operations).into_iter().find(|block| block.starts_with("groups:"));
+    let groups: Value = serde_saphyr::from_str(&block.context("no rules for Prometheus")?)?;
+    let rules = groups["groups"][0]["rules"].as_array().context("no rules")?;
+    ensure!(rules.len() >= 5, "but {} rules", rules.len());
+    for rule in rules {
+        for field in ["/alert", "/for", "/annotations/summary"] {
+            ensure!(rule.pointer(field).is_some_and(Value::is_string), "no {field}: {rule}");
+        }
+        let expression = rule["expr"].as_str().context("no expression")?;
+        let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> = words.filter(|word| word.starts_with("multinet_")).collect();
+        ensure!(!names.is_empty(), "{expression} asks for nothing");
+        for name in names {
+            let metric = name.trim_end_matches("_total").trim_end_matches("_bucket");
+            ensure!(known.contains(metric), "{expression}: there is no metric {name}");
+        }
+    }
     Ok(())
 }
