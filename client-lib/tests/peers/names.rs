@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use multinet_client::{
-    Delivery, DialError, Endpoint, Identity, Listener, ListenerBuilder, PeerClosed, RefusalCode, ResolveError,
-    SendError, Transport, TrySendError,
+    Delivery, DialError, Endpoint, Identity, Listener, ListenerBuilder, PeerClosed, RefusalCode,
+    ResolveError, SendError, Transport, TrySendError,
 };
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
