@@ -9,6 +9,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::TypeMeta;
 use multinet_tests::cluster::Cluster;
 use multinet_tests::kubectl::shell;
+use multinet_tests::markdown::blocks;
 use multinet_tests::objects::{Objects, parse};
 use multinet_tests::tools::repository;
 use serde_json::{Value, json};
@@ -256,6 +257,29 @@ async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
         }
     }
     ensure!(objects.len() == built(cluster, "base")?.len(), "the overlay leaves something out");
+    Ok(())
+}
+
+/// The patch that documentation has for clusters with another domain, in a copy of the overlay.
+#[tokio::test]
+async fn both_programs_get_another_zone() -> Result<()> {
+    let cluster = Cluster::shared().await?;
+    let text = fs::read_to_string(repository().join("docs/install.md"))?;
+    let patches = blocks(&text).into_iter().find(|block| block.starts_with("patches:"));
+    let patches = patches.context("docs/install.md shows no patches")?;
+    let folder = tempfile::tempdir()?;
+    let copy = folder.path().display();
+    shell(cluster, &format!("cp -r deploy/crds deploy/kustomize {copy}"))?;
+    let overlay = folder.path().join("kustomize/overlays/registry/kustomization.yaml");
+    fs::write(&overlay, fs::read_to_string(&overlay)? + &patches)?;
+    let objects = parse(&shell(cluster, &format!("kubectl kustomize {copy}/kustomize/overlays/registry"))?)?;
+    let deployments = of_kind(&objects, "Deployment");
+    ensure!(deployments.len() == 2, "{} Deployments", deployments.len());
+    for container in deployments.into_iter().flat_map(containers) {
+        let flags = container["args"].as_array().context("no flags")?;
+        ensure!(flags.contains(&json!("--zone=multinet.example.internal")), "{container}");
+        ensure!(flags.len() > 1, "the patch takes other flags away: {container}");
+    }
     Ok(())
 }
 

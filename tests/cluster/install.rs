@@ -1,5 +1,6 @@
 //! The commands of `docs/install.md` and of the README, and the pieces of Corefile that documentation shows.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -149,6 +150,7 @@ async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Resul
 #[tokio::test]
 async fn the_corefiles_of_the_documentation_work() -> Result<()> {
     const ZONE: &str = "multinet.cluster.local";
+    const REVERSE: &str = "111.168.192.in-addr.arpa";
     let cluster = Cluster::shared().await?;
     let objects = cluster.objects().await?;
     for file in ["1-namespace.yaml", "2-service.yaml", "3-endpoints.yaml"] {
@@ -156,12 +158,21 @@ async fn the_corefiles_of_the_documentation_work() -> Result<()> {
     }
     let replica =
         Options::new(&cluster.dns_server_kubeconfig(cluster.address()).await?).start_ready().await?;
-    for (document, upstreams) in [("docs/install.md", SHOWN), ("docs/operations.md", SHOWN_OF_REPLICAS)] {
-        let plugins = server_block(document, ZONE)?;
-        let front = CoreDns::start(&[(ZONE, &forwarding(&plugins, upstreams, &replica)?)]).await?;
-        let reply = ask_udp(front.address(), &format!("infer.vision.svc.{ZONE}"), "A").await?;
-        let said = reply.text("");
-        ensure!(said.contains("192.168.111.5") && said.contains("192.168.111.6"), "{document}: {said}");
+    let (install, infer) = ("docs/install.md", format!("infer.vision.svc.{ZONE}"));
+    let host = format!("detect-infer-0.{infer}.");
+    for (document, zone, upstreams, question, wanted) in [
+        (install, ZONE, SHOWN, (infer.as_str(), "A"), ["192.168.111.5", "192.168.111.6"].as_slice()),
+        (install, REVERSE, SHOWN, (&format!("5.{REVERSE}"), "PTR"), &[&host]),
+        ("docs/operations.md", ZONE, SHOWN_OF_REPLICAS, (&infer, "A"), &["192.168.111.5", "192.168.111.6"]),
+    ] {
+        let plugins = server_block(document, zone)?;
+        let front = CoreDns::start(&[(zone, &forwarding(&plugins, upstreams, &replica)?)]).await?;
+        let reply = ask_udp(front.address(), question.0, question.1).await?;
+        ensure!(
+            BTreeSet::from_iter(reply.data()) == wanted.iter().map(ToString::to_string).collect(),
+            "{document}: {}",
+            reply.text("")
+        );
     }
     Ok(())
 }
