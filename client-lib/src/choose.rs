@@ -31,7 +31,8 @@ pub enum Choice {
     /// The one with the fewest frames under way.
     LeastOutstanding,
     /// By the frame's key: frames of one key reach the same peer, in order, from every sender; when a peer goes, only its keys move
-    /// (rendezvous hashing, Thaler and Ravishankar 1998). Frames without a key have the empty key.
+    /// (rendezvous hashing, Thaler and Ravishankar 1998). Frames without a key have the empty key. At least once, a frame that the receiver's code
+    /// does not want holds up the later ones of its key until it is wanted, as order needs: with pauses, of 2 s at most.
     ByKey,
     /// The nearest: same node, else same zone, else any; among those, same rail (it is on a network that this pod has a NIC on); among those, same NUMA node (of its NIC and of
     /// ours on that network). Among equals the one with the fewest frames under way. While the near ones can take nothing, it goes farther.

@@ -305,6 +305,7 @@ pub enum TrySendError {
 #[non_exhaustive]
 pub enum Unacknowledged {
     /// The one peer that it was for has gone, or it cannot be read from its GPU; at most once, the connection that it was being written to may have broken, too.
+    /// Who asks late, when thousands more have been given up since, may hear this of one that was acknowledged, but never the reverse.
     #[error(
         "a frame was given up: the one peer that it was for has gone, it cannot be read from its GPU, or its connection broke while it was written; send it again if it is still needed"
     )]

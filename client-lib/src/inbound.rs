@@ -144,12 +144,20 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         session.stayed += now - session.came;
         session.bytes = rest(&session.state);
         session.forget();
-        let mut kept: usize = self.sessions.values().map(|session| session.bytes).sum();
+        if self.kept() > KEPT {
+            self.forget_old(now);
+        }
+        let mut kept = self.kept();
         while kept > KEPT
             && let Some(session) = self.remove_least()
         {
             kept -= session.bytes;
         }
+    }
+
+    /// How many bytes those that have gone keep.
+    fn kept(&self) -> usize {
+        self.sessions.values().map(|session| session.bytes).sum()
     }
 
     /// How many are remembered.
@@ -163,13 +171,17 @@ impl<K: Clone + Eq + Hash, T: Clone + Default> Sessions<K, T> {
         if self.sessions.len() < self.limit {
             return Ok(());
         }
-        let is_there = |session: &Session<T>| session.connections > 0;
-        self.sessions.retain(|_, session| is_there(session) || now - session.left < REMEMBERED);
+        self.forget_old(now);
         if self.sessions.len() < self.limit || self.remove_least().is_some() {
             return Ok(());
         }
         let message = format!("{} senders are connected, as many as may be", self.sessions.len());
         Err(Refusal::new(RefusalCode::Full, message))
+    }
+
+    /// Forgets whoever has been gone for long.
+    fn forget_old(&mut self, now: Instant) {
+        self.sessions.retain(|_, session| session.connections > 0 || now - session.left < REMEMBERED);
     }
 
     /// Of those that have gone, forgets the one that stayed for the shortest time: whoever comes and goes, with one session after the other, must not push out
@@ -241,6 +253,20 @@ mod tests {
         // The second is forgotten, the first is not.
         assert!(sessions.admit(at(5), &SessionId(1), (0, 0), 1).is_err());
         assert_eq!(sessions.len(), 3);
+    }
+
+    #[test]
+    fn who_has_been_gone_for_long_pushes_out_nobody() {
+        let (mut sessions, start) = (Sessions::<SessionId, ()>::new(2000), Instant::now());
+        for id in 1..=2 {
+            sessions.admit(start, &SessionId(id), (0, 0), 1).unwrap();
+        }
+        let now = start + REMEMBERED;
+        sessions.leave(now, &SessionId(1), |()| KEPT);
+        sessions.admit(now + REMEMBERED, &SessionId(3), (0, 0), 1).unwrap();
+        sessions.leave(now + REMEMBERED, &SessionId(3), |()| 100);
+        let ids: Vec<bool> = (1..=3).map(|id| sessions.sessions.contains_key(&SessionId(id))).collect();
+        assert_eq!(ids, [false, true, true]);
     }
 
     #[test]

@@ -191,7 +191,8 @@ impl<S: Resource> Written<S> {
         }
         for object in objects {
             if let Some(key) = key_of(object.meta()) {
-                self.put(&key, object, true);
+                // The watch's list may have been made before this one.
+                self.put(&key, object, !self.is_listing);
             }
         }
     }
@@ -318,6 +319,19 @@ mod tests {
         assert_eq!(written.shown(slice("infer-a", "1", "11")), [key("infer")], "somebody else's");
         written.stored(slice("infer-a", "1", "10"));
         assert_eq!(versions(&written), ["11"]);
+    }
+
+    #[test]
+    fn a_list_under_way_may_be_older_than_what_has_been_asked_for() {
+        let mut written = written();
+        written.shown(slice("infer-a", "1", "10"));
+        written.start();
+        written.begin(&key("infer"));
+        written.refreshed(&key("infer"), vec![slice("infer-a", "1", "15"), slice("infer-b", "2", "16")]);
+        assert!(written.shown(slice("infer-a", "1", "9")).is_empty(), "a later page of that list");
+        written.reset(&[key("infer-a")].into());
+        assert_eq!(versions(&written), ["15", "16"]);
+        assert!(written.is_doubtful(&key("infer")), "whether the second is there, has to be asked");
     }
 
     #[test]
