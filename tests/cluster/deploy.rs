@@ -305,6 +305,11 @@ fn images_are_built_with_the_toolchain_of_the_tests() -> Result<()> {
     let version = toolchain.split('"').nth(1).context("rust-toolchain.toml names no version")?;
     let dockerfile = fs::read_to_string(repository().join("deploy/Dockerfile"))?;
     ensure!(dockerfile.contains(&format!("FROM rust:{version}-")), "deploy/Dockerfile is not for {version}");
+    // What is linked with a C library runs with that of the same release.
+    let release =
+        dockerfile.split_once(&format!("FROM rust:{version}-")).and_then(|(_, rest)| rest.split(' ').next());
+    let release = release.context("deploy/Dockerfile names no release")?;
+    ensure!(dockerfile.contains(&format!("FROM debian:{release}-slim ")), "no image has Debian's {release}");
     Ok(())
 }
 

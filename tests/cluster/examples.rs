@@ -1,4 +1,4 @@
-//! The folders of `deploy/examples`, put to a real API server that knows the kinds of the operators they are for; and
+//! The folders of `deploy/examples`, and the objects that documentation shows, put to a real API server that knows the kinds of the operators they are for; and
 //! what no API server checks: that service, network and pods of a folder belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams, ValidationDirective};
 use kube::core::TypeMeta;
 use multinet_tests::cluster::Cluster;
+use multinet_tests::markdown::blocks;
 use multinet_tests::objects::{Objects, parse};
 use multinet_tests::tools::repository;
 use serde_json::{Value, json};
@@ -123,6 +124,38 @@ async fn every_example_is_valid() -> Result<()> {
             dry_run(&objects, object).await.with_context(|| format!("deploy/examples/{folder}"))?;
         }
     }
+    Ok(())
+}
+
+/// The objects that pages show, and the pod of the command line with the environment for programs.
+#[tokio::test]
+async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
+    let (_cluster, objects) = stage(["vision".to_owned()]).await?;
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "vision"},
+    });
+    objects.apply_object(&serde_json::from_value(account)?).await?;
+    let client = fs::read_to_string(repository().join("docs/client.md"))?;
+    let controller = fs::read_to_string(repository().join("docs/controller.md"))?;
+    let shown = [blocks(&client), blocks(&controller)].concat();
+    let mut kinds = BTreeSet::new();
+    for block in shown.iter().filter(|block| block.starts_with("apiVersion:")) {
+        for mut object in parse(block)? {
+            dry_run(&objects, &object).await?;
+            kinds.insert(kind(&object).to_owned());
+            if kind(&object) == "Pod" {
+                let env = shown
+                    .iter()
+                    .find(|block| block.trim_start().starts_with("env:"))
+                    .context("no environment")?;
+                let env: Value = serde_saphyr::from_str(env)?;
+                object.data["spec"]["containers"][0]["env"] = env["env"].clone();
+                dry_run(&objects, &object).await?;
+            }
+        }
+    }
+    let wanted = ["MultiNetworkService", "Pipeline", "Pod"].map(ToOwned::to_owned);
+    ensure!(kinds == wanted.into(), "the pages show {kinds:?}");
     Ok(())
 }
 
