@@ -1,12 +1,15 @@
-//! The commands of docs/operations.md that make files for the server, and the server with these files; and its alerts.
+//! The commands of docs/operations.md: those that make files for the server, with the server that has them, and those about dnstap; and its
+//! alerts.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use multinet_tests::markdown::{blocks, examples, metrics};
-use multinet_tests::server::Flags;
+use multinet_tests::process::Process;
+use multinet_tests::server::{Flags, eventually};
 use multinet_tests::tools::repository;
 use serde_json::Value;
 
@@ -45,6 +48,41 @@ fn secrets_are_made_as_documented() -> Result<()> {
         .context("cannot start dig")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success() && text.contains("dns-version") && text.contains("TSIG"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn dnstap_is_captured_as_documented() -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let made = scratch.path();
+    let here = made.join("dnstap.sock").display().to_string();
+    let commands = examples(&page("operations")?).into_iter().map(|example| example.command);
+    let commands: Vec<String> = commands
+        .filter(|command| command.contains("dnstap"))
+        .map(|command| command.replace("/run/dnstap.sock", &here))
+        .collect();
+    let [capture, serve, read] = &commands[..] else { bail!("the page shows {commands:?}") };
+    let sh = |command: &str| {
+        let mut sh = Command::new("sh");
+        sh.args(["-ec", command]).current_dir(made);
+        sh
+    };
+    let capture = capture.strip_suffix(" &").context("it is to go on in the background")?;
+    let mut capture = Process::spawn(&mut sh(&format!("exec {capture}")), &made.join("log"))?;
+    let flags = serve.strip_prefix("multinet-dns ").and_then(|serve| serve.strip_suffix(" …"));
+    let server = Flags::new().words(flags.context("not a server's flags")?).start(&folder())?;
+    server.query(ZONE, "SOA")?;
+    eventually("query and reply", || {
+        let written = server.metric("multinet_dns_dnstap_messages_total")?;
+        ensure!(written == 2.0, "{written} written");
+        Ok(())
+    })?;
+    server.stop()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(capture.terminate(Duration::from_secs(20)))?;
+    let output = sh(read).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && text.contains(ZONE), "$ {read}\n{text}");
     Ok(())
 }
 
