@@ -13,7 +13,8 @@
 //! - At most once: a frame is let go of when it is handed over to be written, and only its sequence is remembered until it is. If its
 //!   connection breaks before it is handed over, another gets it; after that it is never sent again, and counts as lost unless the
 //!   receiver has said that its code took it.
-//! - At least once: a frame is kept until a receiver has acknowledged it.
+//! - At least once: a frame is kept until a receiver has acknowledged it. One that the receiver's code did not want is sent again after a
+//!   pause, which grows.
 
 mod given_up;
 mod lanes;

@@ -1,7 +1,7 @@
 //! Frames that a receiver's code did not want: each waits for a while before it is sent again, and longer each time. Else one that nobody wants, or not
 //! yet, would go back and forth as fast as the network is.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::{LinkId, Outbound};
@@ -46,13 +46,19 @@ impl<F: Clone> Outbound<F> {
         }
     }
 
-    /// The keys of which nothing is sent before a pause is over.
-    pub(super) fn paused_keys(&self) -> HashSet<u64> {
+    /// Keys of which nothing that is younger than this sequence is sent before a pause is over.
+    pub(super) fn paused_keys(&self) -> HashMap<u64, u64> {
+        let mut oldest = HashMap::new();
         if self.settings.choice != Choice::ByKey {
-            return HashSet::new();
+            return oldest;
         }
-        let paused = self.paused.iter().filter_map(|&(_, sequence)| self.ring.get(sequence));
-        paused.filter(|entry| entry.to.is_none()).map(|entry| entry.key).collect()
+        for &(_, sequence) in &self.paused {
+            if let Some(entry) = self.ring.get(sequence).filter(|entry| entry.to.is_none()) {
+                let known = oldest.entry(entry.key).or_insert(sequence);
+                *known = sequence.min(*known);
+            }
+        }
+        oldest
     }
 }
 

@@ -62,7 +62,7 @@ impl<F: Clone> Outbound<F> {
             let Some(&Entry { length, key, to, not, .. }) = self.ring.get(sequence) else { continue };
             let wanted = Wanted { length, key, to, not };
             let is_by_key = self.is_by_key(wanted);
-            if is_by_key && keys.contains(&key) {
+            if is_by_key && keys.get(&key).is_some_and(|&oldest| oldest < sequence) {
                 continue;
             }
             match self.place_again(wanted) {
@@ -72,7 +72,7 @@ impl<F: Clone> Outbound<F> {
                     self.actions.push_back(Action::Write(link));
                 }
                 None if is_by_key => {
-                    keys.insert(key);
+                    keys.insert(key, sequence);
                 }
                 None => {}
             }

@@ -82,6 +82,30 @@ fn nor_does_one_that_was_sent_with_it_and_comes_back() {
 }
 
 #[test]
+fn an_older_one_of_its_key_does_not_wait_for_it() {
+    let mut rig = Rig::new(Delivery::AtLeastOnce, Choice::ByKey);
+    let link = rig.connected(&["a"])[0];
+    for _ in 1..=2 {
+        rig.send_as((1, 7), None).unwrap();
+    }
+    rig.write(link);
+    for freed in 1..=8 {
+        rig.say(link, freed, &[], &[2]);
+        rig.pass(LONGEST_PAUSE);
+        rig.write(link);
+    }
+    rig.say(link, 9, &[], &[2]);
+    rig.down(link);
+    rig.actions();
+    rig.pass(Duration::from_millis(50));
+    let again = rig.connects()[0];
+    rig.up(again, 2);
+    assert_eq!(rig.write(again), [(1, true)]);
+    rig.pass(LONGEST_PAUSE);
+    assert_eq!(rig.write(again), [(2, true)]);
+}
+
+#[test]
 fn what_is_acknowledged_meanwhile_is_over() {
     let mut rig = Rig::kept();
     let link = rig.connected(&["a"])[0];
