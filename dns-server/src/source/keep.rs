@@ -1,5 +1,7 @@
 //! Keeps the snapshot file: reads it at the start, and writes it whenever there is something new to say.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +34,14 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
     let shown = file.display();
     anyhow::ensure!(!file.is_dir(), "--snapshot {shown}: is a folder; name a file in it");
     let folder = snapshot::folder_of(file);
-    anyhow::ensure!(
-        folder.is_dir(),
-        "--snapshot {shown}: there is no folder {}; make it first",
-        folder.display()
-    );
+    let shown_folder = folder.display();
+    match fs::metadata(folder) {
+        Ok(found) => anyhow::ensure!(found.is_dir(), "--snapshot {shown}: {shown_folder} is no folder"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            anyhow::bail!("--snapshot {shown}: there is no folder {shown_folder}; make it first")
+        }
+        Err(error) => anyhow::bail!("--snapshot {shown}: the folder {shown_folder} cannot be used: {error}"),
+    }
     Ok(())
 }
 

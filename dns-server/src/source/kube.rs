@@ -46,16 +46,15 @@ impl Watches {
     ///
     /// If the system has no thread for it.
     pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) -> io::Result<()> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let (ended, end) = oneshot::channel::<()>();
+        let (ended, end) = oneshot::channel();
         // A thread of its own: publishing a list is work that no connection should wait for.
         std::thread::Builder::new().name("watches".to_owned()).spawn(move || {
-            runtime.block_on(self.run(&state, &shutdown));
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
             // Nobody waits for it after a shutdown.
-            let _ = ended.send(());
+            let _ = ended.send(runtime.map(|runtime| runtime.block_on(self.run(&state, &shutdown))));
         })?;
-        let _ = end.await;
-        Ok(())
+        // Nothing comes if the thread has panicked.
+        end.await.unwrap_or(Ok(()))
     }
 
     /// Until one of the watches ends.
