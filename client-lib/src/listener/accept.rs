@@ -419,7 +419,7 @@ fn decide(shared: &Arc<Shared>, mut hello: Hello, owner: Vec<String>) -> Result<
     }
     if !config.services.is_empty() && !config.services.iter().any(|name| is_asked_for(name, &hello.service)) {
         let message =
-            format!("{} is no endpoint of {}, but of {}", me.name, hello.service, List(&config.services),);
+            format!("{} is no endpoint of {}, but of {}", me.name, hello.service, List(&config.services));
         return Err(Refusal::new(RefusalCode::Service, message));
     }
     let now = tokio::time::Instant::now().into_std();
