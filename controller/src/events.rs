@@ -15,7 +15,7 @@ use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use multinet_runtime::watch::Problem;
+use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, has_cause};
 use multinet_runtime::{Escaped, Leadership};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
@@ -115,6 +115,7 @@ impl Publisher {
                     self.is_failing = false;
                     continue;
                 }
+                Ok(Err(kube::Error::Api(status))) if has_cause(&status, NAMESPACE_TERMINATING) => continue,
                 Ok(Err(error)) => {
                     let Problem { kind, message, .. } = Problem::from(error);
                     format!("{kind}: {message}")

@@ -58,7 +58,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::health::{Health, resource};
-pub use self::problem::{Problem, ProblemKind};
+pub use self::problem::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 use self::refresh::Member;
 pub use self::refresh::Refresh;
 use self::sink::Sink;

@@ -6,7 +6,7 @@ use std::fmt;
 use kube::Resource;
 use kube::core::Status;
 use multinet_runtime::Escaped;
-use multinet_runtime::watch::{Problem, ProblemKind};
+use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 
 use crate::metrics::Verb;
 use crate::queue::Pause;
@@ -100,6 +100,11 @@ impl Failure {
         self.pause
     }
 
+    /// Whether the API server could not do it (5xx).
+    pub(super) fn is_of_the_server(&self) -> bool {
+        self.reason == Reason::Problem(ProblemKind::Failing)
+    }
+
     /// Whether it may be over by itself, and is nothing to bother people with unless it lasts.
     pub(super) fn is_passing(&self) -> bool {
         match self.reason {
@@ -145,7 +150,7 @@ pub(super) fn judge<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Erro
             404 if is_of_an_object(status) => {
                 return if verb == Verb::Update { Verdict::Stale } else { Verdict::Done };
             }
-            403 if verb == Verb::Create && is_terminating(status) => return Verdict::Done,
+            403 if verb == Verb::Create && has_cause(status, NAMESPACE_TERMINATING) => return Verdict::Done,
             422 => return Verdict::Failed(invalid::<K>(verb, status)),
             _ => {}
         }
@@ -166,12 +171,6 @@ pub(super) fn judge<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Erro
 /// Whether "not found" is about an object, or its namespace, and not about the kind.
 fn is_of_an_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.kind.is_empty())
-}
-
-/// Whether the namespace is being deleted. All in it will be gone; so there is nothing to say.
-fn is_terminating(status: &Status) -> bool {
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 fn invalid<K: Resource<DynamicType = ()>>(verb: Verb, status: &Status) -> Failure {

@@ -79,6 +79,17 @@ async fn an_event_that_the_api_server_has_forgotten_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_a_namespace_that_is_being_deleted_nothing_is_said() {
+    let (events, mut api, lost) = start();
+    events.publish(vec![notice("a"), notice("b")]);
+    let cause = json!({"reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace"});
+    let details = json!({"kind": "events", "causes": [cause]});
+    api.expect(Method::POST, EVENTS).await.status_with(403, "vision is being terminated", &details);
+    api.expect(Method::POST, EVENTS).await.store("1");
+    assert_eq!(lost.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_slow_api_server() {
     let (events, mut api, lost) = start();
     events.publish((0..1000).map(|number| notice(&number.to_string())).collect());

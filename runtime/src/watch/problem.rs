@@ -14,6 +14,18 @@ const MESSAGE: usize = 300;
 /// (Retry-After), which kube drops.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// Why nothing can be created in a namespace that is being deleted: all in it will be gone, so that there is nothing to say
+/// (`k8s.io/api/core/v1`, `NamespaceTerminatingCause`).
+pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
+/// The API server knows older versions only (`metav1.CauseTypeResourceVersionTooLarge`).
+const TOO_LARGE: &str = "ResourceVersionTooLarge";
+
+/// Whether a status names that cause.
+pub fn has_cause(status: &Status, cause: &str) -> bool {
+    status.details.iter().flat_map(|details| &details.causes).any(|named| named.reason == cause)
+}
+
 /// A failed request.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -67,12 +79,9 @@ impl Problem {
 impl From<Box<Status>> for Problem {
     /// A status instead of an answer, or in the midst of a watch.
     fn from(status: Box<Status>) -> Self {
-        // After its storage has been restored from a backup, an API server may know only older versions than we.
-        let too_large = status.details.iter().flat_map(|details| &details.causes);
         let kind = match status.code {
-            _ if too_large.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge") => {
-                ProblemKind::Expired
-            }
+            // After its storage has been restored from a backup, an API server may know only older versions than we.
+            _ if has_cause(&status, TOO_LARGE) => ProblemKind::Expired,
             401 => ProblemKind::Unauthorized,
             403 => ProblemKind::Forbidden,
             404 => ProblemKind::Missing,
