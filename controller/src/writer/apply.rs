@@ -114,7 +114,7 @@ impl Writer {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let work = self.world.work(service);
-            let results = if work.doubtful {
+            let mut results = if work.doubtful {
                 Results { is_stale: true, ..Results::default() }
             } else if work.slices.is_empty() && work.mirrors.is_empty() {
                 return Ok(());
@@ -129,11 +129,15 @@ impl Writer {
             if !results.is_stale {
                 return results.failure.map_or(Ok(()), |failure| Err(Abandoned::Failed(failure)));
             }
+            self.refresh(service, term).await?;
+            // What fails is not helped by asking it for more at once.
+            if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
+                return Err(Abandoned::Failed(failure));
+            }
             if !work.doubtful {
                 self.metrics
                     .retry(results.failure.as_ref().map_or(Reason::Conflict, |failure| failure.reason));
             }
-            self.refresh(service, term).await?;
             last = results.failure;
         }
         // What was listed last is not what is there any more, or a request fails again and again.

@@ -103,6 +103,28 @@ async fn whether_a_write_without_answer_was_done_is_asked_before_it_is_repeated(
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_api_server_that_fails_is_not_asked_at_once_again() {
+    let mut rig = Rig::leading();
+    let (_, slice) = rig.settled().await;
+    rig.pods(&[pod("infer-1", "infer", 2)]);
+    let begun = Instant::now();
+    let mut writes = 0;
+    while begun.elapsed() < 60 * SECOND {
+        let request = rig.api.next().await;
+        if request.method == Method::GET {
+            match request.uri.path() {
+                SLICES => request.list("MultiNetworkEndpointSlice", std::slice::from_ref(&slice)),
+                _ => request.list("EndpointSlice", &[]),
+            }
+        } else {
+            writes += u32::from(request.method == Method::PUT);
+            request.status(500, "etcdserver: mvcc: database space exceeded");
+        }
+    }
+    assert!((5..40).contains(&writes), "{writes} writes in a minute");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_api_server_is_given_ten_seconds() {
     let mut rig = Rig::leading();
     rig.settled().await;
