@@ -188,7 +188,9 @@ impl Unresolved {
 fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     if collected.pods == 0 {
-        return format!("spec.selector matches no pod of namespace {namespace}");
+        return format!(
+            "spec.selector matches no pod of namespace {namespace}; correct it, or label the pods that it is meant for"
+        );
     }
     let mut parts = Vec::new();
     for reason in [LeftOut::NoAddress, LeftOut::HostNetwork, LeftOut::Unreadable] {
@@ -196,7 +198,8 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
         let pods: Vec<&str> = pods.collect();
         if !pods.is_empty() {
             let (count, why, some) = (pods.len(), reason.message(), few(&pods));
-            parts.push(format!("{count} of {} pods {why} ({some})", collected.pods));
+            let remedy = reason.remedy();
+            parts.push(format!("{count} of {} pods {why} ({some}): {remedy}", collected.pods));
         }
     }
     if let Some(mirror) = &service.spec.mirror {
@@ -215,6 +218,17 @@ impl LeftOut {
             Self::NoAddress => "have no address on these networks",
             Self::HostNetwork => "have their node's network (hostNetwork) and no other",
             Self::Unreadable => "have a network-status annotation that cannot be read",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::NoAddress => {
+                "name the network in annotation k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; \
+                 if it is named there, see its events"
+            }
+            Self::HostNetwork => "remove hostNetwork from the pod",
+            Self::Unreadable => "see the pod's events",
         }
     }
 }

@@ -169,7 +169,7 @@ fn what_is_missing_is_named_with_what_to_do() {
 #[test]
 fn pods_without_endpoints_are_counted_and_some_named() {
     let none = judged(&collected(Collected::default()), Ok(()));
-    assert_eq!(says(&none, Programmed).2, "spec.selector matches no pod of namespace vision");
+    assert_eq!(says(&none, Programmed).2, "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for");
 
     let late = (0..5).map(|number| (format!("late-{number}"), LeftOut::NoAddress));
     let others = [("host".to_owned(), LeftOut::HostNetwork), ("garbled".to_owned(), LeftOut::Unreadable)];
@@ -180,9 +180,10 @@ fn pods_without_endpoints_are_counted_and_some_named() {
         (
             "True",
             "Programmed",
-            "5 of 9 pods have no address on these networks (late-0, late-1, late-2 and 2 more); \
-             1 of 9 pods have their node's network (hostNetwork) and no other (host); \
-             1 of 9 pods have a network-status annotation that cannot be read (garbled)"
+            "5 of 9 pods have no address on these networks (late-0, late-1, late-2 and 2 more): name the network in \
+             annotation k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; if it is named there, see its events; \
+             1 of 9 pods have their node's network (hostNetwork) and no other (host): remove hostNetwork from the pod; \
+             1 of 9 pods have a network-status annotation that cannot be read (garbled): see the pod's events"
         )
     );
 }
@@ -196,7 +197,8 @@ fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
     let left_out = vec![("late".to_owned(), LeftOut::NoAddress)];
     let verdict = collected(Collected { groups, left_out, pods: 4, ..Collected::default() });
     let mut service = service(json!(null));
-    let pods = "1 of 4 pods have no address on these networks (late)";
+    let pods = "1 of 4 pods have no address on these networks (late): name the network in annotation \
+                k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; if it is named there, see its events";
     let refused =
         "; not mirrored, as core EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2";
     for (alias, added) in [(None, ""), (Some(None), refused), (Some(Some("rail1")), "")] {
