@@ -413,5 +413,7 @@ fn shows_the_same(old: &Entry, new: &Entry) -> bool {
 /// are as old as the news of them.
 fn trigger(old: Option<&Pod>, new: &Pod, now: Timestamp) -> Timestamp {
     let changed = old.is_none_or(|old| old.serving_changed != new.serving_changed);
-    new.serving_changed.filter(|_| changed && new.serving).map_or(now, |at| at.min(now))
+    // A pod that has not served yet is not ready since before it had an address.
+    let counts = changed && (new.serving || old.is_some_and(|old| old.serving));
+    new.serving_changed.filter(|_| counts).map_or(now, |at| at.min(now))
 }

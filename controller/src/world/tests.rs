@@ -180,6 +180,23 @@ fn a_slice_tells_of_the_earliest_change_that_it_holds() {
 }
 
 #[test]
+fn a_pod_has_stopped_serving_when_its_condition_says_so() {
+    let world = world();
+    at(50);
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    commit(&world);
+    write(&world, "infer", 1);
+    at(200);
+    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
+        pod["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
+    }));
+    commit(&world);
+    let work = world.work(&key("infer"));
+    assert_eq!(written_at(&work.slices.update), Some("1970-01-01T00:02:40.000000Z"), "not when it was heard of");
+}
+
+#[test]
 fn who_lists_alone_has_only_age_and_slices_to_go_by() {
     let contested = |older: &'static str| {
         let world = world();
