@@ -18,8 +18,10 @@ use support::{A, BIG, PEER, SMALL, jar, option, query, query_with_opt, state};
 #[expect(dead_code, reason = "most of it is for sockets")]
 mod support;
 
+const IXFR: u16 = 251;
 const ANY: u16 = 255;
 const COOKIE: u16 = 10;
+const KEEPALIVE: u16 = 11;
 
 /// Times that a packet is answered in a round, and rounds, of which the shortest counts.
 const TIMES: u32 = 50_000;
@@ -82,6 +84,11 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         packet
     };
     let counts = |section: usize, count: u8| with(&|packet| packet[5 + 2 * section] = count);
+    let strings: &[u8] = &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 0x0f, 0xa0][..], &[1, b'x'].repeat(2000)].concat();
+    let with_strings = |mut packet: Vec<u8>| {
+        packet[11] = 1;
+        [&packet[..], strings].concat()
+    };
     let record: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 3, 1, 2, 3];
     let name_of_127_labels = [&good[..12], &[1, b'a'].repeat(126), &[0, 0, 1, 0, 1]].concat();
     vec![
@@ -91,6 +98,9 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("good: NODATA", query(1, SMALL, 28)),
         ("good: truncated", query_with_opt(1, BIG, A, 1232, &[])),
         ("unusual: two options", opt(&[option(3, b""), cookie.to_vec()].concat())),
+        ("unusual: edns-tcp-keepalive", opt(&option(KEEPALIVE, &[]))),
+        ("unusual: beside a TXT record of 2000 strings", with_strings(good.clone())),
+        ("unusual: IXFR beside such a record", with_strings(query(1, "x", IXFR))),
         ("unusual: ANY", query(1, SMALL, ANY)),
         ("unusual: class CH", with(&|packet| *packet.last_mut().unwrap() = 3)),
         ("unusual: EDNS version 1", version_1(opt(&[]))),

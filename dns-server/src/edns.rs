@@ -37,6 +37,8 @@ pub struct Edns {
     pub dnssec_ok: bool,
     /// Whether the message is padded, so that its length says little of what is in it (RFC 7830).
     pub padded: bool,
+    /// Whether the client says something of how long its TCP connection may be idle (RFC 7828), which only QUIC minds.
+    pub keepalive: bool,
     /// The cookie.
     pub cookie: Option<Cookie>,
 }
@@ -46,7 +48,8 @@ impl Edns {
     pub fn new(payload: u16, flags: u8) -> Self {
         let payload = payload.max(MIN_UDP as u16);
         let dnssec_ok = flags & 0x80 != 0;
-        Self { payload, announced: MAX_UDP as u16, dnssec_ok, padded: false, cookie: None }
+        let (padded, keepalive) = (false, false);
+        Self { payload, announced: MAX_UDP as u16, dnssec_ok, padded, keepalive, cookie: None }
     }
 
     /// Octets of the reply's OPT record, with padding that has none itself.

@@ -272,7 +272,10 @@ impl Worker {
             Declined::Question => Some(slow::judge_malformed(packet)),
             Declined::Unusual => slow::judge(packet),
         };
-        let Some(mut verdict) = verdict else {
+        // Over QUIC an option of TCP is as bad as no query (RFC 9250 §5.5.2).
+        let is_fit =
+            |edns: Option<Edns>| self.proto != Proto::Quic || edns.is_none_or(|edns| !edns.keepalive);
+        let Some(mut verdict) = verdict.filter(|verdict| is_fit(verdict.edns())) else {
             self.tally.ignored();
             return Handled::Ignore;
         };

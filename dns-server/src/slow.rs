@@ -1,16 +1,14 @@
 //! Everything that the fast path does not take: other opcodes and classes, EDNS with options or of another
-//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/survey.rs`);
-//! what only an incremental transfer holds is parsed by hickory. The verdict is rendered by [`crate::query`].
+//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/survey.rs`),
+//! and the verdict is rendered by [`crate::query`].
 
 mod survey;
-
-use hickory_proto::op::Message;
 
 use crate::answers::Answers;
 use crate::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::rrset::{HEADER, rtype};
 use crate::transfer::Wanted;
-use survey::Survey;
+use survey::{Soa, Survey};
 
 /// Questions that are read before their number is complained about.
 const MAX_QUESTIONS: u16 = 2;
@@ -146,9 +144,10 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     let query = Query { question, edns };
     match question.qtype {
         rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
-        rtype::IXFR => match Message::from_vec(packet) {
-            Ok(message) => Verdict::Transfer(query, Wanted::Since(known_serial(&message))),
-            Err(_) => malformed(),
+        rtype::IXFR => match survey.soa {
+            Some(Soa::Sound(serial)) => Verdict::Transfer(query, Wanted::Since(Some(serial))),
+            Some(Soa::Unsound) => malformed(),
+            None => Verdict::Transfer(query, Wanted::Since(None)),
         },
         _ => Verdict::Answer(query),
     }
@@ -166,10 +165,58 @@ fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
     }
 }
 
-/// The serial that the asker of an incremental transfer has already (RFC 1995 §3).
-fn known_serial(message: &Message) -> Option<u32> {
-    message.authorities.iter().find_map(|record| match &record.data {
-        hickory_proto::rr::RData::SOA(soa) => Some(soa.serial),
-        _ => None,
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A question with this type, and what follows it: authority and additional records.
+    fn packet(qtype: u16, counts: [u8; 2], rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, counts[0], 0, counts[1], 1, b'z', 0];
+        packet.extend(qtype.to_be_bytes());
+        packet.extend([0, 1]);
+        packet.extend(rest);
+        packet
+    }
+
+    fn soa(names: &[u8]) -> Vec<u8> {
+        let head = [0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, names.len() as u8 + 20];
+        [&head[..], names, &[0, 0, 0, 7], &[9; 16]].concat()
+    }
+
+    fn is_malformed(packet: &[u8]) -> bool {
+        matches!(judge(packet), Some(Verdict::Error(Rcode::FormErr, ..)))
+    }
+
+    #[test]
+    fn an_incremental_transfer_is_since_the_serial_of_its_soa() {
+        let address = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 1, 2, 3, 4];
+        let whole = [&[2, b'n', b's'][..], &[1, b'z', 0], &[0]].concat();
+        for (counts, rest, serial) in [
+            ([0, 0], vec![], None),
+            ([1, 0], soa(&[0, 0]), Some(7)),
+            ([1, 0], soa(&[0xc0, 12, 1, b'h', 0xc0, 12]), Some(7)),
+            ([1, 0], soa(&whole), Some(7)),
+            ([2, 0], [&address[..], &soa(&[0, 0])].concat(), Some(7)),
+            // What is none, and one that stands elsewhere.
+            ([1, 0], address.to_vec(), None),
+            ([0, 1], soa(&[0, 0]), None),
+        ] {
+            let packet = packet(rtype::IXFR, counts, &rest);
+            let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
+            assert_eq!(wanted, Wanted::Since(serial), "{packet:?}");
+        }
+        for names in [&[][..], &[0], &[0, 0, 0], &[0, 0xc0, 200], &[0, 0x41], &[63; 4]] {
+            assert!(is_malformed(&packet(rtype::IXFR, [1, 0], &soa(names))), "{names:?}");
+        }
+    }
+
+    /// Who asks for a transfer has no more of a packet read than others.
+    #[test]
+    fn what_records_say_that_mean_nothing_is_not_read() {
+        let broken = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 2, 9, b'x'];
+        for qtype in [rtype::A, rtype::AXFR, rtype::IXFR] {
+            let verdict = judge(&packet(qtype, [0, 1], &broken)).unwrap();
+            assert!(matches!(verdict, Verdict::Answer(_) | Verdict::Transfer(..)), "{qtype}: {verdict:?}");
+        }
+    }
 }

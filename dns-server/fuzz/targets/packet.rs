@@ -1,5 +1,5 @@
 //! Any packet: the fast and the slow path give the same bytes, and every reply is a well-formed message
-//! to the question that was asked. Signatures are looked at wherever they are claimed, and what is signed with a
+//! to the question that was asked. What the asker of an incremental transfer has is what hickory reads. Signatures are looked at wherever they are claimed, and what is signed with a
 //! key of ours comes back as it was.
 
 #![no_main]
@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use hickory_proto::op::{Message, MessageType};
+use hickory_proto::rr::RData;
 use hickory_proto::rr::rdata::opt::EdnsCode;
 use libfuzzer_sys::fuzz_target;
 use multinet_dns::answers::Answers;
@@ -20,6 +21,7 @@ use multinet_dns::query::{self, Declined, Edns, Query, Rcode, Style};
 use multinet_dns::slice::{Port, ProtocolLabel, Slice};
 use multinet_dns::slow::{self, Verdict};
 use multinet_dns::state::{Objects, State};
+use multinet_dns::transfer::Wanted;
 use multinet_dns::tsig::{self, Algorithm, Key, Keyring, Signer};
 use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_dns::{index, name};
@@ -81,6 +83,7 @@ thread_local! {
 
 fuzz_target!(|packet: &[u8]| {
     check_signatures(packet);
+    check_serial(packet);
     for datagram in [true, false] {
         let style = Style { datagram, rotate: true, reserve: 0 };
         let mut verdict = slow::judge(packet);
@@ -109,6 +112,17 @@ fuzz_target!(|packet: &[u8]| {
         }
     }
 });
+
+fn check_serial(packet: &[u8]) {
+    let Some(Verdict::Transfer(_, Wanted::Since(serial))) = slow::judge(packet) else { return };
+    // It reads more of the packet, and may find fault with that.
+    let Ok(message) = Message::from_vec(packet) else { return };
+    let read = message.authorities.iter().find_map(|record| match &record.data {
+        RData::SOA(soa) => Some(soa.serial),
+        _ => None,
+    });
+    assert_eq!(serial, read, "another serial");
+}
 
 fn check_signatures(packet: &[u8]) {
     // As if whoever wrote the packet had the key.

@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hickory_proto::op::Message;
-use hickory_proto::rr::rdata::opt::EdnsCode;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::timeout;
 use tracing::debug;
@@ -124,17 +122,7 @@ fn message(request: &[u8]) -> Result<&[u8], &'static str> {
     if message.get(..2) != Some(&[0; 2]) {
         return Err("the message id is not 0");
     }
-    if has_keepalive(message) {
-        return Err("edns-tcp-keepalive over QUIC");
-    }
     Ok(message)
-}
-
-/// Whether a query with nothing but an OPT record has an option that is of TCP only (RFC 9250 §5.5.2).
-fn has_keepalive(message: &[u8]) -> bool {
-    let is_candidate = message.get(6..12) == Some(&[0, 0, 0, 0, 0, 1]);
-    let edns = || Message::from_vec(message).ok()?.edns;
-    is_candidate && edns().is_some_and(|edns| edns.option(EdnsCode::Keepalive).is_some())
 }
 
 /// The reply with its length in front. Zones are not transferred over this transport: the engine refuses.
@@ -154,7 +142,9 @@ fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, F
             reply[..2].copy_from_slice(&length.to_be_bytes());
             Ok(reply)
         }
-        (Handled::Ignore, _) => Err(Failure::Connection("the message is no query")),
+        (Handled::Ignore, _) => {
+            Err(Failure::Connection("the message is no query, or has edns-tcp-keepalive"))
+        }
         _ => Err(Failure::Stream(INTERNAL_ERROR, "no reply to send")),
     }
 }

@@ -1,6 +1,6 @@
-//! A look over a whole packet that understands nothing but the OPT record: where names and records end, and
-//! whether all of it is there. It allocates nothing and follows no pointer, so that rubbish is recognised for
-//! less than what a good query with as many labels costs (docs/benchmarks.md).
+//! A look over a whole packet that understands nothing but the OPT record and the serial of an SOA record: where
+//! names and records end, and whether all of it is there. It allocates nothing and follows no pointer, so that
+//! rubbish is recognised for less than what a good query with as many labels costs (docs/benchmarks.md).
 
 use crate::cookie::Cookie;
 use crate::query::Edns;
@@ -15,14 +15,27 @@ pub(super) struct Survey {
     pub(super) answers: u16,
     /// Records in the authority section, which a query has for an incremental transfer only.
     pub(super) authorities: u16,
+    /// The first SOA record among those: what the asker has already (RFC 1995 §3).
+    pub(super) soa: Option<Soa>,
     /// Whether the additional section holds a signature with a shared key (RFC 8945), or with a public one (RFC 2931).
     /// What else there is beside OPT means nothing, and is passed over.
     pub(super) has_tsig: bool,
     pub(super) has_sig: bool,
 }
 
-/// The options of the OPT record that this server looks at (RFC 7873, RFC 7830).
+/// An SOA record's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Soa {
+    /// With this serial.
+    Sound(u32),
+    /// None as they should be. That is for who wants the serial to complain about: an UPDATE may have a record
+    /// without data (RFC 2136 §2.5.2).
+    Unsound,
+}
+
+/// The options of the OPT record that this server looks at (RFC 7873, RFC 7828, RFC 7830).
 const COOKIE: u16 = 10;
+const KEEPALIVE: u16 = 11;
 const PADDING: u16 = 12;
 
 impl Survey {
@@ -35,10 +48,18 @@ impl Survey {
         for _ in 0..count(4)? {
             at = name_end(packet, at)? + 4;
         }
-        for _ in 0..u32::from(answers) + u32::from(authorities) {
+        for _ in 0..answers {
             at = Record::read(packet, at)?.end;
         }
-        let mut survey = Self { edns: None, answers, authorities, has_tsig: false, has_sig: false };
+        let mut soa = None;
+        for _ in 0..authorities {
+            let record = Record::read(packet, at)?;
+            if record.rtype == rtype::SOA && soa.is_none() {
+                soa = Some(record.serial(packet).map_or(Soa::Unsound, Soa::Sound));
+            }
+            at = record.end;
+        }
+        let mut survey = Self { edns: None, answers, authorities, soa, has_tsig: false, has_sig: false };
         for _ in 0..additionals {
             let record = Record::read(packet, at)?;
             if record.rtype == rtype::OPT {
@@ -86,12 +107,21 @@ impl Record {
             match u16::from_be_bytes([code_high, code_low]) {
                 // Of several the first counts (RFC 7873 §5.2).
                 COOKIE if edns.cookie.is_none() => edns.cookie = Some(Cookie::read(data)?),
+                KEEPALIVE => edns.keepalive = true,
                 PADDING => edns.padded = true,
                 _ => {}
             }
             options = rest;
         }
         Some((edns, version))
+    }
+
+    /// The serial of the record as SOA: behind two names the first of five numbers, and nothing behind those
+    /// (RFC 1035 §3.3.13).
+    fn serial(&self, packet: &[u8]) -> Option<u32> {
+        let names_end = name_end(packet, name_end(packet, self.name_end + 10)?)?;
+        let numbers: &[u8; 20] = packet.get(names_end..self.end)?.try_into().ok()?;
+        numbers.first_chunk().map(|serial| u32::from_be_bytes(*serial))
     }
 }
 
@@ -145,6 +175,7 @@ mod tests {
             (packet([0, 0, 1], &opt(0, &cookie_option)), Some((Edns { cookie, ..edns }, 0)), false),
             (packet([0, 0, 1], &opt(0, &two)), Some((Edns { cookie, ..edns }, 0)), false),
             (packet([0, 0, 1], &opt(0, &[0, 12, 0, 1, 0])), Some((Edns { padded: true, ..edns }, 0)), false),
+            (packet([0, 0, 1], &opt(0, &[0, 11, 0, 0])), Some((Edns { keepalive: true, ..edns }, 0)), false),
             // Of another version nothing is known but that.
             (packet([0, 0, 1], &opt(1, &[0, 10, 0, 1, 7])), Some((edns, 1)), false),
             (packet([0, 0, 1], &opt(1, &[7])), Some((edns, 1)), false),

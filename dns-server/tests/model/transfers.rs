@@ -1,15 +1,17 @@
 //! Transfers against one another: what a secondary makes of the differences, from whatever version it has, is
-//! the zone that it would have been given whole.
+//! the zone that it would have been given whole. And whoever asks for them is understood.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hickory_proto::op::Message;
-use hickory_proto::rr::RData;
+use hickory_proto::op::{Message, Query as Asked};
+use hickory_proto::rr::rdata::SOA;
+use hickory_proto::rr::{Name as Owner, RData, Record, RecordType};
 use multinet_dns::journal::Limits;
 use multinet_dns::name::Name;
 use multinet_dns::query::{Query, Question};
+use multinet_dns::slow::{self, Verdict};
 use multinet_dns::state::State;
-use multinet_dns::transfer::{Contents, Transfer};
+use multinet_dns::transfer::{Contents, Transfer, Wanted};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -96,6 +98,32 @@ proptest! {
         }
         // Zones are small here, and a difference larger than its zone is not given.
         check(versions.len() < 20 || given > 0, "no differences at all")?;
+    }
+}
+
+/// A name of some labels that are often the same, so that it is compressed.
+fn owner() -> impl Strategy<Value = Owner> {
+    let label = prop::sample::select(&["z", "test", "ns", "a-longer-one"][..]);
+    let labels = prop::collection::vec(label, 0..5);
+    labels.prop_map(|labels| Owner::from_labels(labels).expect("a name"))
+}
+
+proptest! {
+    #[test]
+    fn the_serial_that_an_asker_has_is_read(
+        apex in owner(),
+        names in (owner(), owner()),
+        serial in prop::option::of(any::<u32>()),
+    ) {
+        let mut message = Message::query();
+        message.add_query(Asked::query(apex.clone(), RecordType::IXFR));
+        if let Some(serial) = serial {
+            let soa = SOA::new(names.0, names.1, serial, 1, 2, 3, 4);
+            message.add_authority(Record::from_rdata(apex, 5, RData::SOA(soa)));
+        }
+        let packet = message.to_vec().expect("a query");
+        let Some(Verdict::Transfer(_, wanted)) = slow::judge(&packet) else { panic!("{packet:?}") };
+        prop_assert_eq!(wanted, Wanted::Since(serial));
     }
 }
 

@@ -265,6 +265,9 @@ async fn who_breaks_the_protocol_loses_the_connection() {
     let mut keepalive = good.clone();
     keepalive[11] = 1;
     keepalive.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 4, 0, 11, 0, 0]);
+    let mut beside = keepalive.clone();
+    beside[11] = 2;
+    beside.extend([0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0]);
     for (octets, what) in [
         (frame(&query(1, SMALL, A)), "an id"),
         ([frame(&good), frame(&good)].concat(), "two messages"),
@@ -274,6 +277,7 @@ async fn who_breaks_the_protocol_loses_the_connection() {
         (vec![0, 0], "an empty message"),
         (frame(&reply), "a reply"),
         (frame(&keepalive), "an option of TCP"),
+        (frame(&beside), "an option of TCP beside another record"),
     ] {
         let connection = server.connect().await;
         let (mut to, _from) = connection.open_bi().await.unwrap();
