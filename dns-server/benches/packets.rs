@@ -89,6 +89,7 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         packet[11] = 1;
         [&packet[..], strings].concat()
     };
+    let long: &[u8] = &[&[1, b'a'].repeat(10_000)[..], &[0, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0]].concat();
     let record: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 3, 1, 2, 3];
     let name_of_127_labels = [&good[..12], &[1, b'a'].repeat(126), &[0, 0, 1, 0, 1]].concat();
     vec![
@@ -123,6 +124,7 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("bad: 8 additional records", [&counts(3, 8)[..], &record.repeat(8)].concat()),
         ("bad: a pointer for a name", [&good[..12], &[0xc0, 12, 0, 1, 0, 1]].concat()),
         ("bad: a name of 256 octets", [&good[..12], &[1; 300][..], &[0, 0, 1, 0, 1]].concat()),
+        ("bad: a record with a name of 20000 octets", [&counts(3, 1)[..], long].concat()),
         ("bad: a cookie of 9 octets", opt(&option(COOKIE, &[5; 9]))),
         ("bad: an option cut off", opt(&[0, 10, 0, 8, 1])),
         ("bad: two OPT records", two_opts(opt(&[]))),

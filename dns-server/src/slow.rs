@@ -210,6 +210,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_record_whose_name_is_too_long_is_a_format_error() {
+        let txt = |labels| [&[1, b'x'].repeat(labels)[..], &[0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
+        assert!(matches!(judge(&packet(rtype::A, [0, 1], &txt(127))), Some(Verdict::Answer(_))));
+        assert!(is_malformed(&packet(rtype::A, [0, 1], &txt(150))));
+    }
+
     /// Who asks for a transfer has no more of a packet read than others.
     #[test]
     fn what_records_say_that_mean_nothing_is_not_read() {

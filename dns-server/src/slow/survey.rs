@@ -3,6 +3,7 @@
 //! rubbish is recognised for less than what a good query with as many labels costs (docs/benchmarks.md).
 
 use crate::cookie::Cookie;
+use crate::name::MAX_NAME;
 use crate::query::Edns;
 use crate::rrset::{HEADER, rtype};
 
@@ -125,10 +126,14 @@ impl Record {
     }
 }
 
-/// Where the name at an offset ends: behind its root or its pointer, which has to lead backwards.
+/// Where the name at an offset ends: behind its root or its pointer, which has to lead backwards. One that is too
+/// long is not walked to its end.
 fn name_end(packet: &[u8], begin: usize) -> Option<usize> {
     let mut at = begin;
     loop {
+        if at - begin >= MAX_NAME {
+            return None;
+        }
         match usize::from(*packet.get(at)?) {
             0 => return Some(at + 1),
             length @ 1..=63 => at += 1 + length,
@@ -159,6 +164,12 @@ mod tests {
         opt
     }
 
+    /// A record whose owner has so many octets.
+    fn record_of(octets: usize) -> Vec<u8> {
+        let first = [&[2 - octets as u8 % 2][..], &[b'b'; 2][octets % 2..]].concat();
+        [&first[..], &[1, b'b'].repeat((octets - first.len()) / 2), &[0], &RECORD[2..]].concat()
+    }
+
     const RECORD: [u8; 12] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 0];
 
     #[test]
@@ -182,6 +193,7 @@ mod tests {
             (packet([0, 0, 2], &[&RECORD[..], &opt(0, &[])].concat()), Some((edns, 0)), false),
             (packet([0, 0, 2], &[&opt(0, &[])[..], &signed].concat()), Some((edns, 0)), true),
             (packet([1, 1, 0], &[RECORD, RECORD].concat()), None, false),
+            (packet([0, 0, 1], &record_of(255)), None, false),
         ] {
             let survey = Survey::of(&packet).unwrap();
             assert_eq!((survey.edns, survey.has_tsig, survey.has_sig), (found, signed, false), "{packet:?}");
@@ -207,6 +219,10 @@ mod tests {
             ([1, 0, 0], [&[0xc0, 200][..], &RECORD[2..]].concat()),
             ([1, 0, 0], [&[0x40, 0][..], &RECORD[2..]].concat()),
             ([1, 0, 0], [&[0x80, 0][..], &RECORD[2..]].concat()),
+            // Names that are too long.
+            ([1, 0, 0], record_of(256)),
+            ([0, 1, 0], record_of(257)),
+            ([0, 0, 1], record_of(20_000)),
         ] {
             assert_eq!(Survey::of(&packet(counts, &rest)), None, "{counts:?} {rest:?}");
         }
