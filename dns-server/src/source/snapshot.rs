@@ -9,8 +9,10 @@
 //! The header is one line of text, so that a person can look at it, and an old file is known before its body is
 //! read. Rows are written and read one at a time: the file of a million endpoints takes no memory of its own.
 
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,22 +235,74 @@ pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Obj
 /// Octets that are read and written at a time.
 const BUFFER: usize = 256 << 10;
 
-/// Replaces what `file` holds: whoever looks, also after a crash, sees the old contents or the new ones.
+/// Replaces what `file` holds: whoever looks, also after a crash, sees the old contents or the new ones. What writers
+/// that were killed have left goes first, to make room.
 ///
 /// # Errors
 ///
 /// If the folder cannot be written to.
 pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()> {
-    let folder = folder_of(file);
-    // Readable by its owner only, as tempfile makes it.
-    let mut fresh = NamedTempFile::new_in(folder)?;
+    remove_leftovers(file);
+    let mut fresh = fresh(file)?;
     let mut out = BufWriter::with_capacity(BUFFER, fresh.as_file_mut());
     encode(&mut out, taken, objects)?;
     out.flush()?;
     drop(out);
     fresh.as_file().sync_all()?;
     fresh.persist(file).map_err(|error| error.error)?;
-    File::open(folder)?.sync_all()
+    File::open(folder_of(file))?.sync_all()
+}
+
+/// An empty file beside `file`, to be put in its place: `.NAME.XXXXXX.new`, readable by its owner only, as tempfile
+/// makes it. It is locked as long as its writer lives, who may be another server with the same file.
+fn fresh(file: &Path) -> io::Result<NamedTempFile> {
+    let made = tempfile::Builder::new()
+        .prefix(&prefix(file))
+        .rand_bytes(RANDOM)
+        .suffix(SUFFIX)
+        .tempfile_in(folder_of(file))?;
+    // Without locks, as on some file systems, nothing is taken for a leftover either.
+    let _ = made.as_file().try_lock();
+    Ok(made)
+}
+
+/// Letters in the name of a file that is being written, by which two writers do not meet. tempfile takes no name that
+/// is there already, were it a link.
+const RANDOM: usize = 6;
+
+/// The end of such a name.
+const SUFFIX: &str = ".new";
+
+/// The beginning of such a name.
+fn prefix(file: &Path) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(file.file_name().unwrap_or_default());
+    prefix.push(".");
+    prefix
+}
+
+/// Removes files as [`fresh`] makes them that nobody writes any more. What cannot be removed stays, and is tried again.
+fn remove_leftovers(file: &Path) {
+    let prefix = prefix(file);
+    let is_one = |name: &[u8]| {
+        let random = name.strip_prefix(prefix.as_encoded_bytes());
+        let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+        random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+    };
+    let Ok(entries) = fs::read_dir(folder_of(file)) else { return };
+    for entry in entries.flatten().filter(|entry| is_one(entry.file_name().as_encoded_bytes())) {
+        if is_left(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether it is a file that nobody has locked.
+fn is_left(path: &Path) -> bool {
+    // Neither is another file opened by way of a link, nor the other end of a pipe waited for. Who locks a file of NFS
+    // has to be able to write it.
+    let opened = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    opened.is_ok_and(|file| file.try_lock().is_ok())
 }
 
 /// The folder that a file is in.
@@ -261,6 +315,9 @@ pub fn folder_of(file: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::symlink;
+
     use super::*;
     use crate::endpoints::Endpoint;
 
@@ -334,6 +391,35 @@ mod tests {
     }
 
     #[test]
+    fn what_killed_writers_have_left_goes_with_the_next_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || -> BTreeSet<OsString> {
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        };
+        let (file, other) = (folder.path().join("dns.snapshot"), folder.path().join("dns.snapshot.b"));
+        let mut expected = BTreeSet::from(["dns.snapshot".into()]);
+        // Neither what somebody is writing, nor what belongs to another file, nor what has another name or is no file.
+        let busy = fresh(&file).unwrap();
+        let (_, left_of_other) = fresh(&other).unwrap().keep().unwrap();
+        let by_hand = [".dns.snapshot.Abc123", ".dns.snapshot.Abc1234.new", "dns.snapshot.Abc123.new"];
+        by_hand.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        let link = folder.path().join(".dns.snapshot.Abc123.new");
+        symlink(folder.path().join(by_hand[0]), &link).unwrap();
+        expected.extend(names());
+        for _ in 0..2 {
+            let (locked, left) = fresh(&file).unwrap().keep().unwrap();
+            assert!(left.exists());
+            drop(locked); // as the kernel does when its process ends
+            write(&file, now(), &snapshot()).unwrap();
+            assert_eq!(names(), expected);
+        }
+        // Its writer need not know.
+        busy.persist(&file).unwrap();
+        write(&other, now(), &snapshot()).unwrap();
+        assert!(!left_of_other.exists());
+    }
+
+    #[test]
     fn files_are_replaced_whole() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("dns.snapshot");
@@ -342,7 +428,7 @@ mod tests {
         write(&file, now(), &is(1)).unwrap();
         write(&file, now(), &is(2)).unwrap();
         assert_eq!(read(&file, now(), HOUR).unwrap(), Some(is(2)));
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(write(&folder.path().join("none/file"), now(), &is(1)).is_err());
     }
 }
