@@ -55,14 +55,14 @@ impl Notifier {
     /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
     pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
         let mut changes = state.changes();
-        let mut line = Line { address: self.secondary.address, socket: None };
+        let mut line = Line { address: self.secondary.address, socket: None, failure: None };
         let mut schedule = Schedule::default();
         let mut is_silent = false;
         let mut reply = [0; 1024];
         loop {
             schedule.changed(&changes.borrow_and_update(), Instant::now());
             while let Some(due) = schedule.due(Instant::now()) {
-                self.note_silence(&due, &mut is_silent);
+                self.note_silence(&due, line.failure.as_ref(), &mut is_silent);
                 self.send(&state, &due.apex, &mut schedule, &mut line).await;
             }
             let next = schedule.next();
@@ -95,24 +95,21 @@ impl Notifier {
         }
     }
 
-    fn note_silence(&self, due: &Due, is_silent: &mut bool) {
+    fn note_silence(&self, due: &Due, failure: Option<&io::Error>, is_silent: &mut bool) {
         if due.is_lost {
             self.metrics.failed.inc();
         }
         if due.unanswered >= PATIENCE && !std::mem::replace(is_silent, true) {
-            let reason = match (due.is_lost, &self.key) {
-                (false, _) => "does not accept it",
-                (true, None) => "does not answer",
-                (true, Some(_)) => "does not answer, or not signed with the key",
-            };
-            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: the secondary {reason}; trying on");
+            let reason = reason(due.is_lost, self.key.is_some(), failure);
+            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: {reason}; trying on");
         }
     }
 
     async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, line: &mut Line) {
         let Some(version) = state.version(apex) else { return };
         let notify = Notify::new(random_id(), &version, self.key.as_ref(), tsig::now());
-        if let Err(error) = line.send(&notify.packet).await {
+        line.send(&notify.packet).await;
+        if let Some(error) = &line.failure {
             debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");
         }
         self.metrics.sent.inc();
@@ -120,14 +117,30 @@ impl Notifier {
     }
 }
 
+/// Why a secondary has not been told.
+fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String {
+    match (is_lost, failure) {
+        (false, _) => "the secondary does not accept it".to_owned(),
+        (true, Some(error)) => format!("nothing can be sent to the secondary: {error}"),
+        (true, None) if is_signed => "the secondary does not answer, or not signed with the key".to_owned(),
+        (true, None) => "the secondary does not answer".to_owned(),
+    }
+}
+
 /// The socket, opened when it is needed. Being connected it hears the secondary only.
 struct Line {
     address: SocketAddr,
     socket: Option<UdpSocket>,
+    /// Why the last message could not be sent, if it could not.
+    failure: Option<io::Error>,
 }
 
 impl Line {
-    async fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+    async fn send(&mut self, packet: &[u8]) {
+        self.failure = self.try_send(packet).await.err();
+    }
+
+    async fn try_send(&mut self, packet: &[u8]) -> io::Result<()> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => {
@@ -168,4 +181,38 @@ fn random_id() -> u16 {
     // Without randomness there would have been no TLS either; a known id is the lesser evil.
     let _ = SystemRandom::new().fill(&mut id);
     u16::from_be_bytes(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_why_a_secondary_has_not_been_told() {
+        let error = io::Error::other("no route");
+        for (is_lost, is_signed, failure, expected) in [
+            (false, false, None, "the secondary does not accept it"),
+            (false, true, Some(&error), "the secondary does not accept it"),
+            (true, false, None, "the secondary does not answer"),
+            (true, true, None, "the secondary does not answer, or not signed with the key"),
+            (true, true, Some(&error), "nothing can be sent to the secondary: no route"),
+        ] {
+            assert_eq!(reason(is_lost, is_signed, failure), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_keeps_a_message_from_being_sent_is_known_until_one_is() {
+        let secondary = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // A link-local address without its interface.
+        let mut line = Line { address: "[fe80::1]:53".parse().unwrap(), socket: None, failure: None };
+        line.send(b"one").await;
+        assert!(line.failure.is_some());
+        line.address = secondary.local_addr().unwrap();
+        line.send(b"two").await;
+        assert!(line.failure.is_none());
+        let mut heard = [0; 3];
+        secondary.recv(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"two");
+    }
 }

@@ -40,7 +40,12 @@ impl FromStr for Secondary {
         if address.port() == 0 {
             return Err("nobody listens on port 0; leave the port out for 53".to_owned());
         }
-        Ok(Self { address: SocketAddr::new(address.ip().to_canonical(), address.port()), key })
+        let address = match address.ip().to_canonical() {
+            ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+            // Of a link-local address the interface is a part.
+            IpAddr::V6(_) => address,
+        };
+        Ok(Self { address, key })
     }
 }
 
@@ -65,6 +70,7 @@ mod tests {
             ("[fd00::1]:5353@Key.test", "[fd00::1]:5353@key.test."),
             ("10.0.0.1@k", "10.0.0.1:53@k."),
             ("[::ffff:10.0.0.1]:5353", "10.0.0.1:5353"),
+            ("[fe80::1%2]:53", "[fe80::1%2]:53"),
         ] {
             assert_eq!(text.parse::<Secondary>().unwrap().to_string(), expected);
         }
