@@ -125,6 +125,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     if let Some(address) = admin_address {
         info!("admin on http://{address}");
     }
+    let listening: Vec<SocketAddr> = listeners.dns_addresses().collect();
     listeners.serve(&engine, &tasks, &shutdown)?;
     // The writer ends with the last listener.
     drop(engine);
@@ -133,7 +134,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     for secondary in config.notify {
         let key = secondary.key.as_ref().and_then(|name| keys.find(name.as_wire()).cloned());
-        let notifier = Notifier::new(secondary, key, &notifies);
+        let notifier = Notifier::new(secondary, &listening, key, &notifies);
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
     let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));

@@ -118,6 +118,12 @@ impl Listeners {
         self.bound.iter().map(|bound| bound.listen().addr)
     }
 
+    /// Where plain DNS is served.
+    pub fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let listening = self.bound.iter().map(Bound::listen);
+        listening.filter(|listen| listen.proto == ListenProto::Dns).map(|listen| listen.addr)
+    }
+
     /// Serves until `shutdown`, and then what is under way; all of it is in `tasks`.
     pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
         let Self { bound, certificates, connections, https, quic, shortfall } = self;

@@ -11,7 +11,7 @@ mod secondary;
 
 use std::future::pending;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,21 +41,28 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Tells one secondary.
 pub struct Notifier {
     secondary: Secondary,
+    /// The address that it is told from.
+    source: SocketAddr,
     key: Option<Arc<Key>>,
     metrics: Counters,
 }
 
 impl Notifier {
-    /// A notifier of this secondary, signing with this key.
-    pub fn new(secondary: Secondary, key: Option<Arc<Key>>, metrics: &NotifierMetrics) -> Self {
+    /// A notifier of this secondary, signing with this key, of a server that serves plain DNS at these addresses.
+    pub fn new(
+        secondary: Secondary,
+        listening: &[SocketAddr],
+        key: Option<Arc<Key>>,
+        metrics: &NotifierMetrics,
+    ) -> Self {
         let metrics = metrics.of(&secondary.address.to_string());
-        Self { secondary, key, metrics }
+        Self { source: secondary.source(listening), secondary, key, metrics }
     }
 
     /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
     pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
         let mut changes = state.changes();
-        let mut line = Line { address: self.secondary.address, socket: None, failure: None };
+        let mut line = Line::new(self.source, self.secondary.address);
         let mut schedule = Schedule::default();
         let mut is_silent = false;
         let mut reply = [0; 1024];
@@ -129,6 +136,7 @@ fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String
 
 /// The socket, opened when it is needed. Being connected it hears the secondary only.
 struct Line {
+    source: SocketAddr,
     address: SocketAddr,
     socket: Option<UdpSocket>,
     /// Why the last message could not be sent, if it could not.
@@ -136,6 +144,10 @@ struct Line {
 }
 
 impl Line {
+    fn new(source: SocketAddr, address: SocketAddr) -> Self {
+        Self { source, address, socket: None, failure: None }
+    }
+
     async fn send(&mut self, packet: &[u8]) {
         self.failure = self.try_send(packet).await.err();
     }
@@ -144,11 +156,7 @@ impl Line {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => {
-                let any: SocketAddr = match self.address {
-                    SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-                    SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-                };
-                let socket = UdpSocket::bind(any).await?;
+                let socket = UdpSocket::bind(self.source).await?;
                 socket.connect(self.address).await?;
                 socket
             }
@@ -204,11 +212,11 @@ mod tests {
     #[tokio::test]
     async fn what_keeps_a_message_from_being_sent_is_known_until_one_is() {
         let secondary = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        // A link-local address without its interface.
-        let mut line = Line { address: "[fe80::1]:53".parse().unwrap(), socket: None, failure: None };
+        // No address of ours.
+        let mut line = Line::new("192.0.2.1:0".parse().unwrap(), secondary.local_addr().unwrap());
         line.send(b"one").await;
         assert!(line.failure.is_some());
-        line.address = secondary.local_addr().unwrap();
+        line.source = "127.0.0.1:0".parse().unwrap();
         line.send(b"two").await;
         assert!(line.failure.is_none());
         let mut heard = [0; 3];

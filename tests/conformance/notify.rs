@@ -165,6 +165,19 @@ fn a_burst_is_told_of_now_and_then_and_to_its_end() -> Result<()> {
     Ok(())
 }
 
+/// A secondary knows its primary by the address that it asks.
+#[test]
+fn notifications_come_from_the_address_that_is_listened_on() -> Result<()> {
+    let manifests = Manifests::new()?;
+    let secondary = Secondary::new()?;
+    let flags = Flags::new().words(&secondary.flag()?).listen_instead("dns://127.0.0.2:0");
+    let _server = flags.start(manifests.path())?;
+    secondary.socket.set_read_timeout(Some(PATIENCE))?;
+    let (_, peer) = secondary.socket.recv_from(&mut [0; 1024])?;
+    ensure!(peer.ip().to_string() == "127.0.0.2", "from {peer}");
+    Ok(())
+}
+
 #[test]
 fn who_does_not_answer_is_told_again() -> Result<()> {
     let manifests = Manifests::new()?;

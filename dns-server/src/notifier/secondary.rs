@@ -1,7 +1,7 @@
 //! Who is told of changes: `--notify`.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use crate::name::Name;
@@ -16,6 +16,42 @@ pub struct Secondary {
     pub address: SocketAddr,
     /// The name of the key that notifications to it are signed with.
     pub key: Option<Name>,
+}
+
+impl Secondary {
+    /// Where it is told from, by a server that serves plain DNS at these addresses: from the only one of its family, by
+    /// which it knows its primary; else from the one that the system chooses.
+    pub fn source(&self, listening: &[SocketAddr]) -> SocketAddr {
+        let is_ipv4 = self.address.is_ipv4();
+        let mut own = listening
+            .iter()
+            .map(|&address| canonical(address))
+            .filter(|own| own.is_ipv4() == is_ipv4 || own.ip() == Ipv6Addr::UNSPECIFIED);
+        let any: IpAddr = if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let only = own.next().filter(|first| own.all(|other| other.ip() == first.ip()));
+        let mut source = only
+            .filter(|only| !only.ip().is_unspecified() && leads_to(only.ip(), self.address.ip()))
+            .unwrap_or_else(|| SocketAddr::new(any, 0));
+        source.set_port(0);
+        source
+    }
+}
+
+/// IPv4 as such; of a link-local address of IPv6 the interface is a part.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// Whether `other` may hear of `own`: addresses of a host or a link lead no further.
+fn leads_to(own: IpAddr, other: IpAddr) -> bool {
+    let is_of_link = |ip| match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    (!own.is_loopback() || other.is_loopback()) && (!is_of_link(own) || is_of_link(other))
 }
 
 impl FromStr for Secondary {
@@ -40,12 +76,7 @@ impl FromStr for Secondary {
         if address.port() == 0 {
             return Err("nobody listens on port 0; leave the port out for 53".to_owned());
         }
-        let address = match address.ip().to_canonical() {
-            ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
-            // Of a link-local address the interface is a part.
-            IpAddr::V6(_) => address,
-        };
-        Ok(Self { address, key })
+        Ok(Self { address: canonical(address), key })
     }
 }
 
@@ -86,6 +117,38 @@ mod tests {
             "10.0.0.1@a b",
         ] {
             assert!(bad.parse::<Secondary>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn it_is_told_from_the_only_address_of_its_family() {
+        let (any4, any6) = ("0.0.0.0:0", "[::]:0");
+        for (secondary, listening, expected) in [
+            ("10.0.0.7", &["10.0.0.1:53"][..], "10.0.0.1:0"),
+            ("10.0.0.7", &["10.0.0.1:53", "10.0.0.1:5353", "[fd00::1]:53"], "10.0.0.1:0"),
+            ("10.0.0.7", &["[::ffff:10.0.0.1]:53"], "10.0.0.1:0"),
+            ("fd00::7", &["0.0.0.0:53", "[fd00::1]:53"], "[fd00::1]:0"),
+            ("[fe80::7%2]:53", &["[fe80::1%2]:53"], "[fe80::1%2]:0"),
+            ("127.0.0.1", &["127.0.0.2:53"], "127.0.0.2:0"),
+            ("127.0.0.1", &["10.0.0.1:53"], "10.0.0.1:0"),
+            // None, several, a wildcard.
+            ("10.0.0.7", &[], any4),
+            ("10.0.0.7", &["[fd00::1]:53"], any4),
+            ("fd00::7", &["10.0.0.1:53"], any6),
+            ("10.0.0.7", &["10.0.0.1:53", "10.0.0.2:53"], any4),
+            ("10.0.0.7", &["0.0.0.0:53"], any4),
+            ("10.0.0.7", &["[::]:53"], any4),
+            ("fd00::7", &["[::]:53"], any6),
+            ("10.0.0.7", &["10.0.0.1:5353", "[::]:53"], any4),
+            // One from which nothing gets there.
+            ("10.0.0.7", &["127.0.0.1:53"], any4),
+            ("10.0.0.7", &["169.254.20.10:53"], any4),
+            ("fd00::7", &["[fe80::1%2]:53"], any6),
+        ] {
+            let addresses: Vec<SocketAddr> =
+                listening.iter().map(|address| address.parse().unwrap()).collect();
+            let source = secondary.parse::<Secondary>().unwrap().source(&addresses);
+            assert_eq!(source.to_string(), expected, "{secondary} {listening:?}");
         }
     }
 }
