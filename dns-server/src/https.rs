@@ -15,7 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hickory_proto::op::Message;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -187,7 +187,7 @@ async fn read(request: Request<Incoming>, held: &mut Held) -> Result<Vec<u8>, Re
             })
         }
         Method::POST => {
-            if request.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != MEDIA_TYPE) {
+            if request.headers().get(CONTENT_TYPE).is_none_or(|kind| !is_dns(kind)) {
                 return Err((
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "the media type is not application/dns-message",
@@ -197,6 +197,12 @@ async fn read(request: Request<Incoming>, held: &mut Held) -> Result<Vec<u8>, Re
         }
         _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
     }
+}
+
+/// Whether that is the media type of DNS messages, in whatever case and with whatever parameters (RFC 9110 §8.3.1).
+fn is_dns(kind: &HeaderValue) -> bool {
+    let kind = kind.as_bytes().split(|&octet| octet == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
 }
 
 /// The body of a request, counted as it grows.
@@ -221,7 +227,7 @@ fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{reason}\n")));
     *response.status_mut() = status;
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD, POST"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
     }
     response
 }

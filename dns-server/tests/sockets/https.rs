@@ -57,8 +57,14 @@ async fn post<B>(requests: &mut SendRequest<B>, body: B) -> Response<Incoming>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
 {
-    let request =
-        Request::post("https://dns.test/dns-query").header("content-type", "application/dns-message");
+    post_as(requests, "application/dns-message", body).await
+}
+
+async fn post_as<B>(requests: &mut SendRequest<B>, media_type: &str, body: B) -> Response<Incoming>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let request = Request::post("https://dns.test/dns-query").header("content-type", media_type);
     requests.ready().await.unwrap();
     requests.send_request(request.body(body).unwrap()).await.unwrap()
 }
@@ -106,6 +112,24 @@ async fn ask(connections: &Connections) -> [StatusCode; 3] {
     let reply = much.into_body().collect().await.unwrap().to_bytes();
     assert!(status != StatusCode::OK || u32::from(answers(&reply)) == BIG_ADDRESSES);
     [small, long, status]
+}
+
+#[tokio::test]
+async fn a_media_type_may_have_capitals_and_parameters() {
+    let connections = Connections::new(100, ConnectionMetrics::default());
+    let mut requests = connect(&connections, 1 << 16).await;
+    for (media_type, expected) in [
+        ("application/dns-message", StatusCode::OK),
+        ("Application/DNS-Message", StatusCode::OK),
+        ("application/dns-message; charset=utf-8", StatusCode::OK),
+        ("application/dns-message ;x=y;z", StatusCode::OK),
+        ("application/dns-messages", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ("text/plain; application/dns-message", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ("", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        let response = post_as(&mut requests, media_type, padded(SMALL, 0)).await;
+        assert_eq!(response.status(), expected, "{media_type:?}");
+    }
 }
 
 const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
