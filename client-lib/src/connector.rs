@@ -188,6 +188,7 @@ impl Connector {
             network: config.network.clone(),
             allow_default_network: config.allow_default_network,
             tls: config.tls.clone(),
+            node: config.node.clone(),
             patience: config.patience,
             silence: config.silence,
         };

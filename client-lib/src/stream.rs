@@ -83,6 +83,17 @@ pub(crate) fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(patience))
 }
 
+/// So many bytes are under way at most to a receiver on this machine (the kernel doubles it, and counts what it needs itself).
+const UNDER_WAY: usize = 384 << 10;
+
+/// For a receiver on the same machine. What is under way to it lies in the machine's memory; as long as that fits in a core's cache (1 MiB or more
+/// today), to copy it takes half the time, and nothing is gained by more: there is no distance to fill. (Between machines the kernel finds out
+/// itself how much it takes.)
+pub(crate) fn stay_in_cache(stream: &TcpStream) {
+    // Only speed is lost without.
+    let _ = SockRef::from(stream).set_send_buffer_size(UNDER_WAY);
+}
+
 /// Keeps a connection on one interface. Without that the kernel would take the default route as soon as the interface goes down, and
 /// frames for a second network would be on the default one.
 pub(crate) fn stay_on(socket: SockRef<'_>, interface: &str) -> io::Result<()> {
@@ -90,5 +101,23 @@ pub(crate) fn stay_on(socket: SockRef<'_>, interface: &str) -> io::Result<()> {
         // Before Linux 5.7 this was for those with CAP_NET_RAW only.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn less_is_under_way_on_the_same_machine() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = SockRef::from(&stream);
+        socket.set_send_buffer_size(4 * UNDER_WAY).unwrap();
+        let before = socket.send_buffer_size().unwrap();
+        stay_in_cache(&stream);
+        // The kernel's own limit (net.core.wmem_max) may be lower than either.
+        let after = socket.send_buffer_size().unwrap();
+        assert!(after <= 2 * UNDER_WAY && after <= before, "{before} {after}");
     }
 }

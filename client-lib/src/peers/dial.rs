@@ -27,7 +27,7 @@ use crate::nic;
 use crate::outbound::{End, LinkId};
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::resolve::service_of;
-use crate::stream::{Stream, stay_on, tune};
+use crate::stream::{Stream, stay_in_cache, stay_on, tune};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
@@ -61,6 +61,8 @@ pub(crate) struct Dialer {
     pub(crate) network: Option<String>,
     pub(crate) allow_default_network: bool,
     pub(crate) tls: Option<Tls>,
+    /// The Node that this process runs on.
+    pub(crate) node: Option<String>,
     /// For the connection, and again for the handshake.
     pub(crate) patience: Duration,
     /// How long a silent peer is believed to be there.
@@ -111,6 +113,10 @@ impl Dialer {
         }
     }
 
+    fn is_on_this_machine(&self, endpoint: &Endpoint) -> bool {
+        self.node.is_some() && self.node == endpoint.node
+    }
+
     /// How far the NICs are from the GPU, by the peer's addresses that they lead to.
     async fn distances(&self, endpoint: &Endpoint) -> HashMap<IpAddr, Near> {
         let Some(gpu) = self.gpu.clone() else { return HashMap::new() };
@@ -151,6 +157,9 @@ impl Dialer {
             }
             let stream = socket.connect(peer).await?;
             tune(&stream, self.silence)?;
+            if self.is_on_this_machine(endpoint) || route.source == address.ip {
+                stay_in_cache(&stream);
+            }
             io::Result::Ok(stream)
         };
         let stream = timeout(self.patience, connecting).await.map_err(late("accept a connection"))?;
