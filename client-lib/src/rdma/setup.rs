@@ -356,7 +356,7 @@ impl Prepared {
             port: self.port,
             row: self.row,
             mtu: self.end.mtu.min(peer.mtu),
-            is_global: is_ethernet || is_beyond_subnet(&self.end, peer),
+            is_global: Path::has_gids(self.end.gid, peer.gid),
         };
         let names = format!("from {} to {} ({})", self.place, peer.device, peer.gid);
         let first = PairEnd { qpn: peer.qpn, psn: peer.psn };
@@ -402,11 +402,6 @@ fn staging(is_sender: bool, message: usize) -> usize {
 /// Whether so much more memory may be locked: the kernel does not say what is missing, and says it after it has got the memory.
 fn may_lock(length: usize) -> Result<(), Shortage> {
     Locking::read().map_or(Ok(()), |locking| locking.may_lock(length as u64))
-}
-
-/// Whether packets have to carry GIDs under InfiniBand: the first half of one is the subnet's.
-fn is_beyond_subnet(ours: &RdmaEnd, theirs: &RdmaEnd) -> bool {
-    ours.gid.octets()[..8] != theirs.gid.octets()[..8]
 }
 
 fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(), Unusable> {

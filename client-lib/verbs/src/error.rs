@@ -138,7 +138,12 @@ impl Error {
             (Call::Pair, libc::EINVAL) => {
                 "the device does not have queues that deep, or the completion queue is another device's"
             }
-            (Call::ReadyToReceive, libc::EINVAL | libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
+            // The kernel has the one number for all of it, and does not say which link it is.
+            (Call::ReadyToReceive, libc::EINVAL) => {
+                "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace; under \
+                 InfiniBand, an end without a GID on a port that needs one (GRH required), or a row that has changed since"
+            }
+            (Call::ReadyToReceive, libc::ENODEV | libc::ETIMEDOUT | libc::ENETUNREACH) => {
                 "the kernel finds no way to the peer's GID: wrong GID row, or the interface or its route is not in this network namespace"
             }
             (Call::Channel, libc::EMFILE) => "this process may open no more files: raise its limit (nofile)",

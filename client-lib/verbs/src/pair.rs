@@ -129,8 +129,16 @@ pub struct Path {
     pub row: u8,
     /// The largest packet that both ends carry, in bytes of payload: 256 to 4096, a power of two.
     pub mtu: u32,
-    /// Whether packets carry GIDs: always under RoCE, beyond the own subnet under InfiniBand.
+    /// Whether packets carry GIDs: wherever both ends [have one](Self::has_gids), so always under RoCE.
     pub is_global: bool,
+}
+
+impl Path {
+    /// Whether both ends have a GID. Within a subnet of InfiniBand local identifiers would do, but there are ports that take no packet without GIDs
+    /// (`IBV_QPF_GRH_REQUIRED`), those of virtual functions most of all; all others take both, for 40 octets a packet.
+    pub fn has_gids(ours: Ipv6Addr, theirs: Ipv6Addr) -> bool {
+        !ours.is_unspecified() && !theirs.is_unspecified()
+    }
 }
 
 impl Fresh {

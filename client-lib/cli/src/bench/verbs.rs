@@ -170,7 +170,7 @@ impl Prepared {
             !self.is_ethernet || theirs.gid == expected,
             "the other side's GID is not that of its address"
         );
-        let is_global = self.is_ethernet || theirs.gid.octets()[..8] != self.side.gid.octets()[..8];
+        let is_global = Path::has_gids(self.side.gid, theirs.gid);
         let path = Path { port: self.port, row: self.row, mtu: self.side.mtu.min(theirs.mtu), is_global };
         let mut pairs = Vec::with_capacity(self.fresh.len());
         for (fresh, &(number, sequence)) in self.fresh.into_iter().zip(&theirs.pairs) {

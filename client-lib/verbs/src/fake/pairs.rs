@@ -144,12 +144,15 @@ impl State {
     }
 
     fn ready_to_receive(&mut self, world: u64, pair: *mut ibv_qp, wanted: &ibv_qp_attr) -> Result<(), i32> {
-        let World { gids, mtu, .. } = self.world(world);
+        let World { gids, mtu, needs_gids, .. } = self.world(world);
         let address = &wanted.ah_attr;
         // SAFETY: both fields of the union are numbers.
         let gid = unsafe { address.grh.dgid.raw };
         let is_global = address.is_global != 0;
         if wanted.path_mtu > *mtu || address.port_num != 1 || !is_24_bits(wanted.rq_psn) {
+            return Err(libc::EINVAL);
+        }
+        if *needs_gids && !is_global {
             return Err(libc::EINVAL);
         }
         if is_global && gids.len() <= address.grh.sgid_index.into() {

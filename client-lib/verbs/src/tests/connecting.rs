@@ -1,3 +1,5 @@
+use std::net::Ipv6Addr;
+
 use rdma_sys::ibv_mtu;
 
 use crate::fake::{Fake, Verb, gid};
@@ -77,6 +79,26 @@ fn without_gids_pairs_meet_by_local_identifiers() {
         one.write(&[Write { part, ..super::bare(1, landing.remote(0).unwrap()) }]).unwrap();
         assert_eq!(matches!(outcomes(&rig.queue)[..], [(1, None)]), is_heard);
     }
+}
+
+/// Of virtual functions of InfiniBand, as a rule: within their subnet, too.
+#[test]
+fn a_port_that_needs_gids_gets_them_wherever_there_are_some() {
+    for peer in [gid(), Ipv6Addr::UNSPECIFIED] {
+        let rig = ends();
+        rig.fake.set(|world| world.needs_gids = true);
+        let path = Path { is_global: Path::has_gids(gid(), peer), ..PATH };
+        let connected = rig.one.connect(path, rig.other.endpoint(peer, 7));
+        if peer == gid() {
+            connected.unwrap();
+            continue;
+        }
+        let error = connected.unwrap_err();
+        assert_eq!((error.call(), error.errno()), (Call::ReadyToReceive, Some(libc::EINVAL)));
+        assert!(error.hint().unwrap().contains("GRH required"));
+    }
+    let none = Ipv6Addr::UNSPECIFIED;
+    assert!(!Path::has_gids(none, gid()) && !Path::has_gids(none, none));
 }
 
 /// A peer can say anything; what does not fit in a packet is cut off.
