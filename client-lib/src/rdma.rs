@@ -27,6 +27,7 @@ mod queue_pair;
 mod rail;
 mod role;
 mod setup;
+mod slots;
 mod stripes;
 
 pub(crate) use accounts::{OwnSlots, Violation};
@@ -34,7 +35,8 @@ pub(crate) use layout::Immediate;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
 pub(crate) use role::Role;
-pub(crate) use setup::{Prepared, Spare, Unusable};
+pub(crate) use setup::{Prepared, Unusable};
+pub(crate) use slots::Spare;
 pub(crate) use stripes::Gathering;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ async fn frames_travel_from_gpu_to_gpu() -> Result<()> {
     with_tls_frames_are_fetched_too().await.context("TLS")?;
     what_is_forced_and_does_not_work_says_why().await.context("forced")?;
     what_is_forced_costs_frames_and_no_connection().await.context("forced at the sender")?;
-    nobody_has_a_gpu_unasked().await.context("no GPU")
+    nobody_has_a_gpu_unasked().await.context("no GPU")?;
+    slots_that_do_not_fit_are_the_machines().await.context("no room")
 }
 
 /// The kernel exports the memory, and what is written to it is there.
@@ -334,6 +336,19 @@ async fn nobody_has_a_gpu_unasked() -> Result<()> {
     let frame = listener.recv().await?;
     let error = frame.gpu().err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(error == "the listener has no GPU: give it one by ListenerBuilder::gpu", "{error}");
+    Ok(())
+}
+
+/// A GPU is tried with little memory, and reached, although nobody insists. Then it has no room for the slots.
+async fn slots_that_do_not_fit_are_the_machines() -> Result<()> {
+    // Where the library looks for the module that finds GPUs by their addresses.
+    let script = "mount -t tmpfs none /sys/kernel/mm && mkdir -p /sys/kernel/mm/memory_peers/nv_mem && \
+                  echo 1 >/sys/kernel/mm/memory_peers/nv_mem/version";
+    ensure!(Command::new("sh").args(["-c", script]).status()?.success(), "no stand-in for the module");
+    let gpu = StandIn::small("small", At::Memory, 2 * SIZE as usize);
+    let gpus = [None, Some(gpu.gpu())];
+    travel(GUEST, (Transport::Rdma, Delivery::AtLeastOnce), &gpus, [Forced::No; 2]).await?;
+    ensure!(gpu.flushes() == 1, "it has been tried once, and not {} times", gpu.flushes());
     Ok(())
 }
 

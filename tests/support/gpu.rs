@@ -34,6 +34,8 @@ struct State {
     name: String,
     pci_address: Option<&'static str>,
     at: At,
+    /// More than this it has not in one piece.
+    room: usize,
     flushes: AtomicU64,
     is_broken: AtomicBool,
 }
@@ -71,17 +73,22 @@ struct Create {
 impl StandIn {
     /// A GPU of that name.
     pub fn new(name: &str, at: At) -> Self {
-        Self::with(name, None, at)
+        Self::with(name, None, at, usize::MAX)
+    }
+
+    /// The same, with no more than so many bytes in one piece.
+    pub fn small(name: &str, at: At, room: usize) -> Self {
+        Self::with(name, None, at, room)
     }
 
     /// The same, plugged in there.
     pub fn plugged_in(name: &str, pci_address: &'static str, at: At) -> Self {
-        Self::with(name, Some(pci_address), at)
+        Self::with(name, Some(pci_address), at, usize::MAX)
     }
 
-    fn with(name: &str, pci_address: Option<&'static str>, at: At) -> Self {
+    fn with(name: &str, pci_address: Option<&'static str>, at: At, room: usize) -> Self {
         let (flushes, is_broken) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self(Arc::new(State { name: name.to_owned(), pci_address, at, flushes, is_broken }))
+        Self(Arc::new(State { name: name.to_owned(), pci_address, at, room, flushes, is_broken }))
     }
 
     /// For the library.
@@ -131,6 +138,9 @@ impl Gpu for StandIn {
     }
 
     fn allocate(&self, length: NonZeroUsize) -> Result<Arc<dyn GpuMemory>, GpuError> {
+        if length.get() > self.0.room {
+            return Err(GpuError::new(format!("it has {} bytes, not {length}", self.0.room)));
+        }
         let memory = self.new_memory(length).map_err(|error| GpuError::new(error.to_string()))?;
         Ok(Arc::new(memory))
     }

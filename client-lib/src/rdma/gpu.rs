@@ -34,6 +34,8 @@ struct Entry {
     is_begun: AtomicBool,
     /// There was no thread to be had; none is asked for before this.
     put_off: Mutex<Option<Instant>>,
+    /// Somebody has been told that it has no room for slots.
+    has_complained: AtomicBool,
 }
 
 /// The method for a GPU, or why the forced one does not work.
@@ -70,6 +72,11 @@ impl Methods {
         }
         // Until another outcome is there, the last one holds.
         last.map(|(found, _)| found)
+    }
+
+    /// Whether nobody has complained of this GPU yet.
+    pub(super) fn is_first_complaint(&self, gpu: &dyn Gpu) -> bool {
+        !self.entry(gpu).has_complained.swap(true, Ordering::Relaxed)
     }
 
     fn entry(&self, gpu: &dyn Gpu) -> Arc<Entry> {

@@ -130,6 +130,16 @@ impl Rail {
         self.methods.of(gpu, &self.context, place, self.forced)
     }
 
+    /// Whether somebody insists on a method.
+    pub(super) fn forced(&self) -> Forced {
+        self.forced
+    }
+
+    /// Whether nobody has been told yet that connections' slots do not fit in this GPU: each of them may find it out anew.
+    pub(super) fn is_first_complaint(&self, gpu: &dyn Gpu) -> bool {
+        self.methods.is_first_complaint(gpu)
+    }
+
     /// As [`method`](Self::method), for the GPU of this memory, but leaves what is not known to a thread of its own.
     pub(super) fn known_method(
         &self,

@@ -25,6 +25,14 @@ pub(crate) enum Role {
 }
 
 impl Role {
+    /// Where payloads are wanted, if that is a GPU.
+    pub(super) fn gpu(&self) -> Option<&Arc<dyn Gpu>> {
+        match self {
+            Self::Sender => None,
+            Self::Receiver { gpu, .. } => gpu.as_ref(),
+        }
+    }
+
     /// How many pairs it has beside the first one. A sender is not told how large frames may be before it is connected; its further pairs take little.
     pub(super) fn further(&self, stripes: u8) -> usize {
         let wanted = match self {

@@ -16,19 +16,19 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use multinet_memory::{Gpu, GpuError, Method};
+use multinet_memory::{GpuError, Method};
 use multinet_verbs::{
-    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Locking, Path, Queue, Remote, Shortage,
+    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Shortage,
     Unreachable,
 };
 use thiserror::Error;
 
 use super::accounts::Places;
-use super::gpu;
 use super::layout::{Layout, MOST_MEMORY};
 use super::queue_pair::{Payloads, QueuePair};
 use super::rail::{Rail, Rails};
 use super::role::{Role, completions};
+use super::slots::{Spare, may_lock};
 use super::stripes::Ticket;
 use crate::gid::{self, LinkLayer, Local, Place, Rejection};
 use crate::handshake::{PairEnd, PayloadEnd, RdmaEnd};
@@ -99,6 +99,15 @@ impl Unusable {
         }
     }
 
+    /// Whether a GPU has not what is wanted of it, and the machine may have.
+    pub(super) fn is_of_the_gpu(&self) -> bool {
+        match self {
+            Self::Gpu(_) => true,
+            Self::GpuMemory(unreachable) => !unreachable.is_of_the_device(),
+            _ => false,
+        }
+    }
+
     /// In words, with what to do.
     pub(crate) fn reason(&self) -> String {
         let hint = match self {
@@ -120,24 +129,6 @@ impl Unusable {
 fn listed(rejected: &[(Place, Rejection)]) -> String {
     let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
     near.map(|(place, reason)| format!("; {place} {reason}")).collect()
-}
-
-/// The form of the memory that the other side writes to.
-#[derive(Clone, Debug)]
-struct Form {
-    layout: Layout,
-    /// The GPU that payloads come to, how, and how far it is from one to the next.
-    gpu: Option<(Arc<dyn Gpu>, Method, usize)>,
-}
-
-/// Memory that has been registered for a peer to write to, and that no peer has been told of.
-pub(crate) struct Spare {
-    landing: Landing,
-    gpu: Option<(GpuLanding, usize)>,
-    domain: Domain,
-    layout: Layout,
-    // Closed after what is of it.
-    rail: Arc<Rail>,
 }
 
 /// A queue pair that waits for the other side's.
@@ -166,28 +157,22 @@ impl Rails {
         &self,
         address: IpAddr,
         role: Role,
-        spare: Option<Spare>,
+        mut spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
         let place = place(address, &self.options)?;
         let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
             return Err(Unusable::Place(place));
         };
         let rail = self.open(&place.device)?;
-        let form = Form::of(&role, &rail, (port, row, place.gid))?;
-        let layout = form.layout;
-        let further = role.further(self.options.stripes);
-        let depths = role.depths(layout);
+        let method = role.gpu().map(|gpu| rail.method(&**gpu, (port, row, place.gid))).transpose()?;
+        let method = method.unwrap_or(Method::Staging);
         let state = rail.context().port(port)?;
         // What is sent from is locked later, and is to be found wanting now.
         let staging = staging(matches!(role, Role::Sender), LEAST);
-        let fits = |spare: &Spare| Arc::ptr_eq(&spare.rail, &rail) && spare.is(&form);
-        let Spare { landing, gpu, domain, .. } = match spare.filter(fits) {
-            Some(spare) => may_lock(staging).map(|()| spare)?,
-            None => {
-                may_lock(layout.size() + staging)?;
-                Spare::new(&rail, &form)?
-            }
-        };
+        let Spare { landing, gpu, domain, layout, .. } =
+            Spare::get(&rail, (&role, method), &mut spare, staging)?;
+        let further = role.further(self.options.stripes);
+        let depths = role.depths(layout);
         let depths_of = |pair: usize| depths[pair.min(1)];
         let (queue, number) = rail.queue(completions(depths, further))?;
         let fresh = (0..=further).map(|pair| Fresh::new(&domain, &queue, depths_of(pair)));
@@ -258,49 +243,6 @@ fn place(address: IpAddr, options: &Rdma) -> Result<Place, Unusable> {
         let wanted = [device, row].into_iter().flatten().collect();
         Unusable::NoRow { address, wanted, rejected: choice.rejected }
     })
-}
-
-impl Form {
-    fn of(role: &Role, rail: &Rail, place: gpu::Place) -> Result<Self, Unusable> {
-        let (slots, frame_size, wanted) = match role {
-            Role::Sender => return Ok(Self { layout: Layout::ring(), gpu: None }),
-            Role::Receiver { slots, frame_size, gpu, .. } => (*slots, *frame_size, gpu),
-        };
-        let method = wanted.as_ref().map(|gpu| rail.method(&**gpu, place)).transpose()?;
-        let (layout, gpu) = match (wanted, method) {
-            (Some(gpu), Some(method)) if method != Method::Staging => {
-                let (layout, stride) = Layout::split(slots, frame_size);
-                (layout, Some((Arc::clone(gpu), method, stride)))
-            }
-            _ => (Layout::slots(slots, frame_size), None),
-        };
-        if layout.stride.max(gpu.as_ref().map_or(0, |(_, _, stride)| *stride)) > MOST_MEMORY {
-            return Err(Unusable::TooLarge(frame_size));
-        }
-        Ok(Self { layout, gpu })
-    }
-}
-
-impl Spare {
-    fn new(rail: &Arc<Rail>, Form { layout, gpu }: &Form) -> Result<Self, Unusable> {
-        let domain = Domain::new(rail.context())?;
-        let landing = domain.landing(NonZeroUsize::MIN.saturating_add(layout.size() - 1))?;
-        let gpu = match gpu {
-            Some((gpu, method, stride)) => {
-                let size = usize::from(layout.count) * stride;
-                let memory = gpu.allocate(NonZeroUsize::MIN.saturating_add(size - 1))?;
-                Some((domain.gpu_landing(memory, *method)?, *stride))
-            }
-            None => None,
-        };
-        Ok(Self { landing, gpu, domain, layout: *layout, rail: Arc::clone(rail) })
-    }
-
-    fn is(&self, Form { layout, gpu }: &Form) -> bool {
-        let wanted = gpu.as_ref().map(|(gpu, _, stride)| (gpu.name(), *stride));
-        let own = self.gpu.as_ref().map(|(landing, stride)| (landing.memory().gpu().name(), *stride));
-        self.layout == *layout && own == wanted
-    }
 }
 
 impl Prepared {
@@ -397,11 +339,6 @@ fn staging(is_sender: bool, message: usize) -> usize {
     } else {
         message * usize::from(Layout::ring().count)
     }
-}
-
-/// Whether so much more memory may be locked: the kernel does not say what is missing, and says it after it has got the memory.
-fn may_lock(length: usize) -> Result<(), Shortage> {
-    Locking::read().map_or(Ok(()), |locking| locking.may_lock(length as u64))
 }
 
 fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(), Unusable> {

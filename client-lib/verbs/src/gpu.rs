@@ -39,7 +39,7 @@ pub enum Unreachable {
 
 impl Unreachable {
     /// Whether the device has gone, which says nothing of the memory.
-    fn is_of_the_device(&self) -> bool {
+    pub fn is_of_the_device(&self) -> bool {
         let Self::Call { call } = self else { return false };
         matches!(call.errno(), Some(libc::EIO | libc::ENXIO | libc::ENODEV))
     }
