@@ -52,11 +52,21 @@ pub struct Rdma {
     pub(crate) row: Option<u32>,
     pub(crate) gpu_method: Option<Forced>,
     pub(crate) stripes: u8,
+    service_level: u8,
+    traffic_class: u8,
 }
 
 impl Default for Rdma {
     fn default() -> Self {
-        Self { busy: Duration::ZERO, device: None, row: None, gpu_method: None, stripes: 1 }
+        Self {
+            busy: Duration::ZERO,
+            device: None,
+            row: None,
+            gpu_method: None,
+            stripes: 1,
+            service_level: 0,
+            traffic_class: 0,
+        }
     }
 }
 
@@ -71,6 +81,17 @@ impl Rdma {
     /// assert_eq!(rdma, Rdma::default().stripes(u8::MAX));
     /// ```
     pub const MOST_STRIPES: u8 = 8;
+
+    /// The highest [service level](Self::service_level): there are four bits for it.
+    ///
+    /// ```
+    /// use multinet_client::Rdma;
+    ///
+    /// // There is no higher one.
+    /// let rdma = Rdma::default().service_level(Rdma::MOST_SERVICE_LEVEL);
+    /// assert_eq!(rdma, Rdma::default().service_level(u8::MAX));
+    /// ```
+    pub const MOST_SERVICE_LEVEL: u8 = 15;
 
     /// For so long after something has come, a thread looks again and again whether there is more, before it waits for the device to report: a shorter round
     /// trip, for a processor. Default: not at all.
@@ -88,6 +109,13 @@ impl Rdma {
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy = time;
         self
+    }
+
+    /// As what packets travel.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn class(&self) -> multinet_verbs::Class {
+        let Self { service_level, traffic_class, .. } = *self;
+        multinet_verbs::Class { service_level, traffic_class }
     }
 
     /// Leaves only what may be used.
@@ -149,6 +177,44 @@ impl Rdma {
         self
     }
 
+    /// Has packets travel as this traffic class, which under RoCE v2 is an octet of IP: DSCP in the upper six bits, and ECN. Switches that choose the
+    /// lossless priority by DSCP, and adapters that do (`trust dscp`), put packets without in with all others. What programs by NCCL have in `NCCL_IB_TC`, and by
+    /// UCX in `UCX_IB_TRAFFIC_CLASS`, belongs here. Each side says it for what it sends. Default: 0.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Connector, Rdma};
+    ///
+    /// // DSCP 26 is lossless in this network; the lower two bits say that both ends understand ECN.
+    /// let connector = Connector::builder().rdma(Rdma::default().traffic_class(26 << 2 | 2)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = class;
+        self
+    }
+
+    /// Has packets travel at this service level of InfiniBand, 0 to 15, for which its subnet manager has a lane. Under RoCE, devices make the priority of a
+    /// VLAN of it (PCP, its lower three bits), where switches choose the lossless one by that. As `NCCL_IB_SL` and `UCX_IB_SL`. Each side says it for what it
+    /// sends. Default: 0.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::{Listener, Rdma};
+    ///
+    /// // Priority 3 of the VLAN is lossless.
+    /// let listener = Listener::builder().rdma(Rdma::default().service_level(3)).bind().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn service_level(mut self, level: u8) -> Self {
+        self.service_level = level.min(Self::MOST_SERVICE_LEVEL);
+        self
+    }
+
     /// Has frames come to and from GPUs by this method and no other. Default: what the environment variable `MULTINET_GPU_METHOD` says, or
     /// the first one of dma-buf, peer memory and staging that is found to work. Until it is known, for the first seconds, frames are copied, and so is memory that cannot be
     /// registered by itself. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA, with the reason; a frame that is to be
@@ -169,5 +235,18 @@ impl Rdma {
     pub fn gpu_method(mut self, forced: Forced) -> Self {
         self.gpu_method = Some(forced);
         self
+    }
+}
+
+#[cfg(all(test, feature = "rdma"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_travel_as_is_said() {
+        let class = |rdma: Rdma| (rdma.class().service_level, rdma.class().traffic_class);
+        assert_eq!(class(Rdma::default()), (0, 0));
+        assert_eq!(class(Rdma::default().service_level(3).traffic_class(106)), (3, 106));
+        assert_eq!(class(Rdma::default().service_level(16).traffic_class(u8::MAX)), (15, 255));
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Call, Channel, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Lent, Library, Pages, Pair,
-    Path, Queue, Region, Remote, Report, Write,
+    Call, Channel, Class, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Lent, Library,
+    Pages, Pair, Path, Queue, Region, Remote, Report, Write,
 };
 use multinet_tests::in_guest;
 
@@ -55,7 +55,7 @@ impl End {
 
     fn path(&self) -> Result<Path> {
         let (port, row) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
-        Ok(Path { port, row, mtu: self.mtu, is_global: true })
+        Ok(Path { port, row, mtu: self.mtu, class: Class::default(), is_global: true })
     }
 
     /// A write of a part of the region, with an immediate.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use multinet_client::verbs::Class;
 use multinet_client::{
     Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
     ResolverBuilder, Tls, Transport,
@@ -104,6 +105,23 @@ pub(crate) struct TransportArgs {
         help_heading = "Network"
     )]
     stripes: u8,
+
+    /// Traffic class of what this side sends by RDMA: under RoCE v2 an octet of IP, four times the DSCP, and ECN
+    #[arg(
+        long,
+        visible_alias = "tclass",
+        value_name = "CLASS",
+        env = "MULTINET_TRAFFIC_CLASS",
+        default_value_t = 0,
+        help_heading = "Network"
+    )]
+    traffic_class: u8,
+
+    /// Service level of what this side sends by RDMA: InfiniBand's, or the priority of a VLAN under RoCE
+    #[arg(short = 'S', long, visible_alias = "sl", value_name = "LEVEL", env = "MULTINET_SERVICE_LEVEL",
+          default_value_t = 0, help_heading = "Network",
+          value_parser = clap::value_parser!(u8).range(..=i64::from(Rdma::MOST_SERVICE_LEVEL)))]
+    service_level: u8,
 
     /// How RDMA gets at the memory of GPUs: auto, dma-buf, peermem or staging
     #[arg(
@@ -235,6 +253,14 @@ impl TransportArgs {
             .busy_poll(Duration::from_micros(self.busy_poll.into()))
             .gpu_method(self.gpu_method)
             .stripes(self.stripes)
+            .traffic_class(self.traffic_class)
+            .service_level(self.service_level)
+    }
+
+    /// As what packets travel, where frames have no part in it.
+    pub(crate) fn class(self) -> Class {
+        let Self { service_level, traffic_class, .. } = self;
+        Class { service_level, traffic_class }
     }
 }
 
@@ -312,7 +338,35 @@ fn filter(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        transport: TransportArgs,
+    }
+
+    /// By the names that perftest has for them, too.
+    #[test]
+    fn packets_travel_as_flags_say() {
+        let parse = |flags: &[&str]| Flags::try_parse_from(["multinet"].iter().chain(flags));
+        let rdma = Rdma::default().gpu_method(Forced::No);
+        for flags in [
+            &["--service-level", "15", "--traffic-class", "106"][..],
+            &["--sl=15", "--tclass=106"],
+            &["-S", "15", "--tclass", "106"],
+        ] {
+            let Flags { transport } = parse(flags).unwrap();
+            assert_eq!(transport.rdma(), rdma.clone().service_level(15).traffic_class(106));
+            assert_eq!(transport.class(), Class { service_level: 15, traffic_class: 106 });
+        }
+        assert_eq!(parse(&[]).unwrap().transport.rdma(), rdma);
+        for flags in [["--sl", "16"], ["--tclass", "256"], ["--sl", "-1"]] {
+            assert!(parse(&flags).is_err(), "{flags:?}");
+        }
+    }
 
     #[test]
     fn servers_with_and_without_a_port() {

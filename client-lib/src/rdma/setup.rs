@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use multinet_memory::{GpuError, Method};
 use multinet_verbs::{
-    Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Shortage,
+    Class, Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Shortage,
     Unreachable,
 };
 use thiserror::Error;
@@ -148,6 +148,7 @@ pub(crate) struct Prepared {
     place: Place,
     port: u8,
     row: u8,
+    class: Class,
     end: RdmaEnd,
 }
 
@@ -221,6 +222,7 @@ impl Rails {
             place,
             port,
             row,
+            class: self.options.class(),
             end,
         })
     }
@@ -298,6 +300,7 @@ impl Prepared {
             port: self.port,
             row: self.row,
             mtu: self.end.mtu.min(peer.mtu),
+            class: self.class,
             is_global: Path::has_gids(self.end.gid, peer.gid),
         };
         let names = format!("from {} to {} ({})", self.place, peer.device, peer.gid);

@@ -194,6 +194,11 @@ impl Fake {
         state().regions.all(self.0).filter(|region| region.access & remote != 0).count()
     }
 
+    /// The service levels and traffic classes of its pairs, in some order.
+    pub(crate) fn classes(&self) -> Vec<(u8, u8)> {
+        state().pairs.all(self.0).map(|pair| pair.way.class).collect()
+    }
+
     /// What there is, by kind.
     pub(crate) fn left(&self) -> String {
         state().left(self.0)

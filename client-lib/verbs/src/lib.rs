@@ -47,7 +47,7 @@ pub use library::Library;
 pub use locking::{Locking, Privileges, Shortage};
 pub use memory::{Domain, Landed, Landing, Region, Remote};
 pub use pages::Pages;
-pub use pair::{Depths, Endpoint, Fresh, Lent, MOST_WRITES, Pair, Path, Write};
+pub use pair::{Class, Depths, Endpoint, Fresh, Lent, MOST_WRITES, Pair, Path, Write};
 pub use probe::{ProbeError, Probed, probe, probe_gpu};
 pub use queue::{Completion, Queue, Status};
 pub use reach::{Reached, TRIED, reach_gpu};

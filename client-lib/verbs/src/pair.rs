@@ -129,8 +129,19 @@ pub struct Path {
     pub row: u8,
     /// The largest packet that both ends carry, in bytes of payload: 256 to 4096, a power of two.
     pub mtu: u32,
+    /// As what packets travel.
+    pub class: Class,
     /// Whether packets carry GIDs: wherever both ends [have one](Self::has_gids), so always under RoCE.
     pub is_global: bool,
+}
+
+/// As what packets travel, where networks tell some from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// InfiniBand's, 0 to 15. Devices of RoCE make a VLAN's priority of it.
+    pub service_level: u8,
+    /// The octet of IP under RoCE v2: DSCP above, and two bits of ECN. It travels beside GIDs only.
+    pub traffic_class: u8,
 }
 
 impl Path {
@@ -313,11 +324,13 @@ impl Owned {
         wanted.max_dest_rd_atomic = 0;
         wanted.ah_attr.port_num = path.port;
         wanted.ah_attr.dlid = peer.lid;
+        wanted.ah_attr.sl = path.class.service_level;
         if path.is_global {
             wanted.ah_attr.is_global = 1;
             wanted.ah_attr.grh.dgid = ibv_gid { raw: peer.gid.octets() };
             wanted.ah_attr.grh.sgid_index = path.row;
             wanted.ah_attr.grh.hop_limit = HOPS;
+            wanted.ah_attr.grh.traffic_class = path.class.traffic_class;
         }
         let also = [
             mask::IBV_QP_AV,

@@ -14,7 +14,7 @@ use crate::error::{Error, LoadError};
 use crate::gpu::{GpuPages, Unreachable};
 use crate::library::Library;
 use crate::memory::{Domain, Region, Remote};
-use crate::pair::{Depths, Fresh, Lent, Pair, Path, Write};
+use crate::pair::{Class, Depths, Fresh, Lent, Pair, Path, Write};
 use crate::queue::{Queue, Status};
 
 /// For so long a completion is waited for: longer than a device repeats what is not acknowledged.
@@ -200,7 +200,7 @@ impl Loopback {
         let (sender, receiver) = (Fresh::new(domain, &queue, depths)?, Fresh::new(domain, &queue, depths)?);
         let ends = [&sender, &receiver].map(|fresh| fresh.endpoint(gid, attributes.lid));
         let mtu = attributes.mtu;
-        let path = Path { port, row, mtu, is_global: true };
+        let path = Path { port, row, mtu, class: Class::default(), is_global: true };
         let (sender, receiver) = (sender.connect(path, ends[1])?, receiver.connect(path, ends[0])?);
         Ok(Self { device, row, mtu, queue, sender, receiver })
     }

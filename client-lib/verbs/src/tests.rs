@@ -16,11 +16,12 @@ use std::ops::Range;
 
 use crate::fake::{Fake, gid};
 use crate::{
-    Call, Completion, Context, Depths, Domain, Endpoint, Error, Fresh, Landing, Lent, Pages, Pair, Path,
-    Queue, Region, Remote, Write,
+    Call, Class, Completion, Context, Depths, Domain, Endpoint, Error, Fresh, Landing, Lent, Pages, Pair,
+    Path, Queue, Region, Remote, Write,
 };
 
-const PATH: Path = Path { port: 1, row: 1, mtu: 1024, is_global: true };
+const CLASS: Class = Class { service_level: 0, traffic_class: 0 };
+const PATH: Path = Path { port: 1, row: 1, mtu: 1024, class: CLASS, is_global: true };
 const DEPTHS: Depths = Depths { send: 8, receive: 4 };
 /// The longest write that goes with its request: the device gives what is asked for.
 const INLINE: usize = 192;

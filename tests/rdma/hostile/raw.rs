@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Completion, Depths, Domain, Endpoint as End, Fresh, Landing, Library, Pair, Path, Queue, Region, Remote,
-    Write,
+    Class, Completion, Depths, Domain, Endpoint as End, Fresh, Landing, Library, Pair, Path, Queue, Region,
+    Remote, Write,
 };
 use multinet_client::{Endpoint, Listener};
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ impl Ours {
         ensure!(theirs.is_object(), "it offers no RDMA");
         let number = |of: &Value, name: &str| of[name].as_u64().with_context(|| format!("no {name} in {of}"));
         let row = u8::try_from(self.place.index)?;
-        let path = Path { port: 1, row, mtu: 1024, is_global: true };
+        let path = Path { port: 1, row, mtu: 1024, class: Class::default(), is_global: true };
         let gid = serde_json::from_value(theirs["gid"].clone())?;
         let none = Vec::new();
         let further = theirs["further"].as_array().unwrap_or(&none);

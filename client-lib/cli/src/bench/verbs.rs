@@ -18,7 +18,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use multinet_client::gid::{self, LinkLayer, Local};
 use multinet_client::verbs::{
-    Completion, Depths, Domain, Endpoint, Fresh, Library, Pair, Path, Queue, Remote, Write,
+    Class, Completion, Depths, Domain, Endpoint, Fresh, Library, Pair, Path, Queue, Remote, Write,
 };
 use multinet_client::{Forced, Gpu, Method, nic};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,7 @@ struct Setup {
     gpu: Option<Arc<dyn Gpu>>,
     /// How the device is to reach its memory.
     forced: Forced,
+    class: Class,
 }
 
 /// What a client wants measured.
@@ -95,6 +96,7 @@ struct Prepared {
     port: u8,
     row: u8,
     is_ethernet: bool,
+    class: Class,
     side: Side,
 }
 
@@ -115,7 +117,7 @@ impl Setup {
             "--verbs copies nothing: choose another --gpu-method than staging"
         );
         let gpu = Memory::of(device.use_cuda)?.gpu().cloned();
-        Ok(Self { device, gpu, forced })
+        Ok(Self { device, gpu, forced, class: transport.class() })
     }
 }
 
@@ -151,7 +153,7 @@ impl Prepared {
             key,
         };
         let is_ethernet = place.link == LinkLayer::Ethernet;
-        Ok(Self { fresh, queue, buffers, port, row, is_ethernet, side })
+        Ok(Self { fresh, queue, buffers, port, row, is_ethernet, class: setup.class, side })
     }
 
     /// To the other side, which is known by this address. The same holds as for [`new`](Self::new).
@@ -171,7 +173,8 @@ impl Prepared {
             "the other side's GID is not that of its address"
         );
         let is_global = Path::has_gids(self.side.gid, theirs.gid);
-        let path = Path { port: self.port, row: self.row, mtu: self.side.mtu.min(theirs.mtu), is_global };
+        let mtu = self.side.mtu.min(theirs.mtu);
+        let path = Path { port: self.port, row: self.row, mtu, class: self.class, is_global };
         let mut pairs = Vec::with_capacity(self.fresh.len());
         for (fresh, &(number, sequence)) in self.fresh.into_iter().zip(&theirs.pairs) {
             let end = Endpoint { number, sequence, gid: theirs.gid, lid: theirs.lid };

@@ -219,6 +219,8 @@ pub(super) struct Way {
     /// Our GID's row and the peer's GID; or the peer's local identifier.
     pub(super) global: Option<(u8, [u8; 16])>,
     pub(super) lid: u16,
+    /// Service level and traffic class.
+    pub(super) class: (u8, u8),
     pub(super) send_sequence: u32,
     pub(super) receive_sequence: u32,
 }

@@ -152,6 +152,9 @@ impl State {
         if wanted.path_mtu > *mtu || address.port_num != 1 || !is_24_bits(wanted.rq_psn) {
             return Err(libc::EINVAL);
         }
+        if address.sl > 15 {
+            return Err(libc::EINVAL);
+        }
         if *needs_gids && !is_global {
             return Err(libc::EINVAL);
         }
@@ -165,6 +168,7 @@ impl State {
             peer: wanted.dest_qp_num,
             global: is_global.then_some((address.grh.sgid_index, gid)),
             lid: address.dlid,
+            class: (address.sl, if is_global { address.grh.traffic_class } else { 0 }),
             send_sequence: 0,
             receive_sequence: wanted.rq_psn,
         };

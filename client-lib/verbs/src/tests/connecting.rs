@@ -3,7 +3,7 @@ use std::net::Ipv6Addr;
 use rdma_sys::ibv_mtu;
 
 use crate::fake::{Fake, Verb, gid};
-use crate::{Call, Context, Depths, Domain, Endpoint, Fresh, Path, Queue, Write};
+use crate::{Call, Class, Context, Depths, Domain, Endpoint, Fresh, Path, Queue, Write};
 
 use super::{DEPTHS, INLINE, LENGTH, PATH, Rig, assert_fails, end, outcomes, size};
 
@@ -99,6 +99,21 @@ fn a_port_that_needs_gids_gets_them_wherever_there_are_some() {
     }
     let none = Ipv6Addr::UNSPECIFIED;
     assert!(!Path::has_gids(none, gid()) && !Path::has_gids(none, none));
+}
+
+/// Of its own, and no other's; without GIDs there is no place for the second.
+#[test]
+fn each_side_says_as_what_its_packets_travel() {
+    let (class, peer) = (Class { service_level: 5, traffic_class: 106 }, Class::default());
+    for (is_global, expected) in [(true, (5, 106)), (false, (5, 0))] {
+        let rig = ends();
+        let ends = [&rig.one, &rig.other].map(|fresh| fresh.endpoint(gid(), 7));
+        let _one = rig.one.connect(Path { class, is_global, ..PATH }, ends[1]).unwrap();
+        let _other = rig.other.connect(Path { class: peer, is_global, ..PATH }, ends[0]).unwrap();
+        let mut classes = rig.fake.classes();
+        classes.sort_unstable();
+        assert_eq!(classes, [(0, 0), expected]);
+    }
 }
 
 /// A peer can say anything; what does not fit in a packet is cut off.

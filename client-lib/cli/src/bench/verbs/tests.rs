@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_client::verbs::Class;
 use multinet_client::{Forced, Method};
 use multinet_tests::gpu::{At, StandIn};
 use multinet_tests::in_guest;
@@ -59,7 +60,7 @@ fn what_no_device_reaches_is_told() -> Result<()> {
 
 fn machine() -> Setup {
     let device = DeviceArgs { device: None, row: None, use_cuda: None };
-    Setup { device, gpu: None, forced: Forced::No }
+    Setup { device, gpu: None, forced: Forced::No, class: Class::default() }
 }
 
 fn reached() -> Setup {
