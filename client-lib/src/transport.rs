@@ -219,7 +219,7 @@ impl Rdma {
     /// the first one of dma-buf, peer memory and staging that is found to work. Until it is known, for the first seconds, frames are copied, and so is memory that cannot be
     /// registered by itself. If one that is forced does not work, a listener that wants payloads in a GPU has no RDMA, with the reason; a frame that is to be
     /// sent from one is given up ([`Statistics::undeliverable`](crate::Statistics)), with the reason in the log, and its connection stays.
-    /// It is tried again after ten seconds.
+    /// It is tried again after ten seconds, and so is what would be better than copies, if it only had no room.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,5 @@
-//! How a device gets at a GPU's memory: found out once for the two of them, and tried before a frame is trusted to it. A forced method that
-//! does not work is tried again after a while.
+//! How a device gets at a GPU's memory: found out once for the two of them, and tried before a frame is trusted to it. What may be otherwise later is tried again
+//! after a while: a forced method that does not work, and copies where there was no room for something better.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -17,7 +17,7 @@ use super::lock;
 /// Where a device is tried: a port, a row of its GID table, and what is there.
 pub(super) type Place = (u8, u8, Ipv6Addr);
 
-/// A forced method that has not worked is tried again after so long: the GPU's memory may have been full.
+/// What has not worked is tried again after so long: the GPU's memory may have been full.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// What has been found out of one device, by the names of GPUs.
@@ -27,7 +27,7 @@ pub(super) struct Methods(Mutex<HashMap<String, Arc<Entry>>>);
 #[derive(Debug, Default)]
 struct Entry {
     /// What was found last, and when.
-    last: Mutex<Option<(Found, Instant)>>,
+    last: Mutex<Option<(Outcome, Instant)>>,
     /// One tries at a time.
     turn: Mutex<()>,
     /// A thread is at it.
@@ -41,10 +41,18 @@ struct Entry {
 /// The method for a GPU, or why the forced one does not work.
 type Found = Result<Method, GpuError>;
 
+/// What has come of trying.
+#[derive(Clone, Debug)]
+struct Outcome {
+    found: Found,
+    /// Another one may come the next time.
+    may_pass: bool,
+}
+
 impl Methods {
     /// The method for a GPU. The first time, it tries which works, for some seconds: not for an async task.
     pub(super) fn of(&self, gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found {
-        self.entry(gpu).find(Instant::now, || find(gpu, context, place, forced))
+        self.entry(gpu).find(Instant::now, |before| find(gpu, context, place, forced, before))
     }
 
     /// The method for the GPU of this memory, once it is known. A thread of its own finds it out.
@@ -62,7 +70,8 @@ impl Methods {
             let (memory, context, finder) = (Arc::clone(memory), context.clone(), Arc::clone(&entry));
             let finding = move || {
                 // What is found is asked for again.
-                let _ = finder.find(Instant::now, || find(memory.gpu(), &context, place, forced));
+                let _ =
+                    finder.find(Instant::now, |before| find(memory.gpu(), &context, place, forced, before));
                 finder.is_begun.store(false, Ordering::Relaxed);
             };
             if let Err(error) = thread::Builder::new().name("multinet-gpu".to_owned()).spawn(finding) {
@@ -86,10 +95,10 @@ impl Methods {
 }
 
 impl Entry {
-    /// What was found last, and whether that is so still: a method stays, a failure may pass.
+    /// What was found last, and whether that is so still.
     fn last(&self, now: Instant) -> Option<(Found, bool)> {
-        let (found, at) = lock(&self.last).clone()?;
-        let is_fresh = found.is_ok() || now.saturating_duration_since(at) < AGAIN;
+        let (Outcome { found, may_pass }, at) = lock(&self.last).clone()?;
+        let is_fresh = !may_pass || now.saturating_duration_since(at) < AGAIN;
         Some((found, is_fresh))
     }
 
@@ -108,42 +117,62 @@ impl Entry {
         self.is_begun.store(false, Ordering::Relaxed);
     }
 
-    /// What was found last, or is found now.
-    fn find(&self, clock: impl Fn() -> Instant, find: impl FnOnce() -> Found) -> Found {
+    /// What was found last, or is found now, by who is told of the last.
+    fn find(&self, clock: impl Fn() -> Instant, find: impl FnOnce(Option<Found>) -> Outcome) -> Found {
         let _turn = lock(&self.turn);
-        if let Some((found, true)) = self.last(clock()) {
-            return found;
-        }
-        let found = find();
-        *lock(&self.last) = Some((found.clone(), clock()));
+        let before = match self.last(clock()) {
+            Some((found, true)) => return found,
+            last => last.map(|(found, _)| found),
+        };
+        let outcome = find(before);
+        let found = outcome.found.clone();
+        *lock(&self.last) = Some((outcome, clock()));
         found
     }
 }
 
-/// Tries what may work, and says once what does, and why not what would be better.
-fn find(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found {
-    if forced == Forced::To(Method::Staging) {
-        return Ok(Method::Staging);
+/// Tries what may work, and says what does, and why not what would be better, if that is not as before.
+fn find(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced, before: Option<Found>) -> Outcome {
+    let (outcome, against) = try_all(gpu, context, place, forced);
+    if before.as_ref() == Some(&outcome.found) {
+        return outcome;
     }
-    let (device, gpu_name) = (context.name(), gpu.name());
+    let (device, gpu) = (context.name(), gpu.name());
+    match &outcome {
+        Outcome { found: Ok(_), may_pass: true } => {
+            warn!(device, gpu, "frames to and from a GPU are copied until it works: {against}");
+        }
+        Outcome { found: Ok(method), .. } if forced != Forced::To(Method::Staging) => {
+            info!(device, gpu, %method, not = against, "frames to and from a GPU");
+        }
+        // It is what was asked for, or whoever has forced it is told.
+        _ => {}
+    }
+    outcome
+}
+
+/// What works, and what speaks against anything better.
+fn try_all(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> (Outcome, String) {
+    if forced == Forced::To(Method::Staging) {
+        return (Outcome { found: Ok(Method::Staging), may_pass: false }, String::new());
+    }
     let memory = match gpu.allocate(TRIED) {
         Ok(memory) => memory,
         // Copies take none of it.
         Err(error) if forced == Forced::No => {
-            warn!(device, gpu = gpu_name, "frames to and from a GPU are copied: {error}");
-            return Ok(Method::Staging);
+            return (Outcome { found: Ok(Method::Staging), may_pass: true }, error.to_string());
         }
-        Err(error) => return Err(error),
+        Err(error) => return (Outcome { found: Err(error), may_pass: true }, String::new()),
     };
-    let Reached { method, against } = reach_gpu(context, place, &memory, forced);
+    let Reached { method, against, may_pass } = reach_gpu(context, place, &memory, forced);
     let Some(method) = method else {
         // Staging needs nothing, so it is not among what was tried: another one is forced.
-        return Err(GpuError::new(format!(
-            "{device} does not reach {gpu_name} by what is forced, {against}"
-        )));
+        let reason = format!("{} does not reach {} by what is forced, {against}", context.name(), gpu.name());
+        return (Outcome { found: Err(GpuError::new(reason)), may_pass: true }, String::new());
     };
-    info!(device, gpu = gpu_name, %method, not = against, "frames to and from a GPU");
-    Ok(method)
+    // One that works is not given up for a better one.
+    let may_pass = may_pass && method == Method::Staging;
+    (Outcome { found: Ok(method), may_pass }, against)
 }
 
 #[cfg(test)]
@@ -161,6 +190,29 @@ mod tests {
         assert!(entry.begin(now + AGAIN) && !entry.begin(now + AGAIN));
     }
 
+    /// Only where something better may work later.
+    #[test]
+    fn copies_are_tried_to_be_done_without_after_a_while() {
+        for may_pass in [true, false] {
+            let (entry, begin) = (Entry::default(), Instant::now());
+            let find = |after, expected: Option<Found>, method| {
+                let outcome = Outcome { found: Ok(method), may_pass: may_pass && method == Method::Staging };
+                let find = |before| {
+                    assert_eq!(before, expected);
+                    outcome
+                };
+                entry.find(|| begin + after, find)
+            };
+            let staged = Ok(Method::Staging);
+            assert_eq!(find(Duration::ZERO, None, Method::Staging), staged);
+            assert_eq!(entry.last(begin + AGAIN), Some((staged.clone(), !may_pass)));
+            assert_eq!(find(AGAIN / 2, None, Method::DmaBuf), staged);
+            let later = if may_pass { Ok(Method::DmaBuf) } else { staged.clone() };
+            assert_eq!(find(AGAIN, Some(staged), Method::DmaBuf), later);
+            assert_eq!(find(AGAIN * 9, None, Method::Staging), later);
+        }
+    }
+
     #[test]
     fn a_failure_is_tried_again_after_a_while_and_a_method_stays() {
         let (entry, begin, after) = (Entry::default(), Instant::now(), Cell::new(Duration::ZERO));
@@ -168,9 +220,9 @@ mod tests {
         let find = |outcome: Found| {
             let found = entry.find(
                 || begin + after.get(),
-                || {
+                |_| {
                     tries.set(tries.get() + 1);
-                    outcome
+                    Outcome { may_pass: outcome.is_err(), found: outcome }
                 },
             );
             found.map_err(|error| error.to_string())

@@ -109,6 +109,12 @@ impl Error {
         self.source.raw_os_error()
     }
 
+    /// Whether there was no room for it, which there may be the next time: memory, files, or what else the device counts.
+    pub(crate) fn is_of_room(&self) -> bool {
+        let scarce = [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::ENOSPC, libc::EMFILE, libc::ENFILE];
+        self.errno().is_some_and(|errno| scarce.contains(&errno))
+    }
+
     /// What is probably wrong, and what to do. It is no part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match (self.call, self.errno()?) {

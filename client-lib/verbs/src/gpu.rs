@@ -6,8 +6,8 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use multinet_memory::{DmaBuf, GpuError, GpuMemory, Method};
 use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
@@ -56,14 +56,46 @@ struct Parts {
     // Ended before the memory is given back.
     registrations: Registrations,
     memory: Arc<dyn GpuMemory>,
-    is_refused: AtomicBool,
+    refused: Mutex<Refused>,
+}
+
+/// Whether memory is to be registered at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Refused {
+    #[default]
+    No,
+    /// There was no room. Who sends frames is not to wait for each of them to be refused.
+    Until(Instant),
+    ForEver,
+}
+
+/// After so long it is tried again where there was no room.
+pub(crate) const AGAIN: Duration = Duration::from_secs(10);
+
+impl Refused {
+    /// What a failure makes of it.
+    pub(crate) fn by(error: &Unreachable, now: Instant) -> Self {
+        match error {
+            Unreachable::Call { call } if call.is_of_room() => Self::Until(now + AGAIN),
+            error if error.is_of_the_device() => Self::No,
+            _ => Self::ForEver,
+        }
+    }
+
+    pub(crate) fn holds(self, clock: impl FnOnce() -> Instant) -> bool {
+        match self {
+            Self::No => false,
+            Self::Until(then) => clock() < then,
+            Self::ForEver => true,
+        }
+    }
 }
 
 impl GpuPages {
     /// It is registered when it is needed.
     pub fn new(memory: Arc<dyn GpuMemory>) -> Self {
-        let is_refused = AtomicBool::new(false);
-        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, is_refused }))
+        let refused = Mutex::default();
+        Self(ManuallyDrop::new(Parts { registrations: Registrations::default(), memory, refused }))
     }
 
     /// The memory.
@@ -75,15 +107,21 @@ impl GpuPages {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`]. From then on it [is refused](Self::is_refused), unless the device has gone.
+    /// [`Unreachable`]. From then on it [is refused](Self::is_refused), unless the device has gone: for a while, if there was no room for it.
     pub fn register(&self, domain: &Domain, method: Method) -> Result<(), Unreachable> {
         // Devices read, and nobody writes.
         let registered = self.0.registrations.ensure(domain, || reach(domain, &*self.0.memory, method, 0));
         registered.inspect_err(|error| {
-            if !error.is_of_the_device() {
-                self.0.is_refused.store(true, Ordering::Relaxed);
+            let mut refused = self.refused();
+            // By another device, perhaps.
+            if *refused != Refused::ForEver {
+                *refused = Refused::by(error, Instant::now());
             }
         })
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.0.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is registered under a domain.
@@ -91,9 +129,10 @@ impl GpuPages {
         self.0.registrations.has(domain)
     }
 
-    /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only.
+    /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only. Or not lately, where there was no room.
     pub fn is_refused(&self) -> bool {
-        self.0.is_refused.load(Ordering::Relaxed)
+        let refused = *self.refused();
+        refused.holds(Instant::now)
     }
 
     /// A part, as a work request names it. It has to be registered.

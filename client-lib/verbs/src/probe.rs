@@ -92,6 +92,18 @@ pub enum ProbeError {
 }
 
 impl ProbeError {
+    /// Whether it may be otherwise the next time: there may be room again, or a link that was down. What a device or a GPU cannot do stays so, and one that
+    /// has written something else is not asked again until it does not.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Call(call) | Self::Unreachable(Unreachable::Call { call }) => call.is_of_room(),
+            Self::Gpu(_) | Self::Unreachable(Unreachable::Gpu(_)) | Self::Inactive { .. } => true,
+            Self::Failed { status, .. } => status.is_of_the_way(),
+            Self::Library(_) | Self::NoDevice(_) | Self::Silent { .. } | Self::Different { .. } => false,
+            Self::Unreachable(Unreachable::Method(_)) => false,
+        }
+    }
+
     /// What is probably wrong, and what to do. It is no part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

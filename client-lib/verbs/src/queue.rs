@@ -158,6 +158,11 @@ impl Status {
         self.code == ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
 
+    /// Whether packets got no answer, of which nobody knows how long that lasts.
+    pub(crate) fn is_of_the_way(&self) -> bool {
+        matches!(self.code, ibv_wc_status::IBV_WC_RETRY_EXC_ERR | ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
+    }
+
     /// What is probably wrong. It is no part of the message.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use multinet_memory::{Findings, Forced, GpuMemory, Method, choose};
 
 use crate::context::Context;
+use crate::error::Error;
 use crate::gpu_direct::peermem;
 use crate::memory::Domain;
 use crate::probe::probe_gpu;
@@ -21,6 +22,8 @@ pub struct Reached {
     pub method: Option<Method>,
     /// What speaks against those before it, in one line; empty if nothing does.
     pub against: String,
+    /// Whether one of those was only out of room, or out of luck, when it was tried, so that it may work later.
+    pub may_pass: bool,
 }
 
 /// Tries by which method a device reaches a GPU's memory, by a port, a row of its GID table and what is there: writes there and back, as
@@ -33,9 +36,15 @@ pub fn reach_gpu(
     memory: &Arc<dyn GpuMemory>,
     forced: Forced,
 ) -> Reached {
+    let import = Domain::new(context).and_then(|domain| domain.takes_dma_buf());
+    let mut may_pass = import.as_ref().is_err_and(Error::is_of_room);
     let findings = Findings {
         export: memory.export().map(drop).map_err(|error| error.to_string()),
-        import: takes_dma_buf(context),
+        import: match import {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("{} does not take dma-bufs", context.name())),
+            Err(error) => Err(error.to_string()),
+        },
         peer_memory: peermem(),
     };
     let choice = choose(&findings, forced);
@@ -43,21 +52,15 @@ pub fn reach_gpu(
     let method = choice.candidates.into_iter().find(|&method| {
         let tried = match method {
             Method::Staging => Ok(()),
-            _ => probe_gpu(context, place, memory, method).map_err(|error| error.to_string()),
+            _ => probe_gpu(context, place, memory, method),
         };
         let works = tried.is_ok();
-        against.extend(tried.err().map(|reason| (method, reason)));
+        if let Err(error) = tried {
+            may_pass |= error.may_pass();
+            against.push((method, error.to_string()));
+        }
         works
     });
     let against: Vec<_> = against.iter().map(|(method, reason)| format!("{method}: {reason}")).collect();
-    Reached { method, against: against.join("; ") }
-}
-
-fn takes_dma_buf(context: &Context) -> Result<(), String> {
-    let takes = Domain::new(context).and_then(|domain| domain.takes_dma_buf());
-    match takes {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} does not take dma-bufs", context.name())),
-        Err(error) => Err(error.to_string()),
-    }
+    Reached { method, against: against.join("; "), may_pass }
 }

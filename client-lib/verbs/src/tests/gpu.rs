@@ -5,13 +5,15 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use multinet_memory::{DmaBuf, Gpu, GpuError, GpuMemory, HostMemory, Method};
+use multinet_memory::{DmaBuf, Forced, Gpu, GpuError, GpuMemory, HostMemory, Method};
 
 use super::{LENGTH, Rig, assert_fails, outcomes, pattern, size};
 use crate::fake::{Fake, Verb, gid};
+use crate::gpu::{AGAIN, Refused};
 use crate::memory::Memory;
-use crate::{Call, Domain, GpuPages, Lent, ProbeError, Unreachable, Write, probe_gpu};
+use crate::{Call, Domain, GpuPages, Lent, ProbeError, TRIED, Unreachable, Write, probe_gpu, reach_gpu};
 
 #[derive(Debug)]
 struct Mapping(Arc<Mapped>);
@@ -191,6 +193,54 @@ fn memory_is_refused_unless_it_is_the_device_that_has_gone() {
             pages.register(&rig.domain, method).unwrap_err();
             assert_eq!(pages.is_refused(), is_refused, "{errno}");
         }
+    }
+}
+
+#[test]
+fn what_there_was_no_room_for_is_tried_again_later() {
+    let now = Instant::now();
+    for (errno, is_later) in [(libc::ENOMEM, true), (libc::EAGAIN, true), (libc::EFAULT, false)] {
+        let rig = Rig::new();
+        let pages = GpuPages::new(mapping(LENGTH).0);
+        rig.fake.fail(Verb::RegDmaBuf, errno);
+        let error = pages.register(&rig.domain, Method::DmaBuf).unwrap_err();
+        let refused = Refused::by(&error, now);
+        let holds = |after| refused.holds(|| now + after);
+        assert!(holds(AGAIN / 2), "{errno}");
+        assert_eq!(holds(AGAIN), !is_later, "{errno}");
+        // What another device has for good, one that is full does not change.
+        rig.fake.fail(Verb::RegDmaBuf, libc::ENOMEM);
+        pages.register(&rig.domain, Method::DmaBuf).unwrap_err();
+        assert!(pages.is_refused());
+    }
+    assert!(!Refused::default().holds(|| now));
+}
+
+/// A device that could take the memory, and one that never will.
+#[test]
+fn what_stands_against_a_method_may_pass() {
+    let cases =
+        [(libc::ENOMEM, true), (libc::EAGAIN, true), (libc::EOPNOTSUPP, false), (libc::EFAULT, false)];
+    for (errno, may_pass) in cases {
+        let fake = Fake::new();
+        let (memory, _) = mapping(TRIED.get());
+        let context = fake.open();
+        fake.fail(Verb::RegDmaBuf, errno);
+        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
+        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), may_pass), "{reached:?}");
+        // Nothing was asked of the memory.
+        fake.fail(Verb::AllocPd, errno);
+        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
+        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), may_pass), "{reached:?}");
+        fake.heal();
+        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
+        assert_eq!((reached.method, reached.may_pass), (Some(Method::DmaBuf), false), "{reached:?}");
+        // Other bytes than were written may be there again next time, and are not asked for.
+        fake.set(|world| world.is_noisy = true);
+        let reached = reach_gpu(&context, (1, 1, gid()), &memory, Forced::No);
+        assert_eq!((reached.method, reached.may_pass), (Some(Method::Staging), false), "{reached:?}");
+        drop(context);
+        fake.until(str::is_empty);
     }
 }
 

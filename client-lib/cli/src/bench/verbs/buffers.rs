@@ -39,7 +39,8 @@ impl Buffers {
         forced: Forced,
     ) -> anyhow::Result<Self> {
         let (device, name) = (domain.context().name(), gpu.name());
-        let Reached { method, against } = reach_gpu(domain.context(), place, &gpu.allocate(TRIED)?, forced);
+        let Reached { method, against, .. } =
+            reach_gpu(domain.context(), place, &gpu.allocate(TRIED)?, forced);
         let method = match method {
             Some(method @ (Method::DmaBuf | Method::PeerMemory)) => method,
             // Frames would be copied; this is to measure what the device can.
