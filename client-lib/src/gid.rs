@@ -263,6 +263,25 @@ fn reject(port: &Port, row: &Row, local: Local<'_>) -> Option<Rejection> {
     port.state.clone().err().map(Rejection::Port)
 }
 
+impl Choice {
+    /// The rows that will do, in their order: the chosen one, and those that would do as well if it cannot be used after all.
+    ///
+    /// ```no_run
+    /// # fn example(local: multinet_client::gid::Local<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::gid::{choose, local_ports};
+    ///
+    /// for place in choose(&local_ports()?, local).usable() {
+    ///     println!("tried next: {place}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn usable(&self) -> impl Iterator<Item = &Place> {
+        let others = self.rejected.iter().filter(|(_, reason)| *reason == Rejection::Second);
+        self.chosen.iter().chain(others.map(|(place, _)| place))
+    }
+}
+
 /// An address as a GID: IPv4 as `::ffff:a.b.c.d`.
 ///
 /// ```

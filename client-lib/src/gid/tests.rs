@@ -86,6 +86,20 @@ fn a_port_that_is_down_is_passed_over_and_says_so() {
 }
 
 #[test]
+fn all_rows_that_will_do_are_told_in_their_order() {
+    let rows = || vec![row(2, ADDRESS, "IB/RoCE v1", "net1"), row(5, ADDRESS, "RoCE v2", "net1")];
+    let ports = [
+        port("mlx5_0", rows()),
+        Port { state: Err("DOWN".to_owned()), ..port("mlx5_1", rows()) },
+        port("mlx5_2", [rows(), vec![row(9, ADDRESS, "RoCE v2", "net1")]].concat()),
+    ];
+    let choice = choose(&ports, local());
+    let usable: Vec<_> = choice.usable().map(|place| (place.device.as_str(), place.index)).collect();
+    assert_eq!(usable, [("mlx5_0", 5), ("mlx5_2", 5), ("mlx5_2", 9)]);
+    assert_eq!(choose(&[], local()).usable().count(), 0);
+}
+
+#[test]
 fn ipv6_addresses_are_gids_as_they_are() {
     let table = vec![row(0, "::ffff:10.0.0.1", "RoCE v2", "net1"), row(1, "fd00::7", "RoCE v2", "net1")];
     let local = Local { address: "fd00::7".parse().unwrap(), ..local() };

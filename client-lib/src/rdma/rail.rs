@@ -17,6 +17,7 @@ use tracing::warn;
 use super::Unusable;
 use super::gpu::{Methods, Place};
 use super::lock;
+use crate::gid;
 use crate::transport::Rdma;
 
 /// Has the GPU method forced for a program that does not do so itself.
@@ -41,6 +42,8 @@ pub(crate) trait Completes: Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Rails {
     pub(super) options: Rdma,
+    /// Why rows of devices have been passed over, by their names: whoever is in the log need not be told again.
+    skipped: Mutex<HashMap<String, String>>,
 }
 
 /// The devices of this program, by their use, each with a lock of its own: one that hangs when it is opened holds up no other.
@@ -72,7 +75,15 @@ impl Rails {
     /// None yet.
     pub(crate) fn new(mut options: Rdma) -> Self {
         options.gpu_method.get_or_insert_with(from_environment);
-        Self { options }
+        Self { options, skipped: Mutex::default() }
+    }
+
+    /// Says that another row is used than this one, which comes before it, unless that has been said.
+    pub(super) fn skip(&self, place: &gid::Place, error: &Unusable) {
+        let (place, reason) = (place.to_string(), error.reason());
+        if lock(&self.skipped).insert(place.clone(), reason.clone()).as_ref() != Some(&reason) {
+            warn!("{place} is passed over for the next one: {reason}");
+        }
     }
 
     /// The device of this name, opened if nobody uses it yet.

@@ -81,6 +81,8 @@ pub(crate) enum Unusable {
     Peer(&'static str),
     #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
     Place(Place),
+    #[error("{}", each(.0))]
+    All(Vec<(Place, Self)>),
     #[error("the way does not work {0}")]
     Ping(#[from] Failure),
     #[error("the way {names} does not work: nothing is heard of a write within {after:?}")]
@@ -95,8 +97,14 @@ impl Unusable {
             Self::Call(_) | Self::Place(_) => true,
             Self::Memory(shortage) => shortage.is_lasting(),
             Self::NoRow { rejected, .. } => listed(rejected).is_empty(),
+            Self::All(failures) => failures.iter().all(|(_, error)| error.is_lasting()),
             _ => false,
         }
+    }
+
+    /// Whether another row, perhaps of another device, may do.
+    fn is_of_the_place(&self) -> bool {
+        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Place(_))
     }
 
     /// Whether a GPU has not what is wanted of it, and the machine may have.
@@ -131,6 +139,34 @@ fn listed(rejected: &[(Place, Rejection)]) -> String {
     near.map(|(place, reason)| format!("; {place} {reason}")).collect()
 }
 
+fn each(failures: &[(Place, Unusable)]) -> String {
+    let each = failures.iter().map(|(place, error)| format!("{place}: {}", error.reason()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// What can be made at the first row at which it can be. Those before it are told of, with the reason.
+fn first<T>(
+    places: Vec<Place>,
+    mut make: impl FnMut(&Place) -> Result<T, Unusable>,
+    skip: impl Fn(&Place, &Unusable),
+) -> Result<T, Unusable> {
+    let mut failures = Vec::new();
+    for place in places {
+        match make(&place) {
+            Err(error) if error.is_of_the_place() => failures.push((place, error)),
+            made => {
+                failures.iter().for_each(|(place, error)| skip(place, error));
+                return made;
+            }
+        }
+    }
+    match failures.pop() {
+        Some((_, error)) if failures.is_empty() => Err(error),
+        Some(last) => Err(Unusable::All(failures.into_iter().chain([last]).collect())),
+        None => Err(Unusable::NoDevice),
+    }
+}
+
 /// A queue pair that waits for the other side's.
 pub(crate) struct Prepared {
     role: Role,
@@ -160,7 +196,12 @@ impl Rails {
         role: Role,
         mut spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
-        let place = place(address, &self.options)?;
+        let places = places(address, &self.options)?;
+        let make = |place: &Place| self.prepare_at(place.clone(), role.clone(), &mut spare);
+        first(places, make, |place, error| self.skip(place, error))
+    }
+
+    fn prepare_at(&self, place: Place, role: Role, spare: &mut Option<Spare>) -> Result<Prepared, Unusable> {
         let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
             return Err(Unusable::Place(place));
         };
@@ -170,8 +211,7 @@ impl Rails {
         let state = rail.context().port(port)?;
         // What is sent from is locked later, and is to be found wanting now.
         let staging = staging(matches!(role, Role::Sender), LEAST);
-        let Spare { landing, gpu, domain, layout, .. } =
-            Spare::get(&rail, (&role, method), &mut spare, staging)?;
+        let Spare { landing, gpu, domain, layout, .. } = Spare::get(&rail, (&role, method), spare, staging)?;
         let further = role.further(self.options.stripes);
         let depths = role.depths(layout);
         let depths_of = |pair: usize| depths[pair.min(1)];
@@ -228,8 +268,8 @@ impl Rails {
     }
 }
 
-/// The row of the GID table that stands for an address.
-fn place(address: IpAddr, options: &Rdma) -> Result<Place, Unusable> {
+/// The rows of GID tables that stand for an address, one at least, in the order in which they are tried.
+fn places(address: IpAddr, options: &Rdma) -> Result<Vec<Place>, Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
         return Err(if gid::kernel_has_rdma() { Unusable::NoDevice } else { Unusable::NoKernel });
@@ -238,13 +278,15 @@ fn place(address: IpAddr, options: &Rdma) -> Result<Place, Unusable> {
     let interface = nic::interface_of(address).map_err(Unusable::Devices)?.unwrap_or_default();
     let port_gid = gid::port_gid(&interface);
     let choice = gid::choose(&ports, Local { address, interface: &interface, port_gid });
-    choice.chosen.ok_or_else(|| {
+    let places: Vec<_> = choice.usable().cloned().collect();
+    if places.is_empty() {
         let Rdma { device, row, .. } = options;
         let device = device.as_ref().map(|device| format!(" named {device}"));
         let row = row.map(|row| format!(" with a row {row} that"));
         let wanted = [device, row].into_iter().flatten().collect();
-        Unusable::NoRow { address, wanted, rejected: choice.rejected }
-    })
+        return Err(Unusable::NoRow { address, wanted, rejected: choice.rejected });
+    }
+    Ok(places)
 }
 
 impl Prepared {
@@ -358,4 +400,60 @@ fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    fn place(device: &str) -> Place {
+        let (link, gid) = (LinkLayer::Ethernet, Ipv6Addr::LOCALHOST);
+        Place { device: device.to_owned(), port: 1, link, index: 3, gid }
+    }
+
+    /// What came of these devices, and which were told of as skipped.
+    fn tried(
+        devices: &[&str],
+        error: impl Fn(&Place) -> Option<Unusable>,
+    ) -> (Result<String, Unusable>, String) {
+        let skipped = RefCell::new(String::new());
+        let make = |place: &Place| error(place).map_or_else(|| Ok(place.device.clone()), Err);
+        let skip = |place: &Place, error: &Unusable| {
+            *skipped.borrow_mut() += &format!("{}: {error}\n", place.device);
+        };
+        let made = first(devices.iter().map(|device| place(device)).collect(), make, skip);
+        (made, skipped.into_inner())
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_passed_over_with_the_reason() {
+        let bad =
+            |place: &Place| place.device.starts_with("bad").then(|| Unusable::NotShown(place.device.clone()));
+        let (made, skipped) = tried(&["bad_0", "bad_1", "good_0", "bad_2"], bad);
+        assert_eq!(made.unwrap(), "good_0");
+        assert_eq!(skipped, "bad_0: libibverbs does not show bad_0\nbad_1: libibverbs does not show bad_1\n");
+        // Its own error where it is the only one, and all of them where there are more.
+        let (made, skipped) = tried(&["bad_0"], bad);
+        assert!(matches!(made, Err(Unusable::NotShown(name)) if name == "bad_0"));
+        assert_eq!(skipped, "");
+        let error = tried(&["bad_0", "bad_1"], bad).0.unwrap_err();
+        let said = error.reason();
+        assert!(error.is_lasting());
+        for device in ["bad_0", "bad_1"] {
+            let reason = format!("{device} port 1 GID 3 (::1): libibverbs does not show {device}; `multinet");
+            assert!(said.contains(&reason), "{said}");
+        }
+    }
+
+    /// Another device would have the same, or is not what was asked for.
+    #[test]
+    fn what_is_no_fault_of_a_device_ends_the_search() {
+        let (made, skipped) =
+            tried(&["one", "other"], |place| (place.device == "one").then_some(Unusable::TooLarge(1)));
+        assert!(matches!(made, Err(Unusable::TooLarge(1))));
+        assert_eq!(skipped, "");
+    }
 }
