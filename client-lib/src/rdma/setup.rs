@@ -21,6 +21,7 @@ use multinet_verbs::{
     Class, Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Shortage,
     Unreachable,
 };
+use nix::net::if_::if_nametoindex;
 use thiserror::Error;
 
 use super::accounts::Places;
@@ -81,6 +82,8 @@ pub(crate) enum Unusable {
     Peer(&'static str),
     #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
     Place(Place),
+    #[error("{0} belongs to another network namespace's interface of that name")]
+    Foreign(Place),
     #[error("{}", each(.0))]
     All(Vec<(Place, Self)>),
     #[error("the way does not work {0}")]
@@ -104,7 +107,7 @@ impl Unusable {
 
     /// Whether another row, perhaps of another device, may do.
     fn is_of_the_place(&self) -> bool {
-        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Place(_))
+        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Place(_) | Self::Foreign(_))
     }
 
     /// Whether a GPU has not what is wanted of it, and the machine may have.
@@ -196,16 +199,25 @@ impl Rails {
         role: Role,
         mut spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
-        let places = places(address, &self.options)?;
-        let make = |place: &Place| self.prepare_at(place.clone(), role.clone(), &mut spare);
+        let (places, interface) = places(address, &self.options)?;
+        let make = |place: &Place| self.prepare_at((place.clone(), interface), role.clone(), &mut spare);
         first(places, make, |place, error| self.skip(place, error))
     }
 
-    fn prepare_at(&self, place: Place, role: Role, spare: &mut Option<Spare>) -> Result<Prepared, Unusable> {
+    fn prepare_at(
+        &self,
+        (place, interface): (Place, Option<u32>),
+        role: Role,
+        spare: &mut Option<Spare>,
+    ) -> Result<Prepared, Unusable> {
         let (Ok(port), Ok(row)) = (u8::try_from(place.port), u8::try_from(place.index)) else {
             return Err(Unusable::Place(place));
         };
         let rail = self.open(&place.device)?;
+        // Second NICs have the same name in all pods, and networks may use the same addresses.
+        if is_foreign(place.link, interface, rail.context().interface(port, row)) {
+            return Err(Unusable::Foreign(place));
+        }
         let method = role.gpu().map(|gpu| rail.method(&**gpu, (port, row, place.gid))).transpose()?;
         let method = method.unwrap_or(Method::Staging);
         let state = rail.context().port(port)?;
@@ -268,8 +280,13 @@ impl Rails {
     }
 }
 
-/// The rows of GID tables that stand for an address, one at least, in the order in which they are tried.
-fn places(address: IpAddr, options: &Rdma) -> Result<Vec<Place>, Unusable> {
+/// Whether a row is not of our interface, by the kernel's numbers of the two: where one is not known, nothing is said.
+fn is_foreign(link: LinkLayer, ours: Option<u32>, of_row: Option<u32>) -> bool {
+    link == LinkLayer::Ethernet && ours.zip(of_row).is_some_and(|(ours, of_row)| ours != of_row)
+}
+
+/// The rows of GID tables that stand for an address, one at least, in the order in which they are tried; and the number of the interface that has it.
+fn places(address: IpAddr, options: &Rdma) -> Result<(Vec<Place>, Option<u32>), Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
         return Err(if gid::kernel_has_rdma() { Unusable::NoDevice } else { Unusable::NoKernel });
@@ -286,7 +303,7 @@ fn places(address: IpAddr, options: &Rdma) -> Result<Vec<Place>, Unusable> {
         let wanted = [device, row].into_iter().flatten().collect();
         return Err(Unusable::NoRow { address, wanted, rejected: choice.rejected });
     }
-    Ok(places)
+    Ok((places, if_nametoindex(interface.as_str()).ok()))
 }
 
 impl Prepared {
@@ -446,6 +463,14 @@ mod tests {
             let reason = format!("{device} port 1 GID 3 (::1): libibverbs does not show {device}; `multinet");
             assert!(said.contains(&reason), "{said}");
         }
+    }
+
+    #[test]
+    fn an_interface_is_ours_by_its_number_too() {
+        let (roce, infiniband) = (LinkLayer::Ethernet, LinkLayer::InfiniBand);
+        assert!(is_foreign(roce, Some(3), Some(4)));
+        assert!(!is_foreign(roce, Some(3), Some(3)) && !is_foreign(infiniband, Some(3), Some(4)));
+        assert!(!is_foreign(roce, None, Some(4)) && !is_foreign(roce, Some(3), None));
     }
 
     /// Another device would have the same, or is not what was asked for.

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_sys::{ibv_context, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state};
 
 use crate::error::{Call, Error};
-use crate::library::{AsyncEvent, Library};
+use crate::library::{AsyncEvent, GidEntry, Library};
 
 /// `IBV_EVENT_DEVICE_FATAL`: it has been removed, or its driver has given it up.
 const FATAL: c_uint = 8;
@@ -129,6 +129,17 @@ impl Context {
             mtu: bytes_of(attributes.active_mtu),
             lid: attributes.lid,
         })
+    }
+
+    /// The index of the interface that a row of a port's GID table belongs to, in that interface's network namespace. `None` if there is none, or libibverbs
+    /// (before rdma-core 32) or the kernel does not tell.
+    pub fn interface(&self, port: u8, row: u8) -> Option<u32> {
+        let mut entry = GidEntry::default();
+        let size = size_of::<GidEntry>();
+        let query = self.library().query_gid_ex?;
+        // SAFETY: both are there during the call, which fills as much of the structure as it is told that there is.
+        let errno = unsafe { query(self.raw(), port.into(), row.into(), &raw mut entry, 0, size) };
+        (errno == 0 && entry.interface != 0).then_some(entry.interface)
     }
 
     /// Readable when the device has an event.

@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) lid: u16,
     /// By their rows.
     pub(crate) gids: Vec<Ipv6Addr>,
+    /// The index of the interface that they belong to.
+    pub(crate) interface: u32,
     /// Its port takes no packets without GIDs.
     pub(crate) needs_gids: bool,
     /// What a pair may be asked for at most, and what it gets at least.
@@ -112,6 +114,7 @@ impl Fake {
             mtu: ibv_mtu::IBV_MTU_1024,
             lid: 7,
             gids: vec![Ipv6Addr::LOCALHOST, gid()],
+            interface: 0,
             needs_gids: false,
             inline: (512, 0),
             is_mad: false,

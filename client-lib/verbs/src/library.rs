@@ -24,6 +24,9 @@ pub struct Library {
     pub(crate) close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
     // As exported, it fills only the fields that the oldest version of the structure had.
     pub(crate) query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+    // Since rdma-core 32.
+    pub(crate) query_gid_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut GidEntry, u32, usize) -> c_int>,
     pub(crate) alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
     pub(crate) dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
     pub(crate) reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
@@ -63,6 +66,19 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
 }
 
+/// `struct ibv_gid_entry`, which the headers that rdma-sys was made from may lack.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct GidEntry {
+    /// The GID, in two halves.
+    pub(crate) gid: [u64; 2],
+    pub(crate) index: u32,
+    pub(crate) port: u32,
+    pub(crate) kind: u32,
+    /// Of the interface, in its network namespace; 0 if there is none.
+    pub(crate) interface: u32,
+}
+
 impl Library {
     /// The library, loaded once for the whole program. A child that is forked afterwards does not take the device's pages away from us by
     /// writing to its own: kernels since 5.12 copy them for it, and to older ones they are not given (`ibv_fork_init(3)`).
@@ -98,6 +114,8 @@ impl Library {
             open_device: function!(b"ibv_open_device\0"),
             close_device: function!(b"ibv_close_device\0"),
             query_port: function!(b"ibv_query_port\0"),
+            // SAFETY: as above; the name is that which the inline function of the header calls.
+            query_gid_ex: unsafe { object.get(b"_ibv_query_gid_ex\0") }.ok().map(|function| *function),
             alloc_pd: function!(b"ibv_alloc_pd\0"),
             dealloc_pd: function!(b"ibv_dealloc_pd\0"),
             reg_mr: function!(b"ibv_reg_mr\0"),

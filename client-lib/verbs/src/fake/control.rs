@@ -15,7 +15,7 @@ use rdma_sys::{
 
 use super::objects::{Context, Device, Domain, List, MOST_DEVICES, Raw, Region};
 use super::{CURRENT, Verb, fault, pairs, queues, state, wire};
-use crate::library::Library;
+use crate::library::{GidEntry, Library};
 
 pub(super) fn table() -> Library {
     Library {
@@ -25,6 +25,7 @@ pub(super) fn table() -> Library {
         open_device,
         close_device,
         query_port,
+        query_gid_ex: Some(query_gid_ex),
         alloc_pd,
         dealloc_pd,
         reg_mr,
@@ -168,6 +169,32 @@ extern "C" fn query_port(context: *mut ibv_context, port: u8, to: *mut ibv_port_
         };
         to.active_mtu = world.mtu;
         to.lid = world.lid;
+        Ok(())
+    };
+    returned(query(&mut state))
+}
+
+extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    row: u32,
+    to: *mut GidEntry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    let mut state = state();
+    let query = |state: &mut super::State| {
+        let world = state.contexts.get(context)?.world;
+        let world = state.world(world);
+        let gid = *world.gids.get(row as usize).ok_or(libc::ENODATA)?;
+        if port != 1 || flags != 0 || size != size_of::<GidEntry>() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's structure.
+        let to = unsafe { &mut *to };
+        let bits = gid.to_bits().to_be_bytes();
+        to.gid = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|index| bits[at + index])));
+        (to.index, to.port, to.kind, to.interface) = (row, port, 2, world.interface);
         Ok(())
     };
     returned(query(&mut state))

@@ -38,6 +38,13 @@ fn devices_and_ports_are_what_they_are() {
     let port = context.port(1).unwrap();
     assert_eq!((context.name(), port.is_active, port.mtu, port.lid), ("fake_1", false, 4096, 3));
     assert_fails(context.port(2), Call::Query, libc::EINVAL);
+    // A row without an interface, and rows with one; no such row, and no such port.
+    assert_eq!(context.interface(1, 0), None);
+    fake.set(|world| world.interface = 42);
+    assert_eq!(
+        [(1, 1), (1, 2), (2, 1)].map(|(port, row)| context.interface(port, row)),
+        [Some(42), None, None]
+    );
     drop(context);
     fake.set(|world| world.devices = Vec::new());
     assert!(fake.library().devices().unwrap().is_empty());
