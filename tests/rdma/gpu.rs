@@ -278,7 +278,7 @@ async fn what_is_forced_and_does_not_work_says_why() -> Result<()> {
     let gpu = StandIn::new("hidden", At::Nothing);
     let cases = [
         (Method::DmaBuf, "dma-buf: rxe0: cannot register a dma-buf: Operation not supported"),
-        (Method::PeerMemory, "peermem: rxe0: cannot register memory: Bad address"),
+        (Method::PeerMemory, "peermem: rxe0: cannot register a GPU's memory: Bad address"),
     ];
     for (method, why) in cases {
         let listener = listener(GUEST, Forced::To(method)).gpu(gpu.gpu()).bind().await?;

@@ -61,6 +61,8 @@ pub enum Call {
     Register,
     /// `ibv_reg_dmabuf_mr`
     DmaBuf,
+    /// `ibv_reg_mr` of a GPU's address
+    PeerMemory,
     /// `ibv_create_cq`
     Queue,
     /// `ibv_create_comp_channel`
@@ -130,12 +132,27 @@ impl Error {
                 "it has been removed, or its driver has given it up; once it is back, it is opened anew"
             }
             // Drivers lock the memory of queues, too.
-            (Call::Register | Call::DmaBuf | Call::Domain | Call::Queue, libc::ENOMEM) => {
+            (Call::Register | Call::Domain | Call::Queue, libc::ENOMEM) => {
                 "too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
+            }
+            // Nothing of the machine's is locked for it.
+            (Call::DmaBuf, libc::ENOMEM | libc::ENOSPC) => {
+                "the GPU's BAR1 (`nvidia-smi -q`, BAR1 Memory Usage) or the device has no room for it: fewer slots, or smaller frames"
+            }
+            (Call::PeerMemory, libc::ENOMEM) => {
+                "the GPU's BAR1 (`nvidia-smi -q`, BAR1 Memory Usage) or the device has no room for it: fewer slots, or smaller frames; or too little \
+                 memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, or IPC_LOCK for root)"
+            }
+            (Call::Register | Call::DmaBuf | Call::PeerMemory, libc::EAGAIN) => {
+                "the device has no keys for memory left: other programs have them, or such as were killed have left them behind, until its driver is \
+                 loaded again"
             }
             (Call::Allocate, libc::ENOMEM) => "the machine, or this container's limit, has no memory left",
             (Call::Register, libc::EFAULT) => {
                 "the memory is not this process's own, or is a GPU's without nvidia-peermem"
+            }
+            (Call::PeerMemory, libc::EFAULT) => {
+                "the kernel does not know this GPU's addresses: nvidia-peermem is not loaded on the node, or not for this RDMA driver"
             }
             (Call::Pair, libc::ENOMEM) => {
                 "the device does not have queues that deep, or too little memory may be locked: raise memlock (containerd's LimitMEMLOCK=infinity, \
@@ -172,6 +189,7 @@ impl fmt::Display for Error {
             Call::Reach => "reach into registered memory",
             Call::Register => "register memory",
             Call::DmaBuf => "register a dma-buf",
+            Call::PeerMemory => "register a GPU's memory",
             Call::Queue => "make a completion queue",
             Call::Channel => "make a completion channel",
             Call::Wait => "wait for completions",

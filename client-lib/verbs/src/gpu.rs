@@ -214,7 +214,7 @@ fn reach(
         Method::PeerMemory => {
             let start = NonNull::new(std::ptr::without_provenance_mut::<u8>(memory.address()));
             let start = start.ok_or_else(|| GpuError::new("memory at address zero"))?;
-            Ok(register(domain, start, memory.length(), access)?)
+            Ok(register(domain, Call::PeerMemory, start, memory.length(), access)?)
         }
         Method::Staging => Err(Unreachable::Method(method)),
     }

@@ -84,6 +84,7 @@ unsafe impl Sync for Registered {}
 /// Registers memory, which has to stay until that has ended.
 pub(crate) fn register(
     domain: &Domain,
+    call: Call,
     start: NonNull<u8>,
     length: usize,
     access: u32,
@@ -92,7 +93,7 @@ pub(crate) fn register(
     relaxed(access, |access| {
         // SAFETY: the kernel checks that it is memory; the caller keeps it.
         let raw = unsafe { register(domain.raw(), start.as_ptr().cast(), length, bits(access)) };
-        NonNull::new(raw).ok_or_else(|| Error::last(Call::Register, domain.context().name()))
+        NonNull::new(raw).ok_or_else(|| Error::last(call, domain.context().name()))
     })
 }
 
@@ -198,7 +199,7 @@ impl Domain {
         let failed = |errno| Error::returned(Call::Allocate, self.context().name(), errno as i32);
         let memory = Memory::new(length).map_err(failed)?;
         Ok(Registered {
-            raw: register(self, memory.start, memory.length.get(), access.0)?,
+            raw: register(self, Call::Register, memory.start, memory.length.get(), access.0)?,
             memory,
             domain: self.clone(),
         })

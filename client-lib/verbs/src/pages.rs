@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use multinet_memory::HostMemory;
 use rdma_sys::ibv_sge;
 
-use crate::error::Error;
+use crate::error::{Call, Error};
 use crate::memory::{Domain, Memory, register};
 use crate::registrations::{Registrations, reap};
 
@@ -77,7 +77,7 @@ impl Pages {
     pub fn register(&self, domain: &Domain) -> Result<(), Error> {
         let (start, length) = self.place();
         // Devices read, and nobody writes.
-        self.0.registrations.ensure(domain, || register(domain, start, length, 0))
+        self.0.registrations.ensure(domain, || register(domain, Call::Register, start, length, 0))
     }
 
     /// A part, as a work request names it. It has to be registered.

@@ -151,7 +151,9 @@ mod tests {
         let domain = Domain::new(&fake.open()).unwrap();
         let memory = Memory::new(NonZeroUsize::MIN).unwrap();
         let registrations = Registrations::default();
-        registrations.ensure(&domain, || register(&domain, memory.start(), memory.length(), 0)).unwrap();
+        registrations
+            .ensure(&domain, || register(&domain, Call::Register, memory.start(), memory.length(), 0))
+            .unwrap();
         // As whoever ends those of a domain has it.
         let looked_at = Arc::clone(&registrations.0);
         assert_eq!(fake.registrations(), 1);

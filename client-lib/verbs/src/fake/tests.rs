@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "does what the wrappers never do")]
 
 use super::{Fake, Verb};
-use crate::{Channel, Domain, Queue};
+use crate::{Call, Channel, Domain, Queue};
 
 #[test]
 fn what_is_destroyed_before_what_needs_it_is_a_fault() {
@@ -51,7 +51,8 @@ fn memory_that_is_given_back_too_early_is_a_fault() {
     let fake = Fake::new();
     let domain = Domain::new(&fake.open()).unwrap();
     let memory = crate::memory::Memory::new(4096.try_into().unwrap()).unwrap();
-    let region = crate::memory::register(&domain, memory.start(), memory.length(), 0).unwrap();
+    let (start, length) = (memory.start(), memory.length());
+    let region = crate::memory::register(&domain, Call::Register, start, length, 0).unwrap();
     drop(memory);
     // SAFETY: registered, and not used.
     assert_eq!(unsafe { (fake.library().dereg_mr)(region.as_ptr()) }, 0);

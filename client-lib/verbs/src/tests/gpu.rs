@@ -103,7 +103,7 @@ fn mapping(length: usize) -> (Arc<dyn GpuMemory>, Arc<Mapped>) {
 }
 
 const METHODS: [(Method, Verb, Call); 2] =
-    [(Method::DmaBuf, Verb::RegDmaBuf, Call::DmaBuf), (Method::PeerMemory, Verb::RegMr, Call::Register)];
+    [(Method::DmaBuf, Verb::RegDmaBuf, Call::DmaBuf), (Method::PeerMemory, Verb::RegMr, Call::PeerMemory)];
 
 #[test]
 fn it_is_sent_from_where_it_lies_behind_what_is_copied() {
@@ -173,6 +173,33 @@ fn what_cannot_be_registered_says_which_side_does_not() {
     let rig = Rig::new();
     assert!(matches!(reach(&rig, Method::Staging), Unreachable::Method(Method::Staging)));
     assert!(Domain::new(&rig.context).unwrap().takes_dma_buf().unwrap());
+}
+
+/// What is short is the GPU's or the device's; only where the kernel finds it by its address it may be the memory that may be locked.
+#[test]
+fn what_cannot_be_registered_says_what_is_short() {
+    let (memory, _) = mapping(LENGTH);
+    let hint = |(method, verb, _), errno| {
+        let rig = Rig::new();
+        rig.fake.fail(verb, errno);
+        let error = rig.domain.gpu_landing(Arc::clone(&memory), method).map(drop).unwrap_err();
+        error.to_string()
+    };
+    let [dma_buf, peer_memory] = METHODS;
+    for (kind, errno, is_locking) in
+        [(dma_buf, libc::ENOMEM, false), (dma_buf, libc::ENOSPC, false), (peer_memory, libc::ENOMEM, true)]
+    {
+        let said = hint(kind, errno);
+        assert!(said.contains("BAR1") && said.contains("fewer slots"), "{said}");
+        assert_eq!(said.contains("memlock"), is_locking, "{said}");
+    }
+    for kind in METHODS {
+        let said = hint(kind, libc::EAGAIN);
+        assert!(said.contains("no keys for memory left"), "{said}");
+    }
+    let said = hint(peer_memory, libc::EFAULT);
+    assert!(said.starts_with("fake_0: cannot register a GPU's memory: Bad address"), "{said}");
+    assert!(said.contains("nvidia-peermem"), "{said}");
 }
 
 #[test]

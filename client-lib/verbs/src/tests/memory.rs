@@ -114,6 +114,7 @@ fn what_cannot_be_registered_says_why() {
     };
     assert!(hint(libc::ENOMEM).unwrap().contains("memlock"));
     assert!(hint(libc::EFAULT).unwrap().contains("nvidia-peermem"));
+    assert!(hint(libc::EAGAIN).unwrap().contains("no keys for memory left"));
     assert_eq!(hint(libc::EOPNOTSUPP), None);
     assert_eq!(fake.registrations(), 0);
 }
