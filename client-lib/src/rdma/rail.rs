@@ -26,6 +26,9 @@ const GPU_METHOD: &str = "MULTINET_GPU_METHOD";
 /// So many times it looks in vain at the queues that it knows to be lively before it asks whether there are others: that is a system call.
 const BETWEEN: u32 = 16;
 
+/// The number of the first queue that somebody looks at. Those that are for trying out have none, which is zero.
+const FIRST: u64 = 1;
+
 /// What looks at the completions of one connection.
 pub(crate) trait Completes: Send + Sync {
     /// Looks at some. Whether there were any.
@@ -128,7 +131,7 @@ impl Rail {
         let thread = thread::Builder::new().name("multinet-rdma".to_owned()).spawn(hearing);
         let thread = Some(thread.map_err(Unusable::Thread)?);
         let (next, methods, forced) =
-            (AtomicU64::new(0), Methods::default(), options.gpu_method.unwrap_or_default());
+            (AtomicU64::new(FIRST), Methods::default(), options.gpu_method.unwrap_or_default());
         Ok(Self { context, channel, watched, next, methods, forced, thread })
     }
 
@@ -181,6 +184,16 @@ impl Rail {
     }
 }
 
+impl Watched {
+    /// The device has given up the queue with this number, or a pair that uses it. Other connections go on.
+    fn broken(&self, number: u64) {
+        let by = lock(&self.by).get(&number).and_then(Weak::upgrade);
+        if let Some(by) = by {
+            by.fail("the device has given up the queue pair, or the queue of its completions");
+        }
+    }
+}
+
 fn from_environment() -> Forced {
     let Some(value) = std::env::var_os(GPU_METHOD) else { return Forced::No };
     value.to_string_lossy().parse().unwrap_or_else(|error| {
@@ -229,6 +242,7 @@ fn hear(channel: &Channel, watched: &Watched, busy: Duration) -> Result<(), Erro
                 let by = lock(&watched.by).get(&number).and_then(Weak::upgrade);
                 lively.extend(by.map(|by| Lively { by, number, last: Instant::now() }));
             }
+            Report::Broken(number) => watched.broken(number),
             Report::Queue(_) | Report::Nothing => {}
         }
         is_idle = true;
@@ -265,5 +279,41 @@ impl Drop for Rail {
 impl std::fmt::Debug for Watched {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} queues", lock(&self.by).len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Connection(Mutex<Option<String>>);
+
+    impl Completes for Connection {
+        fn look(&self) -> bool {
+            false
+        }
+
+        fn arm(&self) {}
+
+        fn fail(&self, reason: &str) {
+            lock(&self.0).get_or_insert(reason.to_owned());
+        }
+    }
+
+    #[test]
+    fn what_has_broken_ends_its_connection_and_no_other() {
+        let watched = Watched::default();
+        let connections = [FIRST, FIRST + 1].map(|number| {
+            let connection = Arc::new(Connection::default());
+            let by: Weak<Connection> = Arc::downgrade(&connection);
+            lock(&watched.by).insert(number, by);
+            connection
+        });
+        // One that was for trying out, one that has gone, and the second one.
+        [0, FIRST + 2, FIRST + 1].iter().for_each(|&number| watched.broken(number));
+        let [one, other] = connections.map(|connection| lock(&connection.0).take());
+        assert_eq!(one, None);
+        assert!(other.is_some_and(|reason| reason.starts_with("the device has given up the queue pair")));
     }
 }

@@ -24,6 +24,8 @@ pub struct Channel(Arc<Created>);
 pub enum Report {
     /// Something has completed in the queue that was made with this number.
     Queue(u64),
+    /// The queue that was made with this number, or a pair that uses it, can be used no more: it may never report again.
+    Broken(u64),
     /// No queue reports.
     Nothing,
     /// The channel has been closed.
@@ -95,7 +97,7 @@ impl Channel {
         }
         match files.map(|file| file.any().unwrap_or_default()) {
             [true, ..] => Ok(Report::Closed),
-            [_, _, true] => self.0.context.hear().map(|()| Report::Nothing),
+            [_, _, true] => Ok(self.0.context.hear()?.map_or(Report::Nothing, Report::Broken)),
             [_, true, _] => Ok(self.report()?.map_or(Report::Nothing, Report::Queue)),
             _ => Ok(Report::Nothing),
         }

@@ -3,15 +3,22 @@
 
 use std::ffi::{CStr, c_uint};
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, with_exposed_provenance};
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use rdma_sys::{ibv_context, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state};
+use rdma_sys::{ibv_context, ibv_cq, ibv_device, ibv_mtu, ibv_port_attr, ibv_port_state, ibv_qp};
 
 use crate::error::{Call, Error};
 use crate::library::{AsyncEvent, GidEntry, Library};
+
+/// `IBV_EVENT_CQ_ERR`: a completion queue has overflowed, or the device cannot write to it.
+const QUEUE_ERROR: c_uint = 0;
+
+/// `IBV_EVENT_QP_FATAL`: a queue pair has failed in a way that may leave no completion behind. Those by which a peer's requests are refused
+/// (`IBV_EVENT_QP_REQ_ERR`, `IBV_EVENT_QP_ACCESS_ERR`) are others: a peer can have them happen, and they come with an error of a request.
+const PAIR_FATAL: c_uint = 1;
 
 /// `IBV_EVENT_DEVICE_FATAL`: it has been removed, or its driver has given it up.
 const FATAL: c_uint = 8;
@@ -147,27 +154,35 @@ impl Context {
         self.0.events()
     }
 
-    /// Takes note of the device's next event, if there is one.
+    /// Takes note of the device's next event, if there is one: the number of the queue that can be used no more, or whose pair cannot.
     ///
     /// # Errors
     ///
     /// [`Error`], if it is that the device is gone: its queues say nothing any more then.
-    pub(crate) fn hear(&self) -> Result<(), Error> {
+    pub(crate) fn hear(&self) -> Result<Option<u64>, Error> {
         let mut event = AsyncEvent::default();
         // SAFETY: both are there during the call.
         if unsafe { (self.library().get_async_event)(self.raw(), &raw mut event) } != 0 {
             return match Errno::last() {
-                Errno::EAGAIN | Errno::EINTR => Ok(()),
+                Errno::EAGAIN | Errno::EINTR => Ok(None),
                 errno => Err(Error::returned(Call::Event, self.name(), errno as i32)),
             };
         }
         let kind = event.kind;
+        let element = event.element as usize;
+        let number = match kind {
+            // SAFETY: it is of a queue, which is there, or its last holder waits for what is next.
+            QUEUE_ERROR => Some(unsafe { (*with_exposed_provenance::<ibv_cq>(element)).cq_context }),
+            // SAFETY: it is of a pair, of which the same holds.
+            PAIR_FATAL => Some(unsafe { (*with_exposed_provenance::<ibv_qp>(element)).qp_context }),
+            _ => None,
+        };
         // SAFETY: once for the one event. What it is of is there, or its last holder waits for this.
         unsafe { (self.library().ack_async_event)(&raw mut event) };
         match kind {
             FATAL => Err(Error::returned(Call::Event, self.name(), libc::ENODEV)),
-            // Of a port or a pair: their writes fail, and say why.
-            _ => Ok(()),
+            // Of a port: writes fail, and say why.
+            _ => Ok(number.map(|number| number.addr() as u64)),
         }
     }
 

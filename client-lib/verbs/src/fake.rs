@@ -181,7 +181,27 @@ impl Fake {
     /// All open devices have an event of this kind.
     pub(crate) fn happens(&self, kind: u32) {
         for context in state().contexts.all_mut(self.0) {
-            context.events.push_back(kind);
+            let element = context.raw.pointer().expose_provenance();
+            context.events.push_back((element, kind));
+            context.file.write(1).expect("room for events");
+        }
+    }
+
+    /// All queues of this world that report, and all pairs that use one, have an event: of these kinds.
+    pub(crate) fn breaks(&self, queues: u32, pairs: u32) {
+        let mut state = state();
+        let of_queues = state.queues.all(self.0).filter(|queue| queue.channel != 0);
+        let of_queues: Vec<_> =
+            of_queues.map(|queue| (queue.context, queue.raw.pointer().expose_provenance())).collect();
+        let mut events = Vec::new();
+        for (context, queue) in of_queues {
+            events.push((context, queue, queues));
+            let users = state.pairs.all(self.0).filter(|pair| pair.queue == queue);
+            events.extend(users.map(|pair| (context, pair.raw.pointer().expose_provenance(), pairs)));
+        }
+        for (context, element, kind) in events {
+            let context = state.contexts.at(context).expect("queues have one");
+            context.events.push_back((element, kind));
             context.file.write(1).expect("room for events");
         }
     }

@@ -281,6 +281,8 @@ fn create(
     let context = domain.context();
     // SAFETY: a structure of numbers and pointers, for which zero means none.
     let mut wanted: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    // By this the pair is known when the device gives it up.
+    wanted.qp_context = queue.number();
     wanted.send_cq = queue.raw();
     wanted.recv_cq = queue.raw();
     wanted.qp_type = ibv_qp_type::IBV_QPT_RC;

@@ -1,6 +1,7 @@
 //! Completion queues: what has become of what was posted.
 #![allow(unsafe_code, reason = "talks to verbs")]
 
+use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -140,6 +141,12 @@ impl Queue {
 
     pub(crate) fn context(&self) -> &Context {
         &self.0.context
+    }
+
+    /// That by which it reports, as verbs have it.
+    pub(crate) fn number(&self) -> *mut c_void {
+        // SAFETY: the queue is there; its number does not change.
+        unsafe { self.0.raw.as_ref() }.cq_context
     }
 
     pub(crate) fn raw(&self) -> *mut ibv_cq {

@@ -137,9 +137,9 @@ pub(super) struct Device {
 pub(super) struct Context {
     pub(super) world: u64,
     pub(super) raw: Raw<ibv_context>,
-    /// As many as there are events, and which.
+    /// As many as there are events, and which: what each is of, and its kind.
     pub(super) file: EventFd,
-    pub(super) events: VecDeque<u32>,
+    pub(super) events: VecDeque<(usize, u32)>,
     /// Events that have been got and not acknowledged.
     pub(super) got: usize,
 }

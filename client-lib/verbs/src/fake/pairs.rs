@@ -98,6 +98,7 @@ impl State {
         // SAFETY: a structure of numbers and pointers.
         let mut raw: ibv_qp = unsafe { std::mem::zeroed() };
         (raw.context, raw.pd, raw.qp_num) = (context, domain, number);
+        raw.qp_context = wanted.qp_context;
         (raw.send_cq, raw.recv_cq) = (wanted.send_cq, wanted.recv_cq);
         Ok(self.pairs.insert(Pair {
             world,

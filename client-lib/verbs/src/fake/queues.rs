@@ -90,12 +90,11 @@ pub(super) extern "C" fn get_async_event(context: *mut ibv_context, event: *mut 
     let mut state = state();
     let get = |state: &mut State| {
         let found = state.contexts.get(context)?;
-        let kind = found.events.pop_front().ok_or(libc::EAGAIN)?;
+        let (element, kind) = found.events.pop_front().ok_or(libc::EAGAIN)?;
         found.file.read().map_err(|errno| errno as i32)?;
         found.got += 1;
-        let element = context.addr() as u64;
         // SAFETY: the caller's place.
-        unsafe { event.write(AsyncEvent { element, kind }) };
+        unsafe { event.write(AsyncEvent { element: element as u64, kind }) };
         Ok(())
     };
     get(&mut state).map_or_else(
@@ -110,8 +109,11 @@ pub(super) extern "C" fn get_async_event(context: *mut ibv_context, event: *mut 
 pub(super) extern "C" fn ack_async_event(event: *mut AsyncEvent) {
     let mut state = state();
     // SAFETY: the caller's event.
-    let element = unsafe { (*event).element };
-    let Some(found) = state.contexts.at(element as usize) else { return };
+    let element = unsafe { (*event).element } as usize;
+    // It is of a pair, of a queue, or of the context itself.
+    let queue = state.pairs.at(element).map_or(element, |pair| pair.queue);
+    let context = state.queues.at(queue).map_or(element, |queue| queue.context);
+    let Some(found) = state.contexts.at(context) else { return };
     match found.got.checked_sub(1) {
         Some(got) => found.got = got,
         None => fault(found.world, "more events are acknowledged than there were"),

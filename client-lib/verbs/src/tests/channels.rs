@@ -114,6 +114,31 @@ fn a_device_that_says_that_it_is_gone_ends_the_waiting() {
     assert_fails(waits.join().unwrap(), Call::Event, libc::ENODEV);
 }
 
+/// A pair that fails so may have no completion that says it, nor a queue that is broken. What a peer can have happen is passed over.
+#[test]
+fn what_has_broken_is_told_by_the_number_of_its_queue() {
+    const QUEUE_ERROR: u32 = 0;
+    const PAIR_FATAL: u32 = 1;
+    const REQUEST_ERROR: u32 = 2;
+    const ACCESS_ERROR: u32 = 3;
+    const PORT_ERROR: u32 = 10;
+    let rig = Rig::new();
+    let channel = Channel::new(&rig.context).unwrap();
+    let queue = Queue::reporting(&channel, 3, 16).unwrap();
+    let (_one, _other) = connect((&rig.domain, &queue), (&rig.domain, &rig.received));
+    let reports = |queues, pairs| {
+        rig.fake.breaks(queues, pairs);
+        [(); 3].map(|()| channel.try_wait().unwrap())
+    };
+    assert_eq!(reports(QUEUE_ERROR, PORT_ERROR), [Report::Broken(3), Report::Nothing, Report::Nothing]);
+    assert_eq!(reports(PORT_ERROR, PAIR_FATAL), [Report::Nothing, Report::Broken(3), Report::Nothing]);
+    for kind in [REQUEST_ERROR, ACCESS_ERROR] {
+        assert_eq!(reports(PORT_ERROR, kind), [Report::Nothing; 3]);
+    }
+    rig.fake.breaks(QUEUE_ERROR, PAIR_FATAL);
+    assert_eq!([channel.wait().unwrap(), channel.wait().unwrap()], [Report::Broken(3); 2]);
+}
+
 /// Threads that wait for the same reports, while the queues that report come and go.
 #[test]
 fn threads_share_reports_while_queues_go() {
