@@ -29,15 +29,17 @@ mod role;
 mod setup;
 mod slots;
 mod stripes;
+mod unusable;
 
 pub(crate) use accounts::{OwnSlots, Violation};
 pub(crate) use layout::Immediate;
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use rail::{Completes, Rails};
 pub(crate) use role::Role;
-pub(crate) use setup::{Prepared, Unusable};
+pub(crate) use setup::Prepared;
 pub(crate) use slots::Spare;
 pub(crate) use stripes::Gathering;
+pub(crate) use unusable::Unusable;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -5,6 +5,8 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::path::Path;
 
+use tracing::debug;
+
 use super::{LinkLayer, Port, Row};
 
 const DEVICES: &str = "/sys/class/infiniband";
@@ -70,12 +72,20 @@ pub(super) fn ports(devices: &Path) -> io::Result<Vec<Port>> {
 
 fn port(folder: &Path, device: &str, number: u32) -> Option<Port> {
     let folder = folder.join(number.to_string());
-    let link = match text(&folder.join("link_layer"))?.as_str() {
+    let known = |file: &str| {
+        let file = folder.join(file);
+        let text = text(&file);
+        if text.is_none() {
+            debug!("{device} port {number} is passed over: {} cannot be read", file.display());
+        }
+        text
+    };
+    let link = match known("link_layer")?.as_str() {
         "InfiniBand" => LinkLayer::InfiniBand,
         _ => LinkLayer::Ethernet,
     };
     // "4: ACTIVE"
-    let state = text(&folder.join("state"))?;
+    let state = known("state")?;
     let name = state.split_once(": ").map_or(state.as_str(), |(_, name)| name);
     let rows = names_of_numbers(&folder.join("gids")).into_iter().filter_map(|index| row(&folder, index));
     Some(Port {

@@ -29,8 +29,8 @@ use super::gpu::Place;
 use super::layout::{Immediate, Layout};
 use super::lock;
 use super::rail::{Completes, Rail};
-use super::setup::Unusable;
 use super::stripes::Ticket;
+use super::unusable::Unusable;
 use crate::stream::{Baton, Source};
 use crate::way::{Failure, discard};
 

@@ -9,20 +9,15 @@
 //! The ping is a packet of the largest size, to the first slot, and its acknowledgement comes back: after that the way is known to work, before a frame
 //! is trusted to it.
 
-use std::io;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use multinet_memory::{GpuError, Method};
-use multinet_verbs::{
-    Class, Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, LoadError, Path, Queue, Remote, Shortage,
-    Unreachable,
-};
+use multinet_memory::Method;
+use multinet_verbs::{Class, Depths, Domain, Endpoint, Fresh, GpuLanding, Landing, Path, Queue, Remote};
 use nix::net::if_::if_nametoindex;
-use thiserror::Error;
 
 use super::accounts::Places;
 use super::layout::{Layout, MOST_MEMORY};
@@ -31,12 +26,12 @@ use super::rail::{Rail, Rails};
 use super::role::{Role, completions};
 use super::slots::{Spare, may_lock};
 use super::stripes::Ticket;
-use crate::gid::{self, LinkLayer, Local, Place, Rejection};
+use super::unusable::Unusable;
+use crate::gid::{self, LinkLayer, Local, Place};
 use crate::handshake::{PairEnd, PayloadEnd, RdmaEnd};
 use crate::nic;
 use crate::stream::SHORT;
 use crate::transport::Rdma;
-use crate::way::Failure;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
 
 /// Frames are copied to at least so much memory, round and round, to be sent from.
@@ -50,125 +45,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long nothing is done between two looks at the queue.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// Why RDMA cannot be used.
-#[derive(Debug, Error)]
-pub(crate) enum Unusable {
-    #[error("cannot look for RDMA devices: {0}")]
-    Devices(io::Error),
-    #[error("this machine has no RDMA device")]
-    NoDevice,
-    #[error("the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded")]
-    NoKernel,
-    #[error("no RDMA device{wanted} has a GID of {address}{}", listed(.rejected))]
-    NoRow { address: IpAddr, wanted: String, rejected: Vec<(Place, Rejection)> },
-    #[error("{0}")]
-    Library(#[from] LoadError),
-    #[error("libibverbs does not show {0}")]
-    NotShown(String),
-    #[error("{0}")]
-    Call(#[from] multinet_verbs::Error),
-    #[error("{0}")]
-    Memory(#[from] Shortage),
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error(transparent)]
-    GpuMemory(#[from] Unreachable),
-    #[error("frames of {0} bytes are too large for RDMA")]
-    TooLarge(u32),
-    #[error("{0}")]
-    Peer(&'static str),
-    #[error("{0} cannot be named to verbs, which count ports and rows by 8 bits")]
-    Place(Place),
-    #[error("{0} belongs to another network namespace's interface of that name")]
-    Foreign(Place),
-    #[error("{}", each(.0))]
-    All(Vec<(Place, Self)>),
-    #[error("the way does not work {0}")]
-    Ping(#[from] Failure),
-    #[error("the way {names} does not work: nothing is heard of a write within {after:?}")]
-    Silent { names: String, after: Duration },
-}
-
-impl Unusable {
-    /// Whether it will be so the next time, too, as far as can be told.
-    pub(crate) fn is_lasting(&self) -> bool {
-        match self {
-            Self::NoDevice | Self::NoKernel | Self::Library(_) | Self::NotShown(_) => true,
-            Self::Call(_) | Self::Place(_) => true,
-            Self::Memory(shortage) => shortage.is_lasting(),
-            Self::NoRow { rejected, .. } => listed(rejected).is_empty(),
-            Self::All(failures) => failures.iter().all(|(_, error)| error.is_lasting()),
-            _ => false,
-        }
-    }
-
-    /// Whether another row, perhaps of another device, may do.
-    fn is_of_the_place(&self) -> bool {
-        matches!(self, Self::NotShown(_) | Self::Call(_) | Self::Place(_) | Self::Foreign(_))
-    }
-
-    /// Whether a GPU has not what is wanted of it, and the machine may have.
-    pub(super) fn is_of_the_gpu(&self) -> bool {
-        match self {
-            Self::Gpu(_) => true,
-            Self::GpuMemory(unreachable) => !unreachable.is_of_the_device(),
-            _ => false,
-        }
-    }
-
-    /// In words, with what to do.
-    pub(crate) fn reason(&self) -> String {
-        let hint = match self {
-            Self::Memory(shortage) => return format!("{self}; {}", shortage.hint()),
-            Self::Library(error) => Some(error.hint()),
-            Self::Call(error) => error.hint(),
-            Self::NotShown(_) => Some("`multinet doctor` says what is missing"),
-            Self::Silent { .. } => Some("soft-RoCE in a network namespace of its own behaves so"),
-            _ => None,
-        };
-        match hint {
-            Some(hint) => format!("{self}; {hint}"),
-            None => self.to_string(),
-        }
-    }
-}
-
-/// Rows that might have been the one.
-fn listed(rejected: &[(Place, Rejection)]) -> String {
-    let near = rejected.iter().filter(|(_, reason)| *reason != Rejection::OtherAddress);
-    near.map(|(place, reason)| format!("; {place} {reason}")).collect()
-}
-
-fn each(failures: &[(Place, Unusable)]) -> String {
-    let each = failures.iter().map(|(place, error)| format!("{place}: {}", error.reason()));
-    each.collect::<Vec<_>>().join("; ")
-}
-
-/// What can be made at the first row at which it can be. Those before it are told of, with the reason.
-fn first<T>(
-    places: Vec<Place>,
-    mut make: impl FnMut(&Place) -> Result<T, Unusable>,
-    skip: impl Fn(&Place, &Unusable),
-) -> Result<T, Unusable> {
-    let mut failures = Vec::new();
-    for place in places {
-        match make(&place) {
-            Err(error) if error.is_of_the_place() => failures.push((place, error)),
-            made => {
-                failures.iter().for_each(|(place, error)| skip(place, error));
-                return made;
-            }
-        }
-    }
-    match failures.pop() {
-        Some((_, error)) if failures.is_empty() => Err(error),
-        Some(last) => Err(Unusable::All(failures.into_iter().chain([last]).collect())),
-        None => Err(Unusable::NoDevice),
-    }
-}
 
 /// A queue pair that waits for the other side's.
 pub(crate) struct Prepared {
@@ -277,6 +153,29 @@ impl Rails {
             class: self.options.class(),
             end,
         })
+    }
+}
+
+/// What can be made at the first row at which it can be. Those before it are told of, with the reason.
+fn first<T>(
+    places: Vec<Place>,
+    mut make: impl FnMut(&Place) -> Result<T, Unusable>,
+    skip: impl Fn(&Place, &Unusable),
+) -> Result<T, Unusable> {
+    let mut failures = Vec::new();
+    for place in places {
+        match make(&place) {
+            Err(error) if error.is_of_the_place() => failures.push((place, error)),
+            made => {
+                failures.iter().for_each(|(place, error)| skip(place, error));
+                return made;
+            }
+        }
+    }
+    match failures.pop() {
+        Some((_, error)) if failures.is_empty() => Err(error),
+        Some(last) => Err(Unusable::All(failures.into_iter().chain([last]).collect())),
+        None => Err(Unusable::NoDevice),
     }
 }
 

@@ -13,7 +13,7 @@ use tracing::warn;
 use super::layout::{Layout, MOST_MEMORY};
 use super::rail::Rail;
 use super::role::Role;
-use super::setup::Unusable;
+use super::unusable::Unusable;
 
 /// The form of the memory that the other side writes to.
 #[derive(Clone, Debug)]

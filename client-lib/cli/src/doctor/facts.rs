@@ -188,6 +188,8 @@ pub(super) struct Gid {
     pub(super) row: Option<Row>,
     /// Rows of this address that cannot be used, each with the reason.
     pub(super) rejected: Vec<String>,
+    /// All other rows that there are: those of other addresses.
+    pub(super) others: Vec<String>,
 }
 
 /// A row of a device's GID table, and what came of trying it.

@@ -26,7 +26,8 @@ pub(super) async fn gids(interfaces: &[Nic], can_try: bool) -> Vec<Gid> {
 async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: bool) -> Gid {
     let local = gid::Local { address, interface, port_gid: gid::port_gid(interface) };
     let gid::Choice { chosen, rejected, .. } = gid::choose(ports, local);
-    let of_this = rejected.iter().filter(|(_, reason)| *reason != gid::Rejection::OtherAddress);
+    let is_other = |(_, reason): &(gid::Place, _)| *reason == gid::Rejection::OtherAddress;
+    let (others, of_this): (Vec<_>, Vec<_>) = rejected.into_iter().partition(is_other);
     let row = match chosen {
         Some(place) => Some(Row {
             place: place.to_string(),
@@ -39,7 +40,8 @@ async fn gid_of(ports: &[gid::Port], interface: &str, address: IpAddr, can_try: 
     Gid {
         interface: interface.to_owned(),
         address,
-        rejected: of_this.map(|(place, reason)| format!("{place} {reason}")).collect(),
+        rejected: of_this.iter().map(|(place, reason)| format!("{place} {reason}")).collect(),
+        others: others.iter().map(|(place, _)| place.to_string()).collect(),
         row,
     }
 }

@@ -19,6 +19,9 @@ const HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
 /// that people remember.
 const FOR_MOST: u32 = 4200;
 
+/// So many rows of other addresses are named.
+const SHOWN: usize = 16;
+
 /// What RDMA needs. Without devices nothing is missed: frames go over TCP.
 pub(super) fn rdma(machine: &Machine, findings: &mut Vec<Finding>) {
     let Machine { rdma_devices: devices, rdma_files: files, .. } = machine;
@@ -144,8 +147,20 @@ fn mtu_of(interface: &str, device: &str, path: u32, mtu: u32) -> Option<Finding>
     Some(finding)
 }
 
+/// The rows of other addresses, as many as fit in a line that people read: whoever expected one sees what there is instead.
+fn some_of(others: &[String]) -> String {
+    match others {
+        [] => String::new(),
+        rows if rows.len() <= SHOWN => format!("; of other addresses are {}", rows.join(", ")),
+        rows => {
+            let rest = rows.len() - SHOWN;
+            format!("; of other addresses are {}, and {rest} more", rows[..SHOWN].join(", "))
+        }
+    }
+}
+
 fn say(gid: &Gid) -> Finding {
-    let Gid { interface, address, row, rejected } = gid;
+    let Gid { interface, address, row, rejected, others } = gid;
     let passed_over = match &rejected[..] {
         [] => String::new(),
         rows => format!("; passed over: {}", rows.join("; ")),
@@ -169,7 +184,10 @@ fn say(gid: &Gid) -> Finding {
         [] => Finding::new(
             Warning,
             "rdma",
-            format!("{interface} {address}: no RDMA device has a GID of this address, frames go over TCP"),
+            format!(
+                "{interface} {address}: no RDMA device has a GID of this address, frames go over TCP{}",
+                some_of(others)
+            ),
         )
         .fix("attach the pod to a network on the RDMA device itself (host-device, SR-IOV, or macvlan on its interface)"),
         rows => Finding::new(

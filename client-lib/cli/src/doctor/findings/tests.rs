@@ -74,6 +74,7 @@ fn good() -> Facts {
                 rejected: vec![
                     "mlx5_2 port 1 GID 2 (::ffff:192.168.111.4) is IB/RoCE v1, not RoCE v2".to_owned(),
                 ],
+                others: vec!["mlx5_2 port 1 GID 0 (fe80::1)".to_owned()],
             }],
             namespaces: Some(Ok(Namespaces::Shared)),
             dma_bufs: vec![("mlx5_2".to_owned(), Ok(DmaBuf::Taken))],
@@ -271,7 +272,19 @@ fn one_thing_is_wrong() {
                 machine.gids[0].row = None;
                 machine.gids[0].rejected.clear();
             }),
-            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP",
+            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP; of other addresses are mlx5_2 port 1 \
+             GID 0 (fe80::1)",
+            "attach the pod to a network on the RDMA device",
+        ),
+        (
+            with_machine(|machine| {
+                let gid = &mut machine.gids[0];
+                gid.row = None;
+                gid.rejected.clear();
+                gid.others = (0..18).map(|row| format!("row {row}")).collect();
+            }),
+            "warning rdma net1 192.168.111.4: no RDMA device has a GID of this address, frames go over TCP; of other addresses are row 0, row 1, row 2, \
+             row 3, row 4, row 5, row 6, row 7, row 8, row 9, row 10, row 11, row 12, row 13, row 14, row 15, and 2 more",
             "attach the pod to a network on the RDMA device",
         ),
         (
