@@ -30,7 +30,9 @@ use shared::{Link, State};
 pub use statistics::{Closed, PeerStatus, Statistics};
 
 /// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, and no [`Sent`] of it
-/// is left, all connections are closed.
+/// is left, all connections are closed. What they had been given until then is still written, for a second at most and as long as the runtime runs, but
+/// nobody hears what becomes of it, and no other peer gets what its own does not take: for that there are [`flush`](Self::flush) and
+/// [`close`](Self::close).
 ///
 /// # Examples
 ///
@@ -61,7 +63,8 @@ impl PeerSet {
     /// Sends a frame to a peer of the library's choice ([`Choice`](crate::Choice)).
     ///
     /// Completes when a peer has room for the frame; waits while none has, or none is there. The frame then belongs to the library:
-    /// see [`Sent`] for what has become of it. A cancelled send has either not happened or happened wholly.
+    /// see [`Sent`] for what has become of it. A cancelled send has either not happened or happened wholly. A program that ends now may end before the
+    /// frame has been written, or written anew where its connection breaks: [`flush`](Self::flush) and [`close`](Self::close) wait for that.
     ///
     /// A frame is written to the socket at once, but for a small one behind many others: that may be written when this task waits for
     /// something, together with those that follow. So a task that computes for long after it has sent should yield first

@@ -95,6 +95,17 @@ impl<E: From<io::Error> + From<Failure> + From<Violation>> Way<E> {
         }
     }
 
+    /// Writes all that there is, in place of the task, and waits until it has arrived or is on its way.
+    pub(crate) async fn flush(&self, source: &impl Source) -> io::Result<()> {
+        match self {
+            Self::Tcp(outlet) => outlet.flush(source).await,
+            Self::Rdma(pair, _) => {
+                pair.flush(source).await;
+                Ok(())
+            }
+        }
+    }
+
     /// Writes what there is, and waits until it has arrived or is on its way before the other side; then says goodbye.
     pub(crate) async fn finish(&self, rest: &impl Source, goodbye: Message) -> io::Result<()> {
         match self {

@@ -148,7 +148,11 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.state().close();
+        let mut state = self.shared.state();
+        // Who has closed it has been told what was not finished.
+        state.is_dropped = !state.is_closed;
+        state.close();
+        drop(state);
         self.shared.shutdown.cancel();
         self.shared.progress.notify_waiters();
     }

@@ -146,11 +146,18 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
             _ => error,
         },
     };
+    let is_left = matches!(ended, Ended::NotNeeded) && link.shared.state().is_dropped;
+    if is_left {
+        // Whoever wants to know what becomes of it closes, or flushes.
+        let _ = timeout(GOODBYE, leave(link, way, &mut reading)).await;
+    }
     reading.stop().await;
     let goodbye = match &ended {
         Ended::Wire(_) | Ended::Data | Ended::Impossible(_) | Ended::Rdma(_) | Ended::Beside => {
             Some((CloseCode::Protocol, ended.to_string()))
         }
+        // It has been said.
+        Ended::NotNeeded if is_left => None,
         Ended::NotNeeded => Some((CloseCode::Done, String::new())),
         // The connection of the handshake is as good as ever.
         Ended::Failed(_) => Some((CloseCode::Done, ended.to_string())),
@@ -164,6 +171,15 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     #[cfg(feature = "rdma")]
     super::answers::hear_out(link);
     ended
+}
+
+/// Writes what the connection has been given, says goodbye, and waits until the receiver has heard that.
+async fn leave(link: &Link, way: &Way<Ended>, reading: &mut Reading<Ended>) -> io::Result<()> {
+    way.flush(link).await?;
+    way.finish(&Silence, close(CloseCode::Done, String::new())).await?;
+    // What the receiver says is read until then: a connection that ends with something unread is reset, and what is on its way is lost.
+    reading.ended().await;
+    Ok(())
 }
 
 pub(crate) fn close(code: CloseCode, mut text: String) -> Message {

@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) is_closing: bool,
     /// Everything ends.
     pub(crate) is_closed: bool,
+    /// The last handle is gone, and nobody has closed it: what connections have been given is written before they end.
+    pub(crate) is_dropped: bool,
 }
 
 pub(crate) struct Shared {
@@ -83,6 +85,7 @@ impl Shared {
             wrong: None,
             is_closing: false,
             is_closed: false,
+            is_dropped: false,
         };
         Self {
             state: Lock::new(state),

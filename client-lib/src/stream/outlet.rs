@@ -86,8 +86,8 @@ pub(crate) struct Outlet {
 /// What is written to with TLS.
 struct Secured {
     writer: Option<Writer>,
-    /// A message has been written in part: nothing else can follow.
-    is_within: bool,
+    /// What has been begun, and how many bytes of it have been written: nothing else can come between.
+    begun: Option<(Message, usize)>,
 }
 
 #[derive(Default)]
@@ -114,7 +114,7 @@ impl Outlet {
             Writer::Plain(writer) => (Some(writer), None),
             tls @ Writer::Tls(_) => (None, Some(tls)),
         };
-        let tls = tokio::sync::Mutex::new(Secured { writer: tls, is_within: false });
+        let tls = tokio::sync::Mutex::new(Secured { writer: tls, begun: None });
         Self { plain, tls, state: Baton::new(State::default()), wake: Notify::new() }
     }
 
@@ -170,10 +170,35 @@ impl Outlet {
                 }
                 self.kick(source);
             },
-            None => match self.run_tls(source).await {
-                Ok(never) => match never {},
-                Err(error) => error,
-            },
+            None => {
+                let mut secured = self.tls.lock().await;
+                loop {
+                    if let Err(error) = secured.write(source).await {
+                        return error;
+                    }
+                    self.wake.notified().await;
+                }
+            }
+        }
+    }
+
+    /// Writes all that there is, in place of the task, however long the other side needs for it.
+    pub(crate) async fn flush(&self, source: &impl Source) -> io::Result<()> {
+        let Some(writer) = &self.plain else {
+            return self.tls.lock().await.write(source).await;
+        };
+        loop {
+            self.kick(source);
+            {
+                let mut state = self.state.tools();
+                if let Some(error) = state.error.take() {
+                    return Err(error);
+                }
+                if state.batch.is_empty() && !source.has_work() {
+                    return Ok(());
+                }
+            }
+            writer.writable().await?;
         }
     }
 
@@ -204,7 +229,7 @@ impl Outlet {
                 }
                 Ok(())
             }
-            (None, Secured { writer: Some(Writer::Tls(writer)), is_within: false }) => {
+            (None, Secured { writer: Some(Writer::Tls(writer)), begun: None }) => {
                 writer.write_all(&rest).await?;
                 writer.shutdown().await
             }
@@ -230,26 +255,38 @@ impl Outlet {
             None => self.tls.lock().await.writer = None,
         }
     }
+}
 
-    async fn run_tls(&self, source: &impl Source) -> io::Result<std::convert::Infallible> {
-        let mut secured = self.tls.lock().await;
-        let Secured { writer: Some(Writer::Tls(writer)), is_within } = &mut *secured else {
+impl Secured {
+    /// Writes all that there is. Who stops waiting for it loses nothing: what has been begun is gone on with the next time.
+    async fn write(&mut self, source: &impl Source) -> io::Result<()> {
+        let Self { writer: Some(Writer::Tls(writer)), begun } = self else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         loop {
-            while let Some(mut message) = source.next() {
-                if source.fetch(&mut message).is_break() {
-                    continue;
+            let Some((message, offset)) = begun else {
+                let Some(mut next) = source.next() else { return writer.flush().await };
+                if source.fetch(&mut next).is_continue() {
+                    *begun = Some((next, 0));
                 }
-                *is_within = true;
-                for piece in message.pieces() {
-                    writer.write_all(piece).await?;
+                continue;
+            };
+            let mut skip = *offset;
+            for piece in message.pieces() {
+                let skipped = skip.min(piece.len());
+                skip -= skipped;
+                let mut rest = &piece[skipped..];
+                while !rest.is_empty() {
+                    let written = writer.write(rest).await?;
+                    if written == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                    *offset += written;
+                    rest = &rest[written..];
                 }
-                *is_within = false;
-                source.written(1);
             }
-            writer.flush().await?;
-            self.wake.notified().await;
+            *begun = None;
+            source.written(1);
         }
     }
 }

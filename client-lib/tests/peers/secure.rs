@@ -394,6 +394,28 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
 }
 
+/// With TLS only the connection's task writes: it has not begun when the last handle goes, or is within a frame.
+#[tokio::test]
+async fn what_was_sent_before_the_last_handle_went_arrives() {
+    const SIZE: usize = 100 << 10;
+    let pair = Pair::new();
+    for turns in [0, 1, 2, 20] {
+        let Met { listener, peers, endpoints } = pair.meet().await;
+        soon(peers.connected(1)).await;
+        for number in 0..8 {
+            soon(peers.send(Frame::new(vec![number; SIZE]))).await.unwrap();
+        }
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        drop(peers);
+        for number in 0..8 {
+            assert_eq!(soon(listener.recv()).await.unwrap().bytes(), vec![number; SIZE]);
+        }
+        drop(endpoints);
+    }
+}
+
 #[tokio::test]
 async fn certificates_are_renewed_on_disk() {
     let (log, _guard) = capture();
