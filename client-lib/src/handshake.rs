@@ -269,10 +269,8 @@ pub enum HandshakeError {
     /// It is longer than [`MAX_BODY`].
     #[error("a handshake of {0} bytes, where {MAX_BODY} are allowed")]
     TooLong(usize),
-    /// A version that is no longer spoken.
-    #[error(
-        "version {0} of the protocol, where {VERSION} is the oldest that is spoken here: bring both sides to one release"
-    )]
+    /// A version that is not spoken here.
+    #[error("version {0} of the protocol, where {VERSION} is spoken here: bring both sides to one release")]
     Version(u16),
     /// Not the JSON that belongs there.
     #[error("{}", said(.0.to_string()))]

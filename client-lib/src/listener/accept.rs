@@ -363,8 +363,10 @@ async fn hear(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Hello,
     if version < VERSION {
         return Err(Turned::Unreadable(HandshakeError::Version(version)));
     }
-    // A later version is told ours; it knows whether it can go on with that.
-    Hello::decode(&body).map_err(Turned::Unreadable)
+    // A later version that says what ours does, and more, is told ours; it knows whether it can go on with that.
+    Hello::decode(&body).map_err(|error| {
+        Turned::Unreadable(if version > VERSION { HandshakeError::Version(version) } else { error })
+    })
 }
 
 async fn hear_choice(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Chosen, Turned> {

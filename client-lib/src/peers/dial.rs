@@ -19,7 +19,7 @@ use crate::endpoint::{Endpoint, EndpointAddress};
 use crate::error::DialError;
 use crate::handshake::{
     Accept, Answer, Chosen, Delivery, HandshakeError, Hello, PREAMBLE, Preamble, RefusalCode, SessionId,
-    TransportKind, encode,
+    TransportKind, VERSION, encode,
 };
 use crate::identity::Identity;
 use crate::near::{Gpu, Near};
@@ -357,11 +357,15 @@ async fn exchange(
         }
         (_, read) => read?,
     };
-    // Whatever the version, a refusal can be read, and an acceptance names what the listener has chosen.
-    let preamble = Preamble::decode(preamble)?;
-    let mut body = vec![0; preamble.length];
+    let Preamble { version, length } = Preamble::decode(preamble)?;
+    let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
-    Ok(Answer::decode(&body)?)
+    match Answer::decode(&body) {
+        // Whatever the version, a refusal can be read; an acceptance may be to what we do not speak.
+        Ok(refusal @ Answer::Refuse(_)) => Ok(refusal),
+        _ if version != VERSION => Err(HandshakeError::Version(version).into()),
+        answer => Ok(answer?),
+    }
 }
 
 async fn say(stream: &mut (impl tokio::io::AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {

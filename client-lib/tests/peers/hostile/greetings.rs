@@ -47,7 +47,7 @@ async fn lengths_and_versions() {
         greets(&preamble, &expected, &format!("refused: {expected}")).await;
     }
     let older = greeting(0, hello(1, 1).to_string().as_bytes());
-    greets(&older, r#""code":"version""#, "version 0 of the protocol, where 1 is the oldest").await;
+    greets(&older, r#""code":"version""#, "version 0 of the protocol, where 1 is spoken here").await;
 }
 
 #[tokio::test]
@@ -60,6 +60,9 @@ async fn a_newer_version_is_answered_in_ours() {
     assert!(raw.heard().await["accept"].is_object());
     drop(raw);
     victim.recovers().await;
+    // One that says something else altogether is told of the version.
+    let other = greeting(9, br#"{"who": "decode-0"}"#);
+    greets(&other, r#""code":"version""#, "refused: version 9 of the protocol, where 1 is spoken here").await;
 }
 
 #[tokio::test]

@@ -83,6 +83,17 @@ async fn what_is_no_receiver() {
 }
 
 #[tokio::test]
+async fn answers_in_another_version() {
+    let later = |answer: Value| greeting(9, answer.to_string().as_bytes());
+    let version = "version 9 of the protocol, where 1 is spoken here";
+    answers(&later(accept(4)), version).await;
+    answers(&later(json!({"welcome": {}})), version).await;
+    // A refusal has this form in all of them.
+    let refusal = json!({"refuse": {"code": "tuesday", "message": "closed on tuesdays"}});
+    answers(&later(refusal), "refuses: closed on tuesdays").await;
+}
+
+#[tokio::test]
 async fn answers_that_are_none() {
     answers(&greeting(1, b"{"), "EOF").await;
     answers(&greeting(1, "[".repeat(4096).as_bytes()), "something else than a handshake").await;
