@@ -11,9 +11,8 @@
 //! frames_sink [PORT] [--address IP] [--slots N] [--silence SECONDS] [--allow-default-network]
 //! ```
 
-#![allow(clippy::print_stdout, reason = "what it says is for whoever started it")]
-
 use std::env;
+use std::io::{self, Write as _};
 use std::pin::pin;
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,10 +25,19 @@ use tokio::signal::unix::{SignalKind, signal};
 // One thread: what has been taken from the listener has been printed, too, but for the one frame in hand.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    // That nobody reads the log is no reason to panic.
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
+    match receive().await {
+        // As `frames_sink | head -1`: whoever read it has what they want.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn receive() -> Result<()> {
     let listener = options(env::args().skip(1))?.bind().await?;
     for address in listener.local_addresses() {
-        println!("listening on {address}");
+        writeln!(io::stdout(), "listening on {address}")?;
     }
     let mut end = pin!(asked_to_end());
     let (mut frames, mut bytes) = (0_u64, 0);
@@ -43,19 +51,23 @@ async fn main() -> Result<()> {
         };
         frames += 1;
         bytes += frame.bytes().len();
-        say(&frame);
+        say(&frame)?;
         frame.acknowledge();
     }
     listener.close().await;
-    println!("done frames={frames} bytes={bytes}");
+    writeln!(io::stdout(), "done frames={frames} bytes={bytes}")?;
     Ok(())
 }
 
-fn say(frame: &Received) {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn say(frame: &Received) -> io::Result<()> {
     let number = number(frame.bytes()).map_or_else(|| "corrupt".to_owned(), |number| number.to_string());
     let which = if frame.is_repeat() { "repeat" } else { "first" };
     let key = if frame.key().is_empty() { "-".to_owned() } else { frame.key().escape_ascii().to_string() };
-    println!("frame {number} {which} {key} {}", frame.sender().name().escape_debug());
+    writeln!(io::stdout(), "frame {number} {which} {key} {}", frame.sender().name().escape_debug())
 }
 
 /// The number in a payload, if its checksum is right.

@@ -6,9 +6,8 @@
 //!
 //! Says every second, and at its end, what has become of the frames; ends on SIGTERM, Ctrl-C or after `--count` frames.
 
-#![allow(clippy::print_stdout, reason = "what it says is for whoever started it")]
-
 use std::env;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::str::FromStr;
@@ -51,7 +50,16 @@ struct Options {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    // That nobody reads the log is no reason to panic.
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false).init();
+    match send().await {
+        // As `frames_source | head -1`: whoever read it has what they want.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn send() -> Result<()> {
     let options = Options::parse(env::args().skip(1))?;
     let mut connector = Connector::builder()
         .delivery(options.delivery)
@@ -63,13 +71,15 @@ async fn main() -> Result<()> {
     }
     let peers = connector.build()?.connect(&options.service, &options.port).await?;
 
-    let reporter = tokio::spawn({
+    let mut reporter = tokio::spawn({
         let peers = peers.clone();
         async move {
             let mut seconds = interval(Duration::from_secs(1));
             loop {
                 seconds.tick().await;
-                say("status", &peers.statistics());
+                if say("status", &peers.statistics()).is_err() {
+                    return;
+                }
             }
         }
     });
@@ -89,6 +99,8 @@ async fn main() -> Result<()> {
         };
         tokio::select! {
             sent = sending => drop(sent?),
+            // What it could not say will not be said at the end either.
+            _ = &mut reporter => break,
             ended = &mut end => {
                 ended?;
                 break;
@@ -97,7 +109,7 @@ async fn main() -> Result<()> {
     }
     reporter.abort();
     let closed = peers.clone().close(LAST).await;
-    say("done", &peers.statistics());
+    say("done", &peers.statistics())?;
     if closed.unfinished > 0 {
         bail!("{} frames were not delivered within {} s", closed.unfinished, LAST.as_secs());
     }
@@ -115,12 +127,17 @@ fn payload(number: u64, size: usize) -> Vec<u8> {
     payload
 }
 
-fn say(what: &str, statistics: &Statistics) {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn say(what: &str, statistics: &Statistics) -> io::Result<()> {
     let Statistics { frames, acknowledged, repeats, lost, disconnects, connected, .. } = statistics;
-    println!(
+    writeln!(
+        io::stdout(),
         "{what} sent={frames} acknowledged={acknowledged} repeats={repeats} lost={lost} \
          disconnects={disconnects} connected={connected}"
-    );
+    )
 }
 
 async fn asked_to_end() -> Result<()> {

@@ -4,9 +4,8 @@
 //! resolve_watch infer.vision.svc.multinet [PORT]
 //! ```
 
-#![allow(clippy::print_stdout, reason = "what it says is for whoever started it")]
-
 use std::env;
+use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
@@ -14,6 +13,14 @@ use multinet_client::{Change, Endpoint, Resolver};
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    match watch().await {
+        // As `resolve_watch NAME | head -1`: whoever read it has what they want.
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn watch() -> Result<()> {
     let mut words = env::args().skip(1);
     let service = words.next().context("usage: resolve_watch SERVICE [PORT]")?;
     let port = words.next().unwrap_or_else(|| "rdma".to_owned());
@@ -21,30 +28,38 @@ async fn main() -> Result<()> {
     while let Some(change) = changes.next().await {
         match change {
             Change::Endpoints(now) => {
-                println!("{} has {} endpoints:", now.name, now.endpoints.len());
-                now.endpoints.iter().for_each(say);
+                writeln!(io::stdout(), "{} has {} endpoints:", now.name, now.endpoints.len())?;
+                now.endpoints.iter().try_for_each(say)?;
             }
-            Change::Held { error, .. } => println!("DNS fails, the last endpoints still hold: {error}"),
-            Change::Recovered => println!("DNS answers again"),
+            Change::Held { error, .. } => {
+                writeln!(io::stdout(), "DNS fails, the last endpoints still hold: {error}")?;
+            }
+            Change::Recovered => writeln!(io::stdout(), "DNS answers again")?,
             // A name that can be no service's will not become one.
             Change::Lost { error } if error.is_permanent() => return Err(error.into()),
-            Change::Lost { error } => println!("there are no endpoints: {error}"),
+            Change::Lost { error } => writeln!(io::stdout(), "there are no endpoints: {error}")?,
             _ => {}
         }
     }
     Ok(())
 }
 
-fn say(endpoint: &Endpoint) {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn say(endpoint: &Endpoint) -> io::Result<()> {
     let or_none = |text: &Option<String>| text.as_deref().unwrap_or("-").to_owned();
     for address in &endpoint.addresses {
-        println!(
+        writeln!(
+            io::stdout(),
             "  {endpoint}: {} on {} (network {}), node {}, zone {}",
             address.ip,
             or_none(&address.interface),
             or_none(&address.network),
             or_none(&endpoint.node),
             or_none(&endpoint.zone),
-        );
+        )?;
     }
+    Ok(())
 }

@@ -108,7 +108,8 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(parse(&args.log_level)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    // That a line cannot be written would be said on stderr, too, by what panics if nobody reads that any more.
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
     let lines = match args.log_format {
         LogFormat::Plain => lines.with_ansi(colours).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),

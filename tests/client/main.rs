@@ -5,6 +5,7 @@ mod chain;
 mod dependencies;
 mod docs;
 mod doctor;
+mod examples;
 mod multinet;
 mod resolve;
 mod transfer;

@@ -318,6 +318,8 @@ impl LogArgs {
             .with_env_filter(EnvFilter::new(filter))
             .with_writer(io::stderr)
             .with_ansi(colours)
+            // Nobody may read it any more, and what would say so panics.
+            .log_internal_errors(false)
             .init();
     }
 }

@@ -50,16 +50,34 @@ pub(crate) enum Ended {
     NotNeeded,
 }
 
+/// Tells the state machine, when it is dropped, that the connection has ended: also if its task panics, as an application's log may. Nobody would make
+/// it again otherwise, and what waits for it would wait for ever.
+struct Ending {
+    link: Arc<Link>,
+    end: End,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let Self { link, end } = self;
+        let mut state = link.shared.state();
+        state.outbound.down(tokio::time::Instant::now().into_std(), link.id, *end);
+        state.links.remove(&link.id);
+        drop(state);
+        link.shared.changed();
+    }
+}
+
 /// Until the connection has ended, for whatever reason.
 pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<Endpoint>) {
+    let mut ending = Ending { link: Arc::clone(&link), end: End::Broken };
     let span = info_span!("peer", host = %endpoint.host, lane = link.id.lane, epoch = link.id.epoch);
     async {
         let connecting = link.end.run_until_cancelled(dialer.dial(&endpoint, link.id));
-        let mut end = End::Broken;
         match connecting.await {
             None => {}
             Some(Err((error, how))) => {
-                end = how;
+                ending.end = how;
                 let text = error.to_string();
                 let last = link.shared.state().failures.insert(link.id.peer, Arc::new(error));
                 if last.is_none_or(|last| last.to_string() != text) {
@@ -84,11 +102,6 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 }
             }
         }
-        let mut state = link.shared.state();
-        state.outbound.down(tokio::time::Instant::now().into_std(), link.id, end);
-        state.links.remove(&link.id);
-        drop(state);
-        link.shared.changed();
     }
     .instrument(span)
     .await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use multinet_client::{Acknowledge, Delivery, Frame, Unacknowledged};
 
+use crate::log::trap;
 use crate::rig::{connector, endpoint, follow, listener, soon};
 
 /// A receiver's program ends before it has looked at a frame: its last act must not be to acknowledge it.
@@ -105,4 +106,17 @@ async fn what_was_sent_before_the_last_handle_went_arrives() {
             assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), vec![number; length]);
         }
     }
+}
+
+/// An application's log may panic in a connection's task: that connection has ended then, and another is made.
+#[tokio::test]
+async fn a_log_that_panics_ends_one_connection() {
+    let _guard = trap("multinet_client::peers::serve: connected");
+    let receiver = listener().bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
+    soon(peers.send("a frame")).await.unwrap();
+    assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), b"a frame");
+    assert_eq!(peers.statistics().disconnects, 0);
+    soon(peers.close(Duration::from_secs(5))).await;
 }

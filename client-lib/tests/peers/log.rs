@@ -1,6 +1,7 @@
 //! What the library logs, caught for a test on its own thread.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
@@ -14,15 +15,31 @@ use crate::rig::{PATIENCE, at_most};
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
+#[derive(Clone)]
+struct Trap {
+    text: &'static str,
+    has_sprung: Arc<AtomicBool>,
+}
+
 /// Catches what is logged on this thread, which is all of a test's runtime, until the guard is dropped.
 pub(crate) fn capture() -> (Log, DefaultGuard) {
+    let log = Log::default();
+    (log.clone(), log_to(log))
+}
+
+/// Panics at the first line with this text that is logged on this thread, until the guard is dropped.
+pub(crate) fn trap(text: &'static str) -> DefaultGuard {
+    let trap = Trap { text, has_sprung: Arc::default() };
+    log_to(move || trap.clone())
+}
+
+fn log_to(writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static) -> DefaultGuard {
     // Else whether a line or its span is made at all would depend on the subscribers that other tests come and go with.
     static ALL: Once = Once::new();
     ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
-    let log = Log::default();
     let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_max_level(Level::DEBUG).with_writer(log.clone());
-    (log, tracing::subscriber::set_default(subscriber.finish()))
+        tracing_subscriber::fmt().with_ansi(false).with_max_level(Level::DEBUG).with_writer(writer);
+    tracing::subscriber::set_default(subscriber.finish())
 }
 
 impl Log {
@@ -49,6 +66,18 @@ impl Log {
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Write for Trap {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let is_it = String::from_utf8_lossy(bytes).contains(self.text);
+        assert!(!is_it || self.has_sprung.swap(true, Ordering::Relaxed), "a log panics, as it should");
         Ok(bytes.len())
     }
 

@@ -114,11 +114,12 @@ pub(crate) fn spawn(arguments: &[&str]) -> Child {
 
 pub(crate) fn finish(mut child: Child, stdin: &[u8]) -> Output {
     let stdout = collect(child.stdout.take().unwrap());
-    let stderr = collect(child.stderr.take().unwrap());
+    let stderr = child.stderr.take().map(collect);
     // Whoever does not read ends early, and says why itself.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     let status = wait(&mut child);
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    let stderr = stderr.map(|stderr| stderr.join().unwrap()).unwrap_or_default();
+    Output { status, stdout: stdout.join().unwrap(), stderr }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> &str {

@@ -251,3 +251,19 @@ fn an_interrupt_ends_quietly() {
     assert!(!output.status.success());
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("", ""));
 }
+
+#[test]
+fn a_log_that_nobody_reads_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let early = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = early.local_addr().unwrap();
+    let mut sender = spawn(&["send", &address.to_string()]);
+    drop(sender.stderr.take());
+    // What this one does is a warning.
+    drop(early.accept().unwrap());
+    drop(early);
+    let receiver = receiver(&folder.path().join("out"), address.port(), &[]);
+    let sender = finish(sender, b"content");
+    agree(&sender, &receiver.output(), 7);
+    assert_eq!(only_file(&folder), b"content");
+}
