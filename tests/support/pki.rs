@@ -60,6 +60,14 @@ impl Authority {
         self.issue(name, params)
     }
 
+    /// A certificate for both sides of mutual TLS, for the DNS name `name`.
+    pub fn peer(&self, name: &str) -> Result<Certificate> {
+        let mut params = CertificateParams::new([name.to_owned()])?;
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(name, params)
+    }
+
     /// A client's certificate for the user `name`, a member of `group`.
     pub fn client(&self, name: &str, group: &str) -> Result<Certificate> {
         let mut params = CertificateParams::default();

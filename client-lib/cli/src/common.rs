@@ -71,7 +71,7 @@ pub(crate) struct TlsArgs {
     tls_ca: Option<PathBuf>,
 
     /// Name that a peer's certificate has to have, a DNS name or spiffe://…; may be repeated [default: whoever
-    /// connects expects the service's name]
+    /// connects expects the service's name, and where an address is given, there is none]
     #[arg(
         long,
         value_name = "NAME",
@@ -232,6 +232,11 @@ impl TlsArgs {
             tls = tls.expect(name).context("--tls-name")?;
         }
         Ok(Some(tls))
+    }
+
+    /// Whether there is TLS, and nobody has said what peers are called.
+    pub(crate) fn names_nobody(&self) -> bool {
+        self.tls_cert.is_some() && self.tls_name.is_empty()
     }
 }
 

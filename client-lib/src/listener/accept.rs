@@ -217,7 +217,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, address: SocketAddr, gues
     }
     let (reader, writer) = stream.split();
     let connection = Connection::new(
-        (hello, address),
+        (hello, address, Arc::clone(&membership.key.owner)),
         shared.config.acknowledge,
         (slots, Way::new(pair, Outlet::new(writer))),
         Arc::clone(&membership.state),

@@ -81,6 +81,8 @@ impl SessionState {
 pub(super) struct Connection {
     hello: Hello,
     address: SocketAddr,
+    /// Whom the sender's certificate is for, if there is one.
+    pub(super) owner: Arc<[String]>,
     acknowledge: Acknowledge,
     slots: Slots,
     /// So many slots that are free again are worth a message.
@@ -122,7 +124,7 @@ pub(super) struct Flusher {
 
 impl Connection {
     pub(super) fn new(
-        (hello, address): (Hello, SocketAddr),
+        (hello, address, owner): (Hello, SocketAddr, Arc<[String]>),
         acknowledge: Acknowledge,
         (slots, way): (Slots, Way<Ended>),
         session: Arc<SessionState>,
@@ -135,8 +137,8 @@ impl Connection {
             Way::Tcp(_) => None,
         };
         let to_say = Mutex::new(ToSay { slots: own_slots, ..ToSay::default() });
-        let connection = Self { hello, address, acknowledge, slots, enough, way, to_say, session, flusher };
-        let connection = Arc::new(connection);
+        let this = Self { hello, address, owner, acknowledge, slots, enough, way, to_say, session, flusher };
+        let connection = Arc::new(this);
         let Hello { lane, epoch, .. } = connection.hello;
         connection.session.follow(lane, epoch, Arc::downgrade(&connection));
         connection

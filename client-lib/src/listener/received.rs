@@ -332,6 +332,22 @@ impl<'r> Sender<'r> {
         self.0.address()
     }
 
+    /// Whom its certificate is for, whatever it calls itself: its URI, as those of SPIFFE have one, or else its DNS names. None without TLS.
+    ///
+    /// ```no_run
+    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// let frame = listener.recv().await?;
+    /// // All pods of the namespace may send, but only one of their kinds has weights for us.
+    /// if frame.key() == b"weights" && frame.sender().certificate_names() != ["spiffe://cluster.local/ns/vision/sa/train"] {
+    ///     return Err(format!("weights from {:?}", frame.sender()).into());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn certificate_names(&self) -> &'r [String] {
+        &self.0.owner
+    }
+
     /// Uid of its pod, if it told.
     ///
     /// ```no_run

@@ -19,6 +19,7 @@ async fn a_frame_arrives_as_it_was_sent() {
     assert_eq!(frame.bytes().len(), 501_000);
     assert!(frame.bytes()[..1000].iter().all(|&byte| byte == 1));
     assert!(frame.bytes()[1000..].iter().all(|&byte| byte == 2));
+    assert!(frame.sender().certificate_names().is_empty());
     let late = now.duration_since(frame.timestamp().unwrap()).unwrap();
     assert!(late < Duration::from_micros(1) && !frame.is_repeat());
 }

@@ -124,6 +124,7 @@ async fn frames_arrive_as_they_were_sent() {
             let frame = soon(met.listener.recv()).await.unwrap();
             let length = (payload.len() >> (number % 21)) - number % 2;
             assert_eq!(frame.key(), number.to_string().as_bytes());
+            assert_eq!(frame.sender().certificate_names(), [DETECT]);
             assert_eq!(frame.metadata().len(), number * 100);
             assert!(frame.bytes() == &payload[..length], "frame {number} is not as it was sent");
         }

@@ -3,7 +3,8 @@
 //! A connection carries frames one way only, so the client listens, too, on the address that leads to the server, at a port that the kernel
 //! chooses. Its first message says, in its metadata, that it wants echoes at that port ([`Hello`]). The server connects back to the address
 //! that the client came from, to no other, so that nobody can make it call third parties; then it answers each of the session's
-//! messages with one of the same length, the first one included.
+//! messages with one of the same length, the first one included. With TLS, the client is expected to have the same certificate when it is
+//! connected back to.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -96,7 +97,7 @@ impl<'p> PingPong<'p> {
         let this = Self { peers, peer, listener, memory };
         if !matches!(timeout(PATIENCE, this.there_and_back(hello, 0)).await, Ok(Ok(()))) {
             bail!(
-                "the server did not connect back to {sources:?} port {port} within {} s: is it multinet bench server, and may it connect here?",
+                "the server did not connect back to {sources:?} port {port} within {} s: is it multinet bench server, and may it connect here? Its log says more",
                 PATIENCE.as_secs()
             );
         }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multinet_client::{Buffer, Connector, Frame, Listener, PeerSet, Received};
+use multinet_client::{Buffer, Connector, ConnectorBuilder, Frame, Listener, PeerSet, Received, Sender, Tls};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -88,8 +88,7 @@ impl Server {
         match Hello::decode(received.metadata()) {
             Some(Hello { echo_to_port: 0 }) => drop(self.echoes.to.remove(&session)),
             Some(hello) => {
-                let from = received.sender().address();
-                self.echoes.connect(session, SocketAddr::new(from.ip(), hello.echo_to_port));
+                self.echoes.connect(session, received.sender(), hello.echo_to_port);
             }
             None => self.echoes.echo(session, received.len())?,
         }
@@ -100,6 +99,8 @@ impl Server {
 /// Clients that get as much back as they send.
 struct Echoes {
     connector: Connector,
+    /// With TLS, where nobody has said what clients are called, each is expected to be who it was when it came.
+    by_certificate: Option<(ConnectorBuilder, Tls)>,
     /// Where echoes lie.
     kind: Memory,
     /// As long as the last echo.
@@ -132,16 +133,21 @@ impl Echoes {
             .transport(args.listen.transport.transport())
             .rdma(args.device.rdma(args.listen.transport))
             .wait(Duration::from_secs(10));
+        let mut by_certificate = None;
         if let Some(tls) = args.listen.tls.tls()? {
+            by_certificate = args.listen.tls.names_nobody().then(|| (connector.clone(), tls.clone()));
             connector = connector.tls(tls);
         }
         let (connected, ready) = mpsc::channel(MAX_ECHOES);
         let memory = Buffer::host(0);
         let kind = Memory::of(args.device.use_cuda)?;
-        Ok(Self { connector: connector.build()?, kind, memory, to: HashMap::new(), connected, ready })
+        let connector = connector.build()?;
+        Ok(Self { connector, by_certificate, kind, memory, to: HashMap::new(), connected, ready })
     }
 
-    fn connect(&self, session: u128, client: SocketAddr) {
+    /// Connects to where a client has come from.
+    fn connect(&self, session: u128, sender: Sender<'_>, port: u16) {
+        let client = SocketAddr::new(sender.address().ip(), port);
         if self.to.len() >= MAX_ECHOES {
             return warn!(%client, "no echo: {MAX_ECHOES} clients get one already");
         }
@@ -149,7 +155,10 @@ impl Echoes {
         let Ok(permit) = self.connected.clone().try_reserve_owned() else {
             return warn!(%client, "no echo: too many clients want one at once");
         };
-        let connector = self.connector.clone();
+        let connector = match self.connector_to(sender.certificate_names()) {
+            Ok(connector) => connector,
+            Err(error) => return warn!(%client, "no echo: {error}: name it by --tls-name"),
+        };
         tokio::spawn(async move {
             let (ip, port) = (client.ip().to_string(), client.port().to_string());
             match connector.connect(&ip, &port).await {
@@ -160,6 +169,13 @@ impl Echoes {
                 Err(error) => warn!(%client, "no echo: {error}"),
             }
         });
+    }
+
+    /// What connects to whom a certificate with these names is for.
+    fn connector_to(&self, names: &[String]) -> anyhow::Result<Connector> {
+        let Some((builder, tls)) = &self.by_certificate else { return Ok(self.connector.clone()) };
+        let tls = names.iter().try_fold(tls.clone(), |tls, name| tls.expect(name))?;
+        Ok(builder.clone().tls(tls).build()?)
     }
 
     fn begin(&mut self, session: u128, peers: PeerSet) -> anyhow::Result<()> {

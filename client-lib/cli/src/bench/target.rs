@@ -60,11 +60,17 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// If DNS or TLS cannot be set up.
+    /// [`Usage`], if no certificate can be for what is named; or if DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
-        let asks_nobody = self.name.parse::<IpAddr>().is_ok()
-            && args.dns.servers.is_empty()
-            && args.dns.resolv_conf.is_none();
+        let is_address = self.name.parse::<IpAddr>().is_ok();
+        if is_address && args.tls.names_nobody() {
+            let name = &self.name;
+            return Err(Usage(format!(
+                "no certificate is for an address: say by --tls-name what that of {name} is for"
+            ))
+            .into());
+        }
+        let asks_nobody = is_address && args.dns.servers.is_empty() && args.dns.resolv_conf.is_none();
         args.connector(if asks_nobody { nobody()? } else { args.dns.resolver()? })
     }
 

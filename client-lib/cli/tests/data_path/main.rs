@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 
 mod bench;
+mod secure;
 mod support;
 mod transfer;

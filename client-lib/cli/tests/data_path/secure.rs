@@ -1,0 +1,60 @@
+//! With mutual TLS.
+
+use multinet_tests::pki::{Authority, Certificate};
+use tempfile::TempDir;
+
+use super::support::{Says, Server, run, text};
+
+const SERVER: &str = "server.test";
+
+/// What both sides are given.
+struct Files {
+    _folder: TempDir,
+    authority: Authority,
+}
+
+impl Files {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new(folder.path()).unwrap();
+        Self { _folder: folder, authority }
+    }
+
+    fn flags(&self, name: &str) -> Vec<String> {
+        let Certificate { cert, key } = self.authority.peer(name).unwrap();
+        let files = [("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", self.authority.ca())];
+        files.into_iter().flat_map(|(flag, file)| [flag.to_owned(), file.display().to_string()]).collect()
+    }
+}
+
+fn with<'a>(arguments: &[&'a str], flags: &'a [String]) -> Vec<&'a str> {
+    arguments.iter().copied().chain(flags.iter().map(String::as_str)).collect()
+}
+
+/// The server connects back, and knows whom to expect from the certificate that it has been shown.
+#[test]
+fn echoes_go_to_whom_the_messages_came_from() {
+    let files = Files::new();
+    let (ours, theirs) = (files.flags("client.test"), files.flags(SERVER));
+    let server = Server::start(&with(&["bench", "server"], &theirs), 0, Says::Stdout);
+    let address = server.address.to_string();
+    let client = ["bench", "client", &address, "--latency", "-n", "20", "-s", "64", "--tls-name", SERVER];
+    let output = run(&with(&client, &ours), b"");
+    assert_eq!(text(&output.stderr), "");
+    assert!(output.status.success());
+    server.interrupt();
+    assert_eq!(text(&server.output().stderr), "");
+}
+
+#[test]
+fn an_address_without_a_name_is_not_waited_for() {
+    let flags = Files::new().flags("client.test");
+    for command in [&["send", "127.0.0.1:9"][..], &["bench", "client", "127.0.0.1:9"]] {
+        let output = run(&with(command, &flags), b"");
+        assert_eq!(
+            text(&output.stderr),
+            "multinet: no certificate is for an address: say by --tls-name what that of 127.0.0.1 is for\n"
+        );
+        assert_eq!(output.status.code(), Some(2));
+    }
+}
