@@ -17,10 +17,11 @@ mod sockets;
 mod statistics;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::Stream;
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -66,7 +67,7 @@ pub enum Acknowledge {
     OnDrop,
 }
 
-/// Receives frames. Dropping it closes all connections.
+/// Receives frames. Dropping it closes all connections, and its port is free again.
 ///
 /// # Examples
 ///
@@ -83,6 +84,8 @@ pub enum Acknowledge {
 pub struct Listener {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    /// The tasks that accept have them.
+    sockets: Vec<Weak<TcpListener>>,
     tasks: TaskTracker,
 }
 
@@ -284,6 +287,10 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.end();
+        // The tasks end when they have their turn; until then nobody else could listen there.
+        for socket in self.sockets.iter().filter_map(Weak::upgrade) {
+            sockets::end(&socket);
+        }
     }
 }
 

@@ -89,7 +89,7 @@ impl Drop for Guest {
 
 /// Takes connections until the listener closes. They stay on the `interface` that has the address, if there is one.
 pub(super) async fn accept(
-    socket: TcpListener,
+    socket: Arc<TcpListener>,
     interface: Option<String>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
@@ -129,6 +129,8 @@ pub(super) async fn accept(
                     }
                 }
             }
+            // Nobody listens there any more.
+            Err(_) if shared.shutdown.is_cancelled() => return,
             Err(error) => {
                 if shared.may_say(Kind::Exhausted) {
                     warn!("cannot accept connections: {error}; trying again");

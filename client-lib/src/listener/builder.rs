@@ -369,11 +369,12 @@ impl ListenerBuilder {
             } else {
                 nic::interface_of(address.ip()).map_err(BindError::Interfaces)?
             };
-            sockets.push((socket, interface));
+            sockets.push((Arc::new(socket), interface));
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
         let shared = Arc::new(Shared::new(self));
+        let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
         for (socket, interface) in sockets {
             tasks.spawn(accept::accept(socket, interface, Arc::clone(&shared), tasks.clone()));
         }
@@ -389,7 +390,7 @@ impl ListenerBuilder {
                 shared.shutdown.run_until_cancelled(shared.notices.run()).await;
             }
         });
-        Ok(Listener { shared, addresses, tasks })
+        Ok(Listener { shared, addresses, sockets: listening, tasks })
     }
 
     /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.

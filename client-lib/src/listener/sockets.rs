@@ -1,7 +1,7 @@
 //! Which addresses a listener has, and the sockets that listen there.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 
 use nix::errno::Errno;
 use socket2::SockRef;
@@ -80,6 +80,12 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
+}
+
+/// Does not listen any more, whoever still has the socket.
+pub(super) fn end(socket: &TcpListener) {
+    // One that is to be closed has no other way to fail.
+    let _ = SockRef::from(socket).shutdown(Shutdown::Both);
 }
 
 #[cfg(test)]

@@ -120,3 +120,16 @@ async fn a_log_that_panics_ends_one_connection() {
     assert_eq!(peers.statistics().disconnects, 0);
     soon(peers.close(Duration::from_secs(5))).await;
 }
+
+/// The tasks of the one that was dropped have not had their turn yet.
+#[tokio::test]
+async fn a_port_is_free_when_its_listener_has_been_dropped() {
+    let first = listener().bind().await.unwrap();
+    let address = first.local_addresses()[0];
+    drop(first);
+    let second = listener().port(address.port()).bind().await.unwrap();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&second, "a", None)]).unwrap();
+    soon(peers.send("a frame")).await.unwrap();
+    assert_eq!(soon(second.recv()).await.unwrap().bytes(), b"a frame");
+}
