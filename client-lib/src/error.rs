@@ -375,13 +375,11 @@ pub enum BindError {
 /// ```
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::sync::Arc;
-///
 /// use multinet_client::{Listener, ListenerClosed};
 ///
-/// let listener = Arc::new(Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?);
+/// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
 /// let worker = tokio::spawn({
-///     let listener = Arc::clone(&listener);
+///     let listener = listener.clone();
 ///     async move { listener.recv().await.map(|frame| frame.len()) }
 /// });
 /// listener.close().await;

@@ -67,7 +67,7 @@ pub enum Acknowledge {
     OnDrop,
 }
 
-/// Receives frames. Dropping it closes all connections, and its port is free again.
+/// Receives frames. A clone is another handle; when the last one is dropped, all connections are closed, and the port is free again.
 ///
 /// # Examples
 ///
@@ -81,7 +81,13 @@ pub enum Acknowledge {
 /// }
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct Listener {
+    handle: Arc<Handle>,
+}
+
+/// Ends everything when the last Listener is dropped.
+struct Handle {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     /// The tasks that accept have them.
@@ -156,18 +162,16 @@ impl Listener {
     /// # }
     /// ```
     pub fn local_addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        &self.handle.addresses
     }
 
     /// The next frame, of whatever sender. Several tasks may wait; each frame goes to one of them. A cancelled wait loses nothing.
     ///
     /// ```no_run
-    /// # async fn example(listener: std::sync::Arc<multinet_client::Listener>) -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::sync::Arc;
-    ///
+    /// # async fn example(listener: multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
     /// // Eight tasks share the frames.
     /// for _ in 0..8 {
-    ///     let listener = Arc::clone(&listener);
+    ///     let listener = listener.clone();
     ///     tokio::spawn(async move {
     ///         while let Ok(frame) = listener.recv().await {
     ///             println!("{} bytes", frame.len());
@@ -189,9 +193,9 @@ impl Listener {
             return Ok(received);
         }
         // Nothing is left to do but to tell the senders what has been done.
-        self.shared.flusher.flush_urgent();
-        let arrived = self.shared.queue.pop().await.ok_or(ListenerClosed)?;
-        Ok(Received::take(arrived, self.shared.gpu.as_ref()))
+        self.handle.shared.flusher.flush_urgent();
+        let arrived = self.handle.shared.queue.pop().await.ok_or(ListenerClosed)?;
+        Ok(Received::take(arrived, self.handle.shared.gpu.as_ref()))
     }
 
     /// The next frame, if one is there.
@@ -207,8 +211,8 @@ impl Listener {
     /// # }
     /// ```
     pub fn try_recv(&self) -> Option<Received> {
-        let arrived = self.shared.queue.try_pop()?;
-        Some(Received::take(arrived, self.shared.gpu.as_ref()))
+        let arrived = self.handle.shared.queue.try_pop()?;
+        Some(Received::take(arrived, self.handle.shared.gpu.as_ref()))
     }
 
     /// All frames from now on, as a stream that ends when the listener is closed.
@@ -243,8 +247,9 @@ impl Listener {
     /// # }
     /// ```
     pub fn statistics(&self) -> ListenerStatistics {
-        let connections = self.shared.memory.connections().saturating_sub(self.shared.late.count());
-        self.shared.counts.statistics(connections)
+        let connections =
+            self.handle.shared.memory.connections().saturating_sub(self.handle.shared.late.count());
+        self.handle.shared.counts.statistics(connections)
     }
 
     /// Whether a sender is connected, which is known by the [session](crate::FrameId::session) of its frames. One that is not may come back.
@@ -262,7 +267,7 @@ impl Listener {
     /// # }
     /// ```
     pub fn is_connected(&self, session: u128) -> bool {
-        self.shared.sessions().is_connected(|key| key.id.0 == session)
+        self.handle.shared.sessions().is_connected(|key| key.id.0 == session)
     }
 
     /// Says goodbye to all senders, and ends. Frames that nobody has received are lost to at-most-once senders.
@@ -278,13 +283,37 @@ impl Listener {
     /// # }
     /// ```
     pub async fn close(&self) {
-        self.shared.end();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.handle.shared.end();
+        self.handle.tasks.close();
+        self.handle.tasks.wait().await;
+    }
+
+    /// Completes when the listener has been closed, by whichever of its handles: what [`recv`](Self::recv) says then, for those who receive nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let watched = listener.clone();
+    /// tokio::spawn(async move {
+    ///     let mut minutes = tokio::time::interval(Duration::from_secs(60));
+    ///     loop {
+    ///         tokio::select! {
+    ///             _ = minutes.tick() => println!("{:?}", watched.statistics()),
+    ///             closed = watched.closed() => return closed,
+    ///         }
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> ListenerClosed {
+        self.handle.shared.shutdown.cancelled().await;
+        ListenerClosed
     }
 }
 
-impl Drop for Listener {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.end();
         // The tasks end when they have their turn; until then nobody else could listen there.
@@ -344,6 +373,6 @@ fn slot_size(frame_size: u32) -> usize {
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Listener").field("addresses", &self.handle.addresses).finish_non_exhaustive()
     }
 }

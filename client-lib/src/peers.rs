@@ -431,6 +431,24 @@ impl PeerSet {
         self.handle.shared.until(|state| state.links.is_empty().then_some(())).await;
         Closed { unfinished }
     }
+
+    /// Completes when the PeerSet has been [closed](Self::close), by whichever of its handles, and says what that one was told. There is no other end
+    /// while there is a handle.
+    ///
+    /// ```no_run
+    /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
+    /// let watched = peers.clone();
+    /// tokio::spawn(async move {
+    ///     let left = watched.closed().await;
+    ///     println!("closed, with {} frames unfinished", left.unfinished);
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn closed(&self) -> Closed {
+        let outcome = |state: &mut State| state.is_closed.then_some(Closed { unfinished: state.unfinished });
+        self.handle.shared.until(outcome).await
+    }
 }
 
 impl Clone for PeerSet {

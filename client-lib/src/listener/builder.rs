@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 #[cfg(doc)]
 use super::Received;
 use super::sockets::sockets;
-use super::{Acknowledge, Listener, Shared, accept};
+use super::{Acknowledge, Handle, Listener, Shared, accept};
 use crate::error::BindError;
 use crate::identity::Identity;
 use crate::nic;
@@ -390,7 +390,7 @@ impl ListenerBuilder {
                 shared.shutdown.run_until_cancelled(shared.notices.run()).await;
             }
         });
-        Ok(Listener { shared, addresses, sockets: listening, tasks })
+        Ok(Listener { handle: Arc::new(Handle { shared, addresses, sockets: listening, tasks }) })
     }
 
     /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.

@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) is_closing: bool,
     /// Everything ends.
     pub(crate) is_closed: bool,
+    /// How many frames there were still when it was closed.
+    pub(crate) unfinished: usize,
     /// The last handle is gone, and nobody has closed it: what connections have been given is written before they end.
     pub(crate) is_dropped: bool,
 }
@@ -85,6 +87,7 @@ impl Shared {
             wrong: None,
             is_closing: false,
             is_closed: false,
+            unfinished: 0,
             is_dropped: false,
         };
         Self {
@@ -121,10 +124,13 @@ impl Shared {
 }
 
 impl State {
-    /// Takes no more frames. How many there are still.
+    /// Takes no more frames. How many there were still when this happened first.
     pub(crate) fn close(&mut self) -> usize {
+        if !self.is_closed {
+            self.unfinished = self.outbound.held();
+        }
         (self.is_closing, self.is_closed) = (true, true);
-        self.outbound.held()
+        self.unfinished
     }
 
     /// Says once of a frame that it holds all others up.

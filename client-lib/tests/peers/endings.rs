@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use multinet_client::{Acknowledge, Delivery, Frame, Unacknowledged};
+use multinet_client::{Acknowledge, Delivery, Frame, ListenerClosed, Unacknowledged};
 
 use crate::log::trap;
 use crate::rig::{connector, endpoint, follow, listener, soon};
@@ -84,9 +84,13 @@ async fn one_that_is_closed_ends_all_waiting() {
     let (patient, flushed) = (peers.clone(), peers.clone());
     let closing = tokio::spawn(patient.close(Duration::from_secs(3600)));
     let flushing = tokio::spawn(async move { flushed.flush().await });
+    let watched = peers.clone();
+    let mut watching = Box::pin(watched.closed());
+    assert_eq!((&mut watching).now_or_never(), None);
     let _frame = soon(receiver.recv()).await.unwrap();
     assert_eq!(soon(peers.close(Duration::ZERO)).await.unfinished, 1);
     assert_eq!(soon(closing).await.unwrap().unfinished, 1);
+    assert_eq!(soon(watching).await.unfinished, 1);
     assert_eq!(soon(flushing).await.unwrap(), Err(Unacknowledged::Closed));
     assert_eq!(soon(sent.acknowledged()).await, Err(Unacknowledged::Closed));
 }
@@ -132,4 +136,21 @@ async fn a_port_is_free_when_its_listener_has_been_dropped() {
     endpoints.unbounded_send(vec![endpoint(&second, "a", None)]).unwrap();
     soon(peers.send("a frame")).await.unwrap();
     assert_eq!(soon(second.recv()).await.unwrap().bytes(), b"a frame");
+}
+
+#[tokio::test]
+async fn a_listener_ends_with_its_last_handle_or_when_it_is_closed() {
+    let first = listener().bind().await.unwrap();
+    let second = first.clone();
+    let (peers, endpoints) = follow(connector());
+    endpoints.unbounded_send(vec![endpoint(&first, "a", None)]).unwrap();
+    soon(peers.connected(1)).await;
+    drop(first);
+    soon(peers.send("a frame")).await.unwrap();
+    assert_eq!(soon(second.recv()).await.unwrap().bytes(), b"a frame");
+    let watched = second.clone();
+    let mut watching = Box::pin(watched.closed());
+    assert_eq!((&mut watching).now_or_never(), None);
+    soon(second.close()).await;
+    assert_eq!(soon(watching).await, ListenerClosed);
 }

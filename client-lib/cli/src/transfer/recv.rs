@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc as channel;
 use std::time::{Duration, Instant};
 
@@ -31,12 +30,11 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     // Before it says that it listens: who hears that may tell it to end.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let listener = args.listen.listener()?.port(args.port).frame_size(args.frame_size).bind().await?;
-    let listener = Arc::new(listener);
     for address in listener.local_addresses() {
         tell(&format!("listening on {address}"));
     }
     let is_stdout = args.output == Path::new("-");
-    let (mut outcomes, inbox) = start(&args, Arc::clone(&listener))?;
+    let (mut outcomes, inbox) = start(&args, listener.clone())?;
     loop {
         let outcome = tokio::select! {
             // The thread has ended only if it has said so.
@@ -72,7 +70,7 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
 /// Starts the writing thread: disks and pipes may take their time. Senders' credits bound what waits for it.
 fn start(
     args: &RecvArgs,
-    listener: Arc<Listener>,
+    listener: Listener,
 ) -> anyhow::Result<(mpsc::UnboundedReceiver<Outcome>, channel::Sender<Received>)> {
     let (inbox, frames) = channel::channel();
     let (say, outcomes) = mpsc::unbounded_channel();
