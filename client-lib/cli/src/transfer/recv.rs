@@ -47,14 +47,16 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
         match outcome {
             Outcome::Done { summary, came, took } => {
                 let line = summary.line("received", came, took);
-                if is_stdout {
+                let said = if is_stdout {
                     tell(line.trim_end());
+                    Ok(())
                 } else {
-                    print(&line)?;
-                }
-                if !args.keep {
+                    print(&line)
+                };
+                // The sender is to hear that everything is here, whoever reads what we say.
+                if !args.keep || said.is_err() {
                     goodbye(&listener).await;
-                    return Ok(ExitCode::SUCCESS);
+                    return said.map(|()| ExitCode::SUCCESS);
                 }
             }
             // Standard output does not come back.

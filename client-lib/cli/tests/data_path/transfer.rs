@@ -243,6 +243,22 @@ fn a_pipe_that_is_closed_is_no_reason_to_refuse_for_ever() {
 }
 
 #[test]
+fn the_sender_hears_of_the_end_though_nobody_reads_what_the_receiver_says() {
+    for more in [&[][..], &["--keep"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let arguments = [&["recv", "-o", path.to_str().unwrap()], more].concat();
+        let receiver = Server::start(&arguments, 0, Says::StderrAlone);
+        let sender = send(receiver.address, b"content", &[]);
+        assert!(sender.status.success(), "{}", text(&sender.stderr));
+        let output = receiver.output();
+        assert!(output.status.success());
+        assert_eq!((text(&output.stderr), text(&sender.stderr)), ("", ""));
+        assert_eq!(only_file(&folder), b"content");
+    }
+}
+
+#[test]
 fn an_interrupt_ends_quietly() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
