@@ -166,13 +166,12 @@ impl Transfer {
     }
 
     fn look(&mut self, is_connected: bool, wait: Duration) -> anyhow::Result<()> {
-        if is_connected {
-            self.seen = Instant::now();
-        }
         if self.gap.is_some_and(|since| since.elapsed() > GAP) {
             return Err(self.missing());
         }
-        if self.seen.elapsed() > wait {
+        if is_connected {
+            self.seen = Instant::now();
+        } else if self.seen.elapsed() > wait {
             bail!("{} has gone for {} s, after {} bytes", self.sender, wait.as_secs(), self.sink.written());
         }
         Ok(())

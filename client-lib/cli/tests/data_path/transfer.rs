@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use multinet_client::{Connector, Resolver, Transport};
 use socket2::{Domain, Socket, Type};
@@ -198,6 +199,19 @@ fn a_sender_that_goes_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_sender_that_takes_its_time_is_not_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "0"]);
+    let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+    sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
+    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
+    // The receiver looks several times meanwhile.
+    std::thread::sleep(Duration::from_secs(1));
+    agree(&finish(sender, b"9876543210"), &receiver.output(), 20);
+    assert_eq!(only_file(&folder), b"01234567899876543210");
 }
 
 #[test]
