@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use multinet_client::{Change, Endpoint, ResolveError, Resolved, Resolver};
 
 use crate::common::DnsArgs;
-use crate::output::{self, note, print};
+use crate::output::{self, Usage, note, print};
 use change::differences;
 use table::Table;
 
@@ -85,7 +85,8 @@ pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
     if args.watch {
         return follow(&resolver, &filter, port, args.output).await;
     }
-    let resolved = resolver.resolve(&args.name, port).await.map_err(|error| in_words(error, port))?;
+    let resolved = resolver.resolve(&args.name, port).await;
+    let resolved = resolved.map_err(|error| in_words(error, &args.name, port))?;
     let resolved = filter.apply(resolved)?;
     match args.output {
         Output::Table => print(&Table::default().text(&resolved.endpoints))?,
@@ -102,6 +103,7 @@ async fn follow(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let mut watch = resolver.watch(filter.name, port);
+    let in_words = |error| in_words(error, filter.name, port);
     let mut printer = Printer { output, table: Table::default(), last: Vec::new() };
     let reader_gone = output::closed();
     tokio::pin!(reader_gone);
@@ -111,10 +113,10 @@ async fn follow(
             gone = &mut reader_gone => return Err(gone.into()),
         };
         match change {
-            Some(Change::Lost { error }) if error.is_permanent() => return Err(error.into()),
+            Some(Change::Lost { error }) if error.is_permanent() => return Err(in_words(error)),
             Some(Change::Lost { error }) => {
                 printer.endpoints(Vec::new())?;
-                printer.state("lost", Some(&in_words(error, port).to_string()))?;
+                printer.state("lost", Some(&in_words(error).to_string()))?;
             }
             Some(Change::Endpoints(resolved)) => match filter.apply(resolved) {
                 Ok(resolved) => printer.endpoints(resolved.endpoints)?,
@@ -123,7 +125,7 @@ async fn follow(
                     printer.state("lost", Some(&error.to_string()))?;
                 }
             },
-            Some(Change::Held { error, .. }) => printer.state("held", Some(&error.to_string()))?,
+            Some(Change::Held { error, .. }) => printer.state("held", Some(&in_words(error).to_string()))?,
             Some(Change::Recovered) => printer.state("recovered", None)?,
             Some(_) => {}
             // It never ends.
@@ -213,8 +215,9 @@ impl std::fmt::Display for NotThere {
 impl std::error::Error for NotThere {}
 
 /// The library's message, except where it is about `*`, which nobody has typed.
-fn in_words(error: ResolveError, port: &str) -> anyhow::Error {
+fn in_words(error: ResolveError, name: &str, port: &str) -> anyhow::Error {
     match error {
+        ResolveError::BadPort { reason, .. } if port == "*" => Usage(format!("{name}: {reason}")).into(),
         ResolveError::NoSuchPort { name, .. } if port == "*" => {
             anyhow::anyhow!("{name} exists, but has no named ports: give a port's number")
         }

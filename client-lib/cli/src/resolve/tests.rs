@@ -93,3 +93,17 @@ async fn json_has_every_field_and_a_line_per_change() {
         [json!({"change": "removed", "endpoint": endpoint}), json!({"change": "lost", "error": "why"})]
     );
 }
+
+#[test]
+fn nobody_has_typed_an_asterisk() {
+    let no_port = |port: &str| ResolveError::NoSuchPort { name: "infer".to_owned(), port: port.to_owned() };
+    let bad_port = |port: &str| ResolveError::BadPort { port: port.to_owned(), reason: "it has none" };
+    let cases = [
+        (no_port("*"), "*", "infer exists, but has no named ports: give a port's number"),
+        (bad_port("*"), "*", "10.0.0.1: it has none"),
+        (bad_port("rdma"), "rdma", "\"rdma\" is not a port: it has none"),
+    ];
+    for (error, port, expected) in cases {
+        assert_eq!(in_words(error, "10.0.0.1", port).to_string(), expected);
+    }
+}
