@@ -142,6 +142,7 @@ impl Pair {
                 !line.contains(" rdma ")
                     && !line.contains(" memory ")
                     && !line.contains(" has no RDMA device")
+                    && !line.contains(" its zone is not known")
             })
             .collect())
     }

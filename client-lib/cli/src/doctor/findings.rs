@@ -208,15 +208,31 @@ fn describe(endpoint: &Endpoint, findings: &mut Vec<Finding>) {
                 )
                 .fix("whoever writes the slice has to fill in nodeName; multinet-controller does"),
             );
+        } else if endpoint.zone.is_none() {
+            findings.push(
+                Finding::new(
+                    Note,
+                    "endpoint",
+                    format!("{endpoint}: its zone is not known: from other nodes it is no nearer than any"),
+                )
+                .fix("if there are zones, give its node the label topology.kubernetes.io/zone; whoever writes the slice has to fill it in, as \
+                      multinet-controller does"),
+            );
         }
     }
     for address in &endpoint.addresses {
         if address.network.is_some() && address.rdma_devices.is_empty() {
-            findings.push(Finding::new(
-                Note,
-                "endpoint",
-                format!("{endpoint}: {} has no RDMA device: TCP only", address.ip),
-            ));
+            findings.push(
+                Finding::new(
+                    Note,
+                    "endpoint",
+                    format!("{endpoint}: {} has no RDMA device: TCP only", address.ip),
+                )
+                .fix(
+                    "if it is to have one, attach its pod to a network on an RDMA device, whose plugin reports it (device-info, or the claim's \
+                     status)",
+                ),
+            );
         }
     }
     if findings[before..].iter().all(|finding| finding.level < Warning) {

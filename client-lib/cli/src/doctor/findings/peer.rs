@@ -115,8 +115,11 @@ fn size(who: &str, route: &Route, found: Mtu) -> Option<Finding> {
         ),
         // Many firewalls drop what the probe relies on, and connections work all the same.
         Mtu::Silent(mtu) if matches!(route.mtu, Some(known) if known < mtu) => None,
-        Mtu::Silent(mtu) => Some(Finding::new(Note, "peer", format!(
-            "{who}: whether packets of {mtu} octets pass cannot be known, the peer answers no probes (UDP)"
-        ))),
+        Mtu::Silent(mtu) => Some(
+            Finding::new(Note, "peer", format!(
+                "{who}: whether packets of {mtu} octets pass cannot be known, the peer answers no probes (UDP)"
+            ))
+            .fix("`ping -M do -s SIZE` may say it; or let UDP to its ports 33434 and 33435 pass, and what ICMP answers"),
+        ),
     }
 }

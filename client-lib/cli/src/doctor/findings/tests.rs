@@ -130,6 +130,7 @@ async fn resolved(change: impl FnOnce(&mut Endpoint)) -> Resolved {
     let endpoint = &mut resolved.endpoints[0];
     endpoint.host = "infer-0".to_owned();
     endpoint.node = Some("gpu-1".to_owned());
+    endpoint.zone = Some("a".to_owned());
     let address = &mut endpoint.addresses[0];
     address.network = Some("rail0".to_owned());
     address.rdma_devices = vec!["mlx5_2".to_owned()];
@@ -374,7 +375,7 @@ fn one_thing_is_wrong() {
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Silent(9000))),
             "note peer infer-0 at 192.168.111.5:18515 on rail0: whether packets of 9000 octets pass cannot be known",
-            "",
+            "`ping -M do -s SIZE` may say it",
         ),
     ];
     for (facts, message, fix) in cases {
@@ -435,10 +436,20 @@ async fn what_records_lack() {
         ]
     );
     let facts = named(Ok(resolved(|endpoint| endpoint.addresses[0].rdma_devices.clear()).await), None);
-    assert!(bad(&facts).contains(&(
-        "note endpoint infer-0:18515: 192.168.111.5 has no RDMA device: TCP only".to_owned(),
-        String::new()
-    )));
+    let said = |facts: &Facts, what: &str, fix: &str| {
+        let found = bad(facts);
+        let is_it = |(message, how): &(String, String)| message == what && how.starts_with(fix);
+        assert!(found.iter().any(is_it), "{found:?}\nhas no\n{what}");
+    };
+    let no_device = "note endpoint infer-0:18515: 192.168.111.5 has no RDMA device: TCP only";
+    said(&facts, no_device, "if it is to have one, attach its pod to a network on an RDMA device");
+    let facts = named(Ok(resolved(|endpoint| endpoint.zone = None).await), None);
+    let no_zone =
+        "note endpoint infer-0:18515: its zone is not known: from other nodes it is no nearer than any";
+    said(&facts, no_zone, "if there are zones, give its node the label topology.kubernetes.io/zone");
+    // Where not even the node is known, that is enough.
+    let facts = named(Ok(resolved(|endpoint| (endpoint.node, endpoint.zone) = (None, None)).await), None);
+    assert!(!bad(&facts).iter().any(|(message, _)| message.contains("its zone is not known")));
 }
 
 #[tokio::test]
