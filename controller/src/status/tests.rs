@@ -169,7 +169,10 @@ fn what_is_missing_is_named_with_what_to_do() {
 #[test]
 fn pods_without_endpoints_are_counted_and_some_named() {
     let none = judged(&collected(Collected::default()), Ok(()));
-    assert_eq!(says(&none, Programmed).2, "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for");
+    assert_eq!(
+        says(&none, Programmed).2,
+        "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for"
+    );
 
     let late = (0..5).map(|number| (format!("late-{number}"), LeftOut::NoAddress));
     let others = [("host".to_owned(), LeftOut::HostNetwork), ("garbled".to_owned(), LeftOut::Unreadable)];

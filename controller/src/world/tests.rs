@@ -189,11 +189,16 @@ fn a_pod_has_stopped_serving_when_its_condition_says_so() {
     write(&world, "infer", 1);
     at(200);
     world.apply(pod("a", "infer", "10.0.0.1", |pod| {
-        pod["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
+        pod["status"]["conditions"][0] =
+            json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
     }));
     commit(&world);
     let work = world.work(&key("infer"));
-    assert_eq!(written_at(&work.slices.update), Some("1970-01-01T00:02:40.000000Z"), "not when it was heard of");
+    assert_eq!(
+        written_at(&work.slices.update),
+        Some("1970-01-01T00:02:40.000000Z"),
+        "not when it was heard of"
+    );
 }
 
 #[test]
