@@ -18,6 +18,13 @@ pub struct Work {
     pub mirrors: Plan<EndpointSlice>,
 }
 
+impl Work {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        !self.doubtful && self.slices.is_empty() && self.mirrors.is_empty()
+    }
+}
+
 /// What is to be said, now that the work is done or has failed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {

@@ -116,7 +116,7 @@ impl Writer {
             let work = self.world.work(service);
             let mut results = if work.doubtful {
                 Results { is_stale: true, ..Results::default() }
-            } else if work.slices.is_empty() && work.mirrors.is_empty() {
+            } else if work.is_empty() {
                 return Ok(());
             } else {
                 let (slices, mirrors) =
@@ -130,9 +130,10 @@ impl Writer {
                 return results.failure.map_or(Ok(()), |failure| Err(Abandoned::Failed(failure)));
             }
             self.refresh(service, term).await?;
-            // What fails is not helped by asking it for more at once.
+            // What fails is not helped by asking it for more at once, if there is more.
             if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
-                return Err(Abandoned::Failed(failure));
+                let is_done = self.world.work(service).is_empty();
+                return if is_done { Ok(()) } else { Err(Abandoned::Failed(failure)) };
             }
             if !work.doubtful {
                 self.metrics

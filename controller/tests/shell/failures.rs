@@ -125,6 +125,21 @@ async fn an_api_server_that_fails_is_not_asked_at_once_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_done_though_it_failed_is_no_failure() {
+    let mut rig = Rig::leading();
+    rig.pods(&[pod("infer-0", "infer", 1)]);
+    rig.service(&service("infer", "infer"));
+    let create = rig.api.expect(Method::POST, SLICES).await;
+    let mut slice = create.body.clone();
+    slice["metadata"]["uid"] = "u".into();
+    slice["metadata"]["resourceVersion"] = "10".into();
+    create.status(500, "etcdserver: request timed out");
+    rig.lists("infer", &[slice]).await;
+    assert_eq!(programmed(&rig.status_of("infer").await).0, "Programmed");
+    assert_eq!(rig.logged("WARN", ""), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_api_server_is_given_ten_seconds() {
     let mut rig = Rig::leading();
     rig.settled().await;
