@@ -28,9 +28,9 @@ impl Secondary {
             .map(|&address| canonical(address))
             .filter(|own| own.is_ipv4() == is_ipv4 || own.ip() == Ipv6Addr::UNSPECIFIED);
         let any: IpAddr = if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let only = own.next().filter(|first| own.all(|other| other.ip() == first.ip()));
+        let only = own.next().filter(|&first| own.all(|other| is_same_host(other, first)));
         let mut source = only
-            .filter(|only| !only.ip().is_unspecified() && leads_to(only.ip(), self.address.ip()))
+            .filter(|&only| !only.ip().is_unspecified() && leads_to(only, self.address))
             .unwrap_or_else(|| SocketAddr::new(any, 0));
         source.set_port(0);
         source
@@ -46,12 +46,25 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Whether `other` may hear of `own`: addresses of a host or a link lead no further.
-fn leads_to(own: IpAddr, other: IpAddr) -> bool {
+fn leads_to(own: SocketAddr, other: SocketAddr) -> bool {
     let is_of_link = |ip| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    (!own.is_loopback() || other.is_loopback()) && (!is_of_link(own) || is_of_link(other))
+    let is_on_link = is_of_link(other.ip()) && interface(own) == interface(other);
+    (!own.ip().is_loopback() || other.ip().is_loopback()) && (!is_of_link(own.ip()) || is_on_link)
+}
+
+fn is_same_host(one: SocketAddr, other: SocketAddr) -> bool {
+    one.ip() == other.ip() && interface(one) == interface(other)
+}
+
+/// The number of the interface of a link-local address.
+fn interface(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
 }
 
 impl FromStr for Secondary {
@@ -144,6 +157,8 @@ mod tests {
             ("10.0.0.7", &["127.0.0.1:53"], any4),
             ("10.0.0.7", &["169.254.20.10:53"], any4),
             ("fd00::7", &["[fe80::1%2]:53"], any6),
+            ("[fe80::7%3]:53", &["[fe80::1%2]:53"], any6),
+            ("[fe80::7%3]:53", &["[fe80::1%2]:53", "[fe80::1%3]:53"], any6),
         ] {
             let addresses: Vec<SocketAddr> =
                 listening.iter().map(|address| address.parse().unwrap()).collect();
