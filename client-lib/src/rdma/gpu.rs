@@ -51,8 +51,17 @@ struct Outcome {
 
 impl Methods {
     /// The method for a GPU. The first time, it tries which works, for some seconds: not for an async task.
-    pub(super) fn of(&self, gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> Found {
-        self.entry(gpu).find(Instant::now, |before| find(gpu, context, place, forced, before))
+    pub(super) fn of(&self, gpu: &Arc<dyn Gpu>, context: &Context, place: Place, forced: Forced) -> Found {
+        let entry = self.entry(&**gpu);
+        if let Some((Ok(method), is_fresh)) = entry.last(Instant::now()) {
+            // It works as it is: for something better nobody's handshake waits.
+            if !is_fresh {
+                let (gpu, context) = (Arc::clone(gpu), context.clone());
+                entry.find_aside(move |before| find(&*gpu, &context, place, forced, before));
+            }
+            return Ok(method);
+        }
+        entry.find(Instant::now, |before| find(&**gpu, context, place, forced, before))
     }
 
     /// The method for the GPU of this memory, once it is known. A thread of its own finds it out.
@@ -65,19 +74,9 @@ impl Methods {
     ) -> Option<Found> {
         let entry = self.entry(memory.gpu());
         let last = entry.last(Instant::now());
-        let is_fresh = last.as_ref().is_some_and(|(_, is_fresh)| *is_fresh);
-        if !is_fresh && entry.begin(Instant::now()) {
-            let (memory, context, finder) = (Arc::clone(memory), context.clone(), Arc::clone(&entry));
-            let finding = move || {
-                // What is found is asked for again.
-                let _ =
-                    finder.find(Instant::now, |before| find(memory.gpu(), &context, place, forced, before));
-                finder.is_begun.store(false, Ordering::Relaxed);
-            };
-            if let Err(error) = thread::Builder::new().name("multinet-gpu".to_owned()).spawn(finding) {
-                warn!("frames from GPUs go as before: cannot start a thread: {error}");
-                entry.put_off(Instant::now());
-            }
+        if !last.as_ref().is_some_and(|(_, is_fresh)| *is_fresh) {
+            let (memory, context) = (Arc::clone(memory), context.clone());
+            entry.find_aside(move |before| find(memory.gpu(), &context, place, forced, before));
         }
         // Until another outcome is there, the last one holds.
         last.map(|(found, _)| found)
@@ -100,6 +99,22 @@ impl Entry {
         let (Outcome { found, may_pass }, at) = lock(&self.last).clone()?;
         let is_fresh = !may_pass || now.saturating_duration_since(at) < AGAIN;
         Some((found, is_fresh))
+    }
+
+    /// Has a thread of its own find it out, unless one is at it. What is found is asked for again.
+    fn find_aside(self: &Arc<Self>, find: impl FnOnce(Option<Found>) -> Outcome + Send + 'static) {
+        if !self.begin(Instant::now()) {
+            return;
+        }
+        let finder = Arc::clone(self);
+        let finding = move || {
+            let _ = finder.find(Instant::now, find);
+            finder.is_begun.store(false, Ordering::Relaxed);
+        };
+        if let Err(error) = thread::Builder::new().name("multinet-gpu".to_owned()).spawn(finding) {
+            warn!("frames to and from GPUs go as before: cannot start a thread: {error}");
+            self.put_off(Instant::now());
+        }
     }
 
     /// Whether a thread is to be started now, and by whoever asks.

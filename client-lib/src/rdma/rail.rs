@@ -140,7 +140,7 @@ impl Rail {
     }
 
     /// How it gets at the memory of a GPU. The first time, it tries which way works, from this place: not for an async task.
-    pub(super) fn method(&self, gpu: &dyn Gpu, place: Place) -> Result<Method, GpuError> {
+    pub(super) fn method(&self, gpu: &Arc<dyn Gpu>, place: Place) -> Result<Method, GpuError> {
         self.methods.of(gpu, &self.context, place, self.forced)
     }
 

@@ -94,7 +94,7 @@ impl Rails {
         if is_foreign(place.link, interface, rail.context().interface(port, row)) {
             return Err(Unusable::Foreign(place));
         }
-        let method = role.gpu().map(|gpu| rail.method(&**gpu, (port, row, place.gid))).transpose()?;
+        let method = role.gpu().map(|gpu| rail.method(gpu, (port, row, place.gid))).transpose()?;
         let method = method.unwrap_or(Method::Staging);
         let state = rail.context().port(port)?;
         // What is sent from is locked later, and is to be found wanting now.

@@ -129,6 +129,11 @@ impl GpuPages {
         self.0.registrations.has(domain)
     }
 
+    /// Whether it has been refused before, even if that is over.
+    pub fn has_been_refused(&self) -> bool {
+        *self.refused() != Refused::No
+    }
+
     /// Whether it could not be registered once: memory of a pool, as a rule, of which that is known to its maker only. Or not lately, where there was no room.
     pub fn is_refused(&self) -> bool {
         let refused = *self.refused();

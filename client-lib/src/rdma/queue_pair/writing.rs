@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use multinet_memory::{GpuError, Method};
 use multinet_verbs::{GpuPages, Lent, MOST_WRITES, Pages, Remote, Write};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{Accounts, QueuePair, Sent, lock};
 use crate::buffer::Buffer;
@@ -125,8 +125,14 @@ impl<E> QueuePair<E> {
             None | Some(Ok(Method::Staging)) => return Ok(None),
             Some(method) => method?,
         };
+        let is_news = !pages.has_been_refused();
         if let Err(error) = pages.register(&self.domain, method) {
-            warn!("a payload of a GPU is copied: {}", self.explain(&error, None));
+            let why = self.explain(&error, None);
+            if is_news {
+                warn!("a payload of a GPU is copied: {why}");
+            } else {
+                debug!("a payload of a GPU is still copied: {why}");
+            }
             return Ok(None);
         }
         Ok(held)

@@ -219,6 +219,7 @@ fn memory_is_refused_unless_it_is_the_device_that_has_gone() {
             rig.fake.fail(verb, errno);
             pages.register(&rig.domain, method).unwrap_err();
             assert_eq!(pages.is_refused(), is_refused, "{errno}");
+            assert_eq!(pages.has_been_refused(), is_refused, "{errno}");
         }
     }
 }
