@@ -92,6 +92,8 @@ struct Handle {
     addresses: Vec<SocketAddr>,
     /// The tasks that accept have them.
     sockets: Vec<Weak<TcpListener>>,
+    /// The process that listens: a child of fork has the same sockets.
+    process: u32,
     tasks: TaskTracker,
 }
 
@@ -316,6 +318,9 @@ impl Listener {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.end();
+        if self.process != std::process::id() {
+            return;
+        }
         // The tasks end when they have their turn; until then nobody else could listen there.
         for socket in self.sockets.iter().filter_map(Weak::upgrade) {
             sockets::end(&socket);

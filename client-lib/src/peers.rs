@@ -30,7 +30,7 @@ use shared::{Link, State};
 pub use statistics::{Closed, PeerStatus, Statistics};
 
 /// The peers of a service, which come and go while it stays. A clone is another handle; when the last one is dropped, and no [`Sent`] of it
-/// is left, all connections are closed. What they had been given until then is still written, for a second at most and as long as the runtime runs, but
+/// is left, all connections are closed. What they had been given until then is still written, for ten seconds at most and as long as the runtime runs, but
 /// nobody hears what becomes of it, and no other peer gets what its own does not take: for that there are [`flush`](Self::flush) and
 /// [`close`](Self::close).
 ///
@@ -446,8 +446,9 @@ impl PeerSet {
     /// # }
     /// ```
     pub async fn closed(&self) -> Closed {
-        let outcome = |state: &mut State| state.is_closed.then_some(Closed { unfinished: state.unfinished });
-        self.handle.shared.until(outcome).await
+        let shared = &self.handle.shared;
+        shared.shutdown.cancelled().await;
+        Closed { unfinished: shared.state().unfinished }
     }
 }
 

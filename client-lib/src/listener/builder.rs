@@ -390,7 +390,15 @@ impl ListenerBuilder {
                 shared.shutdown.run_until_cancelled(shared.notices.run()).await;
             }
         });
-        Ok(Listener { handle: Arc::new(Handle { shared, addresses, sockets: listening, tasks }) })
+        Ok(Listener {
+            handle: Arc::new(Handle {
+                shared,
+                addresses,
+                sockets: listening,
+                process: std::process::id(),
+                tasks,
+            }),
+        })
     }
 
     /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.

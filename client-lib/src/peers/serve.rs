@@ -25,6 +25,9 @@ const AHEAD: usize = 1 << 10;
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How long what was sent before the last handle went may take, and the goodbye behind it: nobody waits for it.
+const LEAVE: Duration = Duration::from_secs(10);
+
 /// Why a connection ended.
 #[derive(Debug, Error)]
 pub(crate) enum Ended {
@@ -162,7 +165,7 @@ async fn converse(link: &Arc<Link>, dialed: Dialed) -> Ended {
     let is_left = matches!(ended, Ended::NotNeeded) && link.shared.state().is_dropped;
     if is_left {
         // Whoever wants to know what becomes of it closes, or flushes.
-        let _ = timeout(GOODBYE, leave(link, way, &mut reading)).await;
+        let _ = timeout(LEAVE, leave(link, way, &mut reading)).await;
     }
     reading.stop().await;
     let goodbye = match &ended {
