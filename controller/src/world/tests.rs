@@ -1,4 +1,4 @@
-//! What the model test (`tests/model`) cannot say well: times, what people are told (`notices`), who wins an address
+//! What the model test (`tests/model`) cannot say well: `times`, what people are told (`notices`), who wins an address
 //! after a change of leaders.
 
 use std::cell::Cell;
@@ -16,6 +16,7 @@ use crate::work::StatusWrite;
 mod mirrors;
 mod notices;
 mod others;
+mod times;
 
 thread_local! {
     static SECOND: Cell<i64> = const { Cell::new(0) };
@@ -118,87 +119,6 @@ fn published(world: &World, service: &str) -> Vec<String> {
     let slices = state.slices.of(&key(service));
     let endpoints = slices.iter().flat_map(|slice| slice.spec.endpoints.clone());
     endpoints.filter_map(|endpoint| endpoint.target_ref?.name).collect()
-}
-
-fn written_at(slices: &[MultiNetworkEndpointSlice]) -> Option<&str> {
-    slices[0].metadata.annotations.as_ref()?.get(labels::LAST_CHANGE_TRIGGER_TIME).map(String::as_str)
-}
-
-#[test]
-fn a_slice_tells_of_the_earliest_change_that_it_holds() {
-    let world = world();
-    at(50);
-    world.apply(service("infer", 1, |_| {}));
-    commit(&world);
-    write(&world, "infer", 1);
-
-    at(100);
-    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
-        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
-    }));
-    commit(&world);
-    at(110);
-    world.apply(pod("b", "infer", "10.0.0.2", |_| {}));
-    commit(&world);
-    let work = world.work(&key("infer"));
-    assert_eq!(
-        written_at(&work.slices.create),
-        Some("1970-01-01T00:00:10.000000Z"),
-        "when pod b became ready"
-    );
-
-    at(120);
-    world.apply(pod("b", "infer", "10.0.0.3", |_| {}));
-    commit(&world);
-    world.outcome(&key("infer"), Err("no room"));
-    let again = world.work(&key("infer"));
-    assert_eq!(
-        written_at(&again.slices.create),
-        Some("1970-01-01T00:00:10.000000Z"),
-        "that has not been written yet"
-    );
-
-    at(130);
-    world.apply(pod("b", "infer", "10.0.0.4", |_| {}));
-    commit(&world);
-    for slice in stored(again.slices.create, 2) {
-        world.stored_slice(slice);
-    }
-    world.outcome(&key("infer"), Ok(()));
-    at(140);
-    world.apply(pod("a", "infer", "10.0.0.5", |pod| {
-        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
-    }));
-    world.apply(service("infer", 2, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
-    commit(&world);
-    let last = world.work(&key("infer"));
-    assert_eq!(
-        written_at(&last.slices.update),
-        Some("1970-01-01T00:02:10.000000Z"),
-        "what came while it was written"
-    );
-}
-
-#[test]
-fn a_pod_has_stopped_serving_when_its_condition_says_so() {
-    let world = world();
-    at(50);
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    commit(&world);
-    write(&world, "infer", 1);
-    at(200);
-    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
-        pod["status"]["conditions"][0] =
-            json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
-    }));
-    commit(&world);
-    let work = world.work(&key("infer"));
-    assert_eq!(
-        written_at(&work.slices.update),
-        Some("1970-01-01T00:02:40.000000Z"),
-        "not when it was heard of"
-    );
 }
 
 #[test]
@@ -411,23 +331,6 @@ fn an_answer_that_comes_late_takes_nothing_back() {
     };
     world.apply(service("infer", 1, pods));
     assert!(write(&world, "infer", 3).status.unwrap().urgent);
-}
-
-#[test]
-fn who_takes_over_begins_with_the_changes_of_its_own_time() {
-    let world = world();
-    at(100);
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    commit(&world);
-    at(7000);
-    world.all_services();
-    assert_eq!(written_at(&world.work(&key("infer")).slices.create), None);
-    world.apply(pod("b", "infer", "10.0.0.2", |pod| {
-        pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(6999));
-    }));
-    commit(&world);
-    assert_eq!(written_at(&world.work(&key("infer")).slices.create), Some("1970-01-01T01:56:39.000000Z"));
 }
 
 #[test]

@@ -87,9 +87,7 @@ async fn whether_a_write_without_answer_was_done_is_asked_before_it_is_repeated(
         rig.pods(&[pod("infer-0", "infer", 1)]);
         rig.service(&service("infer", "infer"));
         let create = rig.api.expect(Method::POST, SLICES).await;
-        let mut slice = create.body.clone();
-        slice["metadata"]["uid"] = "u".into();
-        slice["metadata"]["resourceVersion"] = "10".into();
+        let slice = create.stored("10");
         create.refuse();
         if is_done {
             rig.lists("infer", &[slice]).await;
@@ -130,9 +128,7 @@ async fn what_was_done_though_it_failed_is_no_failure() {
     rig.pods(&[pod("infer-0", "infer", 1)]);
     rig.service(&service("infer", "infer"));
     let create = rig.api.expect(Method::POST, SLICES).await;
-    let mut slice = create.body.clone();
-    slice["metadata"]["uid"] = "u".into();
-    slice["metadata"]["resourceVersion"] = "10".into();
+    let slice = create.stored("10");
     create.status(500, "etcdserver: request timed out");
     rig.lists("infer", &[slice]).await;
     assert_eq!(programmed(&rig.status_of("infer").await).0, "Programmed");

@@ -110,13 +110,19 @@ impl Request {
 
     /// The write is done; the object is now at that version.
     pub(crate) fn store(self, version: &str) -> Value {
+        let object = self.stored(version);
+        self.json(StatusCode::OK, &object);
+        object
+    }
+
+    /// The object as it is stored, whatever is answered.
+    pub(crate) fn stored(&self, version: &str) -> Value {
         let mut object = self.body.clone();
         object["metadata"]["resourceVersion"] = version.into();
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] =
                 format!("uid-of-{}", object["metadata"]["name"].as_str().unwrap()).into();
         }
-        self.json(StatusCode::OK, &object);
         object
     }
 
