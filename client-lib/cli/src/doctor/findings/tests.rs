@@ -390,17 +390,6 @@ fn one_thing_is_wrong() {
 }
 
 #[test]
-fn a_machine_without_rdma_misses_nothing() {
-    let mut facts = good();
-    facts.machine.rdma_devices.clear();
-    facts.machine.memlock = Some((8 << 20, 8 << 20));
-    let found = findings(&facts);
-    assert_eq!(worst(&found), Level::Note, "{found:?}");
-    facts.machine.process.has_ipc_lock = true;
-    assert_eq!(bad(&facts).len(), 1, "only that there is no device");
-}
-
-#[test]
 fn what_is_allowed_is_no_problem() {
     let mut peer = peer();
     let ip: IpAddr = "10.244.0.9".parse().unwrap();

@@ -239,3 +239,14 @@ fn who_is_limited_in_locking_memory() {
     }
     assert!(bad(&limited(Process { has_ipc_lock: true, ..root })).is_empty());
 }
+
+#[test]
+fn a_machine_without_rdma_misses_nothing() {
+    let mut facts = good();
+    facts.machine.rdma_devices.clear();
+    facts.machine.memlock = Some((8 << 20, 8 << 20));
+    let found = findings(&facts);
+    assert_eq!(worst(&found), Level::Note, "{found:?}");
+    facts.machine.process.has_ipc_lock = true;
+    assert_eq!(bad(&facts).len(), 1, "only that there is no device");
+}
