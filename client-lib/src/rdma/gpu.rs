@@ -52,16 +52,8 @@ struct Outcome {
 impl Methods {
     /// The method for a GPU. The first time, it tries which works, for some seconds: not for an async task.
     pub(super) fn of(&self, gpu: &Arc<dyn Gpu>, context: &Context, place: Place, forced: Forced) -> Found {
-        let entry = self.entry(&**gpu);
-        if let Some((Ok(method), is_fresh)) = entry.last(Instant::now()) {
-            // It works as it is: for something better nobody's handshake waits.
-            if !is_fresh {
-                let (gpu, context) = (Arc::clone(gpu), context.clone());
-                entry.find_aside(move |before| find(&*gpu, &context, place, forced, before));
-            }
-            return Ok(method);
-        }
-        entry.find(Instant::now, |before| find(&**gpu, context, place, forced, before))
+        let (entry, gpu, context) = (self.entry(&**gpu), Arc::clone(gpu), context.clone());
+        entry.get(Instant::now, move |before| find(&*gpu, &context, place, forced, before))
     }
 
     /// The method for the GPU of this memory, once it is known. A thread of its own finds it out.
@@ -99,6 +91,22 @@ impl Entry {
         let (Outcome { found, may_pass }, at) = lock(&self.last).clone()?;
         let is_fresh = !may_pass || now.saturating_duration_since(at) < AGAIN;
         Some((found, is_fresh))
+    }
+
+    /// What works, or is found now. For something better nobody's handshake waits.
+    fn get(
+        self: &Arc<Self>,
+        clock: impl Fn() -> Instant,
+        find: impl FnOnce(Option<Found>) -> Outcome + Send + 'static,
+    ) -> Found {
+        match self.last(clock()) {
+            Some((Ok(method), true)) => Ok(method),
+            Some((Ok(method), false)) => {
+                self.find_aside(find);
+                Ok(method)
+            }
+            _ => self.find(clock, find),
+        }
     }
 
     /// Has a thread of its own find it out, unless one is at it. What is found is asked for again.
@@ -193,6 +201,7 @@ fn try_all(gpu: &dyn Gpu, context: &Context, place: Place, forced: Forced) -> (O
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -226,6 +235,27 @@ mod tests {
             assert_eq!(find(AGAIN, Some(staged), Method::DmaBuf), later);
             assert_eq!(find(AGAIN * 9, None, Method::Staging), later);
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_something_better_than_what_works() {
+        let entry = Arc::new(Entry::default());
+        let staged = Outcome { found: Ok(Method::Staging), may_pass: true };
+        let long_ago = Instant::now().checked_sub(AGAIN).unwrap();
+        entry.find(|| long_ago, |_| staged).unwrap();
+        let (go_on, until) = mpsc::channel();
+        let better = move |_| {
+            until.recv().unwrap();
+            Outcome { found: Ok(Method::DmaBuf), may_pass: false }
+        };
+        assert_eq!(entry.get(Instant::now, better), Ok(Method::Staging));
+        // One is at it.
+        assert_eq!(entry.get(Instant::now, |_| unreachable!()), Ok(Method::Staging));
+        go_on.send(()).unwrap();
+        while entry.is_begun.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        assert_eq!(entry.get(Instant::now, |_| unreachable!()), Ok(Method::DmaBuf));
     }
 
     #[test]
