@@ -12,7 +12,7 @@ use super::{Connected, succeeded};
 /// How long nothing may complete before the other side counts as gone: longer than a device repeats what is not acknowledged.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// Larger messages get a completion each, as perftest has it; of others, the last of a call.
+/// Larger messages get a call and a completion each, as perftest has it: beside them, neither costs anything. Of others, many share one.
 const LARGE: u32 = 8 << 10;
 
 /// The lower bits of a completion's number: how many of its queue pair's writes are done. The upper ones are the pair.
@@ -32,7 +32,8 @@ pub(super) fn measure(connected: &Connected, extent: Extent, depth: u16) -> anyh
         Extent::Time(time) => (u64::MAX, time),
     };
     // A call for several, but not so many that the queue runs dry meanwhile.
-    let batch = u64::from(depth / 2).clamp(1, MOST_WRITES as u64);
+    let most = if connected.size > LARGE { 1 } else { MOST_WRITES as u64 };
+    let batch = u64::from(depth / 2).clamp(1, most);
     let pairs = connected.pairs.len() as u64;
     let (mut times, notes_times) = (Times::default(), each.saturating_mul(pairs) <= MAX_FOR_PEAK);
     let mut progress = vec![Progress::default(); connected.pairs.len()];
