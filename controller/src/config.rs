@@ -35,11 +35,10 @@ pub struct Args {
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
-    /// How many endpoints a slice may have, 1 to 1000
+    /// How many endpoints a slice may have, 1 to 1000; those of mirrors, too
     ///
-    /// What a change costs the API server grows with the slice that has to be written, by some 0.3 ms of CPU per endpoint: a custom
-    /// resource is dearer than core's slices of 100. What it costs to create a whole service shrinks with the number of slices
-    /// (docs/benchmarks.md).
+    /// What a change costs the API server grows with the slice that has to be written, by 0.3 to 0.5 ms of CPU per endpoint;
+    /// what it costs to create a whole service shrinks with the number of slices (docs/benchmarks.md).
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "10",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,

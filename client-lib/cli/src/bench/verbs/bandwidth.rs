@@ -12,7 +12,7 @@ use super::{Connected, succeeded};
 /// How long nothing may complete before the other side counts as gone: longer than a device repeats what is not acknowledged.
 const HUNG: Duration = Duration::from_secs(30);
 
-/// Larger messages get a call and a completion each, as perftest has it: beside them, neither costs anything. Of others, many share one.
+/// Larger messages get a call and a completion each, as perftest has it. Others share a call, and its last one has the completion.
 const LARGE: u32 = 8 << 10;
 
 /// The lower bits of a completion's number: how many of its queue pair's writes are done. The upper ones are the pair.
