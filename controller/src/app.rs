@@ -42,6 +42,10 @@ use crate::writer::Writer;
 /// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// How many endpoints a mirror's slice may have: as many as Kubernetes' own have by default. They are cheap to write, and whoever watches
+/// EndpointSlices expects no more of them.
+const MIRROR_LIMIT: usize = 100;
+
 /// What to do if the API server does not know our kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
 
@@ -76,8 +80,12 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     };
     let client = client::connect().await?;
     let queue = Arc::new(Queue::default());
-    let settings =
-        Settings { zone: config.zone, limit: config.max_endpoints_per_slice, clock: Timestamp::now };
+    let settings = Settings {
+        zone: config.zone,
+        limit: config.max_endpoints_per_slice,
+        mirror_limit: MIRROR_LIMIT,
+        clock: Timestamp::now,
+    };
     let world = Arc::new(World::new(settings, Arc::clone(&queue)));
     metrics::register(&mut registry, &writer_metrics, Arc::clone(&world), Arc::clone(&queue));
 

@@ -35,11 +35,12 @@ pub struct Args {
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
-    /// How many endpoints a slice may have, 1 to 1000; those of mirrors, too
+    /// How many endpoints a slice may have, 1 to 1000
     ///
-    /// What a change costs the API server grows with the slice that has to be written, by 0.3 to 0.5 ms of CPU per endpoint;
-    /// what it costs to create a whole service shrinks with the number of slices (docs/benchmarks.md).
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "10",
+    /// What a change costs the API server, and how long it takes, grows with the slice that has to be written; what it costs to
+    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md). Slices of mirrors have
+    /// 100, as Kubernetes' own.
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "4",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,
 
@@ -201,7 +202,7 @@ mod tests {
     fn defaults_are_those_of_the_documentation() {
         let config = config(&[]).unwrap();
         assert_eq!(config.zone, "multinet.cluster.local");
-        assert_eq!((config.max_endpoints_per_slice, config.concurrent_writes), (10, 32));
+        assert_eq!((config.max_endpoints_per_slice, config.concurrent_writes), (4, 32));
         assert_eq!(
             (config.lease.namespace.as_str(), config.lease.name.as_str()),
             (NAMESPACE, "multinet-controller")

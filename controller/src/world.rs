@@ -54,6 +54,8 @@ pub struct Settings {
     pub zone: String,
     /// How many endpoints a slice may have.
     pub limit: usize,
+    /// How many a mirror's slice may have.
+    pub mirror_limit: usize,
     /// What time it is.
     pub clock: fn() -> Timestamp,
 }

@@ -82,6 +82,12 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
         (before - second..=Timestamp::now()).contains(&trigger),
         "triggered at {trigger}, made after {before}"
     );
+
+    // Once it has changed, the API server keeps no books of its fields.
+    scene.pods.ready("infer-x2v5k", false).await?;
+    slices.are(&["rail0 192.168.111.5 infer-x2v5k ---"]).await?;
+    let books = slices.only().await?.managed_fields().to_vec();
+    ensure!(books.is_empty(), "managedFields {books:?}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::stage::{Scene, infer};
 
 /// How many endpoints the controller puts into a slice.
-const LIMIT: usize = 10;
+const LIMIT: usize = 4;
 
 #[tokio::test]
 async fn a_service_of_sixteen_networks() -> Result<()> {

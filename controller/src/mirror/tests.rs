@@ -102,6 +102,7 @@ fn a_new_slice_is_as_core_s() {
                     "uid": "uid-1",
                     "controller": true,
                 }],
+                "managedFields": [{}],
             },
             "addressType": "IPv4",
             "ports": [{"name": "rdma", "port": 18515, "protocol": "TCP"}],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
 use kube::Resource;
 use multinet_crds::MultiNetworkService;
 
@@ -50,8 +50,10 @@ impl Stamp<'_> {
             labels: Some(self.labels.clone()),
             annotations: (!annotations.is_empty()).then_some(annotations),
             owner_references: Some(owners),
-            // The server's own books: without them in a write, it keeps those that it has.
-            managed_fields: None,
+            // Has the server drop its books of who wrote which field, at the first change of a slice, and keep none from then on. They
+            // cost it a sixth of each write, and a tenth of what it stores and sends. (An empty list would do for core's slices
+            // only. Who applies an annotation of their own to a slice, and takes it out of what they apply, has to remove it.)
+            managed_fields: Some(vec![ManagedFieldsEntry::default()]),
             ..metadata.clone()
         }
     }

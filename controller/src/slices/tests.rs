@@ -147,6 +147,7 @@ fn a_new_slice_is_complete() {
                     "uid": "uid-1",
                     "controller": true,
                 }],
+                "managedFields": [{}],
             },
             "spec": {
                 "addressType": "IPv4",

@@ -9,7 +9,7 @@ use multinet_crds::conditions::{
 use multinet_crds::{MultiNetworkService, MultiNetworkServiceStatus};
 use multinet_runtime::ObjectKey;
 
-use super::{AsksFor, Service, State};
+use super::{AsksFor, Service, Settings, State};
 use crate::endpoints::{Collected, Member, Surroundings, collect};
 use crate::mirror::{self, DesiredMirror};
 use crate::model::{Claim, Pod};
@@ -86,11 +86,11 @@ impl State {
             ports: service.object.spec.ports.clone(),
             groups: collected.groups.clone(),
         };
-        let limit = self.settings.limit;
+        let Settings { limit, mirror_limit, .. } = self.settings;
         Work {
             doubtful: false,
             slices: slices::plan(&desired, &slices, limit, service.writing, self.seed),
-            mirrors: mirror::plan(mirror.as_ref(), &mirrors, limit, service.writing, self.seed),
+            mirrors: mirror::plan(mirror.as_ref(), &mirrors, mirror_limit, service.writing, self.seed),
         }
     }
 

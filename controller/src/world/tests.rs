@@ -41,7 +41,7 @@ fn key(name: &str) -> ObjectKey {
 fn world() -> World {
     let queue = Arc::new(Queue::default());
     queue.open();
-    World::new(Settings { zone: "z.test".into(), limit: 100, clock }, queue)
+    World::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, clock }, queue)
 }
 
 /// A service that selects pods with label `app` of its own name, on network `rdma-a`.

@@ -20,7 +20,7 @@ use crate::slices::{Plan, SliceId};
 use crate::work::StatusWrite;
 use crate::world::World;
 
-/// Who writes, as `managedFields` say it.
+/// Who writes, as the API server's audit log and the `managedFields` of services say it.
 pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 
 /// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.

@@ -89,7 +89,7 @@ impl Failure {
             reason: Reason::Conflict,
             request: resource::<K>(),
             message:
-                "they change while they are being written; see in their managedFields who else writes them"
+                "they change while they are being written; see in the API server's audit log who else writes them"
                     .to_owned(),
             pause: Pause::Own,
         }

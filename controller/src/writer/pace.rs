@@ -1,4 +1,7 @@
-//! When a status is written: at once if people wait for it, else a second later, with what has changed until then (pure).
+//! When a status is written: at once if people wait for it, else when its numbers have settled (pure).
+//!
+//! A status costs the API server more than a slice does, and while a service changes nobody can read its numbers anyway: they wait for a
+//! second in which the service has no turn, so that they are not in the way of the slices.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,12 +10,21 @@ use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
 /// How long numbers wait for more numbers.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// The services whose numbers wait, and until when.
+/// How long they wait at most.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// The services whose numbers wait.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    waiting: HashMap<ObjectKey, Instant>,
+    waiting: HashMap<ObjectKey, Wait>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    since: Instant,
+    until: Instant,
 }
 
 /// What to do about a status.
@@ -27,20 +39,22 @@ pub(super) enum When {
 }
 
 impl Pace {
-    /// `urgent`: whether the status that is to be written can wait; `None`, if there is none.
+    /// `urgent`: whether the status that is to be written cannot wait; `None`, if there is none.
     pub(super) fn when(&mut self, service: &ObjectKey, urgent: Option<bool>, now: Instant) -> When {
-        let when = match (urgent, self.waiting.get(service)) {
+        let when = match (urgent, self.waiting.get(service).copied()) {
             (None, _) => When::Never,
             (Some(true), _) => When::Now,
-            (Some(false), Some(due)) if *due <= now => When::Now,
-            (Some(false), Some(due)) => When::At(*due),
-            (Some(false), None) => When::At(now + PAUSE),
+            (Some(false), Some(wait)) if wait.until <= now => When::Now,
+            (Some(false), wait) => {
+                let since = wait.map_or(now, |wait| wait.since);
+                let until = (now + PAUSE).min(since + LONGEST);
+                self.waiting.insert(service.clone(), Wait { since, until });
+                When::At(until)
+            }
         };
-        match when {
-            When::At(due) => drop(self.waiting.insert(service.clone(), due)),
-            When::Never => self.written(service),
-            // Until it is written: if that fails, it does not wait once more.
-            When::Now => {}
+        // If it is to be written now, it waits until it is: should that fail, it does not wait once more.
+        if when == When::Never {
+            self.written(service);
         }
         when
     }
@@ -61,22 +75,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_once_a_second_and_the_rest_at_once() {
+    fn numbers_when_they_have_settled_and_the_rest_at_once() {
         let mut pace = Pace::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
         assert_eq!(pace.when(&service, None, start), When::Never);
-        assert_eq!(pace.when(&service, Some(false), start), When::At(start + PAUSE));
-        let later = pace.when(&service, Some(false), after(700));
-        assert_eq!(later, When::At(start + PAUSE), "what comes later does not put it off");
-        for time in [1000, 1001] {
+        assert_eq!(pace.when(&service, Some(false), start), When::At(after(1000)));
+        assert_eq!(pace.when(&service, Some(false), after(700)), When::At(after(1700)));
+        for time in [1700, 1701] {
             assert_eq!(pace.when(&service, Some(false), after(time)), When::Now, "until it is written");
         }
         pace.written(&service);
-        assert_eq!(pace.when(&service, Some(false), after(1001)), When::At(after(1001) + PAUSE));
-        assert_eq!(pace.when(&service, Some(true), after(1002)), When::Now, "with all the numbers");
-        assert_eq!(pace.when(&service, None, after(1003)), When::Never);
+        assert_eq!(pace.when(&service, Some(false), after(1701)), When::At(after(2701)));
+        assert_eq!(pace.when(&service, Some(true), after(1702)), When::Now, "with all the numbers");
+        assert_eq!(pace.when(&service, None, after(1703)), When::Never);
         assert!(pace.waiting.is_empty());
+    }
+
+    #[test]
+    fn numbers_that_never_settle_are_written_now_and_then() {
+        let mut pace = Pace::default();
+        let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
+        let start = Instant::now();
+        let mut changes = (0_u64..).map(|change| start + Duration::from_millis(400 * change));
+        let written = changes.find(|&now| pace.when(&service, Some(false), now) == When::Now);
+        assert_eq!(written, Some(start + Duration::from_millis(10_000)));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
             }
             Expected::Ours(ours) => {
                 check_slices(cluster, simulation.limit(), key, service, ours)?;
-                check_mirrors(cluster, simulation.limit(), key, service, ours)?;
+                check_mirrors(cluster, simulation.mirror_limit(), key, service, ours)?;
             }
         }
         check_status(key, service, &expected)?;

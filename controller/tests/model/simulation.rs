@@ -50,6 +50,10 @@ impl Simulation {
         self.limit
     }
 
+    pub(crate) fn mirror_limit(&self) -> usize {
+        mirror_limit(self.limit)
+    }
+
     pub(crate) fn watches(&mut self) -> Watches<'_> {
         Watches { cluster: &mut self.cluster, told: &mut self.told, world: &self.world }
     }
@@ -210,9 +214,15 @@ impl Simulation {
     }
 }
 
+/// Another one, so that they cannot be mistaken for each other.
+fn mirror_limit(limit: usize) -> usize {
+    8 - limit.min(7)
+}
+
 fn controller(limit: usize) -> (World, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
-    let settings = Settings { zone: ZONE.to_owned(), limit, clock: clock::now };
+    let settings =
+        Settings { zone: ZONE.to_owned(), limit, mirror_limit: mirror_limit(limit), clock: clock::now };
     (World::new(settings, Arc::clone(&queue)), queue)
 }
 

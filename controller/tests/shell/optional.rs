@@ -25,7 +25,12 @@ struct Rig {
 
 fn start() -> Rig {
     let (client, api) = FakeApi::new();
-    let settings = Settings { zone: "multinet.cluster.local".into(), limit: 100, clock: Timestamp::now };
+    let settings = Settings {
+        zone: "multinet.cluster.local".into(),
+        limit: 100,
+        mirror_limit: 100,
+        clock: Timestamp::now,
+    };
     let world = Arc::new(World::new(settings, Arc::new(Queue::default())));
     let mut registry = Registry::default();
     let (watches, apis) = (WatchMetrics::register(&mut registry), ApiMetrics::register(&mut registry));

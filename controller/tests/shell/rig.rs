@@ -57,7 +57,12 @@ impl Rig {
         let logger = tracing::subscriber::set_default(logger);
         let (client, api) = FakeApi::new();
         let queue = Arc::new(Queue::default());
-        let settings = Settings { zone: "multinet.cluster.local".into(), limit: 100, clock: Timestamp::now };
+        let settings = Settings {
+            zone: "multinet.cluster.local".into(),
+            limit: 100,
+            mirror_limit: 100,
+            clock: Timestamp::now,
+        };
         let world = Arc::new(World::new(settings, Arc::clone(&queue)));
         let metrics = WriterMetrics::default();
         let mut registry = Registry::default();

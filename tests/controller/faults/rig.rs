@@ -39,7 +39,7 @@ const CORE: &str = "fast";
 /// What others publish, with their slices.
 const FOREIGN: [(&str, &str); 2] = [("shared-a", "10.8.0.1"), ("shared-b", "10.8.0.2")];
 
-/// How long nothing may be written after all is done. What waits longest, the numbers of a status, waits a second.
+/// How long nothing may be written after all is done. What waits longest, the numbers of a status, waits a second after the last change.
 const QUIET: Duration = Duration::from_millis(1500);
 
 pub(super) struct Rig {
