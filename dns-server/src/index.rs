@@ -39,8 +39,8 @@ pub struct ServiceView<'a> {
 #[derive(Debug, Default)]
 pub struct Index {
     services: BTreeMap<ObjectKey, Known>,
-    /// Which service a slice belongs to: its label may change.
-    slices: HashMap<ObjectKey, ObjectKey>,
+    /// Which service of its namespace a slice belongs to: its label may change.
+    slices: HashMap<ObjectKey, Box<str>>,
     changed: BTreeSet<ObjectKey>,
 }
 
@@ -84,11 +84,11 @@ impl Index {
 
     /// A new or changed slice; whether anything differs from what was known.
     pub fn apply_slice(&mut self, key: &ObjectKey, slice: Arc<Slice>) -> bool {
-        let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.to_string() };
-        if self.slices.get(key).is_some_and(|before| *before != owner) {
+        if self.slices.get(key).is_some_and(|before| *before != slice.service) {
             self.delete_slice(key);
         }
-        self.slices.insert(key.clone(), owner.clone());
+        self.slices.insert(key.clone(), slice.service.clone());
+        let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.to_string() };
         let known = self.services.entry(owner.clone()).or_default();
         let changed = known.slices.get(&key.name) != Some(&slice);
         if changed {
@@ -100,9 +100,10 @@ impl Index {
 
     /// A slice that is gone, or is nobody's any more.
     pub fn delete_slice(&mut self, key: &ObjectKey) {
-        let Some(owner) = self.slices.remove(key) else {
+        let Some(service) = self.slices.remove(key) else {
             return;
         };
+        let owner = ObjectKey { namespace: key.namespace.clone(), name: service.into() };
         if let Some(known) = self.services.get_mut(&owner) {
             known.slices.remove(&key.name);
         }
