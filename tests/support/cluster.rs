@@ -308,6 +308,11 @@ impl Cluster {
 
     /// Starts kube-controller-manager with these controllers, separated by commas, and waits until they run.
     pub async fn start_controller_manager(&mut self, controllers: &str) -> Result<()> {
+        self.start_controller_manager_with(controllers, &[]).await
+    }
+
+    /// The same, with more flags.
+    pub async fn start_controller_manager_with(&mut self, controllers: &str, flags: &[&str]) -> Result<()> {
         self.kill_controller_manager()?;
         let mut command = Command::new(tool("kube-controller-manager")?);
         command
@@ -316,7 +321,8 @@ impl Cluster {
             .arg("--use-service-account-credentials=false")
             .arg(flag("--root-ca-file", &self.authority.ca()))
             .arg(flag("--service-account-private-key-file", &self.tokens.key))
-            .arg("--v=1"); // says when the controllers start
+            .arg("--v=1") // says when the controllers start
+            .args(flags);
         let log = self.folder().join("kube-controller-manager.log");
         let mut process = Process::spawn(&mut command, &log)?;
         process.logged("\"Controller starting", START).await?;

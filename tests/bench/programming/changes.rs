@@ -30,6 +30,9 @@ pub(crate) const BURST: usize = 100;
 /// cores.
 pub(crate) const IN_FLIGHT: usize = 8;
 
+/// How many endpoints slices may have, of those sizes that are compared. The one service has 20 pods.
+const LIMITS: [usize; 4] = [20, 10, 4, 2];
+
 /// The pods that change. All that is one side's is nobody else's, so that sides can take turns without being stopped.
 pub(crate) struct Fleets {
     /// One service each, in the order of [`Side::BOTH`]: pods that get ready and not ready.
@@ -60,6 +63,8 @@ pub(crate) struct Figures {
     pub(crate) attached: Samples,
     pub(crate) back_to_back: [Samples; 2],
     pub(crate) burst: [Samples; 2],
+    /// The PATCHes themselves of all bursts of a side.
+    pub(crate) burst_patch: [Samples; 2],
     /// What the API server used in all bursts of a side, in seconds.
     pub(crate) burst_cpu: [f64; 2],
 }
@@ -102,11 +107,40 @@ impl Fleets {
         Ok(())
     }
 
+    /// Single changes, by how many endpoints slices may have. Ours, which does not run yet, is started anew for each, and is left running as it
+    /// is by default.
+    pub(crate) async fn by_limit(
+        &mut self,
+        stage: &mut Stage,
+        samples: usize,
+    ) -> Result<Vec<(usize, [Samples; 2])>> {
+        let mut all = Vec::new();
+        for limit in LIMITS {
+            stage.start_with_slices_of(limit).await?;
+            self.settled(stage).await?;
+            sleep(RECOVERY).await;
+            let watchers = Watcher::of_both(stage)?;
+            let mut figures = Figures::default();
+            for _ in 0..samples {
+                self.one_each(&watchers, &mut figures).await?;
+            }
+            all.push((limit, figures.single));
+            stage.stop(Side::Ours).await?;
+            // Smaller ones are never put together.
+            for fleet in [&self.single[0].fleet, &self.attached, &self.burst[0].fleet] {
+                fleet.delete_slices().await?;
+            }
+        }
+        stage.start(Side::Ours).await?;
+        self.settled(stage).await?;
+        Ok(all)
+    }
+
     /// Measures everything.
     pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize) -> Result<Figures> {
         let mut figures = Figures::default();
         let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
-        let watchers = [Watcher::start(stage.dns(Side::Ours)?)?, Watcher::start(stage.dns(Side::Core)?)?];
+        let watchers = Watcher::of_both(stage)?;
         self.one_at_a_time(&watchers, samples, &mut figures).await?;
         for _ in 0..ROUNDS {
             for (side, watcher) in watchers.iter().enumerate() {
@@ -119,8 +153,9 @@ impl Fleets {
         for round in 0..=ROUNDS {
             for (side, watcher) in watchers.iter().enumerate() {
                 let before = cpu_seconds(apiserver)?;
-                let times = self.burst[side].burst(watcher).await?;
+                let (patches, times) = self.burst[side].burst(watcher).await?;
                 if round > 0 {
+                    figures.burst_patch[side].extend(patches);
                     figures.burst[side].extend(times);
                     figures.burst_cpu[side] += cpu_seconds(apiserver)? - before;
                 }
@@ -128,6 +163,23 @@ impl Fleets {
             }
         }
         Ok(figures)
+    }
+
+    /// Bursts of core's services, after kube-controller-manager has been started anew, so that it waits for no limit of its own.
+    pub(crate) async fn bursts_without_limits(&mut self, stage: &mut Stage) -> Result<Samples> {
+        stage.restart_core_without_limits().await?;
+        self.settled(stage).await?;
+        sleep(RECOVERY).await;
+        let (core, watcher) = (&mut self.burst[1], Watcher::start(stage.dns(Side::Core)?)?);
+        let mut all = Samples::default();
+        for round in 0..=ROUNDS {
+            let (_, times) = core.burst(&watcher).await?;
+            if round > 0 {
+                all.extend(times);
+            }
+            sleep(RECOVERY).await;
+        }
+        Ok(all)
     }
 
     /// The three kinds of changes in turn, so that a slow moment of the machine meets all.
@@ -138,13 +190,19 @@ impl Fleets {
         figures: &mut Figures,
     ) -> Result<()> {
         for _ in 0..samples {
-            for (side, watcher) in watchers.iter().enumerate() {
-                let (patch, time) = self.single[side].flip(watcher).await?;
-                figures.patch.push(patch);
-                figures.single[side].push(time);
-                sleep(BETWEEN).await;
-            }
+            self.one_each(watchers, figures).await?;
             figures.attached.push(self.readdress(&watchers[0]).await?);
+            sleep(BETWEEN).await;
+        }
+        Ok(())
+    }
+
+    /// One single change of each side.
+    async fn one_each(&mut self, watchers: &[Watcher; 2], figures: &mut Figures) -> Result<()> {
+        for (side, watcher) in watchers.iter().enumerate() {
+            let (patch, time) = self.single[side].flip(watcher).await?;
+            figures.patch.push(patch);
+            figures.single[side].push(time);
             sleep(BETWEEN).await;
         }
         Ok(())
@@ -229,8 +287,9 @@ impl Flipping {
         Ok(times)
     }
 
-    /// Turns one pod of every service, as fast as the API server takes it. Each one's time begins with its own PATCH.
-    async fn burst(&mut self, watcher: &Watcher) -> Result<Samples> {
+    /// Turns one pod of every service, as fast as the API server takes it. Each one's time begins with its own PATCH. How long the
+    /// PATCHes took, and how long it took until the answers were right.
+    async fn burst(&mut self, watcher: &Watcher) -> Result<(Samples, Samples)> {
         let pod = self.changes % self.fleet.pods_each;
         self.changes += 1;
         let indexes: Vec<usize> =
@@ -240,11 +299,14 @@ impl Flipping {
         }
         let flipping = &*self;
         let patched = stream::iter(indexes).map(async |index| {
-            let sight = flipping.expect(watcher, index)?;
+            let begun = Instant::now();
+            let sight = flipping.expect_since(watcher, index, begun)?;
             flipping.patch(index).await?;
-            anyhow::Ok(sight)
+            anyhow::Ok((begun.elapsed(), sight))
         });
-        wait(patched.buffer_unordered(IN_FLIGHT).try_collect().await?).await
+        let patched: Vec<_> = patched.buffer_unordered(IN_FLIGHT).try_collect().await?;
+        let (patches, sights): (Vec<_>, Vec<_>) = patched.into_iter().unzip();
+        Ok((patches.into_iter().collect(), wait(sights).await?))
     }
 }
 

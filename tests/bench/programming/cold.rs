@@ -17,7 +17,7 @@ use crate::stage::{Side, Stage};
 /// How long a cold start may take.
 const BOUND: Duration = Duration::from_secs(180);
 
-/// How long it takes until controllers have written what there is to write: a status is, once a second.
+/// How long it takes until controllers have written what there is to write: a status is, a second after the last change.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// How long each event of the rolling restart is left alone, so that changes come one at a time.

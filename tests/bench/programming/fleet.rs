@@ -6,9 +6,11 @@ use std::net::Ipv4Addr;
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, future, stream};
 use k8s_openapi::api::core::v1::Pod as CorePod;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use multinet_tests::manifests::SLICE;
 use multinet_tests::objects::Namespace;
 use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod, Pods, network_status};
+use multinet_tests::slices::api;
 use serde_json::{Value, json};
 
 use crate::stage::{NODES, Side, Stage};
@@ -56,6 +58,13 @@ impl Fleet {
         }
         let pods = Pods::of(&namespace);
         Ok(Self { services, pods_each, namespace, pods, number })
+    }
+
+    /// Deletes all slices of ours.
+    pub(crate) async fn delete_slices(&self) -> Result<()> {
+        let slices = api(self.namespace.objects().client(), self.namespace.name(), SLICE)?;
+        slices.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        Ok(())
     }
 
     /// Makes all pods; those run, and some of them are ready.

@@ -80,14 +80,16 @@ async fn main() -> Result<()> {
 
     log.say("making the pods that change");
     let mut fleets = Fleets::new(&stage).await?;
-    for side in Side::BOTH {
-        stage.start(side).await?;
-    }
+    stage.start(Side::Core).await?;
+    log.say("changing them, with slices of several sizes");
+    let limits = fleets.by_limit(&mut stage, extent.samples).await?;
     fleets.settled(&stage).await?;
     sleep(QUIET).await;
     memory.push(Memory::of(&stage, fleets.pods())?);
     log.say("changing them");
     let few = fleets.measure(&stage, extent.samples).await?;
+    log.say("bursts of core without its limits");
+    let unlimited = fleets.bursts_without_limits(&mut stage).await?;
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;
@@ -111,6 +113,8 @@ async fn main() -> Result<()> {
     let page = Page {
         samples: extent.samples,
         changes,
+        unlimited,
+        limits,
         others,
         starts: [ours, core],
         restart,

@@ -16,6 +16,9 @@ use serde_json::json;
 /// The nodes that pods are bound to; a zone for every four.
 pub(crate) const NODES: usize = 16;
 
+/// The one of kube-controller-manager's controllers that is compared.
+const CONTROLLER: &str = "endpointslice-controller";
+
 /// Who follows the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -63,20 +66,35 @@ impl Stage {
     /// Starts one side; it need not have seen anything yet.
     pub(crate) async fn start(&mut self, side: Side) -> Result<()> {
         match side {
-            Side::Ours => {
-                let (controller, dns) = (ControllerOptions::new(&self.controller), Options::new(&self.dns));
-                self.ours = Some(tokio::try_join!(controller.start(), dns.start())?);
-            }
+            Side::Ours => self.start_ours(&ControllerOptions::new(&self.controller)).await?,
             Side::Core => {
                 let kubeconfig = self.cluster.admin_kubeconfig().display().to_string();
                 let plugins = format!("kubernetes cluster.local {{\n    kubeconfig {kubeconfig}\n  }}");
                 let blocks = [(".", plugins.as_str())];
-                let manager = self.cluster.start_controller_manager("endpointslice-controller");
+                let manager = self.cluster.start_controller_manager(CONTROLLER);
                 let ((), core) = tokio::try_join!(manager, CoreDns::start(&blocks))?;
                 self.core = Some(core);
             }
         }
         Ok(())
+    }
+
+    /// Starts ours, with slices of so many endpoints at most.
+    pub(crate) async fn start_with_slices_of(&mut self, limit: usize) -> Result<()> {
+        let controller = ControllerOptions::new(&self.controller);
+        self.start_ours(&controller.flag("--max-endpoints-per-slice", limit.to_string())).await
+    }
+
+    async fn start_ours(&mut self, controller: &ControllerOptions) -> Result<()> {
+        let dns = Options::new(&self.dns);
+        self.ours = Some(tokio::try_join!(controller.start(), dns.start())?);
+        Ok(())
+    }
+
+    /// Starts kube-controller-manager anew, so that it may send as many requests as it wants.
+    pub(crate) async fn restart_core_without_limits(&mut self) -> Result<()> {
+        let flags = ["--kube-api-qps=500", "--kube-api-burst=1000"];
+        self.cluster.start_controller_manager_with(CONTROLLER, &flags).await
     }
 
     /// Ends one side, as a rollout would.

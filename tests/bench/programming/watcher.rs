@@ -11,6 +11,8 @@ use multinet_tests::dns::{PATIENCE, Query};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::stage::{Side, Stage};
+
 /// How long at least the server is left alone after it has been asked; how exact the figures are.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -57,6 +59,11 @@ impl Watcher {
             }
         });
         Ok(Self(orders))
+    }
+
+    /// One for each side.
+    pub(crate) fn of_both(stage: &Stage) -> Result<[Self; 2]> {
+        Ok([Self::start(stage.dns(Side::Ours)?)?, Self::start(stage.dns(Side::Core)?)?])
     }
 
     /// Waits for an answer, from now on; time counts since `begun`.

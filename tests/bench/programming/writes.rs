@@ -13,7 +13,7 @@ use crate::samples::Samples;
 use crate::stage::Stage;
 
 /// How many endpoints a slice may have, of those that are compared.
-pub(crate) const SIZES: [usize; 6] = [10, 25, 50, 100, 250, 1000];
+pub(crate) const SIZES: [usize; 7] = [4, 10, 25, 50, 100, 250, 1000];
 
 /// The size at which verbs are compared.
 pub(crate) const SIZE: usize = 100;
@@ -30,17 +30,21 @@ const TRIGGER: &str = "multinetwork.numaproj.io/last-change-trigger-time";
 /// How one endpoint of a slice is changed, without overwriting what somebody else has written meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
+    /// As the controller writes slices.
     Put,
+    /// As most write objects.
+    PutTracked,
     JsonPatch,
     Apply,
 }
 
 impl Verb {
-    pub(crate) const ALL: [Self; 3] = [Self::Put, Self::JsonPatch, Self::Apply];
+    pub(crate) const ALL: [Self; 4] = [Self::Put, Self::PutTracked, Self::JsonPatch, Self::Apply];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Put => "update (PUT with resourceVersion)",
+            Self::Put => "update (PUT with resourceVersion) that drops managedFields",
+            Self::PutTracked => "update that keeps them",
             Self::JsonPatch => "JSON patch with a test of resourceVersion",
             Self::Apply => "server-side apply with resourceVersion",
         }
@@ -132,7 +136,7 @@ impl Bench<'_> {
         let mut slice = Slice { object, changes: 0 };
         let request = match verb {
             Verb::Apply => self.request(verb, &slice)?,
-            Verb::Put | Verb::JsonPatch => post(&self.path(""), &slice.object)?,
+            Verb::Put | Verb::PutTracked | Verb::JsonPatch => post(&self.path(""), &slice.object)?,
         };
         slice.store(&self.stage.objects.client().request_text(request).await?)?;
         Ok(slice)
@@ -157,7 +161,7 @@ impl Bench<'_> {
     fn request(&self, verb: Verb, slice: &Slice) -> Result<Request<Vec<u8>>> {
         let name = slice.object["metadata"]["name"].as_str().context("a slice without name")?;
         let (method, parameters, content) = match verb {
-            Verb::Put => ("PUT", "?fieldManager=bench", "application/json"),
+            Verb::Put | Verb::PutTracked => ("PUT", "?fieldManager=bench", "application/json"),
             Verb::JsonPatch => ("PATCH", "?fieldManager=bench", "application/json-patch+json"),
             Verb::Apply => ("PATCH", "?fieldManager=bench&force=true", "application/apply-patch+yaml"),
         };
@@ -203,6 +207,11 @@ impl Slice {
 
     /// What says all of the slice, or its last change.
     fn body(&self, verb: Verb) -> Value {
+        if verb == Verb::Put {
+            let mut object = self.object.clone();
+            object["metadata"]["managedFields"] = json!([{}]);
+            return object;
+        }
         if verb != Verb::JsonPatch {
             return self.object.clone();
         }
