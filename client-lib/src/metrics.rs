@@ -104,6 +104,7 @@ impl Metrics for PeerSet {
             counter("undeliverable_frames", "Frames whose only peer has gone", now.undeliverable),
             counter("disconnects", "Connections to peers that have ended", now.disconnects),
             gauge("connected_peers", "Peers that are connected", now.connected as u64),
+            gauge("connections", "Connections to these peers", now.connections as u64),
             gauge(
                 "outstanding_frames",
                 "Frames in the receivers' slots, or on their way there",

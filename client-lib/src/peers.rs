@@ -308,6 +308,7 @@ impl PeerSet {
             undeliverable: counts.undeliverable,
             disconnects: counts.reconnects,
             connected,
+            connections: state.outbound.connections(),
             outstanding,
             credits: state.outbound.credits(),
             held: state.outbound.held(),

@@ -55,6 +55,12 @@ impl<F: Clone> Outbound<F> {
         stay.map(|peer| (peer.id, peer.outstanding()))
     }
 
+    /// How many connections there are to the peers that stay.
+    pub(crate) fn connections(&self) -> usize {
+        let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());
+        stay.flat_map(|peer| &peer.links).filter(|link| link.is_up()).count()
+    }
+
     /// How many frames the peers that stay have room for.
     pub(crate) fn credits(&self) -> u64 {
         let stay = self.peers.iter().filter(|peer| peer.leaves.is_none());

@@ -43,6 +43,8 @@ pub struct Statistics {
     pub disconnects: u64,
     /// Peers that are connected now.
     pub connected: usize,
+    /// Connections to them: of each as many as the PeerSet's `connections_per_peer`, once all have come.
+    pub connections: usize,
     /// Frames that have been sent and whose slots the receivers have not freed.
     pub outstanding: u64,
     /// Frames that the receivers have room for.

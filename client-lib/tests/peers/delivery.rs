@@ -86,5 +86,6 @@ async fn keys_of_a_connection_that_cannot_be_had_are_sent_by_another() {
         let (key, number) = (frame.key()[0], frame.bytes()[0]);
         assert!(last[usize::from(key)].replace(number) < Some(number), "{number} of key {key}");
     }
-    assert_eq!((soon(sending).await.unwrap().acknowledged, receiver.statistics().connections), (200, 1));
+    let sent = soon(sending).await.unwrap();
+    assert_eq!((sent.acknowledged, sent.connections, receiver.statistics().connections), (200, 1, 1));
 }

@@ -26,6 +26,7 @@ pub(super) async fn measure(
         Extent::Time(time) => (u64::MAX, time),
     };
     let frame = Frame::new(message);
+    warm_up(peers, &frame, connections).await?;
     let mut run = Run::new(peers, count <= MAX_FOR_PEAK);
     let mut posted = 0;
     while posted < count && run.start.elapsed() < time {
@@ -36,15 +37,20 @@ pub(super) async fn measure(
             not_hung(peers.outstanding_at_most(depth.saturating_sub(1))).await?;
         }
     }
-    loop {
-        let outstanding = run.look()?.outstanding;
-        if outstanding == 0 {
-            break;
-        }
-        not_hung(peers.outstanding_at_most(outstanding - 1)).await?;
-    }
+    run.end().await?;
     let took = run.start.elapsed();
     Ok(Bandwidth::of(bytes, posted, took, &run.times))
+}
+
+/// As many messages as there are connections do not count: with the first one by each, memory is registered for its device, which others
+/// do before they begin.
+async fn warm_up(peers: &PeerSet, frame: &Frame, connections: u64) -> anyhow::Result<()> {
+    let mut run = Run::new(peers, false);
+    // Each goes by the connection with the most credits.
+    for _ in 0..connections {
+        send(peers, frame.clone()).await?;
+    }
+    run.end().await
 }
 
 /// One size.
@@ -70,6 +76,17 @@ impl<'p> Run<'p> {
     fn post(&mut self) {
         if self.notes_times {
             self.times.posted.push(self.start.elapsed());
+        }
+    }
+
+    /// Waits until nothing is under way.
+    async fn end(&mut self) -> anyhow::Result<()> {
+        loop {
+            let outstanding = self.look()?.outstanding;
+            if outstanding == 0 {
+                return Ok(());
+            }
+            not_hung(self.peers.outstanding_at_most(outstanding - 1)).await?;
         }
     }
 

@@ -15,12 +15,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of messages to so many peers, by this transport, with so many under way on each connection.
+    /// Of messages to so many peers, by so many connections, by this transport, with so many under way on each connection.
     pub(super) fn begin(
         args: &ClientArgs,
         test: Test,
         target: &str,
-        (count, transport, depth): (usize, &str, u64),
+        ((peers, connections), transport, depth): ((usize, usize), &str, u64),
     ) -> anyhow::Result<Self> {
         let (title, unit) = match test {
             Test::Bandwidth(unit) => ("Write BW Test", unit.name()),
@@ -31,16 +31,20 @@ impl Report {
             "target": target,
             "Transport_type": transport,
             "unit": unit,
-            "peers": count,
+            "peers": peers,
             "connections_per_peer": args.connections,
+            "connections": connections,
             "tx_depth": depth,
         });
+        let wanted = peers * usize::from(args.connections);
+        let missing =
+            if connections < wanted { format!(" ({connections} of {wanted})") } else { String::new() };
         let report = Self { output: args.output, info, results: Vec::new() };
         report.text(|| {
             format!(
                 "{LINE}                    multinet {title}\n \
-                 Target          : {}\n Number of peers : {count}\t\tTransport type : {transport}\n \
-                 Connections     : {} each\tTX depth       : {}\n{LINE}{}",
+                 Target          : {}\n Number of peers : {peers}\t\tTransport type : {transport}\n \
+                 Connections     : {} each{missing}\tTX depth       : {}\n{LINE}{}",
                 target,
                 args.connections,
                 depth,

@@ -31,7 +31,7 @@ use super::memory::Memory;
 use crate::common::TransportArgs;
 
 /// Of what the two sides say.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The most queue pairs of one measurement.
 const MOST_PAIRS: usize = 64;
@@ -86,6 +86,8 @@ struct Side {
     /// The memory that it is written to.
     address: u64,
     key: u32,
+    /// Whether it sees what is written there by itself, and signs what it writes.
+    sees: bool,
 }
 
 /// Queue pairs that wait for those of the other side.
@@ -107,6 +109,8 @@ struct Connected {
     buffers: Buffers,
     remote: Remote,
     size: u32,
+    /// Whether both sides see what is written to them.
+    is_seen: bool,
 }
 
 impl Setup {
@@ -151,6 +155,7 @@ impl Prepared {
             pairs: endpoints.map(|end| (end.number, end.sequence)).collect(),
             address,
             key,
+            sees: buffers.are_seen(),
         };
         let is_ethernet = place.link == LinkLayer::Ethernet;
         Ok(Self { fresh, queue, buffers, port, row, is_ethernet, class: setup.class, side })
@@ -185,8 +190,9 @@ impl Prepared {
             pairs.push(pair);
         }
         let remote = Remote { address: theirs.address, key: theirs.key };
+        let is_seen = self.side.sees && theirs.sees;
         let Self { queue, buffers, .. } = self;
-        Ok(Connected { pairs, queue, buffers, remote, size })
+        Ok(Connected { pairs, queue, buffers, remote, size, is_seen })
     }
 }
 

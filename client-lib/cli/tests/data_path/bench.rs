@@ -59,6 +59,7 @@ fn iterations_count_for_each_connection() {
     let output = client(&server, &["-n", "50", "-q", "4", "-t", "2", "--report_gbits", "-s", "1000"]);
     let rows = rows(&output, &BANDWIDTH.replace("MiB", "Gb"));
     assert_eq!((rows[0][0], rows[0][1]), (1000.0, 200.0));
+    assert!(text(&output.stdout).contains(" Connections     : 4 each\tTX depth"), "all had come");
 }
 
 #[test]
@@ -106,7 +107,11 @@ fn the_server_counts_and_ends_quietly() {
     server.interrupt();
     let output = server.output();
     assert!(output.status.success());
-    assert_eq!((text(&output.stdout), text(&output.stderr)), ("50 messages, 5000 bytes\n", ""));
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        ("52 messages, 5200 bytes\n", ""),
+        "each client's first one, too"
+    );
 }
 
 #[test]

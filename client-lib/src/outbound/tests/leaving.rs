@@ -9,7 +9,9 @@ fn who_has_nothing_to_do_goes_at_once() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
         let mut rig = Rig::new(delivery, Choice::RoundRobin);
         let links = rig.connected(&["a", "b"]);
+        assert_eq!(rig.outbound.connections(), 2);
         rig.endpoints(&["b"]);
+        assert_eq!(rig.outbound.connections(), 1, "none but those that get frames");
         assert_eq!(rig.actions(), [Action::Close(links[0])]);
         assert!(rig.outbound.knows(links[0].peer));
         assert_eq!(rig.outbound.due(), None, "all that is left is for the shell to close it");

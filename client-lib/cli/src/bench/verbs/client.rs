@@ -31,8 +31,8 @@ pub(crate) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.name, args.port.as_deref())?;
     let server = resolve(&args, &target).await?;
     let test = args.test();
-    let mut report =
-        Report::begin(&args, test, &target.display(), (1, "VERBS", args.depth().min(MOST_DEPTH.into())))?;
+    let (count, depth) = ((1, args.connections.into()), args.depth().min(MOST_DEPTH.into()));
+    let mut report = Report::begin(&args, test, &target.display(), (count, "VERBS", depth))?;
     for size in args.sizes() {
         match (one(&args, &setup, server, size).await?, test) {
             (Measured::Bandwidth(figures), Test::Bandwidth(unit)) => report.bandwidth(figures, unit)?,

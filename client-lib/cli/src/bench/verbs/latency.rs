@@ -1,6 +1,12 @@
 //! A write there, one back, and again.
+//!
+//! Each side waits until the last byte of the other's message is there, as `ib_write_lat` does: that costs the device nothing beside the
+//! write. Where a message lies in a GPU, its processor would have to be asked for that byte again and again, so writes have
+//! immediates then, and the device tells of them.
 
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -19,59 +25,113 @@ const WARM_UP: u64 = 10;
 /// Number of our own writes.
 const WRITTEN: u64 = 0;
 
+/// So often it looks for the other side's message before it looks for failures.
+const LOOKS: u32 = 256;
+
+/// One side: writes, and waits to be written to, in turn.
+struct Turns<'c> {
+    connected: &'c Connected,
+    pair: &'c Pair,
+    /// How often it has been written to.
+    heard: u8,
+}
+
 /// The client's side.
 pub(super) fn measure(connected: &Connected, extent: Extent) -> anyhow::Result<Latency> {
     let (count, time) = match extent {
         Extent::Count(count) => (count, Duration::MAX),
         Extent::Time(time) => (u64::MAX, time),
     };
-    let pair = pair(connected)?;
+    let mut turns = Turns::new(connected)?;
     for _ in 0..WARM_UP {
-        there_and_back(connected, pair)?;
+        turns.there_and_back()?;
     }
     let (mut round_trips, begin) = (Vec::new(), Instant::now());
     while (round_trips.len() as u64) < count && begin.elapsed() < time {
         let start = Instant::now();
-        there_and_back(connected, pair)?;
+        turns.there_and_back()?;
         round_trips.push(start.elapsed());
     }
     Latency::of(connected.size, round_trips).context("no round trip was measured")
 }
 
-fn there_and_back(connected: &Connected, pair: &Pair) -> anyhow::Result<()> {
-    pair.write(&[connected.message(WRITTEN, Some(0), true)])?;
-    let begin = Instant::now();
-    while !is_written_to(connected, pair)? {
-        ensure!(begin.elapsed() < HUNG, "no answer for {} s", HUNG.as_secs());
-    }
-    Ok(())
-}
-
 /// The server's side, until it is to stop.
 pub(super) fn echo(connected: &Connected, stop: &AtomicBool) -> anyhow::Result<()> {
-    let pair = pair(connected)?;
+    let mut turns = Turns::new(connected)?;
     while !stop.load(Ordering::Relaxed) {
-        if is_written_to(connected, pair)? {
-            pair.write(&[connected.message(WRITTEN, Some(0), true)])?;
+        if turns.is_written_to()? {
+            // The number of this message: it has been counted already.
+            turns.write(turns.heard)?;
         }
     }
     Ok(())
 }
 
-/// Whether the other side has written, since this was asked last.
-fn is_written_to(connected: &Connected, pair: &Pair) -> anyhow::Result<bool> {
-    let Some(completion) = connected.queue.poll()? else {
-        // The device's driver may need this processor.
-        std::thread::yield_now();
-        return Ok(false);
-    };
-    let is_theirs = succeeded(completion)?.id == RECEIVED;
-    if is_theirs {
-        pair.receive(RECEIVED)?;
+impl<'c> Turns<'c> {
+    fn new(connected: &'c Connected) -> anyhow::Result<Self> {
+        let pair = connected.pairs.first().context("there is no queue pair")?;
+        Ok(Self { connected, pair, heard: 0 })
     }
-    Ok(is_theirs)
-}
 
-fn pair(connected: &Connected) -> anyhow::Result<&Pair> {
-    connected.pairs.first().context("there is no queue pair")
+    fn there_and_back(&mut self) -> anyhow::Result<()> {
+        self.write(self.heard.wrapping_add(1))?;
+        let begin = Instant::now();
+        while !self.is_written_to()? {
+            ensure!(begin.elapsed() < HUNG, "no answer for {} s", HUNG.as_secs());
+        }
+        Ok(())
+    }
+
+    /// Writes the message with this number.
+    fn write(&self, number: u8) -> anyhow::Result<()> {
+        let Connected { buffers, size, is_seen, .. } = self.connected;
+        if *is_seen {
+            buffers.sign(*size as usize, number)?;
+        }
+        let immediate = (!is_seen).then_some(0);
+        Ok(self.pair.write(&[self.connected.message(WRITTEN, immediate, true)])?)
+    }
+
+    /// Whether the other side has written, since this was asked last.
+    fn is_written_to(&mut self) -> anyhow::Result<bool> {
+        let is_written_to = if self.connected.is_seen { self.sees()? } else { self.is_told()? };
+        self.heard = self.heard.wrapping_add(is_written_to.into());
+        Ok(is_written_to)
+    }
+
+    fn sees(&self) -> anyhow::Result<bool> {
+        let Connected { buffers, size, queue, .. } = self.connected;
+        let next = self.heard.wrapping_add(1);
+        let mut looks = 0..LOOKS;
+        let is_there = loop {
+            if buffers.signature(*size as usize)? == next {
+                break true;
+            }
+            if looks.next().is_none() {
+                break false;
+            }
+            spin_loop();
+        };
+        // Our own write has been done then, or has failed.
+        if let Some(completion) = queue.poll()? {
+            succeeded(completion)?;
+        }
+        if !is_there {
+            // The device's driver may need this processor.
+            yield_now();
+        }
+        Ok(is_there)
+    }
+
+    fn is_told(&self) -> anyhow::Result<bool> {
+        let Some(completion) = self.connected.queue.poll()? else {
+            yield_now();
+            return Ok(false);
+        };
+        let is_theirs = succeeded(completion)?.id == RECEIVED;
+        if is_theirs {
+            self.pair.receive(RECEIVED)?;
+        }
+        Ok(is_theirs)
+    }
 }
