@@ -219,12 +219,19 @@ impl Pair {
     /// [`Error`], if the send queue is full, a part is not within its region or longer than 1 GiB, or there are more than [`MOST_WRITES`]. Some of the
     /// writes may have been posted then, and some not: nothing can be done with the pair but to let go of it.
     pub fn write(&self, writes: &[Write<'_>]) -> Result<(), Error> {
-        if writes.len() > MOST_WRITES {
-            return Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG));
+        match writes.len() {
+            // To clear room for all would take longer than the rest.
+            ..=1 => self.post::<1>(writes),
+            ..=MOST_WRITES => self.post::<MOST_WRITES>(writes),
+            _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),
         }
+    }
+
+    /// The same, of at most `N`.
+    fn post<const N: usize>(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         // SAFETY: structures of numbers and pointers, for which zero means none.
-        let mut requests: [ibv_send_wr; MOST_WRITES] = unsafe { std::mem::zeroed() };
-        let mut parts = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; PARTS]; MOST_WRITES];
+        let mut requests: [ibv_send_wr; N] = unsafe { std::mem::zeroed() };
+        let mut parts = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; PARTS]; N];
         for (write, (request, places)) in writes.iter().zip(requests.iter_mut().zip(&mut parts)) {
             request.wr_id = write.id;
             let mut flags = ibv_send_flags(0);
@@ -256,7 +263,7 @@ impl Pair {
             request.imm_data_invalidated_rkey_union.imm_data = write.immediate.unwrap_or_default().to_be();
             request.wr.rdma = rdma_sys::rdma_t { remote_addr: write.remote.address, rkey: write.remote.key };
         }
-        let Some(count) = writes.len().checked_sub(1) else { return Ok(()) };
+        let Some(count) = writes.len().min(N).checked_sub(1) else { return Ok(()) };
         let first = requests.as_mut_ptr();
         for number in 0..count {
             // SAFETY: both are among the requests, and nothing else refers to them.
