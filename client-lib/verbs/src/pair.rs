@@ -222,7 +222,7 @@ impl Pair {
         match writes.len() {
             // To clear room for all would take longer than the rest.
             ..=1 => self.post::<1>(writes),
-            ..=MOST_WRITES => self.post::<MOST_WRITES>(writes),
+            2..=MOST_WRITES => self.post::<MOST_WRITES>(writes),
             _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),
         }
     }
