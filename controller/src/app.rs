@@ -42,10 +42,6 @@ use crate::writer::Writer;
 /// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How many endpoints a mirror's slice may have: as many as Kubernetes' own have by default. They are cheap to write, and whoever watches
-/// EndpointSlices expects no more of them.
-const MIRROR_LIMIT: usize = 100;
-
 /// What to do if the API server does not know our kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
 
@@ -83,7 +79,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let settings = Settings {
         zone: config.zone,
         limit: config.max_endpoints_per_slice,
-        mirror_limit: MIRROR_LIMIT,
+        mirror_limit: config.max_endpoints_per_mirror_slice,
         clock: Timestamp::now,
     };
     let world = Arc::new(World::new(settings, Arc::clone(&queue)));

@@ -35,14 +35,13 @@ pub struct Args {
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
-    /// How many endpoints a slice may have, 1 to 1000
+    /// How many endpoints a slice may have, 1 to 1000 [default: 4; in slices of mirrors 100, as in Kubernetes' own]
     ///
     /// What a change costs the API server, and how long it takes, grows with the slice that has to be written; what it costs to
-    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md). Slices of mirrors have
-    /// 100, as Kubernetes' own.
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "4",
+    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md).
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
-    max_endpoints_per_slice: u16,
+    max_endpoints_per_slice: Option<u16>,
 
     /// How many requests may be under way at a time, 1 to 1000
     #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
@@ -90,6 +89,12 @@ Examples:
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 
+/// How many endpoints a slice may have, unless somebody says otherwise.
+const SLICE: u16 = 4;
+
+/// The same of a mirror's: as many as Kubernetes' own.
+const MIRROR_SLICE: u16 = 100;
+
 /// A checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -97,6 +102,8 @@ pub struct Config {
     pub zone: String,
     /// Most endpoints in a slice.
     pub max_endpoints_per_slice: usize,
+    /// Most endpoints in a slice of a mirror.
+    pub max_endpoints_per_mirror_slice: usize,
     /// Most requests at a time.
     pub concurrent_writes: usize,
     /// The lease, and who we are.
@@ -123,7 +130,8 @@ impl Config {
         } = args;
         Self {
             zone,
-            max_endpoints_per_slice: max_endpoints_per_slice.into(),
+            max_endpoints_per_slice: max_endpoints_per_slice.unwrap_or(SLICE).into(),
+            max_endpoints_per_mirror_slice: max_endpoints_per_slice.unwrap_or(MIRROR_SLICE).into(),
             concurrent_writes: concurrent_writes.into(),
             lease: LeaseConfig {
                 namespace: lease_namespace.unwrap_or_else(own_namespace),
@@ -202,7 +210,10 @@ mod tests {
     fn defaults_are_those_of_the_documentation() {
         let config = config(&[]).unwrap();
         assert_eq!(config.zone, "multinet.cluster.local");
-        assert_eq!((config.max_endpoints_per_slice, config.concurrent_writes), (4, 32));
+        let limits =
+            |config: &Config| (config.max_endpoints_per_slice, config.max_endpoints_per_mirror_slice);
+        assert_eq!((limits(&config), config.concurrent_writes), ((4, 100), 32));
+        assert_eq!(limits(&self::config(&["--max-endpoints-per-slice", "6"]).unwrap()), (6, 6));
         assert_eq!(
             (config.lease.namespace.as_str(), config.lease.name.as_str()),
             (NAMESPACE, "multinet-controller")

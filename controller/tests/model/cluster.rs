@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use multinet_controller::slices::SliceId;
 use multinet_crds::validate::{Validate, validate, validate_update};
@@ -155,6 +155,7 @@ impl Cluster {
         Self: Holds<S>,
     {
         let key = key_of(&slice);
+        keep_no_books(&mut slice);
         assert!(slice.meta().uid.is_none() && slice.meta().resource_version.is_none(), "{slice:?}");
         slice.check(None);
         if self.store().get(&key).is_some() {
@@ -166,12 +167,13 @@ impl Cluster {
     }
 
     /// The API server's update.
-    pub(crate) fn update<S: Written>(&mut self, slice: S) -> Result<S, Refused>
+    pub(crate) fn update<S: Written>(&mut self, mut slice: S) -> Result<S, Refused>
     where
         Self: Holds<S>,
     {
         let key = key_of(&slice);
         let Some(old) = self.store().get(&key).cloned() else { return Err(Refused) };
+        keep_no_books(&mut slice);
         assert!(
             slice.meta().resource_version.is_some(),
             "an update without version overwrites others' changes"
@@ -234,6 +236,11 @@ impl Cluster {
         let (version, service) = self.services.objects.get(key)?;
         Some(serde_json::from_value(service.json(key, *version)).expect("a service"))
     }
+}
+
+/// Books of who wrote which field. The API server drops them for an empty entry; it does so from the first update on, here at once.
+fn keep_no_books<S: Written>(slice: &mut S) {
+    assert_eq!(slice.meta_mut().managed_fields.take(), Some(vec![ManagedFieldsEntry::default()]));
 }
 
 fn assert_is_ours<S: Written>(slice: &S) {
