@@ -220,7 +220,7 @@ impl Pair {
     /// writes may have been posted then, and some not: nothing can be done with the pair but to let go of it.
     pub fn write(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         match writes.len() {
-            // To clear room for all would take longer than the rest.
+            // One by itself needs no room for all.
             ..=1 => self.post::<1>(writes),
             2..=MOST_WRITES => self.post::<MOST_WRITES>(writes),
             _ => Err(Error::returned(Call::Send, self.0.domain.context().name(), libc::E2BIG)),

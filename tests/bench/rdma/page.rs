@@ -35,7 +35,7 @@ impl fmt::Display for Page {
              itself share. So no figure says how fast a NIC would be; the ratios say what each program's own work is. The programs take turns\n\
              in rounds, {} in all: figures are medians, ratios are the medians of each round's. A dash: the peer's program did not get it done.\n\n\
              `--verbs` is `multinet bench --verbs`, RDMA writes to one place again and again, of which the other side hears nothing: what `ib_write_bw`\n\
-             does, but of messages up to 8 KiB up to 16 by one call, and up to 192 bytes within the request; its latency is that of writes with an immediate. `frames` is `multinet bench`, the whole path: `send` and `recv` with credits, until the receiver's code has let go of the last\n\
+             does, but of messages up to 8 KiB up to 16 by one call, and up to 192 bytes within the request; its latency is that of writes that the other side sees in memory, as `ib_write_lat` does. `frames` is `multinet bench`, the whole path: `send` and `recv` with credits, until the receiver's code has let go of the last\n\
              message. UCX is its transport `rc_verbs` itself, without its layer for programs, which does not connect over soft-RoCE; of its puts and\n\
              its active messages (up to 8 KiB) the faster counts.\n",
             self.rounds

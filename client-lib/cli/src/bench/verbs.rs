@@ -86,8 +86,8 @@ struct Side {
     /// The memory that it is written to.
     address: u64,
     key: u32,
-    /// Whether it sees what is written there by itself, and signs what it writes.
-    sees: bool,
+    /// Whether that is the machine's, at which its processor looks by itself.
+    is_machine: bool,
 }
 
 /// Queue pairs that wait for those of the other side.
@@ -109,8 +109,8 @@ struct Connected {
     buffers: Buffers,
     remote: Remote,
     size: u32,
-    /// Whether both sides see what is written to them.
-    is_seen: bool,
+    /// Whether the other side's memory is its machine's.
+    is_theirs_machine: bool,
 }
 
 impl Setup {
@@ -155,7 +155,7 @@ impl Prepared {
             pairs: endpoints.map(|end| (end.number, end.sequence)).collect(),
             address,
             key,
-            sees: buffers.are_seen(),
+            is_machine: buffers.machine().is_some(),
         };
         let is_ethernet = place.link == LinkLayer::Ethernet;
         Ok(Self { fresh, queue, buffers, port, row, is_ethernet, class: setup.class, side })
@@ -190,9 +190,9 @@ impl Prepared {
             pairs.push(pair);
         }
         let remote = Remote { address: theirs.address, key: theirs.key };
-        let is_seen = self.side.sees && theirs.sees;
+        let is_theirs_machine = theirs.is_machine;
         let Self { queue, buffers, .. } = self;
-        Ok(Connected { pairs, queue, buffers, remote, size, is_seen })
+        Ok(Connected { pairs, queue, buffers, remote, size, is_theirs_machine })
     }
 }
 

@@ -61,25 +61,12 @@ impl Buffers {
         })
     }
 
-    /// Makes this the last byte of a message of so many. Not in a GPU, which the processor would have to ask to do it.
-    pub(super) fn sign(&self, size: usize, byte: u8) -> anyhow::Result<()> {
+    /// The machine's memory, if it is that: where messages are written from, and where to.
+    pub(super) fn machine(&self) -> Option<(&Region, &Landing)> {
         match self {
-            Self::Machine(region, _) => Ok(region.write(size.saturating_sub(1), &[byte])?),
-            Self::Gpu(..) => bail!("a message in a GPU is not signed"),
+            Self::Machine(region, landing) => Some((region, landing)),
+            Self::Gpu(..) => None,
         }
-    }
-
-    /// The last byte of what the other side has written, by messages of so many.
-    pub(super) fn signature(&self, size: usize) -> anyhow::Result<u8> {
-        match self {
-            Self::Machine(_, landing) => Ok(landing.look(size.saturating_sub(1))?),
-            Self::Gpu(..) => bail!("a message in a GPU is not signed"),
-        }
-    }
-
-    /// Whether the processor sees them.
-    pub(super) fn are_seen(&self) -> bool {
-        matches!(self, Self::Machine(..))
     }
 
     /// So many bytes, for a write.

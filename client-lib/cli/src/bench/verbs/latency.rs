@@ -9,7 +9,7 @@ use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use multinet_client::verbs::Pair;
+use multinet_client::verbs::{Landing, Pair, Region};
 
 use super::super::Extent;
 use super::super::figures::Latency;
@@ -34,8 +34,16 @@ const IN_VAIN: u32 = 1024;
 struct Turns<'c> {
     connected: &'c Connected,
     pair: &'c Pair,
+    sign: Sign<'c>,
     /// How often it has been written to.
     heard: u8,
+}
+
+/// By what a side notices that it has been written to.
+enum Sign<'c> {
+    /// The last byte of a message, at this offset, is the message's number.
+    LastByte(&'c Region, &'c Landing, usize),
+    Immediate,
 }
 
 /// The client's side.
@@ -75,7 +83,10 @@ pub(super) fn echo(connected: &Connected, stop: &AtomicBool) -> anyhow::Result<(
 impl<'c> Turns<'c> {
     fn new(connected: &'c Connected) -> anyhow::Result<Self> {
         let pair = connected.pairs.first().context("there is no queue pair")?;
-        Ok(Self { connected, pair, heard: 0 })
+        let machine = connected.buffers.machine().filter(|_| connected.is_theirs_machine);
+        let last = (connected.size as usize).saturating_sub(1);
+        let sign = machine.map_or(Sign::Immediate, |(region, landing)| Sign::LastByte(region, landing, last));
+        Ok(Self { connected, pair, sign, heard: 0 })
     }
 
     fn there_and_back(&mut self) -> anyhow::Result<()> {
@@ -93,28 +104,32 @@ impl<'c> Turns<'c> {
 
     /// Writes the message with this number.
     fn write(&self, number: u8) -> anyhow::Result<()> {
-        let Connected { buffers, size, is_seen, .. } = self.connected;
-        if *is_seen {
-            buffers.sign(*size as usize, number)?;
+        let message = |immediate| self.connected.message(WRITTEN, immediate, true);
+        match self.sign {
+            Sign::Immediate => Ok(self.pair.write(&[message(Some(0))])?),
+            Sign::LastByte(region, _, last) => {
+                region.write(last, &[number])?;
+                self.pair.write(&[message(None)])?;
+                // That of the write before, while this one is under way.
+                self.take_completion()
+            }
         }
-        let immediate = (!is_seen).then_some(0);
-        self.pair.write(&[self.connected.message(WRITTEN, immediate, true)])?;
-        // That of the write before, while this one is under way.
-        if *is_seen { self.take_completion() } else { Ok(()) }
     }
 
     /// Whether the other side has written, since this was asked last.
     fn is_written_to(&mut self) -> anyhow::Result<bool> {
-        let is_written_to = if self.connected.is_seen { self.sees()? } else { self.is_told()? };
+        let is_written_to = match self.sign {
+            Sign::Immediate => self.is_told()?,
+            Sign::LastByte(_, landing, last) => self.sees(landing, last)?,
+        };
         self.heard = self.heard.wrapping_add(is_written_to.into());
         Ok(is_written_to)
     }
 
-    fn sees(&self) -> anyhow::Result<bool> {
-        let Connected { buffers, size, .. } = self.connected;
+    fn sees(&self, landing: &Landing, last: usize) -> anyhow::Result<bool> {
         let next = self.heard.wrapping_add(1);
         for _ in 0..LOOKS {
-            if buffers.signature(*size as usize)? == next {
+            if landing.look(last)? == next {
                 return Ok(true);
             }
         }
