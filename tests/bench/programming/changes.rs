@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use multinet_tests::usage::cpu_seconds;
 use tokio::time::sleep;
 
+use crate::bursts::{self, Round};
 use crate::fleet::{Fleet, Member};
 use crate::samples::Samples;
 use crate::stage::{Side, Stage};
@@ -18,17 +18,13 @@ use crate::watcher::{Expected, Sight, Watcher};
 const BETWEEN: Duration = Duration::from_millis(12);
 
 /// How long kube-controller-manager needs to be allowed a burst of requests again.
-const RECOVERY: Duration = Duration::from_secs(2);
+pub(crate) const RECOVERY: Duration = Duration::from_secs(2);
 
 /// How many times the sides take turns in the changes that are not waited for.
 pub(crate) const ROUNDS: usize = 5;
 
 /// How many services have a pod that changes in a burst.
 pub(crate) const BURST: usize = 100;
-
-/// How many PATCHes of a burst are under way at the same time. More of them only wait for each other: the API server has two
-/// cores.
-pub(crate) const IN_FLIGHT: usize = 8;
 
 /// How many endpoints slices may have, of those sizes that are compared. The one service has 20 pods.
 const LIMITS: [usize; 4] = [20, 10, 4, 2];
@@ -62,11 +58,7 @@ pub(crate) struct Figures {
     pub(crate) single: [Samples; 2],
     pub(crate) attached: Samples,
     pub(crate) back_to_back: [Samples; 2],
-    pub(crate) burst: [Samples; 2],
-    /// The PATCHes themselves of all bursts of a side.
-    pub(crate) burst_patch: [Samples; 2],
-    /// What the API server used in all bursts of a side, in seconds.
-    pub(crate) burst_cpu: [f64; 2],
+    pub(crate) bursts: Vec<Round>,
 }
 
 impl Fleets {
@@ -139,7 +131,6 @@ impl Fleets {
     /// Measures everything.
     pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize) -> Result<Figures> {
         let mut figures = Figures::default();
-        let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
         let watchers = Watcher::of_both(stage)?;
         self.one_at_a_time(&watchers, samples, &mut figures).await?;
         for _ in 0..ROUNDS {
@@ -149,37 +140,8 @@ impl Fleets {
                 sleep(RECOVERY).await;
             }
         }
-        // The first round is for the connections that so many requests at once need.
-        for round in 0..=ROUNDS {
-            for (side, watcher) in watchers.iter().enumerate() {
-                let before = cpu_seconds(apiserver)?;
-                let (patches, times) = self.burst[side].burst(watcher).await?;
-                if round > 0 {
-                    figures.burst_patch[side].extend(patches);
-                    figures.burst[side].extend(times);
-                    figures.burst_cpu[side] += cpu_seconds(apiserver)? - before;
-                }
-                sleep(RECOVERY).await;
-            }
-        }
+        figures.bursts = bursts::measure(self, stage).await?;
         Ok(figures)
-    }
-
-    /// Bursts of core's services, after kube-controller-manager has been started anew, so that it waits for no limit of its own.
-    pub(crate) async fn bursts_without_limits(&mut self, stage: &mut Stage) -> Result<Samples> {
-        stage.restart_core_without_limits().await?;
-        self.settled(stage).await?;
-        sleep(RECOVERY).await;
-        let (core, watcher) = (&mut self.burst[1], Watcher::start(stage.dns(Side::Core)?)?);
-        let mut all = Samples::default();
-        for round in 0..=ROUNDS {
-            let (_, times) = core.burst(&watcher).await?;
-            if round > 0 {
-                all.extend(times);
-            }
-            sleep(RECOVERY).await;
-        }
-        Ok(all)
     }
 
     /// The three kinds of changes in turn, so that a slow moment of the machine meets all.
@@ -228,6 +190,10 @@ impl Flipping {
         let pods = 0..fleet.services * fleet.pods_each;
         let is_ready = pods.map(|index| begins_ready(index % fleet.pods_each)).collect();
         Ok(Self { side, fleet, is_ready, changes: 0 })
+    }
+
+    pub(crate) fn side(&self) -> Side {
+        self.side
     }
 
     fn member(&self, index: usize) -> Member {
@@ -287,9 +253,9 @@ impl Flipping {
         Ok(times)
     }
 
-    /// Turns one pod of every service, as fast as the API server takes it. Each one's time begins with its own PATCH. How long the
-    /// PATCHes took, and how long it took until the answers were right.
-    async fn burst(&mut self, watcher: &Watcher) -> Result<(Samples, Samples)> {
+    /// Turns one pod of every service, as fast as the API server takes it, with so many PATCHes under way. Each one's time begins with
+    /// its own. How long the PATCHes took, and how long it took until the answers were right.
+    pub(crate) async fn burst(&mut self, watcher: &Watcher, in_flight: usize) -> Result<(Samples, Samples)> {
         let pod = self.changes % self.fleet.pods_each;
         self.changes += 1;
         let indexes: Vec<usize> =
@@ -304,7 +270,7 @@ impl Flipping {
             flipping.patch(index).await?;
             anyhow::Ok((begun.elapsed(), sight))
         });
-        let patched: Vec<_> = patched.buffer_unordered(IN_FLIGHT).try_collect().await?;
+        let patched: Vec<_> = patched.buffer_unordered(in_flight).try_collect().await?;
         let (patches, sights): (Vec<_>, Vec<_>) = patched.into_iter().unzip();
         Ok((patches.into_iter().collect(), wait(sights).await?))
     }

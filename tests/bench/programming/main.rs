@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bursts;
 mod changes;
 mod cold;
 mod fleet;
@@ -88,8 +89,8 @@ async fn main() -> Result<()> {
     memory.push(Memory::of(&stage, fleets.pods())?);
     log.say("changing them");
     let few = fleets.measure(&stage, extent.samples).await?;
-    log.say("bursts of core without its limits");
-    let unlimited = fleets.bursts_without_limits(&mut stage).await?;
+    log.say("bursts, by how many PATCHes are under way");
+    let depths = bursts::by_depth(&mut fleets, &mut stage).await?;
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;
@@ -113,7 +114,7 @@ async fn main() -> Result<()> {
     let page = Page {
         samples: extent.samples,
         changes,
-        unlimited,
+        depths,
         limits,
         others,
         starts: [ours, core],

@@ -4,7 +4,8 @@ use std::fmt;
 
 use multinet_tests::measure::verdict;
 
-use crate::changes::{BURST, Figures, IN_FLIGHT, ROUNDS};
+use crate::bursts::{self, Depth, IN_FLIGHT, Round, middle};
+use crate::changes::{BURST, Figures, ROUNDS};
 use crate::cold::{EVENTS, Restart, Start, Usage};
 use crate::samples::Samples;
 use crate::writes::{self, CREATED, Cost, SIZE};
@@ -20,8 +21,8 @@ pub(crate) struct Page {
     pub(crate) samples: usize,
     /// By the number of pods in the cluster.
     pub(crate) changes: [(usize, Figures); 2],
-    /// A burst of core's, whose client waits for no limit, with the fewer pods in the cluster.
-    pub(crate) unlimited: Samples,
+    /// Bursts with the fewer pods in the cluster.
+    pub(crate) depths: Vec<Depth>,
     /// Single changes of both sides, by how many endpoints our slices may have.
     pub(crate) limits: Vec<(usize, [Samples; 2])>,
     pub(crate) others: usize,
@@ -45,6 +46,7 @@ impl fmt::Display for Page {
              server. Machine: {cores} cores for all of them, etcd and the API server included.\n"
         )?;
         self.changes(f)?;
+        self.depths(f)?;
         self.limits(f)?;
         self.ten_thousand(f)?;
         self.memory(f)?;
@@ -63,13 +65,14 @@ impl Page {
              Each side has pods of its own, so that both run all the time and their changes take turns.\n\n\
              - Single: the next change comes when this one is answered. Service of 20 pods.\n\
              - Back to back: the next change comes when the API server has taken this one, {ROUNDS} rounds. Service of 20 pods.\n\
-             - Burst: one pod of each of {BURST} services at once, {ROUNDS} rounds. Services of 5 pods. {IN_FLIGHT} PATCHes are under way at a\n\
-             \x20 time; each change counts from its own.\n\n\
+             - Burst: one pod of each of {BURST} services at once. Services of 5 pods. {IN_FLIGHT} PATCHes are under way at a time; each change counts\n\
+             \x20 from its own. Every figure is that of the round in the middle, of {}, in which the sides take turns; so are ratios.\n\n\
              | change | pods in the cluster | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 | target |\n\
              |---|---|---|---|---|---|---|---|---|",
             self.samples,
             patch.percentile(50),
             patch.percentile(99),
+            bursts::ROUNDS,
         )?;
         for (pods, figures) in &self.changes {
             let [ours, core] = &figures.single;
@@ -77,29 +80,45 @@ impl Page {
             comparison(f, "single, Multus' annotation", *pods, (&figures.attached, core), 1.0)?;
             let [ours, core] = &figures.back_to_back;
             comparison(f, "back to back", *pods, (ours, core), 0.5)?;
-            let [ours, core] = &figures.burst;
-            comparison(f, "burst", *pods, (ours, core), 0.05)?;
+            let (cells, ratios) = compared_by_round(&figures.bursts);
+            target(f, "burst", *pods, (&cells, ratios), 0.05)?;
         }
         writeln!(f, "\nCore has no counterpart of the annotation; it is set against core's readiness.")?;
         for (pods, figures) in &self.changes {
-            let [ours, core] = figures.burst_cpu.map(|seconds| seconds * 1e3 / ROUNDS as f64);
-            let [our_patch, core_patch] = figures.burst_patch.each_ref().map(|patch| patch.percentile(50));
+            let cpu = |side: usize| middle(&figures.bursts, |round| round[side].cpu_seconds * 1e3);
+            let patch = |side: usize| middle(&figures.bursts, |round| round[side].patches.percentile(50));
             writeln!(
                 f,
-                "In a burst with {pods} pods in the cluster the API server itself uses {ours:.0} ms of CPU (ours) and {core:.0} ms (core); the\n\
-                 PATCHes alone take {our_patch:.1} and {core_patch:.1} ms (p50)."
+                "In a burst with {pods} pods in the cluster the API server itself uses {:.0} ms of CPU (ours) and {:.0} ms (core); the\n\
+                 PATCHes alone take {:.1} and {:.1} ms (p50).",
+                cpu(0),
+                cpu(1),
+                patch(0),
+                patch(1)
             )?;
         }
-        let (pods, figures) = &self.changes[0];
-        let (cells, _) = compared(&figures.burst[0], &self.unlimited);
+        writeln!(f)
+    }
+
+    fn depths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\nMost of core's time in a burst is that of its client, which sends 20 requests a second. Without that limit (`--kube-api-qps=500\n\
-             --kube-api-burst=1000`), beside the same bursts of ours:\n\n\
-             | change | pods in the cluster | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 |\n\
-             |---|---|---|---|---|---|---|---|\n\
-             | burst | {pods} | {cells} |\n"
-        )
+            "### Bursts\n\n\
+             By how many PATCHes are under way at a time, {} rounds each. The more there are, the more of both sides' time is that in which\n\
+             they wait for each other: the API server, etcd and everybody else have the machine's cores together. Most of core's time is that of its\n\
+             client, which sends 20 requests a second; the last rows are without that limit (`--kube-api-qps=500 --kube-api-burst=1000`).\n\n\
+             | PATCHes under way | core's limit | PATCH alone p50: ours | core | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 |\n\
+             |---|---|---|---|---|---|---|---|---|---|",
+            bursts::ROUNDS_COMPARED
+        )?;
+        for Depth { in_flight, is_unlimited, rounds } in &self.depths {
+            let [our_patch, core_patch] =
+                [0, 1].map(|side| middle(rounds, |round| round[side].patches.percentile(50)));
+            let limit = if *is_unlimited { "none" } else { "20/s" };
+            let (cells, _) = compared_by_round(rounds);
+            writeln!(f, "| {in_flight} | {limit} | {our_patch:.1} | {core_patch:.1} | {cells} |")?;
+        }
+        writeln!(f)
     }
 
     fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,6 +226,16 @@ fn comparison(
     target: f64,
 ) -> fmt::Result {
     let (cells, ratios) = compared(ours, core);
+    self::target(f, what, pods, (&cells, ratios), target)
+}
+
+fn target(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    pods: usize,
+    (cells, ratios): (&str, [f64; 2]),
+    target: f64,
+) -> fmt::Result {
     let is_met = ratios.iter().all(|ratio| *ratio <= target);
     writeln!(f, "| {what} | {pods} | {cells} | at most {target}: {} |", verdict(is_met))
 }
@@ -216,10 +245,23 @@ fn compared(ours: &Samples, core: &Samples) -> (String, [f64; 2]) {
     let [our_half, our_most] = [50, 99].map(|percent| ours.percentile(percent));
     let [core_half, core_most] = [50, 99].map(|percent| core.percentile(percent));
     let ratios = [our_half / core_half, our_most / core_most];
-    let [half, most] = ratios;
-    let cells =
-        format!("{our_half:.1} | {our_most:.1} | {core_half:.1} | {core_most:.1} | {half:.2} | {most:.2}");
-    (cells, ratios)
+    (comparison_cells([our_half, our_most, core_half, core_most], ratios), ratios)
+}
+
+/// The same of bursts: each value is that of the round in the middle.
+fn compared_by_round(rounds: &[Round]) -> (String, [f64; 2]) {
+    let times = |side: usize, percent| middle(rounds, |round| round[side].times.percentile(percent));
+    let ratio = |percent| {
+        middle(rounds, |[ours, core]| ours.times.percentile(percent) / core.times.percentile(percent))
+    };
+    let ratios = [ratio(50), ratio(99)];
+    (comparison_cells([times(0, 50), times(0, 99), times(1, 50), times(1, 99)], ratios), ratios)
+}
+
+fn comparison_cells([our_half, our_most, core_half, core_most]: [f64; 4], ratios: [f64; 2]) -> String {
+    let [half, most] =
+        ratios.map(|ratio| if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") });
+    format!("{our_half:.1} | {our_most:.1} | {core_half:.1} | {core_most:.1} | {half} | {most}")
 }
 
 fn row(f: &mut fmt::Formatter<'_>, what: &str, ours: f64, core: f64, target: Option<f64>) -> fmt::Result {

@@ -19,11 +19,12 @@ impl Samples {
         self.0.len()
     }
 
-    /// A percentile, in milliseconds; not a number if there is no sample.
+    /// A percentile by nearest rank, in milliseconds; not a number if there is no sample.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        sorted.get(sorted.len() * percent / 100).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+        let rank = (sorted.len() * percent).div_ceil(100);
+        sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
     }
 }
 

@@ -1,0 +1,101 @@
+//! One pod of each of many services at once, by how many PATCHes are under way at the same time.
+
+use anyhow::{Context as _, Result};
+use multinet_tests::measure;
+use multinet_tests::usage::cpu_seconds;
+use tokio::time::sleep;
+
+use crate::changes::{BURST, Fleets, Flipping, RECOVERY};
+use crate::samples::Samples;
+use crate::stage::Stage;
+use crate::watcher::Watcher;
+
+/// How many PATCHes of a burst are under way, where it is set against the target. Two keep the API server's two cores busy; what
+/// more there are wait for each other, before there is anything that a controller could do. With four, kube-controller-manager
+/// without limits of its own takes what the target was made from: some 50 ms.
+pub(crate) const IN_FLIGHT: usize = 4;
+
+/// How many bursts of each side are set against the target. What counts is the one in the middle: a moment in which somebody else
+/// has the machine may meet one side's burst, which is short, and not the other's.
+pub(crate) const ROUNDS: usize = 9;
+
+/// How many are under way in those bursts that are compared. Fewer come later, so that all connections are there that are needed.
+const DEPTHS: [usize; 5] = [BURST, 16, 8, IN_FLIGHT, 2];
+
+/// How many of those bursts there are for each.
+pub(crate) const ROUNDS_COMPARED: usize = 3;
+
+/// A burst.
+#[derive(Debug)]
+pub(crate) struct Burst {
+    /// From the PATCH to the answer.
+    pub(crate) times: Samples,
+    /// The PATCHes alone.
+    pub(crate) patches: Samples,
+    /// What the API server used, in seconds.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// A burst of each side, one after the other.
+pub(crate) type Round = [Burst; 2];
+
+/// Bursts of both sides, with so many PATCHes under way.
+pub(crate) struct Depth {
+    pub(crate) in_flight: usize,
+    /// Whether core waited for no limit of its own.
+    pub(crate) is_unlimited: bool,
+    pub(crate) rounds: Vec<Round>,
+}
+
+/// The value of the round in the middle.
+pub(crate) fn middle(rounds: &[Round], value: impl Fn(&Round) -> f64) -> f64 {
+    measure::middle(rounds.iter().map(value).collect()).unwrap_or(f64::NAN)
+}
+
+/// Bursts that are set against the target.
+pub(crate) async fn measure(fleets: &mut Fleets, stage: &Stage) -> Result<Vec<Round>> {
+    // For the connections that so many requests at once need.
+    round(fleets, stage, IN_FLIGHT).await?;
+    rounds(fleets, stage, IN_FLIGHT, ROUNDS).await
+}
+
+/// Bursts by how many PATCHes are under way, with core's limit and without; it is left without.
+pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage) -> Result<Vec<Depth>> {
+    let mut all = Vec::new();
+    for is_unlimited in [false, true] {
+        if is_unlimited {
+            stage.restart_core_without_limits().await?;
+            fleets.settled(stage).await?;
+            sleep(RECOVERY).await;
+        }
+        round(fleets, stage, BURST).await?;
+        for in_flight in DEPTHS {
+            let rounds = rounds(fleets, stage, in_flight, ROUNDS_COMPARED).await?;
+            all.push(Depth { in_flight, is_unlimited, rounds });
+        }
+    }
+    Ok(all)
+}
+
+async fn rounds(fleets: &mut Fleets, stage: &Stage, in_flight: usize, count: usize) -> Result<Vec<Round>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(round(fleets, stage, in_flight).await?);
+    }
+    Ok(all)
+}
+
+async fn round(fleets: &mut Fleets, stage: &Stage, in_flight: usize) -> Result<Round> {
+    let [ours, core] = &mut fleets.burst;
+    Ok([burst(ours, stage, in_flight).await?, burst(core, stage, in_flight).await?])
+}
+
+async fn burst(pods: &mut Flipping, stage: &Stage, in_flight: usize) -> Result<Burst> {
+    let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
+    let watcher = Watcher::start(stage.dns(pods.side())?)?;
+    let before = cpu_seconds(apiserver)?;
+    let (patches, times) = pods.burst(&watcher, in_flight).await?;
+    let cpu_seconds = cpu_seconds(apiserver)? - before;
+    sleep(RECOVERY).await;
+    Ok(Burst { times, patches, cpu_seconds })
+}
