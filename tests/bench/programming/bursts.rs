@@ -1,5 +1,7 @@
 //! One pod of each of many services at once, by how many PATCHes are under way at the same time.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use multinet_tests::measure;
 use multinet_tests::usage::cpu_seconds;
@@ -17,13 +19,21 @@ pub(crate) const IN_FLIGHT: usize = 4;
 
 /// How many bursts of each side are set against the target. What counts is the one in the middle: a moment in which somebody else
 /// has the machine may meet one side's burst, which is short, and not the other's.
-pub(crate) const ROUNDS: usize = 9;
+pub(crate) const ROUNDS: usize = 11;
 
 /// How many are under way in those bursts that are compared. Fewer come later, so that all connections are there that are needed.
 const DEPTHS: [usize; 5] = [BURST, 16, 8, IN_FLIGHT, 2];
 
 /// How many of those bursts there are for each.
 pub(crate) const ROUNDS_COMPARED: usize = 3;
+
+/// Before each burst, the API server makes some lists of the burst's pods, at random up to so many. Its garbage collector, which takes
+/// as much of its time as some 50 changes do, comes with every 200 MB or so, of which a list makes 7: rounds that are all alike could
+/// be in step with it, and have it in the same side's burst each time.
+const LISTS: usize = 40;
+
+/// What is left to settle after those.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// A burst.
 #[derive(Debug)]
@@ -91,6 +101,10 @@ async fn round(fleets: &mut Fleets, stage: &Stage, in_flight: usize) -> Result<R
 }
 
 async fn burst(pods: &mut Flipping, stage: &Stage, in_flight: usize) -> Result<Burst> {
+    for _ in 0..fastrand::usize(..=LISTS) {
+        pods.list().await?;
+    }
+    sleep(QUIET).await;
     let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
     let watcher = Watcher::start(stage.dns(pods.side())?)?;
     let before = cpu_seconds(apiserver)?;

@@ -196,6 +196,11 @@ impl Flipping {
         self.side
     }
 
+    /// All of its pods, as the API server has them.
+    pub(crate) async fn list(&self) -> Result<()> {
+        self.fleet.list().await
+    }
+
     fn member(&self, index: usize) -> Member {
         Member { service: index / self.fleet.pods_each, pod: index % self.fleet.pods_each }
     }

@@ -67,6 +67,12 @@ impl Fleet {
         Ok(())
     }
 
+    /// Lists all pods.
+    pub(crate) async fn list(&self) -> Result<()> {
+        self.pods.api().list(&ListParams::default()).await?;
+        Ok(())
+    }
+
     /// Makes all pods; those run, and some of them are ready.
     pub(crate) async fn fill(&self, is_ready: impl Fn(usize) -> bool) -> Result<()> {
         let members = (0..self.services)
