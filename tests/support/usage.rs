@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
 /// User and system time of a process so far, in seconds.
@@ -16,11 +16,6 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let ticks = |field: usize| -> Result<f64> { Ok(fields.get(field).context("a short line")?.parse()?) };
     // Linux shows hundredths of a second to programs, whatever the kernel counts by.
     Ok((ticks(11)? + ticks(12)?) / 100.0)
-}
-
-/// User and system time of the calling thread so far.
-pub fn thread_cpu_time() -> Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
 /// A process and its children, and theirs.

@@ -19,10 +19,10 @@ pub(crate) const IN_FLIGHT: usize = 4;
 
 /// How many bursts of each side are set against the target. What counts is the one in the middle: a moment in which somebody else
 /// has the machine may meet one side's burst, which is short, and not the other's.
-pub(crate) const ROUNDS: usize = 11;
+pub(crate) const ROUNDS: usize = 9;
 
 /// How many are under way in those bursts that are compared. Fewer come later, so that all connections are there that are needed.
-const DEPTHS: [usize; 5] = [BURST, 16, 8, IN_FLIGHT, 2];
+const DEPTHS: [usize; 4] = [BURST, 8, IN_FLIGHT, 2];
 
 /// How many of those bursts there are for each.
 pub(crate) const ROUNDS_COMPARED: usize = 3;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use multinet_tests::dns::{PATIENCE, Query};
-use multinet_tests::usage::thread_cpu_time;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -17,8 +16,8 @@ use crate::stage::{Side, Stage};
 /// How long at least the server is left alone after it has been asked; how exact the figures are.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Asking takes at most one part of so many of one core's time, or it would slow down what it measures.
-const SHARE: u32 = 8;
+/// Asking takes at most one part of so many of the time, the server's work on it included, or it would slow down what it measures.
+const SHARE: u32 = 4;
 
 /// No change may take longer.
 const BOUND: Duration = Duration::from_secs(60);
@@ -103,7 +102,7 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>) -> Result<()> {
             add(&mut names, order);
         }
         incoming.try_iter().for_each(|order| add(&mut names, order));
-        let before = thread_cpu_time()?;
+        let begun = Instant::now();
         for (query, _) in names.values() {
             socket.send(query)?;
         }
@@ -123,8 +122,7 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>) -> Result<()> {
             orders.retain(|order| !order.seen.is_closed());
             !orders.is_empty()
         });
-        let used = thread_cpu_time()?.saturating_sub(before);
-        thread::sleep(PAUSE.max(used * (SHARE - 1)));
+        thread::sleep(PAUSE.max(begun.elapsed() * (SHARE - 1)));
     }
 }
 
