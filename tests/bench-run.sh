@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares ours with its peers in one run, and writes the result into docs/benchmarks.md: bench-run.sh TARGET, which is one of
 #   bench-dns          what an answer costs, beside Knot, NSD, CoreDNS and a bare echo (a quarter of an hour)
-#   bench-programming  the way from pod to answer, beside kube-controller-manager and CoreDNS (a quarter of an hour)
+#   bench-programming  the way from pod to answer, beside kube-controller-manager and CoreDNS (twenty minutes)
 #   bench-client       the client library beside iperf3, UCX and a bare echo over TCP (ten minutes)
 #   bench-rdma         the client library beside perftest and UCX over soft-RoCE, in one guest (a quarter of an hour)
 # What follows goes to the program, and the result is only shown then: --quick takes a few minutes at most; bench-dns --only GROUP,…

@@ -17,15 +17,8 @@ use crate::watcher::Watcher;
 /// without limits of its own takes what the target was made from: some 50 ms.
 pub(crate) const IN_FLIGHT: usize = 4;
 
-/// How many bursts of each side are set against the target. What counts is the one in the middle: a moment in which somebody else
-/// has the machine may meet one side's burst, which is short, and not the other's.
-pub(crate) const ROUNDS: usize = 9;
-
 /// How many are under way in those bursts that are compared. Fewer come later, so that all connections are there that are needed.
 const DEPTHS: [usize; 4] = [BURST, 8, IN_FLIGHT, 2];
-
-/// How many of those bursts there are for each.
-pub(crate) const ROUNDS_COMPARED: usize = 3;
 
 /// Before each burst, the API server makes some lists of the burst's pods, at random up to so many. Its garbage collector, which takes
 /// as much of its time as some 50 changes do, comes with every 200 MB or so, of which a list makes 7: rounds that are all alike could
@@ -57,20 +50,21 @@ pub(crate) struct Depth {
     pub(crate) rounds: Vec<Round>,
 }
 
-/// The value of the round in the middle.
+/// The value of the round in the middle: a moment in which somebody else has the machine may meet one side's burst, which is short, and
+/// not the other's.
 pub(crate) fn middle(rounds: &[Round], value: impl Fn(&Round) -> f64) -> f64 {
     measure::middle(rounds.iter().map(value).collect()).unwrap_or(f64::NAN)
 }
 
 /// Bursts that are set against the target.
-pub(crate) async fn measure(fleets: &mut Fleets, stage: &Stage) -> Result<Vec<Round>> {
+pub(crate) async fn measure(fleets: &mut Fleets, stage: &Stage, count: usize) -> Result<Vec<Round>> {
     // For the connections that so many requests at once need.
     round(fleets, stage, IN_FLIGHT).await?;
-    rounds(fleets, stage, IN_FLIGHT, ROUNDS).await
+    rounds(fleets, stage, IN_FLIGHT, count).await
 }
 
-/// Bursts by how many PATCHes are under way, with core's limit and without; it is left without.
-pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage) -> Result<Vec<Depth>> {
+/// Bursts by how many PATCHes are under way, with core's limit and without, so many rounds each; core is left without.
+pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage, count: usize) -> Result<Vec<Depth>> {
     let mut all = Vec::new();
     for is_unlimited in [false, true] {
         if is_unlimited {
@@ -80,7 +74,7 @@ pub(crate) async fn by_depth(fleets: &mut Fleets, stage: &mut Stage) -> Result<V
         }
         round(fleets, stage, BURST).await?;
         for in_flight in DEPTHS {
-            let rounds = rounds(fleets, stage, in_flight, ROUNDS_COMPARED).await?;
+            let rounds = rounds(fleets, stage, in_flight, count).await?;
             all.push(Depth { in_flight, is_unlimited, rounds });
         }
     }
@@ -102,11 +96,11 @@ async fn round(fleets: &mut Fleets, stage: &Stage, in_flight: usize) -> Result<R
 
 async fn burst(pods: &mut Flipping, stage: &Stage, in_flight: usize) -> Result<Burst> {
     for _ in 0..fastrand::usize(..=LISTS) {
-        pods.list().await?;
+        pods.fleet.list().await?;
     }
     sleep(QUIET).await;
     let apiserver = stage.cluster.apiserver_pid().context("the API server does not run")?;
-    let watcher = Watcher::start(stage.dns(pods.side())?)?;
+    let watcher = Watcher::start(stage.dns(pods.side)?)?;
     let before = cpu_seconds(apiserver)?;
     let (patches, times) = pods.burst(&watcher, in_flight).await?;
     let cpu_seconds = cpu_seconds(apiserver)? - before;

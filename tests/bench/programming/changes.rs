@@ -43,8 +43,8 @@ pub(crate) struct Fleets {
 
 /// A fleet of which about half of each service's pods are ready; each change turns one.
 pub(crate) struct Flipping {
-    side: Side,
-    fleet: Fleet,
+    pub(crate) side: Side,
+    pub(crate) fleet: Fleet,
     is_ready: Vec<bool>,
     changes: usize,
 }
@@ -128,8 +128,8 @@ impl Fleets {
         Ok(all)
     }
 
-    /// Measures everything.
-    pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize) -> Result<Figures> {
+    /// Measures everything: so many changes of each kind, and so many bursts of each side.
+    pub(crate) async fn measure(&mut self, stage: &Stage, samples: usize, bursts: usize) -> Result<Figures> {
         let mut figures = Figures::default();
         let watchers = Watcher::of_both(stage)?;
         self.one_at_a_time(&watchers, samples, &mut figures).await?;
@@ -140,7 +140,7 @@ impl Fleets {
                 sleep(RECOVERY).await;
             }
         }
-        figures.bursts = bursts::measure(self, stage).await?;
+        figures.bursts = bursts::measure(self, stage, bursts).await?;
         Ok(figures)
     }
 
@@ -190,15 +190,6 @@ impl Flipping {
         let pods = 0..fleet.services * fleet.pods_each;
         let is_ready = pods.map(|index| begins_ready(index % fleet.pods_each)).collect();
         Ok(Self { side, fleet, is_ready, changes: 0 })
-    }
-
-    pub(crate) fn side(&self) -> Side {
-        self.side
-    }
-
-    /// All of its pods, as the API server has them.
-    pub(crate) async fn list(&self) -> Result<()> {
-        self.fleet.list().await
     }
 
     fn member(&self, index: usize) -> Member {

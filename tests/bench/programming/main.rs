@@ -38,6 +38,10 @@ const QUIET: Duration = Duration::from_secs(3);
 struct Extent {
     /// Changes of each kind.
     samples: usize,
+    /// Bursts of each side that are set against the target.
+    bursts: usize,
+    /// Bursts of each side for each number of PATCHes under way.
+    bursts_compared: usize,
     /// Services of a hundred pods each that are there besides.
     other_services: usize,
     /// How many of those pods are replaced.
@@ -46,8 +50,10 @@ struct Extent {
     writes: usize,
 }
 
-const FULL: Extent = Extent { samples: 500, other_services: 100, restarted: 1000, writes: 200 };
-const QUICK: Extent = Extent { samples: 50, other_services: 10, restarted: 20, writes: 20 };
+const FULL: Extent =
+    Extent { samples: 500, bursts: 9, bursts_compared: 3, other_services: 100, restarted: 1000, writes: 200 };
+const QUICK: Extent =
+    Extent { samples: 50, bursts: 1, bursts_compared: 1, other_services: 10, restarted: 20, writes: 20 };
 
 /// Pods in each of the services that are there besides.
 const PODS_EACH: usize = 100;
@@ -88,9 +94,9 @@ async fn main() -> Result<()> {
     sleep(QUIET).await;
     memory.push(Memory::of(&stage, fleets.pods())?);
     log.say("changing them");
-    let few = fleets.measure(&stage, extent.samples).await?;
+    let few = fleets.measure(&stage, extent.samples, extent.bursts).await?;
     log.say("bursts, by how many PATCHes are under way");
-    let depths = bursts::by_depth(&mut fleets, &mut stage).await?;
+    let depths = bursts::by_depth(&mut fleets, &mut stage, extent.bursts_compared).await?;
     stop(&mut stage).await?;
 
     let others = extent.other_services * PODS_EACH;
@@ -107,7 +113,7 @@ async fn main() -> Result<()> {
 
     log.say("changing the first pods again");
     fleets.settled(&stage).await?;
-    let many = fleets.measure(&stage, extent.samples).await?;
+    let many = fleets.measure(&stage, extent.samples, extent.bursts).await?;
     log.say("done");
 
     let changes = [(fleets.pods(), few), (fleets.pods() + others, many)];
