@@ -11,7 +11,7 @@ use crate::bursts::{self, Round};
 use crate::fleet::{Fleet, Member};
 use crate::samples::Samples;
 use crate::stage::{Side, Stage};
-use crate::watcher::{Expected, Sight, Watcher};
+use crate::watcher::{self, Expected, Sight, Watcher};
 
 /// What is left to settle between two single changes: kube-controller-manager, which may send 20 requests a second, has its
 /// turn every third time.
@@ -92,7 +92,7 @@ impl Fleets {
     /// Waits until everything is answered as it is.
     pub(crate) async fn settled(&self, stage: &Stage) -> Result<()> {
         for flipping in self.single.iter().chain(&self.burst) {
-            let watcher = Watcher::start(stage.dns(flipping.side)?)?;
+            let watcher = Watcher::start(stage.dns(flipping.side)?, watcher::PAUSE)?;
             let sights = (0..flipping.is_ready.len()).map(|index| flipping.expect(&watcher, index));
             wait(sights.collect::<Result<_>>()?).await?;
         }

@@ -66,7 +66,8 @@ struct Memory {
     peak: f64,
 }
 
-#[tokio::main]
+// One thread, besides those that ask: handing work from one to the other takes time of the cores that the servers run on.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
     let log = Log::begin();

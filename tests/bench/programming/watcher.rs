@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use crate::stage::{Side, Stage};
 
-/// How long at least the server is left alone after it has been asked; how exact the figures are.
-const PAUSE: Duration = Duration::from_micros(500);
+/// How long at least the server is left alone after it has been asked, for single changes; how exact the figures are.
+pub(crate) const PAUSE: Duration = Duration::from_micros(500);
 
 /// Asking takes at most one part of so many of the time, the server's work on it included, or it would slow down what it measures.
 const SHARE: u32 = 4;
@@ -47,14 +47,15 @@ pub(crate) struct Sight {
 }
 
 impl Watcher {
-    pub(crate) fn start(server: SocketAddr) -> Result<Self> {
+    /// One that leaves the server alone for so long at least, time and again.
+    pub(crate) fn start(server: SocketAddr, pause: Duration) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let (orders, incoming) = channel();
         // It ends with this watcher.
         thread::spawn(move || {
-            if let Err(error) = watch(&socket, &incoming) {
+            if let Err(error) = watch(&socket, &incoming, pause) {
                 eprintln!("{server} is no longer asked: {error:#}");
             }
         });
@@ -63,7 +64,8 @@ impl Watcher {
 
     /// One for each side.
     pub(crate) fn of_both(stage: &Stage) -> Result<[Self; 2]> {
-        Ok([Self::start(stage.dns(Side::Ours)?)?, Self::start(stage.dns(Side::Core)?)?])
+        let start = |side| Self::start(stage.dns(side)?, PAUSE);
+        Ok([start(Side::Ours)?, start(Side::Core)?])
     }
 
     /// Waits for an answer, from now on; time counts since `begun`.
@@ -93,7 +95,7 @@ fn add(names: &mut Names, order: Order) {
     names.entry(order.expected.name.clone()).or_insert_with(query).1.push(order);
 }
 
-fn watch(socket: &UdpSocket, incoming: &Receiver<Order>) -> Result<()> {
+fn watch(socket: &UdpSocket, incoming: &Receiver<Order>, pause: Duration) -> Result<()> {
     let mut names = Names::new();
     let mut buffer = [0; 4096];
     loop {
@@ -122,7 +124,7 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>) -> Result<()> {
             orders.retain(|order| !order.seen.is_closed());
             !orders.is_empty()
         });
-        thread::sleep(PAUSE.max(begun.elapsed() * (SHARE - 1)));
+        thread::sleep(pause.max(begun.elapsed() * (SHARE - 1)));
     }
 }
 
