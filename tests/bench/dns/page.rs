@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::measure::{middle, verdict};
+use multinet_tests::measure::{Spread, middle, verdict};
 use multinet_tests::tools::tool;
 
 use crate::memory::Memory;
 use crate::rounds::{Figures, Measure};
-use crate::rows::{Ratio, Row};
+use crate::rows::Row;
 use crate::servers::Who;
 use crate::workers::are_cores_shared;
 
@@ -69,7 +69,7 @@ impl Page {
         let mut text = "| multinet-dns | target | measured | |\n|---|---|---|---|\n".to_owned();
         for row in &self.rows {
             let target = row.target.map(|target| format!("≤ {target}")).unwrap_or_default();
-            let Some(Ratio { median, least, most }) =
+            let Some(Spread { median, least, most }) =
                 row.ratio(&self.figures).with_context(|| row.title.clone())?
             else {
                 writeln!(text, "| {} | {target} | more queries were lost than may be | |", row.title)?;

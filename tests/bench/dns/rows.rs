@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
-use multinet_tests::measure::middle;
+use multinet_tests::measure::Spread;
 
 use crate::questions::Question;
 use crate::rounds::{Figures, Key, Measure};
@@ -30,14 +30,6 @@ pub(crate) struct Row {
     pub(crate) target: Option<f64>,
     pub(crate) ours: Key,
     pub(crate) over: Key,
-}
-
-/// The ratios of all rounds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ratio {
-    pub(crate) median: f64,
-    pub(crate) least: f64,
-    pub(crate) most: f64,
 }
 
 impl Group {
@@ -166,17 +158,11 @@ pub(crate) fn keys(rows: &[Row]) -> BTreeSet<Key> {
 }
 
 impl Row {
-    /// Round by round; none if there is no round in which both have a figure.
-    pub(crate) fn ratio(&self, figures: &Figures) -> Result<Option<Ratio>> {
+    /// The ratios of all rounds; none if there is no round in which both have a figure.
+    pub(crate) fn ratio(&self, figures: &Figures) -> Result<Option<Spread>> {
         let of = |key| figures.get(key).context("not measured");
         let pairs = of(&self.ours)?.iter().zip(of(&self.over)?);
-        let ratios: Vec<f64> =
-            pairs.map(|(ours, over)| ours / over).filter(|ratio| ratio.is_finite()).collect();
-        let Ok(median) = middle(ratios.clone()) else { return Ok(None) };
-        Ok(Some(Ratio {
-            median,
-            least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
-            most: ratios.iter().copied().fold(0.0, f64::max),
-        }))
+        let ratios = pairs.map(|(ours, over)| ours / over).filter(|ratio| ratio.is_finite());
+        Ok(Spread::of(ratios.collect()).ok())
     }
 }

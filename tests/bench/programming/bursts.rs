@@ -27,7 +27,7 @@ const LISTS: usize = 40;
 
 /// How long at least a server is left alone after it has been asked: some twentieth of what is measured. Asking takes time of the cores
 /// that everything runs on; a side that waits for no limit of its own would be charged with it.
-const PAUSE: Duration = Duration::from_millis(2);
+pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
 /// What is left to settle after those.
 const QUIET: Duration = Duration::from_millis(500);

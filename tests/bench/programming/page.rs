@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use multinet_tests::measure::verdict;
+use multinet_tests::measure::{self, Spread, verdict};
 
-use crate::bursts::{Depth, IN_FLIGHT, Round, middle};
+use crate::bursts::{self, Depth, IN_FLIGHT, Round, middle};
 use crate::changes::{BURST, Figures, ROUNDS};
 use crate::cold::{EVENTS, Restart, Start, Usage};
 use crate::samples::Samples;
 use crate::writes::{self, CREATED, Cost, SIZE};
-use crate::{Memory, PODS_EACH};
+use crate::{Memory, PODS_EACH, watcher};
 
 /// Resources that the two controllers write.
 const SLICES: &str = "multinetworkendpointslices";
@@ -62,7 +62,8 @@ impl Page {
             "### From pod to answer\n\n\
              From sending the PATCH of a pod's status (or of its annotation) to the API server until a query over UDP is answered\n\
              rightly, in milliseconds; {} changes per row. The PATCH itself takes {:.1} (p50) and {:.1} (p99) of it.\n\
-             Each side has pods of its own, so that both run all the time and their changes take turns.\n\n\
+             Each side has pods of its own, so that both run all the time and their changes take turns. Who asks pauses\n\
+             for at least {:?} time and again, in bursts for {:?}: the figures are no more exact.\n\n\
              - Single: the next change comes when this one is answered. Service of 20 pods.\n\
              - Back to back: the next change comes when the API server has taken this one, {ROUNDS} rounds. Service of 20 pods.\n\
              - Burst: one pod of each of {BURST} services at once. Services of 5 pods. {IN_FLIGHT} PATCHes are under way at a time; each change counts\n\
@@ -73,6 +74,8 @@ impl Page {
             self.samples,
             patch.percentile(50),
             patch.percentile(99),
+            watcher::PAUSE,
+            bursts::PAUSE,
             self.changes[0].1.bursts.len(),
         )?;
         for (pods, figures) in &self.changes {
@@ -88,17 +91,18 @@ impl Page {
         for (pods, figures) in &self.changes {
             let cpu = |side: usize| middle(&figures.bursts, |round| round[side].cpu_seconds * 1e3);
             let patch = |side: usize| middle(&figures.bursts, |round| round[side].patches.percentile(50));
-            let ratios = figures.bursts.iter().map(|round| ratio(round, 50));
-            let [least, most] = [ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(0.0, f64::max)];
             writeln!(
                 f,
                 "In a burst with {pods} pods in the cluster the API server itself uses {:.0} ms of CPU (ours) and {:.0} ms (core); the\n\
-                 PATCHes alone take {:.1} and {:.1} ms (p50). Over the rounds ours / core p50 is {least:.3} to {most:.3}.",
+                 PATCHes alone take {:.1} and {:.1} ms (p50).",
                 cpu(0),
                 cpu(1),
                 patch(0),
                 patch(1)
             )?;
+            if let Ok(Spread { least, most, .. }) = Spread::of(ratios(&figures.bursts, 50)) {
+                writeln!(f, "Over the rounds ours / core p50 is {least:.3} to {most:.3}.")?;
+            }
         }
         writeln!(f)
     }
@@ -255,13 +259,16 @@ fn compared(ours: &Samples, core: &Samples) -> (String, [f64; 2]) {
 /// The same of bursts: each value is that of the round in the middle.
 fn compared_by_round(rounds: &[Round]) -> (String, [f64; 2]) {
     let times = |side: usize, percent| middle(rounds, |round| round[side].times.percentile(percent));
-    let ratios = [50, 99].map(|percent| middle(rounds, |round| ratio(round, percent)));
+    let ratios = [50, 99].map(|percent| measure::middle(ratios(rounds, percent)).unwrap_or(f64::NAN));
     (comparison_cells([times(0, 50), times(0, 99), times(1, 50), times(1, 99)], ratios), ratios)
 }
 
-/// What ours takes of core's time in a round.
-fn ratio([ours, core]: &Round, percent: usize) -> f64 {
-    ours.times.percentile(percent) / core.times.percentile(percent)
+/// What ours takes of core's time, round by round.
+fn ratios(rounds: &[Round], percent: usize) -> Vec<f64> {
+    rounds
+        .iter()
+        .map(|[ours, core]| ours.times.percentile(percent) / core.times.percentile(percent))
+        .collect()
 }
 
 fn comparison_cells([our_half, our_most, core_half, core_most]: [f64; 4], ratios: [f64; 2]) -> String {
