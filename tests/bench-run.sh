@@ -11,9 +11,9 @@ cd "$(dirname "$0")/.."
 target=$1
 shift
 case $target in
-  bench-dns) ours=(-p multinet-dns) packages=bench-dns control_plane=yes ;;
-  bench-programming) ours=(-p multinet-dns -p multinet-controller) packages='' control_plane=yes ;;
-  bench-client | bench-rdma) ours=(-p multinet-cli) packages=$target control_plane='' ;;
+  bench-dns) ours=(-p multinet-dns) bench=multinet-tests packages=bench-dns control_plane=yes ;;
+  bench-programming) ours=(-p multinet-dns -p multinet-controller) bench=multinet-tests packages='' control_plane=yes ;;
+  bench-client | bench-rdma) ours=(-p multinet-cli) bench=multinet-client-e2e packages=$target control_plane='' ;;
   *) echo "there is no $target" >&2; exit 2 ;;
 esac
 tests/tools/packages.sh build
@@ -22,7 +22,7 @@ tests/tools/packages.sh "$packages"
 # Who measures shares the cores with what is measured, and has to be faster, and so is a release build, too.
 profile=${BENCH_PROFILE:-release}
 cargo build --profile "$profile" "${ours[@]}"
-cargo build --profile "$profile" -p multinet-tests --bin "$target"
+cargo build --profile "$profile" -p "$bench" --bin "$target"
 [ "$target" != bench-dns ] || cargo bench -p multinet-dns --bench packets --no-run
 folder=$profile
 [ "$profile" != dev ] || folder=debug

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::api::DynamicObject;
-use multinet_tests::objects::Objects;
+use multinet_testing::objects::Objects;
 use serde_json::{Value, json};
 
 /// Writers at one time.

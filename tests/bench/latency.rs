@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::dns::{Query, udp_socket};
-use multinet_tests::objects::Objects;
-use multinet_tests::replica::Replica;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::dns::{Query, udp_socket};
+use multinet_testing::objects::Objects;
+use multinet_testing::replica::Replica;
 use serde_json::json;
 
 use crate::data::{Kind, SMALL};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::usage::cpu_seconds;
+use multinet_testing::usage::cpu_seconds;
 use tempfile::NamedTempFile;
 
 use crate::data::{Kind, SMALL};

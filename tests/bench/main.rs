@@ -14,12 +14,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::measure::middle;
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::usage::resident_mebibytes;
-use multinet_tests::wait::eventually;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::measure::middle;
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::usage::resident_mebibytes;
+use multinet_testing::wait::eventually;
 
 use crate::data::{Kind, LARGE, SMALL};
 use crate::load::{Question, cpu_per_query};
@@ -67,7 +67,7 @@ async fn wait_for(ours: &Replica, core: &CoreDns, set: data::Set) -> Result<()> 
     for (server, kind) in [(ours.dns(), Kind::Ours), (core.address(), Kind::Core)] {
         let name = kind.name(set, set.services - 1);
         eventually(&format!("{name} to resolve"), Duration::from_secs(120), async || {
-            let reply = multinet_tests::ask::ask_udp(server, &name, "A").await?;
+            let reply = multinet_testing::ask::ask_udp(server, &name, "A").await?;
             anyhow::ensure!(reply.rcode() == "NOERROR", "{}", reply.rcode());
             Ok(())
         })

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask_udp;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::dns::Reply;
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::proxy::Proxy;
-use multinet_tests::replica::Options;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::dns::Reply;
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::proxy::Proxy;
+use multinet_testing::replica::Options;
 use tokio::time::{Instant, sleep};
 
 /// The pause between two questions to a cache.
@@ -97,7 +97,7 @@ async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
     let (proxy, front) = &ways[0];
     let full = ttl(&ask_udp(front.address(), &long, "A").await?)?;
     ensure!(full == 30, "the TTL is {full} at first, not 30");
-    multinet_tests::wait::eventually("a TTL of 28 in the cache", Duration::from_secs(20), async || {
+    multinet_testing::wait::eventually("a TTL of 28 in the cache", Duration::from_secs(20), async || {
         let left = ttl(&ask_udp(front.address(), &long, "A").await?)?;
         ensure!(left <= 28, "it is {left}");
         Ok(())

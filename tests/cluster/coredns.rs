@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::dns::{Edns, Query, Reply, Transport};
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::objects::Namespace;
-use multinet_tests::pki::Authority;
-use multinet_tests::replica::{Options, Replica};
+use multinet_testing::ask::ask;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::dns::{Edns, Query, Reply, Transport};
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::objects::Namespace;
+use multinet_testing::pki::Authority;
+use multinet_testing::replica::{Options, Replica};
 use tempfile::TempDir;
 
 /// How many endpoints the big service has.

@@ -7,11 +7,11 @@ use std::fs;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::TypeMeta;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::kubectl::shell;
-use multinet_tests::markdown::blocks;
-use multinet_tests::objects::{Objects, parse};
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::kubectl::shell;
+use multinet_testing::markdown::blocks;
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
 /// The version that images, like crates, are made with.

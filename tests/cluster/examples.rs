@@ -8,10 +8,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams, ValidationDirective};
 use kube::core::TypeMeta;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::markdown::blocks;
-use multinet_tests::objects::{Objects, parse};
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::markdown::blocks;
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
 /// What is in an operator's own namespace, which the operator brings.
@@ -46,7 +46,7 @@ async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<(Cluster,
     let cluster = Cluster::start().await?;
     cluster.apply_crds().await?;
     let objects = cluster.objects().await?;
-    for file in fs::read_dir(repository().join("tests/support/foreign"))? {
+    for file in fs::read_dir(repository().join("testing/src/foreign"))? {
         for crd in objects.apply_file(&file?.path()).await? {
             objects.established(&crd).await?;
         }

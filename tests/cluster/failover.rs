@@ -5,17 +5,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use multinet_tests::ask::ask_udp;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::http;
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::objects::Namespace;
-use multinet_tests::process::free_port;
-use multinet_tests::replica::{BOUND, Options, Replica};
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
-use multinet_tests::witness::Witness;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::http;
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::objects::Namespace;
+use multinet_testing::process::free_port;
+use multinet_testing::replica::{BOUND, Options, Replica};
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
+use multinet_testing::witness::Witness;
 use tempfile::TempDir;
 
 /// A namespace with one service, and options for replicas on ports of their own.

@@ -5,13 +5,13 @@ use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
 use kube::core::TypeMeta;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::manifests::{SERVICE, SLICE, Service, Slice, types};
-use multinet_tests::objects::Namespace;
-use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::{BOUND, Options, Replica};
-use multinet_tests::wait::eventually;
-use multinet_tests::witness::Witness;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::manifests::{SERVICE, SLICE, Service, Slice, types};
+use multinet_testing::objects::Namespace;
+use multinet_testing::proxy::{Link, Proxy};
+use multinet_testing::replica::{BOUND, Options, Replica};
+use multinet_testing::wait::eventually;
+use multinet_testing::witness::Witness;
 
 /// A cluster to break, a replica that sees it through a proxy, and two services: one that is changed, and one that nobody
 /// touches, so that its answer must never change.

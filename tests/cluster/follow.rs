@@ -7,10 +7,10 @@ use futures::{StreamExt as _, TryStreamExt as _, future, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
-use multinet_tests::cluster::{Cluster, client_for};
-use multinet_tests::manifests::{SERVICE, SLICE, Service, Slice, types};
-use multinet_tests::objects::{Namespace, Objects};
-use multinet_tests::replica::{Options, Replica};
+use multinet_testing::cluster::{Cluster, client_for};
+use multinet_testing::manifests::{SERVICE, SLICE, Service, Slice, types};
+use multinet_testing::objects::{Namespace, Objects};
+use multinet_testing::replica::{Options, Replica};
 
 /// A replica on the cluster that all tests share, and a namespace of the test's own.
 async fn start(prefix: &str) -> Result<(Namespace, Replica)> {

@@ -5,13 +5,13 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::kubectl::shell;
-use multinet_tests::markdown::{blocks, examples};
-use multinet_tests::objects::parse;
-use multinet_tests::server::{program, run_to_end};
-use multinet_tests::tools::{helm, repository};
-use multinet_tests::wait::eventually;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::kubectl::shell;
+use multinet_testing::markdown::{blocks, examples};
+use multinet_testing::objects::parse;
+use multinet_testing::server::{program, run_to_end};
+use multinet_testing::tools::{helm, repository};
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::install::SERVED;

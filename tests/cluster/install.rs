@@ -5,15 +5,15 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_tests::ask::ask_udp;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::kubectl::shell;
-use multinet_tests::markdown::{blocks, examples};
-use multinet_tests::objects::parse;
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::kubectl::shell;
+use multinet_testing::markdown::{blocks, examples};
+use multinet_testing::objects::parse;
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
 
 /// How long a command may take to work: a definition that was just applied is not served at once.
 pub(crate) const SERVED: Duration = Duration::from_secs(30);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::dns::{Edns, Query, Transport};
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::objects::parse;
-use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::tools::repository;
+use multinet_testing::ask::ask;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::dns::{Edns, Query, Transport};
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::objects::parse;
+use multinet_testing::proxy::{Link, Proxy};
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::tools::repository;
 use reqwest::StatusCode;
 use serde_json::json;
 use tokio::time::{Instant, sleep};

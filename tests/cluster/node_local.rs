@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::dns::{Query, Transport};
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::replica::Options;
+use multinet_testing::ask::ask;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::dns::{Query, Transport};
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::replica::Options;
 
 async fn resolves(server: SocketAddr, name: &str, data: &str) -> Result<()> {
     for transport in Transport::ALL {

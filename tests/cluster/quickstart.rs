@@ -3,9 +3,9 @@
 use std::fs;
 
 use anyhow::Result;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::replica::Options;
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::replica::Options;
+use multinet_testing::tools::repository;
 
 #[tokio::test]
 async fn the_quickstart_folder_can_be_applied() -> Result<()> {

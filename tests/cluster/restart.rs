@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::dns::{Edns, Query, Reply, Transport};
-use multinet_tests::manifests::{SERVICE, Service, Slice};
-use multinet_tests::objects::Namespace;
-use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::{BOUND, Options, Replica};
-use multinet_tests::wait::eventually;
+use multinet_testing::ask::ask;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::dns::{Edns, Query, Reply, Transport};
+use multinet_testing::manifests::{SERVICE, Service, Slice};
+use multinet_testing::objects::Namespace;
+use multinet_testing::proxy::{Link, Proxy};
+use multinet_testing::replica::{BOUND, Options, Replica};
+use multinet_testing::wait::eventually;
 use tempfile::TempDir;
 
 /// A namespace of the shared cluster with one service, and a proxy in front of the API server.

@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use http::Method;
 use kube::Client;
 use kube::core::TypeMeta;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::objects::Namespace;
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::objects::Namespace;
+use multinet_testing::tools::repository;
 use serde_json::Value;
 
 use table::Row;

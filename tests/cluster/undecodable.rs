@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::manifests::{Service, Slice};
-use multinet_tests::objects::{Objects, parse};
-use multinet_tests::replica::{BOUND, Options, Replica};
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::manifests::{Service, Slice};
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::replica::{BOUND, Options, Replica};
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
 use serde_json::json;
 
 /// Applies our definitions without their rules.

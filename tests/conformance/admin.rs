@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::Query;
-use multinet_tests::markdown::metrics;
-use multinet_tests::server::Flags;
-use multinet_tests::tools::repository;
+use multinet_testing::dns::Query;
+use multinet_testing::markdown::metrics;
+use multinet_testing::server::Flags;
+use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
 use crate::fixtures::{ZONE, folder, server};

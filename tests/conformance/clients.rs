@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, ZONE};
 

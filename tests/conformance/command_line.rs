@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::{Query, Tcp};
-use multinet_tests::pki::Authority;
-use multinet_tests::server::{Flags, Manifests, command, eventually, run_to_end};
+use multinet_testing::dns::{Query, Tcp};
+use multinet_testing::pki::Authority;
+use multinet_testing::server::{Flags, Manifests, command, eventually, run_to_end};
 
 use crate::fixtures::{Service, ZONE, folder, name};
 

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_tests::dns::{Edns, Query, Tcp, udp_socket};
-use multinet_tests::process::{Process, free_port};
-use multinet_tests::server::{Flags, eventually};
+use multinet_testing::dns::{Edns, Query, Tcp, udp_socket};
+use multinet_testing::process::{Process, free_port};
+use multinet_testing::server::{Flags, eventually};
 
 use crate::fixtures::{ZONE, folder};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::sandboxed;
-use multinet_tests::server::Flags;
+use multinet_testing::sandboxed;
+use multinet_testing::server::Flags;
 
 use crate::fixtures::{ZONE, folder};
 

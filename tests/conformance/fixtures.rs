@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use multinet_tests::server::{Flags, Server};
+use multinet_testing::server::{Flags, Server};
 
 /// The zone of a server without `--zone`, without the last dot.
 pub(crate) const ZONE: &str = "multinet.cluster.local";

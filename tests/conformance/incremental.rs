@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use hickory_proto::rr::{RData, Record};
-use multinet_tests::dns::{PATIENCE, Query, Reply, Tcp, Transport};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::dns::{PATIENCE, Query, Reply, Tcp, Transport};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE};
 use crate::transfer::ixfr;

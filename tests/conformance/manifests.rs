@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use serde_json::Value;
 
 use crate::fixtures::{Service, name};

@@ -1,8 +1,8 @@
 //! Messages that are not well-formed queries, and the rule that the question comes back as it was.
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
-use multinet_tests::server::{Flags, Manifests};
+use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
+use multinet_testing::server::{Flags, Manifests};
 
 use crate::fixtures::{Service, ZONE, folder, name, server};
 
@@ -236,7 +236,7 @@ fn names_in_the_log_are_escaped() -> Result<()> {
         server.ask(&Query::new(&wicked, "A").edns(Edns { version: 1, ..Edns::new(1232) }))?;
         server.ask_tcp(&Query::new(&wicked, "TXT"))?;
         // The log is written before the reply or soon after it.
-        let log = multinet_tests::server::eventually("three lines about the name", || {
+        let log = multinet_testing::server::eventually("three lines about the name", || {
             let log = server.log();
             ensure!(log.lines().filter(|line| line.contains("testns.svc")).count() >= 3, "the log is {log}");
             Ok(log)

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use multinet_tests::dns::{PATIENCE, Reply};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::dns::{PATIENCE, Reply};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE};
 

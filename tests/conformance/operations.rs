@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use multinet_tests::markdown::{blocks, examples, metrics};
-use multinet_tests::process::Process;
-use multinet_tests::server::{Flags, eventually};
-use multinet_tests::tools::repository;
+use multinet_testing::markdown::{blocks, examples, metrics};
+use multinet_testing::process::Process;
+use multinet_testing::server::{Flags, eventually};
+use multinet_testing::tools::repository;
 use serde_json::Value;
 
 use crate::fixtures::{ZONE, folder};

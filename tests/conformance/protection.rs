@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use multinet_tests::dns::secure::Client;
-use multinet_tests::dns::{Edns, Query, Reply, Tcp};
-use multinet_tests::pki::Authority;
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
-use multinet_tests::usage::resident_mebibytes;
+use multinet_testing::dns::secure::Client;
+use multinet_testing::dns::{Edns, Query, Reply, Tcp};
+use multinet_testing::pki::Authority;
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::usage::resident_mebibytes;
 
 use crate::fixtures::{Service, ZONE, folder, name, server};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::markdown::{Example, examples};
-use multinet_tests::server::{Flags, Server};
+use multinet_testing::markdown::{Example, examples};
+use multinet_testing::server::{Flags, Server};
 
 /// The repository's root.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

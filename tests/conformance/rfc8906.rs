@@ -2,7 +2,7 @@
 //! expectations. Each test has the section's number.
 
 use anyhow::{Result, ensure};
-use multinet_tests::dns::{AD, CD, DO, Edns, Query, RD, Reply, Transport, Z};
+use multinet_testing::dns::{AD, CD, DO, Edns, Query, RD, Reply, Transport, Z};
 
 use crate::fixtures::{Service, ZONE, name, server};
 
@@ -112,10 +112,10 @@ fn s8_2_6_version_negotiation_with_unknown_options() -> Result<()> {
 /// A truncated reply keeps its OPT record.
 #[test]
 fn s8_2_7_truncated_replies() -> Result<()> {
-    let manifests = multinet_tests::server::Manifests::new()?;
+    let manifests = multinet_testing::server::Manifests::new()?;
     let hosts = (1..=60u8).map(|n| ([10, 0, 0, n].into(), format!("host-{n}")));
     manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
-    let server = multinet_tests::server::Flags::new().start(manifests.path())?;
+    let server = multinet_testing::server::Flags::new().start(manifests.path())?;
     for qtype in ["A", "SRV"] {
         let query = Query::new(&name("many"), qtype).flags(0).edns(Edns { flags: DO, ..Edns::new(512) });
         let reply = server.ask(&query)?;

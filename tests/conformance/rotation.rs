@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::{Query, Reply, Tcp, Transport, udp_socket};
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::dns::{Query, Reply, Tcp, Transport, udp_socket};
+use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, name};
 

@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::{Query, Transport};
-use multinet_tests::process::free_port;
-use multinet_tests::secondary::{Kind, Secondary, TsigKey, Zone};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::dns::{Query, Transport};
+use multinet_testing::process::free_port;
+use multinet_testing::secondary::{Kind, Secondary, TsigKey, Zone};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE, folder};
 

@@ -6,7 +6,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 
 use crate::fixtures::{Service, ZONE, name};
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::{Query, Reply, Tcp};
-use multinet_tests::server::Flags;
+use multinet_testing::dns::{Query, Reply, Tcp};
+use multinet_testing::server::Flags;
 
 use crate::fixtures::{ZONE, folder, server};
 

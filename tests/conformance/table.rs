@@ -18,8 +18,8 @@
 use std::collections::HashSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use multinet_tests::dns::{AD, CD, DO, Edns, Query, RD, Transport, Z};
-use multinet_tests::server::Server;
+use multinet_testing::dns::{AD, CD, DO, Edns, Query, RD, Transport, Z};
+use multinet_testing::server::Server;
 
 /// A table.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct Case {
     pub(crate) query: Query,
     /// How it is asked.
     pub(crate) transports: Vec<Transport>,
-    /// The reply, as [`multinet_tests::dns::Reply::text`] writes it.
+    /// The reply, as [`multinet_testing::dns::Reply::text`] writes it.
     pub(crate) reply: String,
 }
 

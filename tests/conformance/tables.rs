@@ -1,7 +1,7 @@
 //! The golden tables, each against a server of its own that serves all fixtures.
 
 use anyhow::{Result, ensure};
-use multinet_tests::server::Flags;
+use multinet_testing::server::Flags;
 
 use crate::fixtures::folder;
 use crate::table::Table;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result, bail, ensure};
-use multinet_tests::dns::{Query, Reply, Tcp, Transport};
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::dns::{Query, Reply, Tcp, Transport};
+use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, ZONE, folder, name};
 use crate::table::Table;

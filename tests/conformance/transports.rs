@@ -3,10 +3,10 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::secure::{Client, Method};
-use multinet_tests::dns::{DO, Edns, Query, Reply};
-use multinet_tests::pki::{Authority, Certificate};
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::dns::secure::{Client, Method};
+use multinet_testing::dns::{DO, Edns, Query, Reply};
+use multinet_testing::pki::{Authority, Certificate};
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use tempfile::TempDir;
 
 use crate::fixtures::{Service, ZONE, folder};

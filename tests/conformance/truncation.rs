@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
-use multinet_tests::dns::{DO, Edns, Query, Reply};
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::dns::{DO, Edns, Query, Reply};
+use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, name};
 

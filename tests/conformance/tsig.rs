@@ -4,9 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::{Edns, Query, Reply, Transport};
-use multinet_tests::secondary::{TsigKey, Zone};
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::dns::{Edns, Query, Reply, Transport};
+use multinet_testing::secondary::{TsigKey, Zone};
+use multinet_testing::server::{Flags, Manifests, Server};
 use tempfile::TempDir;
 
 use crate::fixtures::{Service, ZONE, folder, name};

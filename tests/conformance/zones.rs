@@ -1,8 +1,8 @@
 //! Zones and the server's own addresses, as flags give them.
 
 use anyhow::{Result, ensure};
-use multinet_tests::dns::Query;
-use multinet_tests::server::Flags;
+use multinet_testing::dns::Query;
+use multinet_testing::server::Flags;
 
 use crate::fixtures::{ZONE, folder};
 

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod, network_status};
-use multinet_tests::status::{FINE, said};
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod, network_status};
+use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
 use crate::stage::{Scene, infer};

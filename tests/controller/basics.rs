@@ -3,11 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod};
-use multinet_tests::replica::BOUND;
-use multinet_tests::slices::versions;
-use multinet_tests::status::FINE;
-use multinet_tests::wait::eventually;
+use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod};
+use multinet_testing::replica::BOUND;
+use multinet_testing::slices::versions;
+use multinet_testing::status::FINE;
+use multinet_testing::wait::eventually;
 use serde_json::json;
 
 use crate::stage::{Scene, infer, service};

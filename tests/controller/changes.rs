@@ -3,11 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod};
-use multinet_tests::replica::BOUND;
-use multinet_tests::status::FINE;
-use multinet_tests::wait::eventually;
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod};
+use multinet_testing::replica::BOUND;
+use multinet_testing::status::FINE;
+use multinet_testing::wait::eventually;
 use serde_json::json;
 
 use crate::stage::{Scene, infer, node};

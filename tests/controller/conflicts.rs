@@ -1,9 +1,9 @@
 //! Two pods of one network with the same address.
 
 use anyhow::{Result, ensure};
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::pods::{Nic, Pod};
-use multinet_tests::status::{FINE, said};
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::pods::{Nic, Pod};
+use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
 use crate::stage::{Scene, infer};

@@ -5,11 +5,11 @@ mod versions;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::pods::{Nic, Pod};
-use multinet_tests::replica::BOUND;
-use multinet_tests::status::FINE;
-use multinet_tests::wait::eventually;
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::pods::{Nic, Pod};
+use multinet_testing::replica::BOUND;
+use multinet_testing::status::FINE;
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use self::driver::Driver;
@@ -195,7 +195,7 @@ async fn status_that_comes_late_or_never() -> Result<()> {
     scene.answers("infer", "A", &["10.7.0.1", "10.7.0.2"]).await?;
     // Nothing is wrong that a person would have to hear of.
     let events = scene.events.about(SERVICE, "infer").await?;
-    ensure!(events.is_empty(), "{:#?}", multinet_tests::status::said(&events));
+    ensure!(events.is_empty(), "{:#?}", multinet_testing::status::said(&events));
     Ok(())
 }
 

@@ -13,10 +13,10 @@ mod rig;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use multinet_tests::controller::{Controller, ControllerOptions};
-use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::BOUND;
-use multinet_tests::wait::eventually;
+use multinet_testing::controller::{Controller, ControllerOptions};
+use multinet_testing::proxy::{Link, Proxy};
+use multinet_testing::replica::BOUND;
+use multinet_testing::wait::eventually;
 use tokio::time::sleep;
 
 use self::audit::{Audit, GivenUp};

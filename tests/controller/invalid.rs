@@ -2,16 +2,16 @@
 
 use anyhow::{Result, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::ControllerOptions;
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::objects::{Objects, parse};
-use multinet_tests::pods::{Pod, Pods};
-use multinet_tests::replica::BOUND;
-use multinet_tests::slices::{Slices, api};
-use multinet_tests::status::{Events, FINE, Status};
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::ControllerOptions;
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::pods::{Pod, Pods};
+use multinet_testing::replica::BOUND;
+use multinet_testing::slices::{Slices, api};
+use multinet_testing::status::{Events, FINE, Status};
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{infer, prepare, service};

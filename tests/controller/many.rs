@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::dns::{Query, Transport};
-use multinet_tests::pods::{Nic, Pod};
-use multinet_tests::status::FINE;
+use multinet_testing::ask::ask;
+use multinet_testing::dns::{Query, Transport};
+use multinet_testing::pods::{Nic, Pod};
+use multinet_testing::status::FINE;
 use serde_json::{Value, json};
 
 use crate::stage::{Scene, infer};
@@ -84,9 +84,9 @@ async fn five_thousand_pods_behind_one_service() -> Result<()> {
     // All of them are answered, over TCP at once.
     let domain = scene.namespace.domain("infer");
     let expected: BTreeSet<String> = (0..PODS).map(address).collect();
-    multinet_tests::wait::eventually(
+    multinet_testing::wait::eventually(
         "all addresses in one answer",
-        multinet_tests::replica::BOUND,
+        multinet_testing::replica::BOUND,
         async || {
             let query = Query::new(&domain, "A");
             let reply = ask(scene.stage.dns.dns(), Transport::Tcp, &query).await?;

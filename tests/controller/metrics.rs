@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Result, ensure};
-use multinet_tests::markdown::metrics;
-use multinet_tests::tools::repository;
+use multinet_testing::markdown::metrics;
+use multinet_testing::tools::repository;
 
 use crate::stage::Stage;
 

@@ -4,10 +4,10 @@
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use kube::api::DynamicObject;
-use multinet_tests::pods::{Nic, Pod, Pods};
-use multinet_tests::replica::BOUND;
-use multinet_tests::slices::{CORE_MANAGED_BY, Slices};
-use multinet_tests::wait::eventually;
+use multinet_testing::pods::{Nic, Pod, Pods};
+use multinet_testing::replica::BOUND;
+use multinet_testing::slices::{CORE_MANAGED_BY, Slices};
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{Scene, infer};

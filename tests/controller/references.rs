@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use kube::api::DeleteParams;
 use kube::core::TypeMeta;
-use multinet_tests::manifests::SERVICE;
-use multinet_tests::pods::Pod;
-use multinet_tests::status::{FINE, said};
+use multinet_testing::manifests::SERVICE;
+use multinet_testing::pods::Pod;
+use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
 use crate::stage::{Scene, infer};

@@ -3,10 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
-use multinet_tests::pods::Pod;
-use multinet_tests::replica::BOUND;
-use multinet_tests::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
-use multinet_tests::wait::eventually;
+use multinet_testing::pods::Pod;
+use multinet_testing::replica::BOUND;
+use multinet_testing::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{Scene, infer, name, slice};
@@ -136,7 +136,7 @@ async fn what_others_write_stays_as_it_is() -> Result<()> {
     scene.edit_service("infer", json!({"spec": {"networks": [{"name": "rdma-a", "alias": "fast"}]}})).await?;
     scene.pods.start(Pod::new("b").nic("rdma-a", &["10.1.0.2"])).await?;
     ours.are(&["fast 10.1.0.2 b rs-"]).await?;
-    scene.namespace.delete(multinet_tests::manifests::SERVICE, "infer").await?;
+    scene.namespace.delete(multinet_testing::manifests::SERVICE, "infer").await?;
     ours.are_gone().await?;
     ensure!(versions().await? == before, "foreign slices were written: {:?}", versions().await?);
     Ok(())

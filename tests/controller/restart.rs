@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ListParams};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::ControllerOptions;
-use multinet_tests::manifests::{SERVICE, SLICE};
-use multinet_tests::pods::{Pod, Pods};
-use multinet_tests::slices::{Slices, api};
-use multinet_tests::status::Status;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::ControllerOptions;
+use multinet_testing::manifests::{SERVICE, SLICE};
+use multinet_testing::pods::{Pod, Pods};
+use multinet_testing::slices::{Slices, api};
+use multinet_testing::status::Status;
 use serde_json::json;
 
 use crate::stage::{infer, prepare, service};

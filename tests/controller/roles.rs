@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client};
-use multinet_tests::objects::{Objects, parse};
-use multinet_tests::replica::BOUND;
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::replica::BOUND;
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 /// Where the controller and its Lease are.

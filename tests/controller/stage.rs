@@ -3,16 +3,16 @@
 use anyhow::Result;
 use kube::Resource as _;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::{Controller, ControllerOptions};
-use multinet_tests::manifests::{SERVICE, SLICE};
-use multinet_tests::objects::{Namespace, Objects};
-use multinet_tests::pods::Pods;
-use multinet_tests::process::{print_tail, remove_at_exit};
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, Slices, api};
-use multinet_tests::status::{Events, Status};
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::{Controller, ControllerOptions};
+use multinet_testing::manifests::{SERVICE, SLICE};
+use multinet_testing::objects::{Namespace, Objects};
+use multinet_testing::pods::Pods;
+use multinet_testing::process::{print_tail, remove_at_exit};
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, Slices, api};
+use multinet_testing::status::{Events, Status};
+use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -65,7 +65,7 @@ pub(crate) async fn prepare_without_multus(cluster: &Cluster) -> Result<()> {
 
 /// Has the API server serve NetworkAttachmentDefinitions.
 pub(crate) async fn apply_multus(objects: &Objects) -> Result<()> {
-    let file = repository().join("tests/support/node/crds/network-attachment-definitions.yaml");
+    let file = repository().join("testing/src/node/crds/network-attachment-definitions.yaml");
     for crd in objects.apply_file(&file).await? {
         objects.established(&crd).await?;
     }

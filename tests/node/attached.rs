@@ -2,16 +2,16 @@
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::ControllerOptions;
-use multinet_tests::multus::Multus;
-use multinet_tests::netns::{LightPod, NETWORKS};
-use multinet_tests::objects::Namespace;
-use multinet_tests::pods::Pod;
-use multinet_tests::replica::Options;
-use multinet_tests::sandboxed;
-use multinet_tests::slices::Slices;
-use multinet_tests::status::Status;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::ControllerOptions;
+use multinet_testing::multus::Multus;
+use multinet_testing::netns::{LightPod, NETWORKS};
+use multinet_testing::objects::Namespace;
+use multinet_testing::pods::Pod;
+use multinet_testing::replica::Options;
+use multinet_testing::sandboxed;
+use multinet_testing::slices::Slices;
+use multinet_testing::status::Status;
 use serde_json::json;
 
 /// The service of the pods with `app=infer`, on these networks.
@@ -38,9 +38,9 @@ async fn ready(pods: &[(&str, &LightPod)]) -> Result<Vec<String>> {
 
 async fn ping(from: &LightPod, address: &str) -> Result<()> {
     // An IPv6 address may still be tentative for a second.
-    multinet_tests::wait::eventually(
+    multinet_testing::wait::eventually(
         &format!("{address} to answer"),
-        multinet_tests::replica::BOUND,
+        multinet_testing::replica::BOUND,
         async || {
             let output = from.command("busybox").args(["ping", "-c", "1", "-W", "1", address]).output()?;
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -106,7 +106,7 @@ async fn what_multus_writes_is_read() -> Result<()> {
 /// Waits until DNS has the addresses of these lines, by family.
 async fn served(
     namespace: &Namespace,
-    dns: &multinet_tests::replica::Replica,
+    dns: &multinet_testing::replica::Replica,
     lines: &[String],
 ) -> Result<()> {
     for (rtype, is_v6) in [("A", false), ("AAAA", true)] {

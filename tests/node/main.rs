@@ -7,7 +7,7 @@ mod steps;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::sandboxed;
+use multinet_testing::sandboxed;
 
 use crate::stage::Stage;
 

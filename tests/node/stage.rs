@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
-use multinet_tests::ask::ask_udp;
-use multinet_tests::dns::Reply;
-use multinet_tests::multus::{DEFAULT_NETWORK, second_addresses};
-use multinet_tests::node::pods::is_ready;
-use multinet_tests::node::{BOUND, CLUSTER_DNS, Node};
-use multinet_tests::objects::Namespace;
-use multinet_tests::tools::repository;
-use multinet_tests::wait::eventually;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::dns::Reply;
+use multinet_testing::multus::{DEFAULT_NETWORK, second_addresses};
+use multinet_testing::node::pods::is_ready;
+use multinet_testing::node::{BOUND, CLUSTER_DNS, Node};
+use multinet_testing::objects::Namespace;
+use multinet_testing::tools::repository;
+use multinet_testing::wait::eventually;
 
 /// The label of the user's pods.
 pub(crate) const LABEL: &str = "app=infer";

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use multinet_tests::ask::ask_udp;
-use multinet_tests::multus::second_addresses;
-use multinet_tests::node::BOUND;
-use multinet_tests::status::{Events, FINE, Status};
-use multinet_tests::wait::eventually;
-use multinet_tests::witness::Witness;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::multus::second_addresses;
+use multinet_testing::node::BOUND;
+use multinet_testing::status::{Events, FINE, Status};
+use multinet_testing::wait::eventually;
+use multinet_testing::witness::Witness;
 
 use crate::stage::{NETWORK, OURS, SYSTEM, Stage, name_of};
 

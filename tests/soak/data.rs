@@ -6,8 +6,8 @@ use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use multinet_tests::manifests::{SERVICE, SLICE, types};
-use multinet_tests::objects::Objects;
+use multinet_testing::manifests::{SERVICE, SLICE, types};
+use multinet_testing::objects::Objects;
 use serde_json::{Value, json};
 
 /// The namespace of all of it.

@@ -10,13 +10,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::dns::{Query, udp_socket};
-use multinet_tests::objects::Objects;
-use multinet_tests::proxy::{Link, Proxy};
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::usage::{peak_mebibytes, resident_mebibytes};
-use multinet_tests::wait::eventually;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::dns::{Query, udp_socket};
+use multinet_testing::objects::Objects;
+use multinet_testing::proxy::{Link, Proxy};
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::usage::{peak_mebibytes, resident_mebibytes};
+use multinet_testing::wait::eventually;
 use tempfile::TempDir;
 
 use crate::data::{self, NAMESPACE, Set};

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::Query;
-use multinet_tests::server::{Flags, Manifests, Server, eventually};
-use multinet_tests::usage::resident_mebibytes;
+use multinet_testing::dns::Query;
+use multinet_testing::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::usage::resident_mebibytes;
 
 use crate::{Round, milliseconds, report};
 

@@ -1,4 +1,4 @@
-//! The command line of the real binary: help, mistakes, completions, manual pages. What needs a DNS server is in `tests/client/`.
+//! The command line of the real binary: help, mistakes, completions, manual pages. What needs a DNS server is in `client-lib/e2e/client/`.
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 
 use std::path::PathBuf;

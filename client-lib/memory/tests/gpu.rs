@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "a program's own pointers")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-#[allow(unreachable_pub, reason = "of multinet-tests, which takes all other crates to build")]
-#[path = "../../../tests/support/skip.rs"]
+#[allow(unreachable_pub, reason = "of multinet-testing, which takes all other crates to build")]
+#[path = "../../../testing/src/skip.rs"]
 mod skip;
 
 use std::num::NonZeroUsize;

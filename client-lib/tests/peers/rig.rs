@@ -1,6 +1,6 @@
 //! Listeners on loopback, and endpoints that come and go without DNS.
 //!
-//! Where there is an RDMA device, `MULTINET_TEST_RDMA` may be one of its addresses: then listeners are there, and frames go by RDMA. tests/rdma
+//! Where there is an RDMA device, `MULTINET_TEST_RDMA` may be one of its addresses: then listeners are there, and frames go by RDMA. client-lib/e2e/rdma
 //! has it so, in a guest.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::api::{DynamicObject, PostParams};
-use multinet_tests::objects::Objects;
+use multinet_testing::objects::Objects;
 use serde_json::{Value, json};
 
 /// Where all services are.

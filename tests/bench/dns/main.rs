@@ -27,8 +27,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::measure::Log;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::measure::Log;
 
 use crate::data::{Kind, LONG, SMALL};
 use crate::page::Page;

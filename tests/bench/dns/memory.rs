@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use multinet_tests::ask::ask_udp;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::measure::Log;
-use multinet_tests::replica::Options;
-use multinet_tests::usage::resident_mebibytes;
-use multinet_tests::wait::eventually;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::measure::Log;
+use multinet_testing::replica::Options;
+use multinet_testing::usage::resident_mebibytes;
+use multinet_testing::wait::eventually;
 
 use crate::data::{self, Kind, NAMESPACE, Set, hundreds};
 use crate::servers::kubernetes_plugin;

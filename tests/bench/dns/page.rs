@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::measure::{Spread, middle, verdict};
-use multinet_tests::tools::tool;
+use multinet_testing::measure::{Spread, middle, verdict};
+use multinet_testing::tools::tool;
 
 use crate::memory::Memory;
 use crate::rounds::{Figures, Measure};

@@ -6,7 +6,7 @@
 use std::iter;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::dns::{Edns, Query};
+use multinet_testing::dns::{Edns, Query};
 
 use crate::data::{LONG, NAMESPACE, SMALL};
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use multinet_tests::measure::middle;
+use multinet_testing::measure::middle;
 
 use crate::flight::Tally;
 use crate::questions::{Expected, Load, id};

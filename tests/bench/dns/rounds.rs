@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use multinet_tests::measure::Log;
-use multinet_tests::usage::{family, precise_cpu_seconds};
+use multinet_testing::measure::Log;
+use multinet_testing::usage::{family, precise_cpu_seconds};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 

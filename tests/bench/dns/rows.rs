@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
-use multinet_tests::measure::Spread;
+use multinet_testing::measure::Spread;
 
 use crate::questions::Question;
 use crate::rounds::{Figures, Key, Measure};

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask_udp;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::measure;
-use multinet_tests::process::{Process, free_port, remove_at_exit};
-use multinet_tests::server::Flags;
-use multinet_tests::usage::family;
+use multinet_testing::ask::ask_udp;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::measure;
+use multinet_testing::process::{Process, free_port, remove_at_exit};
+use multinet_testing::server::Flags;
+use multinet_testing::usage::family;
 use tempfile::TempDir;
 
 use crate::data::{CORE_ZONE, LONG, NAMESPACE, SMALL, ZONE, manifests, zone_file};
@@ -139,11 +139,15 @@ impl Server {
     /// Waits until the server knows the last service.
     async fn knows_all(&self) -> Result<()> {
         let name = format!("{}.{NAMESPACE}.svc.{}", LONG.service(0), self.who.zone());
-        multinet_tests::wait::eventually(&format!("{} to know {name}", self.who.name()), START, async || {
-            let reply = ask_udp(self.address, &name, "A").await?;
-            ensure!(reply.rcode() == "NOERROR", "{}", reply.rcode());
-            Ok(())
-        })
+        multinet_testing::wait::eventually(
+            &format!("{} to know {name}", self.who.name()),
+            START,
+            async || {
+                let reply = ask_udp(self.address, &name, "A").await?;
+                ensure!(reply.rcode() == "NOERROR", "{}", reply.rcode());
+                Ok(())
+            },
+        )
         .await
     }
 }

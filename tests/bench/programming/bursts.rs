@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::measure;
-use multinet_tests::usage::cpu_seconds;
+use multinet_testing::measure;
+use multinet_testing::usage::cpu_seconds;
 use tokio::time::sleep;
 
 use crate::changes::{BURST, Fleets, Flipping, RECOVERY};

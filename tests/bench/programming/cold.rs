@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::ask::ask;
-use multinet_tests::dns::{Query, Transport};
-use multinet_tests::usage::{cpu_seconds, peak_mebibytes};
-use multinet_tests::wait::eventually;
+use multinet_testing::ask::ask;
+use multinet_testing::dns::{Query, Transport};
+use multinet_testing::usage::{cpu_seconds, peak_mebibytes};
+use multinet_testing::wait::eventually;
 use tokio::time::sleep;
 
 use crate::fleet::{Fleet, Member};

@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, future, stream};
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
-use multinet_tests::manifests::SLICE;
-use multinet_tests::objects::Namespace;
-use multinet_tests::pods::{NETWORK_STATUS, Nic, Pod, Pods, network_status};
-use multinet_tests::slices::api;
+use multinet_testing::manifests::SLICE;
+use multinet_testing::objects::Namespace;
+use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod, Pods, network_status};
+use multinet_testing::slices::api;
 use serde_json::{Value, json};
 
 use crate::stage::{NODES, Side, Stage};

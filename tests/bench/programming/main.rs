@@ -20,8 +20,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::Result;
-use multinet_tests::measure::Log;
-use multinet_tests::usage::{peak_mebibytes, resident_mebibytes};
+use multinet_testing::measure::Log;
+use multinet_testing::usage::{peak_mebibytes, resident_mebibytes};
 use tokio::time::sleep;
 
 use crate::changes::Fleets;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use multinet_tests::measure::{self, Spread, verdict};
+use multinet_testing::measure::{self, Spread, verdict};
 
 use crate::bursts::{self, Depth, IN_FLIGHT, Round, middle};
 use crate::changes::{BURST, Figures, ROUNDS};

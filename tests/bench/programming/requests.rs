@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::http;
+use multinet_testing::http;
 
 use crate::stage::Stage;
 

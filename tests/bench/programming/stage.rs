@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::{Controller, ControllerOptions};
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::objects::Objects;
-use multinet_tests::replica::{Options, Replica};
-use multinet_tests::tools::repository;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::{Controller, ControllerOptions};
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::objects::Objects;
+use multinet_testing::replica::{Options, Replica};
+use multinet_testing::tools::repository;
 use serde_json::json;
 
 /// The nodes that pods are bound to; a zone for every four.
@@ -48,7 +48,7 @@ impl Stage {
         cluster.apply_crds().await?;
         cluster.apply_rbac().await?;
         let objects = cluster.objects().await?;
-        let multus = repository().join("tests/support/node/crds/network-attachment-definitions.yaml");
+        let multus = repository().join("testing/src/node/crds/network-attachment-definitions.yaml");
         for crd in objects.apply_file(&multus).await? {
             objects.established(&crd).await?;
         }

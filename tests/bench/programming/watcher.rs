@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use multinet_tests::dns::{PATIENCE, Query};
+use multinet_testing::dns::{PATIENCE, Query};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use http::Request;
-use multinet_tests::manifests::SLICE;
-use multinet_tests::objects::Namespace;
-use multinet_tests::usage::cpu_seconds;
+use multinet_testing::manifests::SLICE;
+use multinet_testing::objects::Namespace;
+use multinet_testing::usage::cpu_seconds;
 use serde_json::{Value, json};
 
 use crate::samples::Samples;

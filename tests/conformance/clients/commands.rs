@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::pki::Authority;
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::pki::Authority;
+use multinet_testing::server::{Flags, Manifests, Server};
 use tempfile::TempDir;
 
 use crate::clients::printed::{

@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::coredns::CoreDns;
-use multinet_tests::dns::{Query, Transport};
-use multinet_tests::process::{Process, free_port};
-use multinet_tests::server::{Flags, Server};
+use multinet_testing::coredns::CoreDns;
+use multinet_testing::dns::{Query, Transport};
+use multinet_testing::process::{Process, free_port};
+use multinet_testing::server::{Flags, Server};
 use tempfile::TempDir;
 
 use crate::clients::printed::{Printed, Question, arguments, check, check_large};

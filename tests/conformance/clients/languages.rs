@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::server::Flags;
+use multinet_testing::server::Flags;
 
 use crate::clients::program::{self, Reasons};
 use crate::clients::{asked_over_tcp, infer, start};

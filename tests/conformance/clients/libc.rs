@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_tests::sandboxed;
-use multinet_tests::server::{Flags, Manifests, Server};
+use multinet_testing::sandboxed;
+use multinet_testing::server::{Flags, Manifests, Server};
 use tempfile::TempDir;
 
 use crate::clients::program::{self, Answers, Reasons};

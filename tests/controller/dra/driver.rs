@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::TypeMeta;
-use multinet_tests::objects::{Namespace, Objects};
+use multinet_testing::objects::{Namespace, Objects};
 use serde_json::{Map, Value, json};
 
 /// The name of the driver, and that under which it writes.

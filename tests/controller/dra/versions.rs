@@ -3,12 +3,12 @@
 use anyhow::{Result, ensure};
 use kube::api::{DeleteParams, DynamicObject};
 use kube::core::TypeMeta;
-use multinet_tests::cluster::Cluster;
-use multinet_tests::controller::{Controller, ControllerOptions};
-use multinet_tests::objects::Namespace;
-use multinet_tests::pods::{Pod, Pods};
-use multinet_tests::slices::Slices;
-use multinet_tests::status::{FINE, Status};
+use multinet_testing::cluster::Cluster;
+use multinet_testing::controller::{Controller, ControllerOptions};
+use multinet_testing::objects::Namespace;
+use multinet_testing::pods::{Pod, Pods};
+use multinet_testing::slices::Slices;
+use multinet_testing::status::{FINE, Status};
 use serde_json::json;
 
 use super::driver::Driver;

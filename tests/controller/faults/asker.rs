@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
-use multinet_tests::ask::ask;
-use multinet_tests::dns::{Edns, Query, Transport};
-use multinet_tests::pods::DEFAULT_NETWORK;
+use multinet_testing::ask::ask;
+use multinet_testing::dns::{Edns, Query, Transport};
+use multinet_testing::pods::DEFAULT_NETWORK;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

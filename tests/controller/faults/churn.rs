@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::ListParams;
-use multinet_tests::pods::{Nic, Pod as NewPod, Pods};
+use multinet_testing::pods::{Nic, Pod as NewPod, Pods};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, DynamicObject};
-use multinet_tests::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
+use multinet_testing::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// The lines of a service's slices, as [`multinet_tests::slices`] writes them.
+    /// The lines of a service's slices, as [`multinet_testing::slices`] writes them.
     pub(super) fn lines(&self, service: &str) -> Vec<String> {
         let state = self.lock();
         let published =

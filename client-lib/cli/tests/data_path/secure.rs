@@ -1,6 +1,6 @@
 //! With mutual TLS.
 
-use multinet_tests::pki::{Authority, Certificate};
+use multinet_testing::pki::{Authority, Certificate};
 use tempfile::TempDir;
 
 use super::support::{Says, Server, run, text};

@@ -6,8 +6,12 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, Result, ensure};
 use multinet_client::verbs::Class;
 use multinet_client::{Forced, Method};
-use multinet_tests::gpu::{At, StandIn};
-use multinet_tests::in_guest;
+use multinet_testing::in_guest;
+
+#[path = "../../../../e2e/rdma/stand_in.rs"]
+mod stand_in;
+
+use stand_in::{At, StandIn};
 
 use super::super::{DeviceArgs, Extent};
 use super::buffers::Buffers;

@@ -1,0 +1,57 @@
+//! What many peers cost at rest.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use multinet_testing::usage::{cpu_seconds, resident_mebibytes};
+
+use crate::roles::Role;
+
+/// How long processes have to become quiet.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// A sender with one connection to each of many receivers, and all of those, in one process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) peers: usize,
+    pub(crate) sender: Side,
+    pub(crate) receiver: Side,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side {
+    /// Growth of the resident set over that with one peer, for each further one.
+    pub(crate) kibibytes_each: f64,
+    /// Share of one core while nothing is sent.
+    pub(crate) cpu: f64,
+}
+
+struct Snapshot {
+    resident: [f64; 2],
+    cpu: [f64; 2],
+}
+
+pub(crate) fn measure(peers: usize, rest: u64) -> Result<Figures> {
+    let one = snapshot(1, peers, rest.min(1))?;
+    let all = snapshot(peers, peers, rest)?;
+    let further = peers.checked_sub(1).filter(|&count| count > 0).context("one peer is not many")? as f64;
+    let [sender, receiver] = [0, 1].map(|side| Side {
+        kibibytes_each: (all.resident[side] - one.resident[side]) * 1024.0 / further,
+        cpu: all.cpu[side],
+    });
+    Ok(Figures { peers, sender, receiver })
+}
+
+fn snapshot(peers: usize, addresses: usize, rest: u64) -> Result<Snapshot> {
+    let (receiver, port) = Role::Listeners(addresses).start()?;
+    let sender = Role::Sender { port: port.parse()?, peers };
+    let (sender, _) = sender.start()?;
+    std::thread::sleep(QUIET);
+    let pids = [sender.pid(), receiver.pid()];
+    let resident = [resident_mebibytes(pids[0])?, resident_mebibytes(pids[1])?];
+    let before = [cpu_seconds(pids[0])?, cpu_seconds(pids[1])?];
+    std::thread::sleep(Duration::from_secs(rest));
+    let after = [cpu_seconds(pids[0])?, cpu_seconds(pids[1])?];
+    let cpu = [0, 1].map(|side| (after[side] - before[side]) / rest.max(1) as f64);
+    Ok(Snapshot { resident, cpu })
+}

@@ -1,0 +1,224 @@
+//! The programs in the pods: `frames_source`, `frames_sink`.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_testing::netns::LightPod;
+use multinet_testing::process::{Process, workspace_example};
+use multinet_testing::replica::BOUND;
+use tempfile::TempDir;
+
+use super::stage::{Stage, second_address};
+use super::tally::{Frame, Status};
+
+/// After which time without a sign of life a peer counts as gone, in seconds: as little as may be.
+const SILENCE: &str = "4";
+
+/// A pod that receives.
+pub(super) struct Sink {
+    process: Process,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) address: String,
+    pub(super) pod: LightPod,
+    _folder: TempDir,
+}
+
+/// A pod that sends.
+pub(super) struct Source {
+    pub(super) process: Process,
+    pub(super) pod: LightPod,
+    folder: TempDir,
+    name: String,
+}
+
+/// What a receiver has had until its end, and what its interfaces have carried.
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) frames: Vec<Frame>,
+    pub(super) default_network: u64,
+    pub(super) second_network: u64,
+}
+
+impl Sink {
+    /// A pod of the service, ready when its program listens.
+    pub(super) async fn start(stage: &Stage, name: &str) -> Result<Self> {
+        let pod = stage.pod(name, "infer").await?;
+        let address = second_address(&pod).await?;
+        let uid = uid(&pod).await?;
+        let folder = TempDir::new()?;
+        let mut command = pod.command(workspace_example("frames_sink")?);
+        identify(&mut command, name, &uid).args(["18515", "--silence", SILENCE]);
+        let mut process = Process::spawn(&mut command, &folder.path().join("log"))?;
+        let listening = process.logged("listening on ", BOUND).await?;
+        ensure!(listening == format!("{address}:18515"), "it listens on {listening}, not on {address}");
+        stage.ready(name).await?;
+        Ok(Self { process, name: name.to_owned(), uid, address, pod, _folder: folder })
+    }
+
+    /// The interface of the second network goes down, or up again.
+    pub(super) fn link(&self, state: &str) -> Result<()> {
+        link(&self.pod, state)
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// SIGTERM, and it has to end as it should.
+    pub(super) async fn terminate(&mut self) -> Result<()> {
+        let status = self.process.terminate(BOUND).await?;
+        ensure!(status.success(), "{} ended with {status}\n{}", self.name, self.process.tail());
+        Ok(())
+    }
+
+    /// Waits until it has had more than so many frames.
+    pub(super) async fn has_more_than(&mut self, count: usize) -> Result<()> {
+        let process = &self.process;
+        multinet_testing::wait::eventually(
+            &format!("{} to have more than {count} frames", self.name),
+            BOUND,
+            async || {
+                let found = frames(process);
+                ensure!(found > count, "it has {found}\n{}", process.tail());
+                Ok(())
+            },
+        )
+        .await
+    }
+
+    /// How many frames it has had.
+    pub(super) fn count(&self) -> usize {
+        frames(&self.process)
+    }
+
+    /// What it has had so far.
+    pub(super) fn record(&self) -> Result<Record> {
+        let frames = Frame::all(&self.process.log())?;
+        let [default_network, second_network] = carried(&self.pod)?;
+        Ok(Record { name: self.name.clone(), frames, default_network, second_network })
+    }
+
+    /// The pod goes, as if a kubelet had noticed that its program has ended.
+    pub(super) async fn remove(self) -> Result<Record> {
+        let record = self.record()?;
+        self.pod.remove().await?;
+        Ok(record)
+    }
+}
+
+impl Source {
+    /// A pod that sends to the service, by these options, and is connected to somebody.
+    pub(super) async fn start(stage: &Stage, name: &str, options: &str) -> Result<Self> {
+        let pod = stage.pod(name, "camera").await?;
+        let folder = TempDir::new()?;
+        let process = run(stage, (&pod, &folder), name, options).await?;
+        Ok(Self { process, pod, folder, name: name.to_owned() })
+    }
+
+    /// Starts the program anew, under another name.
+    pub(super) async fn again(self, stage: &Stage, name: &str, options: &str) -> Result<Self> {
+        let Self { pod, folder, .. } = self;
+        let process = run(stage, (&pod, &folder), name, options).await?;
+        Ok(Self { process, pod, folder, name: name.to_owned() })
+    }
+
+    /// Waits until what it says of itself is so.
+    pub(super) async fn shows(&mut self, what: &str, fulfils: impl Fn(&Status) -> bool) -> Result<Status> {
+        let log = self.folder.path().join(&self.name);
+        self.process
+            .until(what, BOUND, async || {
+                let status = Status::last(&std::fs::read_to_string(&log)?)?;
+                ensure!(fulfils(&status), "it says {status:?}");
+                Ok(status)
+            })
+            .await
+    }
+
+    /// Waits until it has sent nothing for a while, because no receiver says that there is room.
+    pub(super) async fn stalls(&mut self) -> Result<()> {
+        let log = self.folder.path().join(&self.name);
+        self.process
+            .until("stall", BOUND, async || {
+                let all = Status::all(&std::fs::read_to_string(&log)?)?;
+                let last = all.last_chunk::<2>().context("it has not said enough yet")?;
+                ensure!(last[0].sent == last[1].sent, "it says {last:?}");
+                Ok(())
+            })
+            .await
+    }
+
+    /// Waits until so many receivers are connected.
+    pub(super) async fn connected(&mut self, count: u64) -> Result<Status> {
+        self.shows(&format!("have {count} peers"), |status| status.connected == count).await
+    }
+
+    /// The interface of the second network goes down, or up again.
+    pub(super) fn link(&self, state: &str) -> Result<()> {
+        link(&self.pod, state)
+    }
+
+    /// It is asked to end, delivers what it has, and says what has become of all frames.
+    pub(super) async fn finish(&mut self) -> Result<Status> {
+        let status = self.process.terminate(BOUND).await?;
+        ensure!(status.success(), "{} ended with {status}\n{}", self.name, self.process.tail());
+        let log = self.process.log();
+        ensure!(log.lines().any(|line| line.starts_with("done ")), "{} has not said all\n{log}", self.name);
+        Status::last(&log)
+    }
+}
+
+/// `resolve_watch` in a sender's pod, which asks on its own.
+pub(super) fn watch(stage: &Stage, source: &Source) -> Result<Process> {
+    let mut command = source.pod.command(workspace_example("resolve_watch")?);
+    Process::spawn(command.arg(stage.service()), &source.folder.path().join("resolve_watch"))
+}
+
+async fn run(
+    stage: &Stage,
+    (pod, folder): (&LightPod, &TempDir),
+    name: &str,
+    options: &str,
+) -> Result<Process> {
+    let mut command = pod.command(workspace_example("frames_source")?);
+    identify(&mut command, name, &uid(pod).await?).arg(stage.service());
+    command.args(["--silence", SILENCE]).args(options.split_whitespace());
+    let mut process = Process::spawn(&mut command, &folder.path().join(name))?;
+    process.logged("status ", BOUND).await?;
+    Ok(process)
+}
+
+/// What the downward API would put into the environment.
+fn identify<'c>(command: &'c mut Command, name: &str, uid: &str) -> &'c mut Command {
+    let known = [("MULTINET_POD_NAME", name), ("MULTINET_POD_UID", uid), ("MULTINET_NODE_NAME", "gpu-1")];
+    command.envs(known)
+}
+
+async fn uid(pod: &LightPod) -> Result<String> {
+    pod.object().await?.metadata.uid.context("a pod without uid")
+}
+
+fn frames(process: &Process) -> usize {
+    process.log().lines().filter(|line| line.starts_with("frame ")).count()
+}
+
+fn link(pod: &LightPod, state: &str) -> Result<()> {
+    let status = pod.command("ip").args(["link", "set", "net1", state]).status()?;
+    ensure!(status.success(), "ip link set net1 {state}: {status}");
+    Ok(())
+}
+
+/// How many bytes a pod's interfaces have carried, both ways: `eth0` and `net1`.
+pub(super) fn carried(pod: &LightPod) -> Result<[u64; 2]> {
+    let sum = |interface: &str| {
+        let files =
+            ["rx_bytes", "tx_bytes"].map(|file| format!("/sys/class/net/{interface}/statistics/{file}"));
+        let output = pod.command("cat").args(&files).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let numbers: Vec<u64> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+        ensure!(numbers.len() == 2, "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(numbers.iter().sum())
+    };
+    Ok([sum("eth0")?, sum("net1")?])
+}

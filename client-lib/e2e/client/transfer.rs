@@ -1,0 +1,107 @@
+//! `multinet send` to a service whose pods come up one after the other.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_testing::multus::ip;
+use multinet_testing::process::Process;
+use multinet_testing::sandboxed;
+use multinet_testing::server::{Flags, Manifests};
+use multinet_testing::wait::eventually;
+use tempfile::TempDir;
+
+use crate::multinet::{CHANGEABLE, SERVICE, multinet, slice};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const SIZE: usize = 8 << 20;
+
+/// The first receiver gets everything, though three more come in the middle: they have not seen the beginning.
+#[tokio::test]
+async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
+    sandboxed!();
+    let addresses = ["10.9.0.2", "10.9.0.3", "10.9.0.4", "10.9.0.5"];
+    for address in addresses {
+        ip(&["address", "add", &format!("{address}/32"), "dev", "lo"])?;
+    }
+    let manifests = Manifests::new()?;
+    manifests.write("service.yaml", CHANGEABLE)?;
+    let endpoints: Vec<_> = ["a", "b", "c", "d"]
+        .into_iter()
+        .zip(addresses)
+        .map(|(host, address)| (host, address, "gpu-1"))
+        .collect();
+    manifests.write("slice.yaml", &slice(&endpoints))?;
+    let server = Flags::new().start(manifests.path())?;
+    let folder = TempDir::new()?;
+
+    let mut first = receive(&folder, addresses[1]).await?;
+    let pipe = folder.path().join("pipe");
+    let parts = writer(&pipe)?;
+    let mut command = multinet()?;
+    command.args(["send", "--server", &server.dns().to_string(), SERVICE, "rdma"]).arg(&pipe);
+    let mut sender = Process::spawn(&mut command, &folder.path().join("send.log"))?;
+    let content: Vec<u8> = (0..SIZE).map(|place| (place % 251) as u8).collect();
+    let (half, rest) = content.split_at(SIZE / 2);
+    parts.send(half.to_vec())?;
+    eventually("the first half to arrive", PATIENCE, async || {
+        let part = part(folder.path())?.context("nothing has arrived")?;
+        ensure!(fs::metadata(part)?.len() >= 1 << 20, "not much has arrived");
+        Ok(())
+    })
+    .await?;
+    let mut late = Vec::new();
+    for address in [addresses[0], addresses[2], addresses[3]] {
+        late.push(receive(&folder, address).await?);
+    }
+    // Time for the sender to find them, if it looked for them.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    parts.send(rest.to_vec())?;
+    drop(parts);
+
+    for process in [&mut sender, &mut first] {
+        let status = process.exited(PATIENCE).await?;
+        ensure!(status.success(), "{}: {status}: {}", process.name(), process.log());
+    }
+    ensure!(fs::read(output(&folder, addresses[1]))? == content, "not what was sent");
+    for receiver in &mut late {
+        receiver.check_running()?;
+    }
+    Ok(())
+}
+
+async fn receive(folder: &TempDir, address: &str) -> Result<Process> {
+    let mut command = multinet()?;
+    command.args(["recv", "--address", address, "--output"]).arg(output(folder, address));
+    let log = folder.path().join(format!("{address}.log"));
+    let mut receiver = Process::spawn(&mut command, &log)?;
+    receiver.logged("listening on", PATIENCE).await?;
+    Ok(receiver)
+}
+
+fn output(folder: &TempDir, address: &str) -> PathBuf {
+    folder.path().join(format!("{address}.out"))
+}
+
+/// What a receiver has written so far.
+fn part(folder: &Path) -> Result<Option<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "part")))
+}
+
+/// A named pipe, and what writes into it. Nobody waits for it if nobody reads.
+fn writer(pipe: &Path) -> Result<mpsc::Sender<Vec<u8>>> {
+    ensure!(Command::new("mkfifo").arg(pipe).status()?.success(), "no pipe");
+    let (parts, inbox) = mpsc::channel::<Vec<u8>>();
+    let pipe = pipe.to_owned();
+    std::thread::spawn(move || -> std::io::Result<()> {
+        let mut pipe = File::options().write(true).open(pipe)?;
+        inbox.iter().try_for_each(|part| pipe.write_all(&part))
+    });
+    Ok(parts)
+}

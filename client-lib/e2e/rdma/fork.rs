@@ -1,0 +1,66 @@
+//! Programs that start others while frames are under way: what a child has of the memory is a copy, and the device's pages stay the parent's.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_client::{Acknowledge, Buffer, Connector, Endpoint, Listener, PeerSet, Transport};
+use multinet_testing::in_guest;
+
+use super::{BOUND, HERE, follow, nobody};
+
+const SIZE: usize = 100_000;
+const CHILDREN: usize = 100;
+const FRAMES: u8 = 30;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
+    in_guest!();
+    let listener =
+        Listener::builder().address(HERE.into()).port(0).transport(Transport::Rdma).frame_size(SIZE as u32);
+    let listener = listener.acknowledge(Acknowledge::OnDrop).patience(BOUND).bind().await?;
+    let connector = Connector::builder().resolver(nobody()?).transport(Transport::Rdma).patience(BOUND);
+    let peers = follow(connector, vec![Endpoint::at(listener.local_addresses()[0])])?;
+    tokio::time::timeout(BOUND, peers.connected(1)).await.with_context(|| format!("{:?}", peers.status()))?;
+    let (children, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, stop) = (Arc::clone(&children), Arc::clone(&is_over));
+    let forking = tokio::task::spawn_blocking(move || {
+        while !stop.load(Ordering::Relaxed) {
+            // One that sets its user is made by fork(2), not by vfork(2) as others are.
+            let status = Command::new("true").uid(0).status()?;
+            ensure!(status.success(), "{status}");
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        anyhow::Ok(())
+    });
+    let goes_on = || !forking.is_finished() && children.load(Ordering::Relaxed) < CHILDREN;
+    let sent = send(&listener, &peers, goes_on).await;
+    is_over.store(true, Ordering::Relaxed);
+    forking.await??;
+    sent?;
+    ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
+    Ok(())
+}
+
+/// Some frames, and more while that goes on.
+async fn send(listener: &Listener, peers: &PeerSet, goes_on: impl Fn() -> bool) -> Result<()> {
+    // The same pages again and again: they are written to while children have them, too.
+    let mut buffer = Buffer::host(SIZE);
+    let mut number = 0_u8;
+    while number < FRAMES || goes_on() {
+        number = number.checked_add(1).unwrap_or(FRAMES);
+        // The last frame has it until its completion has been seen.
+        while buffer.as_mut().is_none() {
+            tokio::task::yield_now().await;
+        }
+        buffer.as_mut().context("another has it")?.fill(number);
+        tokio::time::timeout(BOUND, peers.send(buffer.clone())).await??;
+        let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
+        ensure!(frame.bytes() == [number; SIZE], "frame {number} is another");
+        drop(frame);
+        peers.flush().await?;
+    }
+    Ok(())
+}

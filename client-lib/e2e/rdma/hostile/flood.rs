@@ -1,0 +1,96 @@
+//! Strangers that each have the listener's device make a queue pair, and memory: it stays there for who behaves, and all is given back.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt as _, stream};
+use multinet_client::{Acknowledge, PeerSet};
+use multinet_testing::in_guest;
+use multinet_testing::wait::eventually;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use super::raw::{hear, hello, no_end, say};
+use super::{BOUND, honest, listener};
+use crate::pairs;
+
+const STRANGERS: u32 = 120;
+const FRAME_SIZE: u32 = 64 << 10;
+/// More than there is memory for.
+const CONNECTIONS: usize = 40;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> {
+    in_guest!();
+    let slots = 4 * (FRAME_SIZE as usize + 4416);
+    let listener = listener()
+        .frame_size(FRAME_SIZE)
+        .memory(CONNECTIONS * slots)
+        .acknowledge(Acknowledge::OnDrop)
+        .patience(BOUND)
+        .bind()
+        .await?;
+    let peers = honest(&listener).await?;
+    let receiving = async {
+        loop {
+            drop(listener.recv().await?);
+        }
+    };
+    let before = pairs()?;
+    let address = listener.local_addresses()[0];
+    let strangers = stream::iter(0..STRANGERS).map(|number| async move {
+        let mut stream = TcpStream::connect(address).await?;
+        // A pair that nobody has.
+        let mut end = no_end(stream.local_addr()?.ip());
+        end["qpn"] = (0x00ff_0000 + number).into();
+        say(&mut stream, &hello(number + 1, &end)).await?;
+        // Some do not even hear the answer.
+        if number % 3 == 0 {
+            return anyhow::Ok(None);
+        }
+        let answer: Value = hear(&mut stream).await?;
+        // And some take what they are offered.
+        if number % 3 == 1 && answer["accept"].is_object() {
+            say(&mut stream, &json!({"transport": "rdma"})).await?;
+        }
+        let is_let_in = answer["accept"].is_object();
+        let reason = answer["refuse"]["message"].as_str().unwrap_or_default().to_owned();
+        Ok(Some((stream, is_let_in, reason)))
+    });
+    let flooding = async {
+        let all: Vec<_> =
+            strangers.buffer_unordered(30).filter_map(|it| async { it.ok().flatten() }).collect().await;
+        let most = pairs()?;
+        let let_in = all.iter().filter(|(_, is_let_in, _)| *is_let_in).count();
+        let full = all.iter().filter(|(_, _, reason)| reason.contains("as many as may be")).count();
+        eprintln!("{let_in} are let in, {full} find no room, {most} queue pairs at the end");
+        ensure!(let_in > 0 && let_in < CONNECTIONS, "{let_in} are let in");
+        ensure!(most <= before + CONNECTIONS, "{most} queue pairs, after {before}");
+        anyhow::Ok(all)
+    };
+    let behaving = behaves(&peers);
+    let all = tokio::select! {
+        all = flooding => all?,
+        outcome = behaving => return outcome,
+        outcome = receiving => return outcome,
+    };
+    ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
+    drop(all);
+    eventually("only who behaves to be left", BOUND, async || {
+        let (connections, left) = (listener.statistics().connections, pairs()?);
+        ensure!(connections == 1 && left <= before, "{connections} connections, {left} queue pairs");
+        Ok(())
+    })
+    .await
+}
+
+/// Frames arrive in time, one after the other.
+async fn behaves(peers: &PeerSet) -> Result<()> {
+    loop {
+        let begun = Instant::now();
+        tokio::time::timeout(BOUND, peers.send("behaved")).await??;
+        peers.flush().await?;
+        ensure!(begun.elapsed() < BOUND, "a frame has taken {:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

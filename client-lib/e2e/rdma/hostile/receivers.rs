@@ -1,0 +1,347 @@
+//! Receivers: the sender says what is wrong with each, and sends to the others.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::FutureExt as _;
+use multinet_client::{
+    Acknowledge, Buffer, Delivery, Endpoint, Frame, Listener, PeerSet, Rdma, TransportKind,
+};
+use multinet_testing::in_guest;
+use multinet_testing::wait::eventually;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use super::raw::{HEADER, Raw, Receiver};
+use super::{BOUND, connector, listener};
+use crate::follow;
+
+/// Of frames; large enough for several parts.
+const SIZE: u64 = 256 << 10;
+/// As many receive requests as there may be immediates.
+const READY: u16 = 8;
+
+/// Longer than any test takes: nobody is given up for being silent.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// A place of the ring, by which immediate it is told of, and what is there.
+type Entry = (u64, u32, Vec<u8>);
+
+/// Of what a receiver answers.
+type Change = Box<dyn FnOnce(&mut Value)>;
+
+/// A sender with a receiver that behaves, and another one.
+struct Victim {
+    peers: PeerSet,
+    bad: Receiver,
+}
+
+impl Victim {
+    async fn of(good: &Listener, delivery: Delivery) -> Result<Self> {
+        let bad = Receiver::new().await?;
+        let mut endpoint = Endpoint::at(good.local_addresses()[0]);
+        (endpoint.host, endpoint.target) = ("good".to_owned(), "good".to_owned());
+        let connector = connector()?.delivery(delivery).silence(FOREVER);
+        let peers = follow(connector, vec![endpoint, bad.endpoint()?])?;
+        Ok(Self { peers, bad })
+    }
+
+    /// A receiver that has let the sender in, and has heard of its pings and of one small frame in its first slot.
+    async fn connected(&self, ready: u16) -> Result<Raw> {
+        self.connected_by(1, ready).await
+    }
+
+    /// The same by so many pairs.
+    async fn connected_by(&self, pairs: usize, ready: u16) -> Result<Raw> {
+        let (raw, chosen) = self.bad.lets_in((pairs, ready, SIZE), |_| {}).await?;
+        ensure!(chosen == Some(json!({"transport": "rdma"})), "{chosen:?}");
+        self.is_connected().await?;
+        for _ in 0..pairs {
+            ensure!(raw.hears().await?.1 == 0x0200_0000, "no ping");
+        }
+        self.peers.peer("bad").context("no peer")?.send(Frame::new("first")).await?;
+        ensure!(raw.hears().await? == (0, 0), "no frame");
+        Ok(raw)
+    }
+
+    async fn is_connected(&self) -> Result<()> {
+        tokio::time::timeout(BOUND, self.peers.connected(2)).await?;
+        let status = self.peers.status();
+        ensure!(status.iter().all(|peer| peer.transport == Some(TransportKind::Rdma)), "{status:#?}");
+        Ok(())
+    }
+
+    /// Frames to the one that behaves arrive.
+    async fn serves(&self, good: &Listener) -> Result<()> {
+        let peer = self.peers.peer("good").context("no peer")?;
+        for number in 0..10_u8 {
+            tokio::time::timeout(BOUND, peer.send(vec![number; 100])).await??;
+            let frame = tokio::time::timeout(BOUND, good.recv()).await??;
+            ensure!(frame.bytes() == [number; 100], "{frame:?}");
+        }
+        Ok(())
+    }
+
+    /// What is said of the one that does not.
+    async fn last_error(&self) -> Result<String> {
+        eventually("an error", BOUND, async || {
+            let status = self.peers.status();
+            let bad = status.iter().find(|peer| peer.endpoint.host == "bad").context("no peer")?;
+            Ok(bad.last_error.as_ref().context("no error yet")?.to_string())
+        })
+        .await
+    }
+}
+
+/// A receiver's message: what is freed and taken, the slots that it names, and how many more sequences it says that it has.
+fn control(freed: u64, taken: u64, slots: &[u16], sequences: u16) -> Vec<u8> {
+    let mut message = vec![0; HEADER];
+    message[0] = 2;
+    message[2..4].copy_from_slice(&sequences.to_be_bytes());
+    // What a test makes too long is.
+    message[6..8].copy_from_slice(&(slots.len() as u16).to_be_bytes());
+    message[16..24].copy_from_slice(&freed.to_be_bytes());
+    message[24..32].copy_from_slice(&taken.to_be_bytes());
+    message.extend(slots.iter().flat_map(|slot| slot.to_be_bytes()));
+    message
+}
+
+async fn good() -> Result<Listener> {
+    let good = listener().frame_size(SIZE as u32).slots(16).acknowledge(Acknowledge::OnDrop);
+    Ok(good.bind().await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
+    in_guest!();
+    let good = good().await?;
+    let [mut data, mut nothing, mut close] = [[0; HEADER]; 3];
+    (data[0], nothing[0], close[0]) = (1, 9, 3);
+    let say = |message: Vec<u8>| vec![(0, 0, message)];
+    // At which places of the ring it says what, by which immediate.
+    let cases: Vec<(Vec<Entry>, &str)> = vec![
+        (say(control(1, 1, &[1], 0)), "it tells of place 1, which is free already"),
+        (say(control(1, 1, &[u16::MAX], 0)), "it tells of place 65535, which there is not"),
+        (say(control(1, 1, &[0, 0], 0)), "it tells of place 0, which is free already"),
+        (say(control(2, 1, &[0], 0)), "2 frames have left their slots, after it said 0, of 1 that were sent"),
+        (say(control(u64::MAX, 1, &[0], 0)), "frames have left their slots"),
+        (say(control(1, 2, &[0], 0)), "2 frames have been taken"),
+        (
+            vec![(0, 0, control(1, 1, &[0], 0)), (1, 1, control(0, 1, &[], 0))],
+            "0 frames have left their slots, after it said 1",
+        ),
+        (vec![(1, 1, control(1, 1, &[0], 0))], "it tells of place 1, which is not the next one"),
+        (vec![(0, u32::MAX, control(1, 1, &[0], 0))], "which is not the next one"),
+        (
+            vec![(0, 0, control(0, 0, &[], 0)), (0, 0, control(0, 0, &[], 0))],
+            "it tells of place 0, which is not the next one",
+        ),
+        (say(data.to_vec()), "a frame, where only receivers' messages are allowed"),
+        (say(close.to_vec()), "a frame, where only receivers' messages are allowed"),
+        (say(nothing.to_vec()), "a message of kind 9, which there is not"),
+        (say(control(0, 0, &[], 100)), "a control message of 800 bytes, where 128 are allowed"),
+        (say(control(0, 0, &[], 257)), "257 acknowledgements, where 256 are allowed"),
+    ];
+    for (number, (messages, reason)) in cases.into_iter().enumerate() {
+        let delivery = if number % 2 == 0 { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
+        let victim = Victim::of(&good, delivery).await?;
+        let mut raw = victim.connected(READY).await.with_context(|| format!("case {number}"))?;
+        for (place, immediate, message) in messages {
+            let (header, body) = message.split_at(HEADER);
+            raw.writes(0, place, (header, body), immediate).await?;
+        }
+        let said = raw.goodbye().await.with_context(|| format!("{reason:?} is not said"))?;
+        ensure!(
+            said.contains("the peer broke the protocol") && said.contains(reason),
+            "{said:?}, not {reason:?}"
+        );
+        victim.serves(&good).await?;
+    }
+    // What is for the first pair comes by another.
+    let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
+    let mut raw = victim.connected_by(2, READY).await?;
+    let message = control(1, 1, &[0], 0);
+    raw.writes(1, 0, message.split_at(HEADER), 0).await?;
+    let said = raw.goodbye().await?;
+    ensure!(said.contains("it answers by queue pair 1, which carries parts of frames"), "{said}");
+    victim.serves(&good).await?;
+    // What belongs into the ring comes by TCP.
+    let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
+    let mut raw = victim.connected(READY).await?;
+    raw.stream.write_all(&control(1, 1, &[], 0)).await?;
+    let said = raw.goodbye().await?;
+    ensure!(said.contains("it answers by TCP, where RDMA was agreed"), "{said}");
+    victim.serves(&good).await
+}
+
+/// What cannot be is found before a frame is trusted to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
+    in_guest!();
+    let good = good().await?;
+    let end = |name: &'static str, value: Value| {
+        Box::new(move |accept: &mut Value| accept["rdma"][name] = value) as Change
+    };
+    let flip = |accept: &mut Value| {
+        let key = accept["rdma"]["rkey"].as_u64().unwrap_or_default();
+        accept["rdma"]["rkey"] = (key ^ 1).into();
+    };
+    let cases: Vec<(Change, u16, &str)> = vec![
+        (end("gid", "::ffff:10.9.0.77".into()), READY, "the peer's GID is not that of its address"),
+        (end("qpn", (1 << 24).into()), READY, "of more than 24 bits"),
+        (end("psn", (1 << 24).into()), READY, "of more than 24 bits"),
+        (end("mtu", 1500.into()), READY, "an MTU of RDMA that there is not"),
+        (end("places", 0.into()), READY, "memory for RDMA that cannot be"),
+        (end("places", 70_000.into()), READY, "invalid value"),
+        (end("stride", 0.into()), READY, "memory for RDMA that cannot be"),
+        (end("stride", 8192.into()), READY, "the peer's memory for RDMA is less than it should be"),
+        (end("prefix", 64.into()), READY, "the peer's memory for RDMA is less than it should be"),
+        (end("prefix", u32::MAX.into()), READY, "memory for RDMA that cannot be"),
+        (end("address", (u64::MAX - 4096).into()), READY, "memory for RDMA that cannot be"),
+        (end("address", 4096.into()), READY, "remote access error"),
+        (Box::new(flip), READY, "remote access error"),
+        (end("qpn", 0x00ab_cdef.into()), READY, "transport retry counter exceeded"),
+        // No receive request.
+        (Box::new(|_| {}), 0, "nothing is heard of a write within"),
+        (Box::new(|accept| accept["rdma"] = Value::Null), READY, "a transport that was not offered"),
+        (Box::new(|accept| accept["transport"] = "tcp".into()), READY, "a transport that was not offered"),
+        (Box::new(|accept| accept["frame_size"] = u32::MAX.into()), READY, "less than it should be"),
+    ];
+    for (change, ready, reason) in cases {
+        let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
+        let (raw, chosen) = victim.bad.lets_in((1, ready, SIZE), change).await?;
+        ensure!(chosen.is_none(), "{chosen:?}, not {reason:?}");
+        let error = victim.last_error().await?;
+        ensure!(error.contains(reason), "{error}, not {reason:?}");
+        tokio::time::timeout(BOUND, victim.peers.connected(1)).await?;
+        victim.serves(&good).await?;
+        drop(raw);
+    }
+    Ok(())
+}
+
+/// Receivers that are well until they are not, and some that promise more than they have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()> {
+    in_guest!();
+    for (is_pair, reason) in [(true, "transport retry counter exceeded"), (false, "remote access error")] {
+        let good = good().await?;
+        let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
+        let mut raw = victim.connected(READY).await?;
+        // In the middle of what comes.
+        let bad = victim.peers.peer("bad").context("no peer")?;
+        bad.send(vec![1; SIZE as usize]).await?;
+        if is_pair {
+            raw.pairs.clear();
+        } else {
+            raw.landing = None;
+        }
+        // Not taken, if the connection has ended by now.
+        let _ = bad.send(vec![2; SIZE as usize]).now_or_never();
+        let said = raw.goodbye().await?;
+        ensure!(said.contains("RDMA has failed") && said.contains(reason), "{said}");
+        eventually("the connection to have ended", BOUND, async || {
+            let statistics = victim.peers.statistics();
+            // The last one waits for the next connection, if this one has failed before it was its turn.
+            let all = statistics.lost >= 2 && statistics.lost + statistics.held as u64 == statistics.frames;
+            ensure!(statistics.disconnects == 1 && all, "{statistics:?}");
+            Ok(())
+        })
+        .await?;
+        victim.serves(&good).await?;
+    }
+
+    // The moon, of which there are four slots, and nothing for the rest.
+    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
+        for places in [4, u16::MAX] {
+            let good = good().await?;
+            let victim = Victim::of(&good, delivery).await?;
+            let promise = |accept: &mut Value| {
+                (accept["slots"], accept["rdma"]["places"]) = (u32::MAX.into(), places.into());
+            };
+            let (raw, chosen) = victim.bad.lets_in((1, 64, SIZE), promise).await?;
+            ensure!(chosen.is_some(), "it is not connected");
+            victim.is_connected().await?;
+            stuck(&victim, &good, delivery)
+                .await
+                .with_context(|| format!("{delivery:?}, {places} places"))?;
+            drop(raw);
+        }
+        // One that is ready for nothing but what it has to be.
+        let good = good().await?;
+        let victim = Victim::of(&good, delivery).await?;
+        let raw = victim.connected(2).await?;
+        stuck(&victim, &good, delivery).await.with_context(|| format!("{delivery:?}, not ready"))?;
+        drop(raw);
+    }
+    Ok(())
+}
+
+/// Whoever behaves gets frames, though the other one takes none; nor does the end wait for that.
+async fn stuck(victim: &Victim, good: &Listener, delivery: Delivery) -> Result<()> {
+    let buffer = Buffer::host(SIZE as usize);
+    let sending = async {
+        loop {
+            tokio::time::timeout(BOUND, victim.peers.send(Frame::new(buffer.clone()))).await??;
+        }
+    };
+    let receiving = async {
+        for _ in 0..60 {
+            drop(tokio::time::timeout(BOUND, good.recv()).await??);
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        outcome = sending => outcome,
+        outcome = receiving => outcome,
+    }?;
+    let statistics = victim.peers.statistics();
+    ensure!(statistics.held <= 1024, "{delivery:?} {statistics:?}");
+    tokio::time::timeout(BOUND, victim.peers.clone().close(Duration::from_millis(200))).await?;
+    Ok(())
+}
+
+/// Parts go by the pairs that both have, and make the frame that was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_frame_comes_in_parts() -> Result<()> {
+    in_guest!();
+    let bad = Receiver::new().await?;
+    // The sender has three.
+    for (pairs, expected) in [(1, 1), (2, 2), (3, 3)] {
+        let connector = connector()?.rdma(Rdma::default().stripes(3));
+        let peers = follow(connector, vec![bad.endpoint()?])?;
+        let (raw, chosen) = bad.lets_in((pairs, READY, SIZE), |_| {}).await?;
+        ensure!(chosen.is_some() && raw.pairs.len() == expected, "{} pairs, {chosen:?}", raw.pairs.len());
+        for _ in 0..expected {
+            ensure!(raw.hears().await?.1 == 0x0200_0000, "no ping");
+        }
+        let mut buffer = Buffer::host(SIZE as usize);
+        fastrand::fill(buffer.as_mut().context("shared")?);
+        // One from where it lies, and one that is copied.
+        for (slot, frame) in
+            [Frame::new(buffer.clone()), Frame::new(buffer.bytes().to_vec())].into_iter().enumerate()
+        {
+            peers.send(frame.key("key")).await?;
+            let mut told = Vec::new();
+            for _ in 0..expected {
+                told.push(raw.hears().await?);
+            }
+            told.sort_unstable();
+            let place = slot as u32;
+            let mut all = vec![(0, place | if expected > 1 { 0x0300_0000 } else { 0 })];
+            all.extend((1..expected as u64).map(|pair| (pair, 0x0400_0000 | place)));
+            ensure!(told == all, "{told:x?}, not {all:x?}");
+            let mut found = vec![0; SIZE as usize];
+            let landing = raw.landing.as_ref().context("no memory")?;
+            landing.read(slot * (4416 + SIZE as usize) + 4416, &mut found)?;
+            ensure!(found == buffer.bytes(), "{expected} pairs, slot {slot}: other bytes");
+        }
+        // A small one goes by one.
+        peers.send("small").await?;
+        ensure!(raw.hears().await? == (0, 2), "no small frame");
+        if peers.statistics().disconnects > 0 {
+            bail!("{:?}", peers.statistics());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Senders that have been let in.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use multinet_client::verbs::Remote;
+use multinet_client::{Acknowledge, Listener, Received};
+use multinet_testing::in_guest;
+use multinet_testing::wait::eventually;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::raw::{HEADER, Raw, hear, hello, no_end, say};
+use super::{BOUND, honest, listener};
+
+/// Large enough for parts, so that there are several pairs.
+const FRAME_SIZE: u32 = 256 << 10;
+
+/// One thing that a sender does.
+#[derive(Clone, Copy)]
+enum Deed {
+    /// Tells of a slot with this header.
+    Frame(u32, [u8; HEADER]),
+    /// Tells this, and nothing else.
+    Immediate(u32),
+    /// Tells this by the second of two pairs.
+    Beside(u32),
+    /// Says it by TCP.
+    Stream([u8; HEADER]),
+}
+
+/// A header of a frame with so many bytes of payload.
+fn data(sequence: u8, payload: u32) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[0] = 1;
+    header[8..12].copy_from_slice(&payload.to_be_bytes());
+    (header[23], header[31]) = (sequence, sequence);
+    header
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn senders_that_break_the_rules_are_cut_off() -> Result<()> {
+    in_guest!();
+    let listener = listener().frame_size(FRAME_SIZE).acknowledge(Acknowledge::OnDrop).bind().await?;
+    let honest = honest(&listener).await?;
+
+    let mut control = [0; HEADER];
+    control[0] = 2;
+    let cases: &[(&[Deed], &str)] = &[
+        (&[Deed::Immediate(0x0500_0000)], "an immediate of 0x05000000, which means nothing"),
+        (&[Deed::Immediate(0x0001_0000)], "an immediate of 0x00010000, which means nothing"),
+        (&[Deed::Immediate(0x0100_0000)], "it says that it has heard more than it was told"),
+        (&[Deed::Frame(4, data(1, 10))], "it tells of place 4, which there is not"),
+        (
+            &[Deed::Frame(0, data(1, 10)), Deed::Frame(0, data(2, 10))],
+            "place 0, which it has not been told is free",
+        ),
+        (&[Deed::Frame(1, [0; HEADER])], "a message of kind 0, which there is not"),
+        (&[Deed::Frame(1, control)], "a receiver's message, where only frames are allowed"),
+        (&[Deed::Frame(3, data(1, FRAME_SIZE + 1))], "a frame of 262145 bytes, where 262144 are allowed"),
+        (&[Deed::Frame(3, data(1, u32::MAX))], "a frame of 4294967295 bytes, where 262144 are allowed"),
+        (&[Deed::Immediate(0x0200_0000), Deed::Immediate(0x0200_0000)], "it tries the way again"),
+        (&[Deed::Stream(data(1, 10))], "a frame by TCP, where RDMA was agreed"),
+        // By several pairs: a part by the first, a frame by another, parts of no slot, and too many of one.
+        (&[Deed::Immediate(0x0400_0000)], "an immediate of 0x04000000, which means nothing"),
+        (&[Deed::Beside(0x0000_0000)], "an immediate of 0x00000000, which means nothing"),
+        (&[Deed::Beside(0x0400_0004)], "it tells of place 4, which there is not"),
+        (
+            &[Deed::Beside(0x0400_0001), Deed::Beside(0x0400_0001)],
+            "a part of the frame in slot 1 comes twice by queue pair 1",
+        ),
+        (&[Deed::Beside(0x0200_0000), Deed::Beside(0x0200_0000)], "it tries the way again"),
+        (
+            &[Deed::Immediate(0x0300_0002), Deed::Immediate(0x0300_0002)],
+            "place 2, which it has not been told is free",
+        ),
+    ];
+    for (number, (deeds, reason)) in (1..).zip(cases) {
+        let count =
+            if deeds.iter().any(|deed| matches!(deed, Deed::Beside(_))) || number > 11 { 2 } else { 1 };
+        let mut raw =
+            Raw::admitted(&listener, number, count).await.with_context(|| format!("case {number}"))?;
+        for deed in *deeds {
+            does(&mut raw, *deed).await?;
+        }
+        let said = raw.goodbye().await.with_context(|| format!("{reason:?} is not said"))?;
+        ensure!(
+            said.contains("the sender broke the protocol") && said.contains(reason),
+            "{said:?}, not {reason:?}"
+        );
+    }
+    handshakes_that_lie(&listener).await?;
+    // The frame that came before a rule was broken is there; nothing else is, and the honest sender has not noticed.
+    let frame = next(&listener).await?;
+    ensure!(frame.sender().name() == "stranger" && frame.bytes().len() == 10, "{frame:?}");
+    drop(frame);
+    pairs_that_fail(&listener).await?;
+    parts_are_waited_for(&listener).await?;
+    honest.send("honest").await?;
+    let frame = next(&listener).await?;
+    ensure!(frame.bytes() == b"honest", "{frame:?}");
+    ensure!(honest.statistics().disconnects == 0, "{:?}", honest.statistics());
+    drop(frame);
+    eventually("the others to be gone", BOUND, async || match listener.statistics().connections {
+        1 => Ok(()),
+        count => bail!("{count} connections"),
+    })
+    .await
+}
+
+async fn next(listener: &Listener) -> Result<Received> {
+    Ok(tokio::time::timeout(BOUND, listener.recv()).await??)
+}
+
+async fn does(raw: &mut Raw, deed: Deed) -> Result<()> {
+    match deed {
+        Deed::Stream(header) => Ok(raw.stream.write_all(&[&header[..], &[0; 10]].concat()).await?),
+        Deed::Immediate(immediate) => raw.writes(0, 0, (&[], &[]), immediate).await,
+        Deed::Beside(immediate) => raw.writes(1, 0, (&[], &[]), immediate).await,
+        // There are four.
+        Deed::Frame(slot, header) => raw.writes(0, (slot % 4).into(), (&header, &[]), slot).await,
+    }
+}
+
+/// None is let in: who would have the listener send to a third party, who offers what cannot be, and who takes what it did not offer.
+async fn handshakes_that_lie(listener: &Listener) -> Result<()> {
+    let address = listener.local_addresses()[0];
+    // As the kernel chooses it.
+    let own = TcpStream::connect(address).await?.local_addr()?.ip();
+    let changed = |name: &str, value: Value| {
+        let mut end = no_end(own);
+        end[name] = value;
+        end
+    };
+    let many = vec![json!({"qpn": 1 << 24, "psn": 0})];
+    let cases = [
+        (
+            changed("gid", "::ffff:10.9.0.77".into()),
+            "RDMA cannot be used: the peer's GID is not that of its address",
+        ),
+        (changed("qpn", (1 << 24).into()), "of more than 24 bits"),
+        (changed("psn", u32::MAX.into()), "of more than 24 bits"),
+        (changed("further", many.into()), "of more than 24 bits"),
+        (changed("mtu", 0.into()), "an MTU of RDMA that there is not"),
+        (changed("mtu", 8192.into()), "an MTU of RDMA that there is not"),
+        (changed("mtu", u64::MAX.into()), "invalid value"),
+        (changed("places", 0.into()), "memory for RDMA that cannot be"),
+        (changed("places", 65_536.into()), "invalid value"),
+        (changed("address", u64::MAX.into()), "memory for RDMA that cannot be"),
+        (changed("stride", 39.into()), "memory for RDMA that cannot be"),
+        (changed("stride", 64.into()), "the peer's memory for RDMA is less than it should be"),
+        (changed("prefix", 0.into()), "the peer's memory for RDMA is less than it should be"),
+    ];
+    for (number, (end, reason)) in (1000..).zip(cases) {
+        let mut stream = TcpStream::connect(address).await?;
+        say(&mut stream, &hello(number, &end)).await?;
+        let answer = hear(&mut stream).await?;
+        let message = answer["refuse"]["message"].as_str().unwrap_or_default();
+        ensure!(message.contains(reason), "{answer}, not {reason:?}");
+    }
+    let mut stream = TcpStream::connect(address).await?;
+    say(&mut stream, &hello(101, &no_end(own))).await?;
+    let answer = hear(&mut stream).await?;
+    ensure!(answer["accept"]["transport"] == "rdma", "{answer}");
+    say(&mut stream, &json!({"transport": "tcp"})).await?;
+    let mut rest = Vec::new();
+    tokio::time::timeout(BOUND, stream.read_to_end(&mut rest)).await??;
+    ensure!(rest.is_empty(), "{rest:?}");
+    Ok(())
+}
+
+/// What a device finds wrong ends the connection, whose memory is free again: a key that is none, a write beyond what was offered, a pair that has gone while its
+/// connection stays, and answers that cannot be written.
+async fn pairs_that_fail(listener: &Listener) -> Result<()> {
+    for (session, key, beyond) in [(2000, 1, 0), (2001, 0, 1 << 30)] {
+        let mut raw = Raw::admitted(listener, session, 1).await?;
+        let Remote { address, key: theirs } = raw.theirs;
+        let remote = Remote { address: address + beyond, key: theirs ^ key };
+        let outcome = raw.writes_to(0, remote, 8, 0).await?;
+        ensure!(outcome.is_err(), "it has been written");
+        let said = raw.goodbye().await?;
+        ensure!(said.starts_with("RDMA has failed: from rxe0"), "{said}");
+    }
+    let mut raw = Raw::admitted(listener, 2002, 1).await?;
+    does(&mut raw, Deed::Frame(0, data(1, 10))).await?;
+    raw.pairs.clear();
+    drop(next(listener).await?);
+    let said = raw.goodbye().await?;
+    ensure!(said.contains("transport retry counter exceeded"), "{said}");
+    let mut raw = Raw::admitted(listener, 2003, 1).await?;
+    raw.landing = None;
+    does(&mut raw, Deed::Frame(0, data(1, 10))).await?;
+    drop(next(listener).await?);
+    let said = raw.goodbye().await?;
+    ensure!(said.contains("remote access error"), "{said}");
+    Ok(())
+}
+
+/// A frame is there when all its parts are, and those behind it are not before it.
+async fn parts_are_waited_for(listener: &Listener) -> Result<()> {
+    let raw = Raw::admitted(listener, 3000, 3).await?;
+    ensure!(raw.pairs.len() == 3, "{} pairs", raw.pairs.len());
+    let part = |pair, immediate| raw.writes(pair, 0, (&[], &[]), immediate);
+    let is_nothing = async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let frame = listener.try_recv();
+        ensure!(frame.is_none(), "{frame:?}");
+        Ok(())
+    };
+    raw.writes(0, 0, (&data(1, 10), &[7; 10]), 0x0300_0000).await?;
+    raw.writes(0, 1, (&data(2, 3), &[8; 3]), 0x0000_0001).await?;
+    part(1, 0x0400_0000).await?;
+    is_nothing().await?;
+    // Of another frame, which has not been told of.
+    part(2, 0x0400_0002).await?;
+    is_nothing().await?;
+    part(2, 0x0400_0000).await?;
+    for expected in [&[7; 10][..], &[8; 3]] {
+        let frame = next(listener).await?;
+        ensure!(frame.bytes() == expected, "{frame:?}");
+    }
+    part(1, 0x0400_0002).await?;
+    is_nothing().await?;
+    raw.writes(0, 2, (&data(3, 5), &[9; 5]), 0x0300_0002).await?;
+    let frame = next(listener).await?;
+    ensure!(frame.bytes() == [9; 5], "{frame:?}");
+    Ok(())
+}

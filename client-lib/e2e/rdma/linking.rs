@@ -1,0 +1,36 @@
+//! Programs that can use RDMA start where there is none: nothing of it is linked.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_testing::process::{workspace_binary, workspace_example};
+
+#[test]
+fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
+    let binaries = [
+        workspace_binary("multinet", "MULTINET_BIN")?,
+        workspace_binary("multinet-dns", "MULTINET_DNS_BIN")?,
+        workspace_binary("multinet-controller", "MULTINET_CONTROLLER_BIN")?,
+        workspace_example("frames_source")?,
+        workspace_example("frames_sink")?,
+        // This test's own binary calls verbs.
+        std::env::current_exe()?,
+    ];
+    for binary in binaries {
+        let needed = needed(&binary)?;
+        ensure!(needed.contains("libc.so.6"), "{} needs\n{needed}", binary.display());
+        for library in ["ibverbs", "rdmacm", "cuda"] {
+            ensure!(!needed.contains(library), "{} needs\n{needed}", binary.display());
+        }
+    }
+    Ok(())
+}
+
+/// The libraries that the loader looks for before a program starts.
+fn needed(binary: &Path) -> Result<String> {
+    let output = Command::new("readelf").arg("-d").arg(binary).output().context("cannot start readelf")?;
+    ensure!(output.status.success(), "readelf: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter(|line| line.contains("(NEEDED)")).collect::<Vec<_>>().join("\n"))
+}

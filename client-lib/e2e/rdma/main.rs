@@ -1,0 +1,57 @@
+//! RDMA with the kernel's verbs, over soft-RoCE in a guest.
+
+mod docs;
+mod doctor;
+mod fallback;
+mod fork;
+mod gpu;
+mod guest;
+mod hostile;
+mod link;
+mod linking;
+mod nearest;
+mod peers;
+mod removal;
+mod stand_in;
+mod stripes;
+mod turmoil;
+mod verbs;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::stream;
+use multinet_client::{ConnectorBuilder, Endpoint, PeerSet, Resolver};
+use multinet_testing::guest::LINK;
+
+/// How long a guest may take with its script. On a machine that does nothing else it takes about ten seconds.
+const BOUND: Duration = Duration::from_secs(600);
+
+/// Where listeners are, on the link.
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+/// A resolver for those who are told of their endpoints.
+fn nobody() -> Result<Resolver> {
+    Ok(Resolver::builder().servers([SocketAddr::from(([127, 0, 0, 1], 9))]).build()?)
+}
+
+/// A PeerSet of these endpoints, for ever.
+fn follow(connector: ConnectorBuilder, all: Vec<Endpoint>) -> Result<PeerSet> {
+    Ok(connector.build()?.follow("infer", stream::iter([all])))
+}
+
+/// How many queue pairs the kernel knows of.
+fn pairs() -> Result<usize> {
+    Ok(pairs_in_words()?.len())
+}
+
+/// What the kernel says of each queue pair.
+fn pairs_in_words() -> Result<Vec<String>> {
+    let output =
+        Command::new("rdma").args(["resource", "show", "qp"]).output().context("cannot start rdma")?;
+    ensure!(output.status.success(), "rdma: {}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout)?;
+    Ok(said.lines().filter(|line| line.contains("type RC")).map(ToOwned::to_owned).collect())
+}

@@ -1,0 +1,301 @@
+//! Verbs on a real device: what arrives, and what is said when something is wrong.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use multinet_client::gid::{self, Local, Place};
+use multinet_client::verbs::{
+    Call, Channel, Class, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Lent, Library,
+    Pages, Pair, Path, Queue, Region, Remote, Report, Write,
+};
+use multinet_testing::in_guest;
+
+const HALF: usize = 1 << 20;
+/// Of a queue pair.
+const DEPTH: u16 = 16;
+const HERE: &str = "10.9.0.1";
+const THERE: &str = "10.9.0.2";
+
+const DEPTHS: Depths = Depths { send: DEPTH, receive: DEPTH };
+
+/// One end: what its pair writes from, and what the other one writes to.
+struct End {
+    context: Context,
+    place: Place,
+    domain: Domain,
+    region: Region,
+    landing: Landing,
+    queue: Queue,
+    lid: u16,
+    mtu: u32,
+}
+
+impl End {
+    fn at(address: &str) -> Result<Self> {
+        let place = place(address)?;
+        let devices = Library::load()?.devices()?;
+        let device = devices.iter().find(|device| device.name() == place.device).context("no such device")?;
+        let context = device.open()?;
+        let port = context.port(u8::try_from(place.port)?)?;
+        let domain = Domain::new(&context)?;
+        let size = NonZeroUsize::new(2 * HALF).context("zero")?;
+        let (region, landing) = (domain.region(size)?, domain.landing(size)?);
+        let queue = Queue::new(&context, 8 * DEPTH)?;
+        Ok(Self { context, place, domain, region, landing, queue, lid: port.lid, mtu: port.mtu })
+    }
+
+    fn fresh(&self) -> Result<(Fresh, Endpoint)> {
+        let fresh = Fresh::new(&self.domain, &self.queue, DEPTHS)?;
+        let endpoint = fresh.endpoint(self.place.gid, self.lid);
+        Ok((fresh, endpoint))
+    }
+
+    fn path(&self) -> Result<Path> {
+        let (port, row) = (u8::try_from(self.place.port)?, u8::try_from(self.place.index)?);
+        Ok(Path { port, row, mtu: self.mtu, class: Class::default(), is_global: true })
+    }
+
+    /// A write of a part of the region, with an immediate.
+    fn write(&self, id: u64, part: Range<usize>, remote: Remote, immediate: u32) -> Write<'_> {
+        let (part, immediate) = (Some((&self.region, part)), Some(immediate));
+        Write { id, part, lent: None, remote, immediate, is_signalled: true }
+    }
+
+    /// The next completion.
+    fn completes(&self) -> Result<Completion> {
+        completes(&self.queue)
+    }
+
+    /// The next completion is a failure, of which this is said, with its hint.
+    fn fails(&self) -> Result<String> {
+        match self.completes()?.status {
+            Ok(()) => bail!("it has succeeded"),
+            Err(status) => Ok(format!("{status}; {}", status.hint().unwrap_or_default())),
+        }
+    }
+}
+
+fn completes(queue: &Queue) -> Result<Completion> {
+    let begun = Instant::now();
+    loop {
+        if let Some(completion) = queue.poll()? {
+            return Ok(completion);
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(60), "nothing has completed");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// The row of an address, as connections find it.
+fn place(address: &str) -> Result<Place> {
+    let address: IpAddr = address.parse()?;
+    let choice = gid::choose(&gid::local_ports()?, Local { address, interface: "rdma0", port_gid: None });
+    choice.chosen.with_context(|| format!("no row for {address}: {:?}", choice.rejected))
+}
+
+fn connected(one: &End, other: &End) -> Result<(Pair, Pair)> {
+    let ((first, its), (second, others)) = (one.fresh()?, other.fresh()?);
+    Ok((first.connect(one.path()?, others)?, second.connect(other.path()?, its)?))
+}
+
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(|| random.u8(..)).take(HALF).collect()
+}
+
+/// All in one guest.
+#[tokio::test]
+async fn verbs_keep_their_word() -> Result<()> {
+    in_guest!();
+    what_is_written_arrives().context("writing")?;
+    failures_have_their_reason().context("failing")?;
+    what_is_in_use_stays().context("letting go")?;
+    completions_are_reported().context("reporting")?;
+    pages_are_sent_from_where_they_lie().context("pages")?;
+    a_device_says_whether_it_takes_dma_bufs().context("dma-buf")
+}
+
+/// Soft-RoCE of this kernel does not.
+fn a_device_says_whether_it_takes_dma_bufs() -> Result<()> {
+    ensure!(Library::load()?.has_dma_buf(), "this libibverbs is too old to tell");
+    ensure!(!End::at(HERE)?.domain.takes_dma_buf()?, "it takes them");
+    Ok(())
+}
+
+fn what_is_written_arrives() -> Result<()> {
+    for (one, other) in [(HERE, THERE), ("fd09::1", "fd09::2"), (HERE, HERE)] {
+        let (here, there) = (End::at(one)?, End::at(other)?);
+        let (ours, theirs) = connected(&here, &there)?;
+        let sent = [bytes(1), bytes(2)];
+        here.region.write(0, &sent[0])?;
+        here.region.write(HALF, &sent[1])?;
+        theirs.receive(7)?;
+        theirs.receive(8)?;
+        // Crosswise, so that an offset that is not heeded shows.
+        ours.write(&[
+            here.write(1, 0..HALF, there.landing.remote(HALF)?, 0xdead_beef),
+            here.write(2, HALF..2 * HALF, there.landing.remote(0)?, 1),
+        ])?;
+        for (id, immediate) in [(7, 0xdead_beef), (8, 1)] {
+            let completion = there.completes()?;
+            ensure!(
+                completion == Completion { id, status: Ok(()), immediate: Some(immediate) },
+                "{completion:?}"
+            );
+        }
+        for id in [1, 2] {
+            let completion = here.completes()?;
+            ensure!(completion == Completion { id, status: Ok(()), immediate: None }, "{completion:?}");
+        }
+        let mut arrived = [vec![0; HALF], vec![0; HALF]];
+        there.landing.read(HALF, &mut arrived[0])?;
+        there.landing.read(0, &mut arrived[1])?;
+        ensure!(arrived == sent, "other bytes have arrived from {one} at {other}");
+        ensure!(there.landing.landed(HALF..2 * HALF)?[..] == sent[0], "other bytes, where they lie");
+    }
+    Ok(())
+}
+
+fn failures_have_their_reason() -> Result<()> {
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+
+    let (ours, theirs) = connected(&here, &there)?;
+    theirs.receive(1)?;
+    let Remote { address, key } = there.landing.remote(0)?;
+    let wrong = Remote { address, key: key ^ 0xff00 };
+    ours.write(&[here.write(1, 0..100, wrong, 0), here.write(2, 0..100, Remote { address, key }, 0)])?;
+    let said = here.fails().context("a wrong key")?;
+    ensure!(said.starts_with("remote access error") && said.contains("its key is an old one"), "{said}");
+    let said = here.fails().context("after a failure")?;
+    ensure!(said.contains("an earlier request of the same queue pair has failed"), "{said}");
+
+    // Nobody is there any more.
+    let (ours, theirs) = connected(&here, &there)?;
+    drop(theirs);
+    ours.write(&[here.write(3, 0..100, Remote { address, key }, 0)])?;
+    let said = here.fails().context("a peer that is gone")?;
+    ensure!(said.contains("the peer's device does not answer"), "{said}");
+
+    // The peer is not ready: that is waited for.
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let (ours, theirs) = connected(&here, &there)?;
+    ours.write(&[here.write(4, 0..100, there.landing.remote(0)?, 5)])?;
+    std::thread::sleep(Duration::from_millis(100));
+    ensure!(here.queue.poll()?.is_none(), "it has not waited for the peer");
+    theirs.receive(9)?;
+    let completion = here.completes()?;
+    ensure!(completion == Completion { id: 4, status: Ok(()), immediate: None }, "{completion:?}");
+    let completion = there.completes()?;
+    ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(5) }, "{completion:?}");
+
+    let (fresh, endpoint) = here.fresh()?;
+    let nowhere: Ipv6Addr = "2001:db8::1".parse()?;
+    let error = fresh
+        .connect(here.path()?, Endpoint { gid: nowhere, ..endpoint })
+        .err()
+        .context("it is connected")?;
+    ensure!(error.call() == Call::ReadyToReceive, "{error}");
+    let hint = error.hint().context("no hint")?;
+    ensure!(hint.starts_with("the kernel finds no way to the peer's GID"), "{error}; {hint}");
+
+    let (ours, _theirs) = connected(&here, &there)?;
+    let beyond = here.write(5, HALF..2 * HALF + 1, Remote { address, key }, 0);
+    let error = ours.write(&[beyond]).err().context("it is written")?;
+    ensure!(
+        error.to_string().starts_with("rxe0: cannot reach into registered memory: Invalid argument"),
+        "{error}"
+    );
+    let taken = (0..1000).take_while(|_| ours.receive(6).is_ok()).count();
+    ensure!((DEPTH.into()..1000).contains(&taken), "the receive queue has taken {taken}");
+    let full = ours.receive(6).err().context("there is room again")?;
+    ensure!(full.call() == Call::Receive, "{full}");
+
+    let other = Library::load()?.devices()?[0].open()?;
+    let foreign =
+        Fresh::new(&here.domain, &Queue::new(&other, 8)?, DEPTHS).err().context("a pair of two contexts")?;
+    ensure!(foreign.call() == Call::Pair, "{foreign}");
+
+    let error = here.context.port(9).err().context("there is a ninth port")?;
+    ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");
+    Ok(())
+}
+
+/// Each thing keeps alive what it needs, in whatever order the program lets go of them.
+fn what_is_in_use_stays() -> Result<()> {
+    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let (ours, theirs) = connected(&here, &there)?;
+    theirs.receive(1)?;
+    let remote = there.landing.remote(0)?;
+    here.region.write(0, b"kept")?;
+    let (landing, queue) = (there.landing.clone(), there.queue.clone());
+    drop(there);
+    ours.write(&[here.write(1, 0..4, remote, 0)])?;
+    drop(here);
+    let completion = completes(&queue)?;
+    ensure!(completion == Completion { id: 1, status: Ok(()), immediate: Some(0) }, "{completion:?}");
+    let mut arrived = [0; 4];
+    landing.read(0, &mut arrived)?;
+    ensure!(arrived == *b"kept", "{arrived:?}");
+    Ok(())
+}
+
+/// Behind what is copied, and under every domain that they are registered for.
+fn pages_are_sent_from_where_they_lie() -> Result<()> {
+    let mut pages = Pages::new(NonZeroUsize::new(HALF).context("zero")?)?;
+    pages.bytes_mut().copy_from_slice(&bytes(3));
+    for round in 0..2 {
+        let (here, there) = (End::at(HERE)?, End::at(THERE)?);
+        let (ours, theirs) = connected(&here, &there)?;
+        here.region.write(0, b"header")?;
+        let remote = there.landing.remote(0)?;
+        let write =
+            || Write { lent: Some((Lent::Pages(&pages), 0..HALF)), ..here.write(1, 0..6, remote, round) };
+        let error = ours.write(&[write()]).err().context("sent without a registration")?;
+        ensure!(error.call() == Call::Reach, "{error}");
+        pages.register(&here.domain)?;
+        pages.register(&here.domain)?;
+        theirs.receive(1)?;
+        ours.write(&[write()])?;
+        let completion = there.completes()?;
+        ensure!(completion.immediate == Some(round), "{completion:?}");
+        let arrived = there.landing.landed(0..6 + HALF)?;
+        ensure!(arrived[..6] == *b"header" && arrived[6..] == *pages.bytes(), "other bytes have arrived");
+        ensure!(here.completes()?.status.is_ok(), "it failed");
+        drop(ours);
+        here.domain.retire();
+    }
+    Ok(())
+}
+
+/// What is not asked for, and what is.
+fn completions_are_reported() -> Result<()> {
+    let (mut here, there) = (End::at(HERE)?, End::at(THERE)?);
+    let channel = Channel::new(&here.context)?;
+    here.queue = Queue::reporting(&channel, 7, 4 * DEPTH)?;
+    here.queue.arm()?;
+    let (ours, theirs) = connected(&here, &there)?;
+    ensure!(channel.try_wait()? == Report::Nothing, "a report of nothing");
+    let remote = there.landing.remote(0)?;
+    let silent = |id| Write { immediate: None, is_signalled: false, ..here.write(id, 0..8, remote, 0) };
+    theirs.receive(9)?;
+    // An immediate without bytes.
+    let last = Write { part: None, ..here.write(3, 0..0, remote, 4) };
+    ours.write(&[silent(1), silent(2), last])?;
+    ensure!(channel.wait()? == Report::Queue(7), "another queue reports");
+    let completion = here.completes()?;
+    ensure!(completion == Completion { id: 3, status: Ok(()), immediate: None }, "{completion:?}");
+    ensure!(here.queue.poll()?.is_none(), "a completion that nobody asked for");
+    let completion = there.completes()?;
+    ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(4) }, "{completion:?}");
+    let waiting = std::thread::spawn({
+        let channel = channel.clone();
+        move || channel.wait()
+    });
+    channel.close();
+    let report = waiting.join().map_err(|_| anyhow::anyhow!("a panic"))??;
+    ensure!(report == Report::Closed, "{report:?}");
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Networks of pods as real CNI plugins make them: Multus, which calls bridge and host-local for a pod's default network and
+//! macvlan and whereabouts for its further ones. All of it belongs in a [sandbox](crate::sandbox).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::pods::NETWORK_STATUS;
+use crate::tools::{repository, tool};
+
+/// The network by which Multus is known to those who call it.
+pub const NAME: &str = "multus";
+
+/// The addresses of the default network begin with this.
+pub const DEFAULT_NETWORK: &str = "10.244.0.";
+
+/// The interface of the node that all second networks are on.
+pub const MASTER: &str = "rail";
+
+/// Multus, set up for one cluster.
+#[derive(Debug)]
+pub struct Multus {
+    folder: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Multus {
+    /// Writes the configuration, applies the CRDs and makes the interface that second networks are on.
+    pub async fn set_up(cluster: &Cluster) -> Result<Self> {
+        let folder = cluster.folder().join("cni");
+        let multus = Self { folder, kubeconfig: cluster.admin_kubeconfig().to_owned() };
+        fs::create_dir_all(multus.configuration())?;
+        multus.write("conf/10-multus.conf", &multus.multus_configuration()?)?;
+        let whereabouts = json!({
+            "datastore": "kubernetes",
+            "kubernetes": {"kubeconfig": multus.kubeconfig},
+            "log_file": multus.folder.join("whereabouts.log"),
+            "log_level": "debug",
+        });
+        multus.write("whereabouts.json", &whereabouts)?;
+        multus.apply_crds(cluster).await?;
+        make_master()?;
+        Ok(multus)
+    }
+
+    /// The folder of the plugins.
+    pub fn plugins() -> Result<PathBuf> {
+        Ok(tool("multus")?.parent().context("a tool has a folder")?.to_owned())
+    }
+
+    /// The folder of the configuration for those who call Multus.
+    pub fn configuration(&self) -> PathBuf {
+        self.folder.join("conf")
+    }
+
+    /// The end of what the plugins have logged.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("multus.log")
+    }
+
+    fn multus_configuration(&self) -> Result<Value> {
+        let default = json!({
+            "cniVersion": "1.0.0",
+            "name": "pods",
+            "type": "bridge",
+            "bridge": "pods",
+            "isDefaultGateway": true,
+            "hairpinMode": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": format!("{DEFAULT_NETWORK}0/24")}]],
+            },
+        });
+        Ok(json!({
+            "cniVersion": "1.0.0",
+            "name": NAME,
+            "type": "multus",
+            "kubeconfig": self.kubeconfig,
+            "binDir": Self::plugins()?,
+            "logFile": self.log(),
+            "logLevel": "verbose",
+            "delegates": [default],
+        }))
+    }
+
+    async fn apply_crds(&self, cluster: &Cluster) -> Result<()> {
+        let objects = cluster.objects().await?;
+        for file in ["network-attachment-definitions.yaml", "whereabouts.yaml"] {
+            let file = repository().join("testing/src/node/crds").join(file);
+            for crd in objects.apply_file(&file).await? {
+                objects.established(&crd).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A NetworkAttachmentDefinition: a macvlan network whose pods get an address of each of the `ranges`.
+    pub fn macvlan(&self, namespace: &str, name: &str, ranges: &[&str]) -> Result<DynamicObject> {
+        let ranges: Vec<_> = ranges.iter().map(|range| json!({"range": range})).collect();
+        let config = json!({
+            "cniVersion": "1.0.0",
+            "type": "macvlan",
+            "master": MASTER,
+            "mode": "bridge",
+            "ipam": {
+                "type": "whereabouts",
+                "ipRanges": ranges,
+                "configuration_path": self.folder.join("whereabouts.json"),
+            },
+        });
+        let object = json!({
+            "apiVersion": "k8s.cni.cncf.io/v1",
+            "kind": "NetworkAttachmentDefinition",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"config": config.to_string()},
+        });
+        Ok(serde_json::from_value(object)?)
+    }
+
+    fn write(&self, name: &str, contents: &Value) -> Result<()> {
+        let path = self.folder.join(name);
+        fs::write(&path, contents.to_string()).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// A cable with both its ends here, as there is no other machine.
+fn make_master() -> Result<()> {
+    let end = format!("{MASTER}-end");
+    ip(&["link", "add", MASTER, "type", "veth", "peer", "name", &end])?;
+    ip(&["link", "set", MASTER, "up"])?;
+    ip(&["link", "set", &end, "up"])
+}
+
+/// Runs `ip`, which must not fail.
+pub fn ip(args: &[&str]) -> Result<()> {
+    let output = Command::new("ip").args(args).output().context("cannot start ip")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {}: {}", args.join(" "), stderr.trim());
+    Ok(())
+}
+
+/// The addresses that a pod has on its second networks, by what Multus has written to it: pairs of interface and address.
+pub fn second_addresses(pod: &Pod) -> Result<Vec<(String, String)>> {
+    let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
+    let networks: Vec<Value> = serde_json::from_str(annotation.context("Multus has written nothing")?)?;
+    let mut found = Vec::new();
+    for network in networks.iter().filter(|network| network["default"] != true) {
+        let interface = network["interface"].as_str().context("a network without interface")?;
+        for address in network["ips"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            found.push((interface.to_owned(), address.to_owned()));
+        }
+    }
+    Ok(found)
+}
