@@ -18,7 +18,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// What a device finds at the memory's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub(crate) enum At {
     /// The memory: as if a module told the kernel what a GPU's addresses are.
     Memory,
     /// Nothing that it, or the processor, may touch.
@@ -27,7 +27,7 @@ pub enum At {
 
 /// A GPU that is none.
 #[derive(Clone, Debug)]
-pub struct StandIn(Arc<State>);
+pub(crate) struct StandIn(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -72,17 +72,17 @@ struct Create {
 
 impl StandIn {
     /// A GPU of that name.
-    pub fn new(name: &str, at: At) -> Self {
+    pub(crate) fn new(name: &str, at: At) -> Self {
         Self::with(name, None, at, usize::MAX)
     }
 
     /// The same, with no more than so many bytes in one piece.
-    pub fn small(name: &str, at: At, room: usize) -> Self {
+    pub(crate) fn small(name: &str, at: At, room: usize) -> Self {
         Self::with(name, None, at, room)
     }
 
     /// The same, plugged in there.
-    pub fn plugged_in(name: &str, pci_address: &'static str, at: At) -> Self {
+    pub(crate) fn plugged_in(name: &str, pci_address: &'static str, at: At) -> Self {
         Self::with(name, Some(pci_address), at, usize::MAX)
     }
 
@@ -92,17 +92,17 @@ impl StandIn {
     }
 
     /// For the library.
-    pub fn gpu(&self) -> Arc<dyn Gpu> {
+    pub(crate) fn gpu(&self) -> Arc<dyn Gpu> {
         Arc::new(self.clone())
     }
 
     /// From now on it reads nothing, or it does again.
-    pub fn set_broken(&self, is_broken: bool) {
+    pub(crate) fn set_broken(&self, is_broken: bool) {
         self.0.is_broken.store(is_broken, Ordering::Relaxed);
     }
 
     /// How often it was told that devices have written to it.
-    pub fn flushes(&self) -> u64 {
+    pub(crate) fn flushes(&self) -> u64 {
         self.0.flushes.load(Ordering::Relaxed)
     }
 

@@ -8,8 +8,6 @@ mod buffers;
 pub(super) mod client;
 mod latency;
 pub(super) mod server;
-#[cfg(test)]
-mod tests;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
