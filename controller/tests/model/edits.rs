@@ -122,6 +122,7 @@ pub(crate) fn edit_slice(cluster: &mut Cluster, place: usize, edit: Edit) {
     match edit {
         Edit::Delete => return drop(cluster.slices.remove(&key)),
         Edit::Empty => slice.spec.endpoints.clear(),
+        Edit::Copy => rename(slice.meta_mut()),
         Edit::Duplicate => {
             slice.spec.endpoints = [&slice.spec.endpoints[..], &slice.spec.endpoints[..]].concat();
         }
@@ -142,6 +143,7 @@ pub(crate) fn edit_mirror(cluster: &mut Cluster, place: usize, edit: Edit) {
     match edit {
         Edit::Delete => return drop(cluster.mirrors.remove(&key)),
         Edit::Empty => slice.endpoints.clear(),
+        Edit::Copy => rename(slice.meta_mut()),
         Edit::Duplicate => slice.endpoints = [&slice.endpoints[..], &slice.endpoints[..]].concat(),
         Edit::Unready => slice.endpoints.iter_mut().for_each(|endpoint| endpoint.conditions = None),
         Edit::Ports => slice.ports = None,
@@ -152,6 +154,12 @@ pub(crate) fn edit_mirror(cluster: &mut Cluster, place: usize, edit: Edit) {
         other => edit_metadata(slice.meta_mut(), labels::CORE_MANAGED_BY, other),
     }
     cluster.put_slice(slice);
+}
+
+/// Makes a new object of a copy.
+fn rename(metadata: &mut ObjectMeta) {
+    metadata.name = metadata.name.take().map(|name| format!("{name}-copy"));
+    metadata.uid = None;
 }
 
 fn edit_metadata(metadata: &mut ObjectMeta, managed_by: &str, edit: Edit) {

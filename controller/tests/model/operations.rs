@@ -75,6 +75,8 @@ pub(crate) enum Edit {
     Hold,
     Empty,
     Duplicate,
+    /// There is another slice that says the same.
+    Copy,
     Unready,
     Ports,
     Labels,
@@ -359,6 +361,7 @@ fn edit() -> impl Strategy<Value = Edit> {
         1 => Just(Edit::Hold),
         1 => Just(Edit::Empty),
         1 => Just(Edit::Duplicate),
+        1 => Just(Edit::Copy),
         1 => Just(Edit::Unready),
         1 => Just(Edit::Ports),
         1 => Just(Edit::Labels),

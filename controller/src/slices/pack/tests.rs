@@ -1,10 +1,13 @@
 //! Tables. An endpoint is a letter; in capitals, it says something else. A slice is `0:abc`: of group 0; `0!abc`: something
 //! else of it is wrong; `?abc`: of no wanted group; `6?abc`: the same, with IPv6; `-?abc`: of no family.
 
+mod properties;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Letter(char);
 
 impl Entry for Letter {
