@@ -9,7 +9,6 @@ mod report;
 mod server;
 mod table;
 pub(crate) mod target;
-mod verbs;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,8 +37,6 @@ Examples:
   multinet bench client infer.vision.svc.multinet -a
   multinet bench client 192.168.100.7:18515 -s 1048576 -q 4 -D 10 --report_gbits
   multinet bench client 192.168.100.7 --latency -s 64
-  multinet bench server --verbs
-  multinet bench client 192.168.100.7 --verbs -a
 
 The options and columns are those of perftest's ib_write_bw and ib_write_lat, so that the outputs can be laid side by side.";
 
@@ -66,10 +63,6 @@ struct ServerArgs {
     /// Messages under way on each connection, at most; their memory is used when they come
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65535))]
     slots: u32,
-
-    /// Be written to by RDMA alone, without frames and without TLS: for clients with --verbs
-    #[arg(long, conflicts_with = "tls_cert")]
-    verbs: bool,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -139,10 +132,6 @@ struct ClientArgs {
     #[arg(long)]
     latency: bool,
 
-    /// Measure RDMA writes alone, without frames, as ib_write_bw does: what the device can. The server needs --verbs, too
-    #[arg(long, conflicts_with = "tls_cert")]
-    verbs: bool,
-
     /// What to print
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -174,9 +163,7 @@ enum Extent {
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     // On a worker thread, where frames are read, too: the main thread would have to be woken for each.
     let running = match args.side {
-        Side::Server(args) if args.verbs => tokio::spawn(verbs::server::run(args)),
         Side::Server(args) => tokio::spawn(server::run(args)),
-        Side::Client(args) if args.verbs => tokio::spawn(until_told(verbs::client::run(args))),
         Side::Client(args) => tokio::spawn(until_told(client::run(args))),
     };
     running.await?

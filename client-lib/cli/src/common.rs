@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use multinet_client::verbs::Class;
 use multinet_client::{
     Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
     ResolverBuilder, Tls, Transport,
@@ -249,10 +248,6 @@ impl TransportArgs {
         }
     }
 
-    pub(crate) fn gpu_method(self) -> Forced {
-        self.gpu_method
-    }
-
     pub(crate) fn rdma(self) -> Rdma {
         Rdma::default()
             .busy_poll(Duration::from_micros(self.busy_poll.into()))
@@ -260,12 +255,6 @@ impl TransportArgs {
             .stripes(self.stripes)
             .traffic_class(self.traffic_class)
             .service_level(self.service_level)
-    }
-
-    /// As what packets travel, where frames have no part in it.
-    pub(crate) fn class(self) -> Class {
-        let Self { service_level, traffic_class, .. } = self;
-        Class { service_level, traffic_class }
     }
 }
 
@@ -367,7 +356,6 @@ mod tests {
         ] {
             let Flags { transport } = parse(flags).unwrap();
             assert_eq!(transport.rdma(), rdma.clone().service_level(15).traffic_class(106));
-            assert_eq!(transport.class(), Class { service_level: 15, traffic_class: 106 });
         }
         assert_eq!(parse(&[]).unwrap().transport.rdma(), rdma);
         for flags in [["--sl", "16"], ["--tclass", "256"], ["--sl", "-1"]] {

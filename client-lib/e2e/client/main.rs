@@ -1,6 +1,5 @@
 //! `multinet-client` and its programs at the end of the whole chain.
 
-mod bench;
 mod chain;
 mod dependencies;
 mod docs;

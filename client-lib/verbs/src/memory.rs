@@ -247,17 +247,6 @@ impl Landing {
         Ok(())
     }
 
-    /// The byte at an offset as it is now, for who waits for a peer to write it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`], if there is none.
-    pub fn look(&self, offset: usize) -> Result<u8, Error> {
-        let start = self.0.at(offset, 1)?;
-        // SAFETY: within our pages; every byte is valid, also one that a device is about to write.
-        Ok(unsafe { start.cast::<u8>().read_volatile() })
-    }
-
     /// What a peer has written to a range, where it lies.
     ///
     /// # Errors

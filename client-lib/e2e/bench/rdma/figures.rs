@@ -16,8 +16,6 @@ pub(crate) struct Figures {
 pub(crate) struct Bandwidths {
     pub(crate) size: u32,
     pub(crate) pairs: u16,
-    /// `multinet bench --verbs`.
-    pub(crate) verbs: Vec<Option<f64>>,
     /// `multinet bench`.
     pub(crate) frames: Vec<Option<f64>>,
     pub(crate) perftest: Vec<Option<f64>>,
@@ -28,7 +26,6 @@ pub(crate) struct Bandwidths {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Latencies {
     pub(crate) size: u32,
-    pub(crate) verbs: Vec<Option<f64>>,
     pub(crate) frames: Vec<Option<f64>>,
     /// With `--busy-poll`.
     pub(crate) busy: Vec<Option<f64>>,

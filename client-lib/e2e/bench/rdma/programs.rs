@@ -43,14 +43,6 @@ pub(crate) struct Load {
     pub(crate) iterations: u64,
 }
 
-/// What `multinet bench` moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Frames,
-    /// Writes alone.
-    Verbs,
-}
-
 impl Load {
     fn options(self) -> [String; 4] {
         ["-s".to_owned(), self.size.to_string(), "-n".to_owned(), self.iterations.to_string()]
@@ -88,22 +80,22 @@ fn perftest(program: &str, load: Load, more: &[&str]) -> Result<String> {
     pair(&mut command("SERVER_ROW")?, command("CLIENT_ROW")?.arg(SERVER), port)
 }
 
-pub(crate) fn multinet_rate(kind: Kind, load: Load) -> Result<f64> {
-    load.rate(&multinet(kind, load, &["-q", &load.pairs.to_string()], 0)?)
+pub(crate) fn multinet_rate(load: Load) -> Result<f64> {
+    load.rate(&multinet(load, &["-q", &load.pairs.to_string()], 0)?)
 }
 
 /// Both sides look for messages so many microseconds before they sleep.
-pub(crate) fn multinet_latency(kind: Kind, load: Load, busy: u32) -> Result<f64> {
-    typical(&multinet(kind, load, &["--latency"], busy)?, load.size)
+pub(crate) fn multinet_latency(load: Load, busy: u32) -> Result<f64> {
+    typical(&multinet(load, &["--latency"], busy)?, load.size)
 }
 
-fn multinet(kind: Kind, load: Load, more: &[&str], busy: u32) -> Result<String> {
+fn multinet(load: Load, more: &[&str], busy: u32) -> Result<String> {
     let (port, binary) = (port().to_string(), workspace_binary("multinet", "MULTINET_BIN")?);
     let slots = (SLOTS / load.size).clamp(8, 128).to_string();
     let command = |side: &str| {
         let mut command = Command::new(&binary);
         command.env_remove("RUST_LOG").args(["bench", side, "-d", DEVICE, "--transport", "rdma"]);
-        command.args(["--busy-poll", &busy.to_string()]).args((kind == Kind::Verbs).then_some("--verbs"));
+        command.args(["--busy-poll", &busy.to_string()]);
         command
     };
     let mut server = command("server");

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use crate::Extent;
 use crate::figures::{Bandwidths, Figures, Latencies};
 use crate::programs::{
-    Kind, Load, multinet_latency, multinet_rate, perftest_latency, perftest_rate, ucx_rate, ucx_tests,
+    Load, multinet_latency, multinet_rate, perftest_latency, perftest_rate, ucx_rate, ucx_tests,
 };
 
 /// So often others' programs are tried: on a busy machine perftest does not always get along with the guest's clock.
@@ -43,14 +43,13 @@ impl Extent {
 
 impl Bandwidths {
     fn none(size: u32, pairs: u16) -> Self {
-        let [verbs, frames, perftest, ucx] = [const { Vec::new() }; 4];
-        Self { size, pairs, verbs, frames, perftest, ucx }
+        let [frames, perftest, ucx] = [const { Vec::new() }; 3];
+        Self { size, pairs, frames, perftest, ucx }
     }
 
     fn add(&mut self, load: Load, failures: &mut Vec<String>) -> Result<()> {
-        self.verbs.push(Some(multinet_rate(Kind::Verbs, load)?));
         add(&mut self.perftest, || others("ib_write_bw", load, failures, || perftest_rate(load)));
-        self.frames.push(Some(multinet_rate(Kind::Frames, load)?));
+        self.frames.push(Some(multinet_rate(load)?));
         add(&mut self.ucx, || fastest_ucx(load, failures));
         Ok(())
     }
@@ -58,16 +57,15 @@ impl Bandwidths {
 
 impl Latencies {
     fn none(size: u32) -> Self {
-        let [verbs, frames, busy, perftest] = [const { Vec::new() }; 4];
-        Self { size, verbs, frames, busy, perftest }
+        let [frames, busy, perftest] = [const { Vec::new() }; 3];
+        Self { size, frames, busy, perftest }
     }
 
     fn add(&mut self, trips: u64, failures: &mut Vec<String>) -> Result<()> {
         let load = Load { size: self.size, pairs: 1, iterations: trips };
-        self.verbs.push(Some(multinet_latency(Kind::Verbs, load, 0)?));
         add(&mut self.perftest, || others("ib_write_lat", load, failures, || perftest_latency(load)));
-        self.frames.push(Some(multinet_latency(Kind::Frames, load, 0)?));
-        self.busy.push(Some(multinet_latency(Kind::Frames, load, BUSY)?));
+        self.frames.push(Some(multinet_latency(load, 0)?));
+        self.busy.push(Some(multinet_latency(load, BUSY)?));
         Ok(())
     }
 }
