@@ -1,4 +1,3 @@
-use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,20 +5,18 @@ use std::time::Duration;
 use multinet_dns::listen::bind_udp;
 use multinet_dns::quic::QuicListener;
 use multinet_dns::tcp::{ConnectionMetrics, Connections};
-use multinet_dns::tls::Certificates;
 use prometheus_client::metrics::counter::Counter;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
-use rustls::RootCertStore;
-use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
-use tempfile::TempDir;
 use tokio::net::UdpSocket;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{A, AXFR, BIG, BIG_ADDRESSES, SMALL, answers, engine, frame, query};
+use crate::support::{
+    A, AXFR, BIG, BIG_ADDRESSES, SMALL, answers, certificates, client_config, engine, frame, query,
+};
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
@@ -41,35 +38,20 @@ impl Server {
     }
 
     fn among(connections: Connections, evicted: Counter) -> Self {
-        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
-        let folder = TempDir::new().unwrap();
-        let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-        fs::write(&cert, issued.cert.pem()).unwrap();
-        fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-        let certificates = Certificates::load(cert, key).unwrap();
-
+        let (certificates, trusted) = certificates();
         let socket = bind_udp(LOOPBACK.parse().unwrap()).unwrap();
         let addr = socket.local_addr().unwrap();
         let listener = QuicListener::new(socket, &certificates, engine(), connections).unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(listener.run(shutdown.clone()));
-        Self { addr, trusted: issued.cert.der().clone(), evicted, shutdown, running }
+        Self { addr, trusted, evicted, shutdown, running }
     }
 
     /// A client's socket; connections last no longer than it.
     fn client(&self, alpn: &[u8]) -> Endpoint {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.trusted.clone()).unwrap();
-        let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![alpn.to_vec()];
+        let config = QuicClientConfig::try_from(client_config(&self.trusted, &[alpn])).unwrap();
         let mut client = Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
-        client.set_default_client_config(ClientConfig::new(Arc::new(
-            QuicClientConfig::try_from(config).unwrap(),
-        )));
+        client.set_default_client_config(ClientConfig::new(Arc::new(config)));
         client
     }
 

@@ -1,6 +1,7 @@
 //! An engine with a small and a big zone, queries for it, and framing.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
@@ -12,8 +13,13 @@ use multinet_dns::index::Service;
 use multinet_dns::metrics::Tallies;
 use multinet_dns::slice::Slice;
 use multinet_dns::state::{Objects, State};
+use multinet_dns::tls::Certificates;
 use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_runtime::ObjectKey;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Record type A.
@@ -143,6 +149,29 @@ pub(crate) async fn messages(stream: &mut (impl AsyncRead + Unpin)) -> Vec<Vec<u
         messages.push(message);
     }
     messages
+}
+
+/// A server's certificate and its key, and the certificate as clients trust it.
+pub(crate) fn certificates() -> (Certificates, CertificateDer<'static>) {
+    let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
+    let folder = TempDir::new().unwrap();
+    let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    fs::write(&cert, issued.cert.pem()).unwrap();
+    fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+    (Certificates::load(cert, key).unwrap(), issued.cert.der().clone())
+}
+
+/// The TLS of a client that trusts this certificate and offers these protocols.
+pub(crate) fn client_config(trusted: &CertificateDer<'static>, alpn: &[&[u8]]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config
 }
 
 /// A message's id.

@@ -1,22 +1,17 @@
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use multinet_dns::listen::bind_tcp;
 use multinet_dns::tcp::{ConnectionMetrics, Connections, StreamListener};
-use multinet_dns::tls::Certificates;
-use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{BIG, SMALL, engine, frames, messages, small_ids};
+use crate::support::{BIG, SMALL, certificates, client_config, engine, frames, messages, small_ids};
 
 /// A DoT listener and the certificate that clients are to trust.
 struct Server {
@@ -27,31 +22,18 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
-        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
-        let folder = TempDir::new().unwrap();
-        let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-        fs::write(&cert, issued.cert.pem()).unwrap();
-        fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-        let certificates = Certificates::load(cert, key).unwrap();
-
+        let (certificates, trusted) = certificates();
         let listener = bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
         let connections = Connections::new(10, ConnectionMetrics::default());
         let listener = StreamListener::tls(listener, &certificates, engine(), connections).unwrap();
         let shutdown = CancellationToken::new();
         tokio::spawn(listener.run(shutdown.clone()));
-        Self { addr, trusted: issued.cert.der().clone(), shutdown }
+        Self { addr, trusted, shutdown }
     }
 
     async fn connect(&self, alpn: &[&[u8]]) -> io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.trusted.clone()).unwrap();
-        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        let config = client_config(&self.trusted, alpn);
         let stream = TcpStream::connect(self.addr).await?;
         let name = ServerName::try_from("dns.test").unwrap();
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
