@@ -260,4 +260,4 @@ pub(crate) fn same_ports<'a>(found: impl Iterator<Item = &'a Port>, wanted: &[Po
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,12 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
+use crate::slices::tests::{label, stored, text};
 
 const LIMIT: usize = 3;
-
-fn text(text: &str) -> Option<String> {
-    Some(text.to_owned())
-}
 
 fn endpoint(address: &str) -> (IpFamily, Endpoint) {
     let target = TargetReference {
@@ -39,16 +36,6 @@ fn desired(addresses: &[&str]) -> DesiredMirror {
     }
 }
 
-/// What the API server has after these objects were created.
-fn stored(created: Vec<EndpointSlice>) -> Vec<Arc<EndpointSlice>> {
-    let complete = |(number, mut slice): (usize, EndpointSlice)| {
-        slice.metadata.uid = Some(format!("slice-{number}"));
-        slice.metadata.resource_version = Some(format!("{number}"));
-        Arc::new(slice)
-    };
-    created.into_iter().enumerate().map(complete).collect()
-}
-
 fn existing(desired: &DesiredMirror) -> Vec<Arc<EndpointSlice>> {
     stored(plan(Some(desired), &[], LIMIT, None, 0).create)
 }
@@ -61,14 +48,6 @@ fn edited(existing: &[Arc<EndpointSlice>], edit: fn(&mut EndpointSlice)) -> Vec<
     let mut edited = existing.to_vec();
     edit(Arc::make_mut(&mut edited[0]));
     edited
-}
-
-fn label(slice: &mut EndpointSlice, key: &str, value: Option<&str>) {
-    let labels = slice.metadata.labels.get_or_insert_default();
-    match value {
-        Some(value) => labels.insert(key.to_owned(), value.to_owned()),
-        None => labels.remove(key),
-    };
 }
 
 #[test]

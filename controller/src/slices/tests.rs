@@ -1,4 +1,5 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use kube::Resource;
 use multinet_crds::{Device, NetworkKind, Protocol, TargetReference};
 use serde_json::json;
 
@@ -8,7 +9,7 @@ type Object = MultiNetworkEndpointSlice;
 
 const LIMIT: usize = 3;
 
-fn text(text: &str) -> Option<String> {
+pub(crate) fn text(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
@@ -70,10 +71,10 @@ fn dual() -> Desired {
 }
 
 /// What the API server has after these objects were created.
-fn stored(created: Vec<Object>) -> Vec<Arc<Object>> {
-    let complete = |(number, mut slice): (usize, Object)| {
-        slice.metadata.uid = Some(format!("slice-{number}"));
-        slice.metadata.resource_version = Some(format!("{number}"));
+pub(crate) fn stored<S: Resource>(created: Vec<S>) -> Vec<Arc<S>> {
+    let complete = |(number, mut slice): (usize, S)| {
+        slice.meta_mut().uid = Some(format!("slice-{number}"));
+        slice.meta_mut().resource_version = Some(format!("{number}"));
         Arc::new(slice)
     };
     created.into_iter().enumerate().map(complete).collect()
@@ -95,8 +96,8 @@ fn edited(existing: &[Arc<Object>], edit: fn(&mut Object)) -> Vec<Arc<Object>> {
     edited
 }
 
-fn label(slice: &mut Object, key: &str, value: Option<&str>) {
-    let labels = slice.metadata.labels.get_or_insert_default();
+pub(crate) fn label(slice: &mut impl Resource, key: &str, value: Option<&str>) {
+    let labels = slice.meta_mut().labels.get_or_insert_default();
     match value {
         Some(value) => labels.insert(key.to_owned(), value.to_owned()),
         None => labels.remove(key),
