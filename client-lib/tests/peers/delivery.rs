@@ -1,28 +1,10 @@
 //! Frames arrive as they were sent, in both ways of delivery.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use multinet_client::{Acknowledge, Buffer, Choice, Delivery, Frame, Transport};
 
 use crate::rig::{connector, endpoint, follow, listener, soon};
-
-#[tokio::test]
-async fn a_frame_arrives_as_it_was_sent() {
-    let receiver = listener().bind().await.unwrap();
-    let (peers, endpoints) = follow(connector());
-    endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
-    let now = SystemTime::now();
-    let frame = Frame::new(vec![1; 1000]).and(vec![2; 500_000]).key("camera").metadata("pts").timestamp(now);
-    let sent = soon(peers.send(frame)).await.unwrap();
-    let frame = soon(receiver.recv()).await.unwrap();
-    assert_eq!((frame.key(), frame.metadata(), frame.id()), (&b"camera"[..], &b"pts"[..], sent.id()));
-    assert_eq!(frame.bytes().len(), 501_000);
-    assert!(frame.bytes()[..1000].iter().all(|&byte| byte == 1));
-    assert!(frame.bytes()[1000..].iter().all(|&byte| byte == 2));
-    assert!(frame.sender().certificate_names().is_empty());
-    let late = now.duration_since(frame.timestamp().unwrap()).unwrap();
-    assert!(late < Duration::from_micros(1) && !frame.is_repeat());
-}
 
 #[tokio::test]
 async fn every_frame_is_acknowledged_once() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use multinet_client::{Acknowledge, Delivery, Frame, ListenerClosed, Unacknowledged};
+use multinet_client::{Acknowledge, Delivery, ListenerClosed, Unacknowledged};
 
 use crate::log::trap;
 use crate::rig::{connector, endpoint, follow, listener, soon};
@@ -93,23 +93,6 @@ async fn one_that_is_closed_ends_all_waiting() {
     assert_eq!(soon(watching).await.unfinished, 1);
     assert_eq!(soon(flushing).await.unwrap(), Err(Unacknowledged::Closed));
     assert_eq!(soon(sent.acknowledged()).await, Err(Unacknowledged::Closed));
-}
-
-/// Nobody waits for it any more, and some of it has not been written: small frames that come one after the other, and more than the kernel takes.
-#[tokio::test]
-async fn what_was_sent_before_the_last_handle_went_arrives() {
-    for (count, length) in [(30, 10), (8, 256 << 10)] {
-        let receiver = listener().slots(32).bind().await.unwrap();
-        let (peers, endpoints) = follow(connector());
-        endpoints.unbounded_send(vec![endpoint(&receiver, "a", None)]).unwrap();
-        for number in 0..count {
-            soon(peers.send(Frame::new(vec![number; length]))).await.unwrap();
-        }
-        drop(peers);
-        for number in 0..count {
-            assert_eq!(soon(receiver.recv()).await.unwrap().bytes(), vec![number; length]);
-        }
-    }
 }
 
 /// An application's log may panic in a connection's task: that connection has ended then, and another is made.

@@ -1,13 +1,13 @@
 //! Both sides of the protocol by hand, so that each can be wrong in any way.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use multinet_client::{Endpoint, Listener};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rig::{rdma, soon};
+use crate::rig::soon;
 
 pub(crate) const HEADER: usize = 40;
 pub(crate) const DATA: u8 = 1;
@@ -181,16 +181,7 @@ pub(crate) struct Receiver(TcpListener);
 
 impl Receiver {
     pub(crate) async fn new() -> Self {
-        Self::at(Ipv4Addr::LOCALHOST.into()).await
-    }
-
-    /// Where who has RDMA only tries it, too.
-    pub(crate) async fn among_listeners() -> Self {
-        Self::at(rdma().unwrap_or_else(|| Ipv4Addr::LOCALHOST.into())).await
-    }
-
-    async fn at(address: IpAddr) -> Self {
-        Self(TcpListener::bind((address, 0)).await.unwrap())
+        Self(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

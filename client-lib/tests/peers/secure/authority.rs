@@ -23,26 +23,15 @@ impl Authority {
         roots
     }
 
-    /// A connection of a client that trusts this authority and has no certificate.
-    pub(crate) async fn anonymous(&self, address: SocketAddr) -> client::TlsStream<TcpStream> {
-        self.connect(address, None).await
-    }
-
-    /// A connection of a client that trusts this authority, with a certificate or without.
-    pub(crate) async fn connect(
-        &self,
-        address: SocketAddr,
-        issued: Option<&Issued>,
-    ) -> client::TlsStream<TcpStream> {
+    /// A connection of a client that trusts this authority, with this certificate.
+    pub(crate) async fn connect(&self, address: SocketAddr, issued: &Issued) -> client::TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
-            .with_root_certificates(self.roots());
-        let mut config = match issued {
-            None => config.with_no_client_auth(),
-            Some(issued) => config.with_client_auth_cert(issued.certificates(), issued.key()).unwrap(),
-        };
+            .with_root_certificates(self.roots())
+            .with_client_auth_cert(issued.certificates(), issued.key())
+            .unwrap();
         config.alpn_protocols = vec![b"multinet/1".to_vec()];
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from(super::SERVICE).unwrap();
