@@ -1,19 +1,15 @@
-//! The command line of the real binary: help, mistakes, completions, manual pages. What needs a DNS server is in `client-lib/e2e/client/`.
-#![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
+//! Help, mistakes, completions, manual pages.
 
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use super::support::run;
 
 /// Every subcommand.
 const SUBCOMMANDS: [&str; 7] = ["resolve", "doctor", "bench", "send", "recv", "completions", "man"];
 
 fn multinet(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_multinet"));
-    let ours = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_"));
-    for (name, _) in ours {
-        command.env_remove(name);
-    }
-    command.env_remove("RUST_LOG").stdin(Stdio::null()).args(arguments).output().unwrap()
+    run(arguments, b"")
 }
 
 fn text(bytes: &[u8]) -> String {

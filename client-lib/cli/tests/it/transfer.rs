@@ -186,19 +186,34 @@ fn the_wrong_peer_is_no_receiver() {
     }
 }
 
+/// Others that are connected are not the sender.
 #[test]
 fn a_sender_that_goes_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
-    let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
-    sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
-    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
-    sender.kill().unwrap();
-    sender.wait().unwrap();
-    let output = receiver.output();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    for has_others in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let connect = async || {
+            let address = receiver.address;
+            let resolver = Resolver::builder().servers([address]).build().unwrap();
+            let connector =
+                Connector::builder().resolver(resolver).transport(Transport::Tcp).build().unwrap();
+            connector.connect(&address.ip().to_string(), &address.port().to_string()).await.unwrap()
+        };
+        let other = has_others.then(|| runtime.block_on(connect()));
+        let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+        sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
+        until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
+        sender.kill().unwrap();
+        sender.wait().unwrap();
+        // It waits at the end until all have gone.
+        until(|| fs::read_dir(folder.path()).unwrap().count() == 0);
+        drop(other);
+        let output = receiver.output();
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("has gone for 1 s, after 10 bytes"), "{said}");
+    }
 }
 
 #[test]
@@ -215,45 +230,15 @@ fn a_sender_that_takes_its_time_is_not_gone() {
 }
 
 #[test]
-fn others_that_are_connected_are_not_the_sender() {
-    let folder = tempfile::tempdir().unwrap();
-    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "1"]);
-    let other = tokio::runtime::Runtime::new().unwrap();
-    let idle = other.block_on(async {
-        let address = receiver.address;
-        let resolver = Resolver::builder().servers([address]).build().unwrap();
-        let connector = Connector::builder().resolver(resolver).transport(Transport::Tcp).build().unwrap();
-        connector.connect(&address.ip().to_string(), &address.port().to_string()).await.unwrap()
-    });
-    let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
-    sender.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
-    until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
-    sender.kill().unwrap();
-    sender.wait().unwrap();
-    // It waits at the end until all have gone.
-    until(|| fs::read_dir(folder.path()).unwrap().count() == 0);
-    drop(idle);
-    let output = receiver.output();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("has gone for 1 s, after 10 bytes"), "{}", text(&output.stderr));
-}
-
-#[test]
 fn a_closed_pipe_ends_quietly() {
-    let receiver = Server::start(&["recv"], 0, Says::StderrAlone);
-    let sender = send(receiver.address, &bytes(1_000_000), &[]);
-    assert_eq!(sender.status.code(), Some(1));
-    let output = receiver.output();
-    assert!(output.status.success());
-    assert_eq!(text(&output.stderr), "");
-}
-
-#[test]
-fn a_pipe_that_is_closed_is_no_reason_to_refuse_for_ever() {
-    let receiver = Server::start(&["recv", "--keep"], 0, Says::StderrAlone);
-    let sender = send(receiver.address, &bytes(1_000_000), &[]);
-    assert_eq!(sender.status.code(), Some(1));
-    assert!(receiver.output().status.success());
+    for more in [&[][..], &["--keep"]] {
+        let receiver = Server::start(&[&["recv"], more].concat(), 0, Says::StderrAlone);
+        let sender = send(receiver.address, &bytes(1_000_000), &[]);
+        assert_eq!(sender.status.code(), Some(1));
+        let output = receiver.output();
+        assert!(output.status.success());
+        assert_eq!(text(&output.stderr), "", "{more:?}");
+    }
 }
 
 #[test]

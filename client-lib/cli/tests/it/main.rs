@@ -1,0 +1,10 @@
+//! The real binary: its command line, and `bench`, `send` and `recv` over loopback. What needs a DNS server is in
+//! `client-lib/e2e/client/`.
+
+#![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
+
+mod bench;
+mod command_line;
+mod secure;
+mod support;
+mod transfer;
