@@ -60,7 +60,7 @@ bench-rdma: ## Compare the client library by RDMA with perftest and UCX, over so
 	@tests/bench-run.sh $@
 
 crds: ## Generate deploy/crds anew
-	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test manifests
+	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test it manifests::
 
 clean:
 	$(CARGO) clean

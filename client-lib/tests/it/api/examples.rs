@@ -8,7 +8,7 @@ use std::path::Path;
 
 use syn::{Attribute, Expr, ExprLit, ImplItem, Item, Lit, Meta, TraitItem};
 
-use crate::{is_public, name, sources};
+use super::{is_public, name, sources};
 
 #[test]
 fn every_public_item_has_an_example() {

@@ -1,7 +1,6 @@
 //! Mutual TLS from outside: what can be wrong before there is a connection.
 //!
 //! Handshakes are tested beside the code, which is not public.
-#![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 
 use std::fs;
 use std::path::PathBuf;

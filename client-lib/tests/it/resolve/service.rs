@@ -6,7 +6,7 @@ use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use multinet_client::{Connector, Endpoint, Identity, ResolveError};
 
-use crate::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
+use super::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
 
 const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
 

@@ -8,7 +8,7 @@ use hickory_resolver::proto::op::ResponseCode;
 use multinet_client::ResolveError;
 use tokio::net::UdpSocket;
 
-use crate::support::{FULL_NAME, Fault, IMPATIENT, SEARCH, SERVICE, Server, address, builder};
+use super::support::{FULL_NAME, Fault, IMPATIENT, SEARCH, SERVICE, Server, address, builder};
 
 const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
 const SERVFAIL: Fault = Fault::Code(ResponseCode::ServFail);

@@ -1,7 +1,7 @@
 //! The table of good and bad objects, put to the rules as Rust functions. That the API server says the same is
 //! proved where there is one.
 
-#[path = "rules/table.rs"]
+#[path = "../rules/table.rs"]
 mod table;
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::Path;
 use multinet_crds::manifest::{self, Object};
 use serde_json::Value;
 
-use table::Row;
+use self::table::Row;
 
 fn rows() -> Vec<Row> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules");

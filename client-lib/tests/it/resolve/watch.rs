@@ -8,7 +8,7 @@ use hickory_resolver::proto::op::ResponseCode;
 use multinet_client::{Change, ResolveError, Watch};
 use tokio::time::timeout;
 
-use crate::support::{FULL_NAME, Fault, IMPATIENT, SERVICE, Server, builder};
+use super::support::{FULL_NAME, Fault, IMPATIENT, SERVICE, Server, builder};
 
 const RDMA: (&str, u16) = ("_rdma._tcp", 18515);
 const SERVFAIL: Fault = Fault::Code(ResponseCode::ServFail);
