@@ -71,8 +71,9 @@ mod connector;
 mod endpoint;
 mod error;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
+#[allow(clippy::expect_used, reason = "a check that cannot be set up has failed")]
 #[path = "../fuzz/doors/peers.rs"]
 pub mod fuzzing;
 pub mod gid;

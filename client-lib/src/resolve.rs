@@ -14,7 +14,7 @@ mod conf;
 mod dns;
 mod error;
 mod facts;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[path = "../fuzz/doors/resolve.rs"]
 pub(crate) mod fuzzing;
 mod lookup;

@@ -1,5 +1,9 @@
 //! Doors for the fuzz targets: what peers say, and what must hold of what is read from it.
 
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
 use crate::handshake::{
     Answer, Chosen, HandshakeError, Hello, MAX_BODY, MAX_LANES, PREAMBLE, Preamble, encode,
 };
@@ -103,5 +107,38 @@ pub fn messages(mut bytes: &[u8]) {
             assert!(counts == told || counts == [0; 3], "{counts:?}");
         }
         bytes = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Replays the stored corpus of a fuzz target.
+    fn replay(target: &str, check: fn(&[u8])) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
+        replay::replay(&folder, check);
+    }
+
+    #[test]
+    fn handshakes_of_the_corpus_pass() {
+        replay("handshake", handshake);
+    }
+
+    #[test]
+    fn messages_of_the_corpus_pass() {
+        replay("messages", messages);
+    }
+
+    #[test]
+    fn answers_of_the_corpus_pass() {
+        replay("answer", answer);
+    }
+
+    #[test]
+    fn facts_of_the_corpus_pass() {
+        replay("facts", facts);
     }
 }

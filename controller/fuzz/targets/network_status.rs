@@ -1,22 +1,10 @@
-//! Any annotation: it is read to what a slice may hold, or refused in one short line.
+//! Fuzzes `checks/network_status.rs`.
 
 #![no_main]
-#![forbid(unsafe_code)]
 
-#[path = "../check.rs"]
-mod check;
+#[path = "../checks/network_status.rs"]
+mod network_status;
+#[path = "../checks/hold.rs"]
+mod hold;
 
-use libfuzzer_sys::fuzz_target;
-use multinet_controller::network_status::{KEY, MAX_ATTACHMENTS, read};
-
-fuzz_target!(|bytes: &[u8]| {
-    let text = String::from_utf8_lossy(bytes);
-    let status = read(KEY, &text, "own");
-    for attachment in status.reported.iter().flatten() {
-        check::addresses(&attachment.addresses);
-        check::device(&attachment.device);
-        assert_eq!(attachment.networks.len(), 1);
-    }
-    assert!(status.reported.as_ref().map_or(0, Vec::len) <= MAX_ATTACHMENTS);
-    status.reported.err().iter().chain(&status.rejected).for_each(check::line);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| network_status::check(bytes));

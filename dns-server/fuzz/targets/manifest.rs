@@ -1,10 +1,8 @@
-//! Any file: YAML, JSON, streams, lists, rubbish. Reading it ends, without a panic.
+//! Fuzzes `checks/manifest.rs`.
 
 #![no_main]
-#![forbid(unsafe_code)]
 
-use libfuzzer_sys::fuzz_target;
+#[path = "../checks/manifest.rs"]
+mod manifest;
 
-fuzz_target!(|bytes: &[u8]| {
-    multinet_dns::source::manifests::count_served(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| manifest::check(bytes));

@@ -1,25 +1,8 @@
-//! Any snapshot file: it is refused, or read, and then written and read again to the same. So is the same file with a
-//! checksum that is right, or nothing behind the checksum would ever be reached.
+//! Fuzzes `checks/snapshot.rs`.
 
 #![no_main]
 
-use std::time::Duration;
+#[path = "../checks/snapshot.rs"]
+mod snapshot;
 
-use libfuzzer_sys::fuzz_target;
-use multinet_dns::source::snapshot::{decode, encode};
-
-fuzz_target!(|bytes: &[u8]| {
-    check(bytes);
-    let (summed, _) = bytes.split_at(bytes.len().saturating_sub(4));
-    check(&[summed, &crc32fast::hash(summed).to_le_bytes()].concat());
-});
-
-fn check(bytes: &[u8]) {
-    let now = "2026-11-22T18:30:00Z".parse().expect("a constant");
-    let age = Duration::from_secs(3600);
-    if let Ok(objects) = decode(bytes, now, age) {
-        let mut again = Vec::new();
-        encode(&mut again, now, &objects).expect("objects are encodable");
-        assert_eq!(decode(again.as_slice(), now, age).expect("what was written is read"), objects);
-    }
-}
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| snapshot::check(bytes));

@@ -3,8 +3,7 @@
 //!
 //! The model ([`expected`]) makes the whole zone anew from all objects, in the simplest way there is; the
 //! state follows the events. [`paths`] asks it in any way that a client may, and has another parser read the replies.
-//! [`publishing`] watches answers while they change; `orders` does so with the feature `shuttle`, and without the others, under a
-//! scheduler.
+//! [`publishing`] watches answers while they change; the crate `multinet-dns-orders` does so under a scheduler.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -12,8 +11,6 @@ mod ask;
 mod events;
 mod expected;
 mod latency;
-#[cfg(feature = "shuttle")]
-mod orders;
 mod paths;
 mod publishing;
 mod transfers;

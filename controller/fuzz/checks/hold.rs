@@ -8,7 +8,7 @@ use multinet_crds::Device;
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE, Text};
 
 /// There are addresses, each once, no more than the limit, and the API server and every client take them.
-pub fn addresses(addresses: &[IpAddr]) {
+pub(crate) fn addresses(addresses: &[IpAddr]) {
     assert!((1..=16).contains(&addresses.len()));
     assert_eq!(addresses.iter().collect::<HashSet<_>>().len(), addresses.len());
     for address in addresses {
@@ -20,7 +20,7 @@ pub fn addresses(addresses: &[IpAddr]) {
 }
 
 /// Every field is one that the schema of slices accepts.
-pub fn device(device: &Device) {
+pub(crate) fn device(device: &Device) {
     let text = |field: &Option<String>, kind: &Text| {
         assert!(field.as_ref().is_none_or(|text| kind.accepts(text)), "{device:?}");
     };
@@ -32,6 +32,6 @@ pub fn device(device: &Device) {
 }
 
 /// It is one line that an event or a log can take.
-pub fn line(line: &Unreadable) {
+pub(crate) fn line(line: &Unreadable) {
     assert!(!line.0.is_empty() && line.0.len() < 4096 && !line.0.contains(char::is_control), "{line}");
 }

@@ -1,0 +1,21 @@
+//! Any ResourceClaim and ResourceSlice: they are read to what a slice of ours may hold, whatever is wrong with them.
+
+use super::hold;
+use multinet_controller::model::{Claim, DeviceSlice};
+use multinet_controller::views::{ResourceClaim, ResourceSlice, V1};
+use multinet_runtime::Guarded;
+
+/// Checks what is read of these bytes.
+pub(crate) fn check(bytes: &[u8]) {
+    if let Ok(Guarded::Good(view)) = serde_json::from_slice::<Guarded<ResourceClaim<V1>>>(bytes) {
+        let claim = Claim::from(view);
+        for device in &claim.devices {
+            hold::addresses(&device.addresses);
+            hold::device(&device.device);
+        }
+        claim.unreadable.iter().for_each(hold::line);
+    }
+    if let Ok(Guarded::Good(view)) = serde_json::from_slice::<Guarded<ResourceSlice<V1>>>(bytes) {
+        DeviceSlice::from(view).devices.values().for_each(hold::device);
+    }
+}

@@ -1,0 +1,182 @@
+//! Any packet: the fast and the slow path give the same bytes, and every reply is a well-formed
+//! message with the question that was asked. The serial in an incremental transfer's query is the
+//! one that hickory reads. A signature is checked wherever one is claimed, and a packet that is
+//! signed with a known key comes back as it was.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
+
+use hickory_proto::op::{Message, MessageType};
+use hickory_proto::rr::RData;
+use hickory_proto::rr::rdata::opt::EdnsCode;
+use multinet_dns::answers::Answers;
+use multinet_dns::cookie::Jar;
+use multinet_dns::endpoints::Endpoint;
+use multinet_dns::engine::{Engine, Handled, Proto, Settings, Worker};
+use multinet_dns::metrics::Tallies;
+use multinet_dns::query::{self, Declined, Edns, Query, Rcode, Style};
+use multinet_dns::slice::{Port, ProtocolLabel, Slice};
+use multinet_dns::slow::{self, Verdict};
+use multinet_dns::state::{Objects, State};
+use multinet_dns::transfer::Wanted;
+use multinet_dns::tsig::{self, Algorithm, Key, Keyring, Signer};
+use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_dns::{index, name};
+use multinet_runtime::ObjectKey;
+
+static ANSWERS: LazyLock<Arc<Answers>> = LazyLock::new(|| {
+    let settings = ZoneSettings { ttl: 5, ns_addresses: [[127, 0, 0, 1].into()].into() };
+    let reverse = ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().expect("a constant"));
+    let zones = Zones::new(vec!["z".parse().expect("a constant")], &reverse, &settings).expect("constants");
+    let answers = Arc::new(Answers::new(zones, 1));
+    let state = State::new(Arc::clone(&answers), 5, |_| {});
+    let key = |name: &str| ObjectKey { namespace: "n".into(), name: name.into() };
+    // A small service, and one whose answers never fit a datagram.
+    for (service, endpoints) in [("s", 2u8), ("b", 200)] {
+        let hosts: Vec<(IpAddr, String)> = (1..=endpoints)
+            .flat_map(|i| [[10, 0, 0, i].into(), [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(i)].into()])
+            .map(|address| (address, name::address_label(address)))
+            .collect();
+        let endpoints = hosts.iter().map(|(address, host)| Endpoint {
+            address: *address,
+            host,
+            named: false,
+            txt: b"\x03a=b",
+        });
+        let slice = Slice {
+            service: service.into(),
+            network: "r".into(),
+            ports: [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 1 }].into(),
+            endpoints: endpoints.collect(),
+            ..Slice::default()
+        };
+        state.restore(Objects {
+            services: vec![(key(service), index::Service::default())],
+            slices: vec![(key(service), Arc::new(slice))],
+            ..Objects::default()
+        });
+    }
+    answers
+});
+
+/// The time at which packets are signed and checked.
+const NOW: u64 = 1_800_000_000;
+
+static KEYS: LazyLock<Keyring> = LazyLock::new(|| {
+    [Key::new("k".parse().expect("a constant"), Algorithm::HmacSha256, b"a secret")].into_iter().collect()
+});
+
+/// The server, asked over UDP and over TCP.
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let state = State::new(Arc::clone(&ANSWERS), 5, |_| {});
+    let settings = Settings { keys: KEYS.clone(), ..Settings::new(Jar::new([7; 16], None)) };
+    Engine::new(Arc::new(state), settings, Tallies::default())
+});
+
+thread_local! {
+    static WORKERS: RefCell<[(bool, Worker); 2]> =
+        RefCell::new([(true, ENGINE.worker(Proto::Udp)), (false, ENGINE.worker(Proto::Tcp))]);
+}
+
+/// Checks what the server makes of a packet.
+pub(crate) fn check(packet: &[u8]) {
+    check_signatures(packet);
+    check_serial(packet);
+    for datagram in [true, false] {
+        let style = Style { datagram, rotate: true, reserve: 0 };
+        let mut verdict = slow::judge(packet);
+        if let Some(verdict) = &mut verdict {
+            stamp(verdict.edns_mut());
+        }
+        let mut slow_reply = Vec::new();
+        if let Some(verdict) = &verdict {
+            slow::reply(&ANSWERS, style, verdict, packet, 7, &mut slow_reply);
+            check_reply(packet, &slow_reply, datagram.then_some(verdict));
+        }
+        match Query::parse(packet) {
+            Ok(mut query) => {
+                stamp(&mut query.edns);
+                assert_eq!(verdict, Some(Verdict::Answer(query)), "the paths read the packet differently");
+                let mut reply = Vec::new();
+                query::render(&ANSWERS, style, &query, packet, 7, &mut reply);
+                assert_eq!(reply, slow_reply, "the paths answer differently");
+            }
+            Err(Declined::Question) => {
+                let mut malformed = slow::judge_malformed(packet);
+                stamp(malformed.edns_mut());
+                assert_eq!(verdict, Some(malformed), "a malformed question is judged differently");
+            }
+            Err(Declined::Unusual) => {}
+        }
+    }
+}
+
+fn check_serial(packet: &[u8]) {
+    let Some(Verdict::Transfer(_, Wanted::Since(serial))) = slow::judge(packet) else { return };
+    // It reads more of the packet, and may find fault with that.
+    let Ok(message) = Message::from_vec(packet) else { return };
+    let read = message.authorities.iter().find_map(|record| match &record.data {
+        RData::SOA(soa) => Some(soa.serial),
+        _ => None,
+    });
+    assert_eq!(serial, read, "another serial");
+}
+
+fn check_signatures(packet: &[u8]) {
+    // As if the sender of the packet had the key.
+    let Some(&[high, low]) = packet.get(..2).filter(|_| slow::judge(packet).is_some()) else { return };
+    let mut signed = packet.to_vec();
+    let key = KEYS.find(b"\x01k\0").expect("it is there");
+    Signer::of_query(Arc::clone(key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
+    match tsig::open(&signed, &KEYS, NOW) {
+        Ok(opened) => assert_eq!(opened.packet, packet, "what was signed comes back"),
+        Err(_) => assert!(Query::parse(packet).is_err(), "a good signature is refused"),
+    }
+    // With a key of the moment, so that signed answers are made, and refusals of what the packet itself claims.
+    let mut current = packet.to_vec();
+    Signer::of_query(Arc::clone(key), u16::from_be_bytes([high, low])).sign(&mut current, 0, tsig::now());
+    check_server(packet);
+    check_server(&current);
+}
+
+/// What the whole server makes of a packet, also of a signed one.
+fn check_server(packet: &[u8]) {
+    WORKERS.with_borrow_mut(|workers| {
+        for (datagram, worker) in workers {
+            let mut reply = Vec::new();
+            let handled = worker.answer(packet, IpAddr::from([127, 0, 0, 1]), &mut reply);
+            if matches!(handled, Handled::Reply) {
+                let verdict = slow::judge(packet).expect("there is a reply");
+                check_reply(packet, &reply, datagram.then_some(&verdict));
+            }
+        }
+    });
+}
+
+/// The cookie of the reply, at a moment at which those of the seeds are good.
+fn stamp(edns: &mut Option<Edns>) {
+    if let Some(cookie) = edns.as_mut().and_then(|edns| edns.cookie.as_mut()) {
+        Jar::new([7; 16], None).stamp(cookie, [127, 0, 0, 1].into(), 1_795_000_000);
+    }
+}
+
+/// Checks a reply, over UDP with what the packet was taken for.
+fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&Verdict>) {
+    let message = Message::from_vec(reply).expect("a reply is a message");
+    let cookie = message.edns.as_ref().and_then(|edns| edns.option(EdnsCode::Cookie));
+    assert!(cookie.is_none_or(|cookie| cookie.len() == 24), "a reply's cookie is whole");
+    assert_eq!(reply[..2], packet[..2], "the id comes back");
+    assert_eq!(message.metadata.message_type, MessageType::Response);
+    if let Some(verdict) = datagram {
+        let most = verdict.edns().map_or(512, |edns| usize::from(edns.payload).min(query::MAX_UDP));
+        assert!(reply.len() <= most, "{} octets, of {most}", reply.len());
+    }
+    assert!(message.queries.len() <= 1);
+    if let Some(question) = query::Question::read(packet).filter(|_| message.queries.len() == 1) {
+        assert_eq!(reply[12..question.end()], packet[12..question.end()], "the question comes back");
+    }
+    if u16::from(message.metadata.response_code) == Rcode::NxDomain as u16 {
+        assert!(message.answers.is_empty() && message.authorities.len() == 1);
+    }
+}
