@@ -4,7 +4,10 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test check fmt lint deny advisories shellcheck fuzz soak bench bench-dns bench-programming bench-client bench-rdma crds clean
+.PHONY: help test quick check fmt lint docs deny advisories shellcheck workflows times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
+
+# Says what a step takes, for `make times`.
+TIMED := tests/tools/timed.sh
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -12,22 +15,24 @@ help: ## Show the targets
 test: ## Run every test, with real control planes; says at its end what passed, failed, was skipped and why
 	@tests/run.sh
 
-check: fmt lint deny shellcheck ## Run every lint
+quick: ## Run the pure tests: no root, no packages but a C compiler, no Go
+	$(CARGO) test
+
+check: fmt lint docs deny shellcheck workflows ## Run every lint
 
 fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) fmt --manifest-path client-lib/examples/numaflow/Cargo.toml --check
 
-# Dependencies have the same features in all three, or they would be checked anew: that is what --workspace and --examples are for.
 lint:
 	@tests/tools/packages.sh build
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --workspace --features multinet-dns/shuttle --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
+	@$(TIMED) 'clippy' $(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs:
+	@RUSTDOCFLAGS='-D warnings' $(TIMED) 'docs' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
 
 deny:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --debug --locked cargo-deny@0.20.2
+	@command -v cargo-deny >/dev/null || $(TIMED) 'install cargo-deny' $(CARGO) install --debug --locked cargo-deny@0.20.2
 	$(CARGO) deny --log-level error check licenses bans sources
 
 advisories: ## Check the dependencies against the RustSec database (downloads it)
@@ -38,14 +43,17 @@ shellcheck:
 	@tests/tools/packages.sh shellcheck
 	shellcheck tests/*.sh tests/tools/*.sh .ci/run
 
+workflows:
+	@$$(tests/tools/actionlint.sh)
+
+times: ## Measure `make check` and `make test` by phase and test binary, cold and warm
+	@tests/times.sh
+
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each
 	@tests/fuzz.sh $(FUZZ_SECONDS)
 
 soak: ## Run the tests that take long, and those with a million endpoints, with their figures into docs/benchmarks.md
 	@tests/soak.sh
-
-bench: ## Compare multinet-dns with CoreDNS, into docs/benchmarks.md
-	@tests/bench.sh
 
 bench-dns: ## Compare what an answer costs with Knot, NSD, CoreDNS and a bare echo, into docs/benchmarks.md
 	@tests/bench-run.sh $@

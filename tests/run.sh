@@ -1,80 +1,107 @@
 #!/usr/bin/env bash
-# Every test: installs the tools, runs cargo's tests, those of the store under a scheduler, those of verbs once more with a sanitizer, and
-# a short round of fuzzing, then says how many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
+# Every test: installs the tools, builds the tests once, runs them, and the wrappers of verbs once more with a sanitizer; then says what
+# took how long, and how many passed, failed, were skipped and why. Exit status 0 only if nothing failed.
+#   tests/run.sh [SUITE…]   only these of pure, conformance, cluster, node, client and rdma
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-tests/tools/packages.sh || exit 1
-tests/tools/build.sh >/dev/null || exit 1
-tests/tools/helm.sh >/dev/null || exit 1
-tests/tools/guest.sh >/dev/null || exit 1
-
-tests/tools/image-programs.sh || exit 1
-# The tests, and with them the programs and the examples that they start: built by themselves, these would have other features of what
-# they depend on, and that would be compiled once more.
-cargo test --workspace --no-run || exit 1
+wanted=" $* "
+wants() {
+  local suite
+  [ "$wanted" != "  " ] || return 0
+  for suite in "$@"; do
+    [[ $wanted != *" $suite "* ]] || return 0
+  done
+  return 1
+}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export MULTINET_SKIP_LOG=$work/skipped
+export MULTINET_TIMES=${MULTINET_TIMES:-$work/times}
 : >"$MULTINET_SKIP_LOG"
 
-cargo test --workspace --no-fail-fast 2>&1 | tee "$work/log"
-cargo_status=${PIPESTATUS[0]}
+timed() { tests/tools/timed.sh "$@"; }
 
-# The example with somebody else's SDK is a workspace of its own.
-CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/numaflow \
-  cargo test --locked --manifest-path client-lib/examples/numaflow/Cargo.toml 2>&1 | tee -a "$work/log"
-numaflow_status=${PIPESTATUS[0]}
-[ "$cargo_status" -ne 0 ] || cargo_status=$numaflow_status
+timed 'packages' tests/tools/packages.sh || exit 1
+if wants conformance cluster node client; then timed 'control plane' tests/tools/build.sh >/dev/null || exit 1; fi
+if wants cluster; then timed 'helm' tests/tools/helm.sh >/dev/null || exit 1; fi
+if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
+# The tests, and with them the programs and the examples that they start: built by themselves, these would have other features of what
+# they depend on, and that would be compiled once more.
+timed 'build tests' cargo test --workspace --no-run || exit 1
+if wants node; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
 
-# The store under a scheduler that chooses the order of its steps. With its locks the server would not run: afterwards that is put back as it was.
-cargo test --workspace --features multinet-dns/shuttle --lib --test model orders:: -- --skip tests::orders 2>&1 \
-  | tee "$work/orders"
-orders_status=${PIPESTATUS[0]}
-cargo test --workspace --no-run --quiet || orders_status=1
-cat "$work/orders" >>"$work/log"
-# A filter that finds nothing is no error to cargo.
-for found in 'test orders::' 'test limit::orders::'; do
-  grep -q "^$found.* ok$" "$work/orders" || orders_status=1
+# Suites that mostly wait: for control planes, nodes, pods, and the guest. The others compute. The two kinds run side by side.
+waiting=(cluster node client rdma)
+apart=("${waiting[@]}" conformance soak)
+mapfile -t pure < <(cargo test --workspace --no-run 2>&1 |
+  sed -nE 's#^ *Executable tests?/.*/deps/(.*)-[0-9a-f]+\)$#\1#p' | sort -u | grep -vxF "$(printf '%s\n' "${apart[@]}")")
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+runner=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_RUNNER
+export "$runner=$PWD/tests/tools/runner.sh"
+
+# Runs a command, and keeps what it prints and its exit status: keep NAME COMMAND…
+keep() {
+  local name=$1
+  shift
+  "$@" >"$work/$name.log" 2>&1
+  echo $? >"$work/$name.status"
+  tail -n 1 "$work/$name.log" >&2
+}
+suites() {
+  cargo test --workspace --no-fail-fast "$@"
+}
+
+for suite in "${waiting[@]}"; do
+  if wants "$suite"; then keep "$suite" suites --test "$suite"; fi
+done &
+if wants pure; then
+  keep pure suites --lib --bins "${pure[@]/#/--test=}"
+  keep docs suites --doc
+  keep sanitizer timed 'sanitizer' tests/sanitize.sh
+fi
+if wants conformance; then keep conformance suites --test conformance; fi
+wait
+
+log=$work/log
+cat "$work"/*.log | tee "$log"
+status=0
+for file in "$work"/*.status; do
+  [ "$(cat "$file")" -eq 0 ] || status=1
 done
-[ "$cargo_status" -ne 0 ] || cargo_status=$orders_status
-
-tests/sanitize.sh 2>&1 | tee -a "$work/log"
-sanitize_status=${PIPESTATUS[0]}
-[ "$cargo_status" -ne 0 ] || cargo_status=$sanitize_status
-
-fuzz_status=0
-tests/fuzz.sh "${FUZZ_SECONDS:-10}" 2>&1 | tee -a "$work/log"
-[ "${PIPESTATUS[0]}" -eq 0 ] || fuzz_status=1
 
 # cargo prints one "test result:" line per test binary.
-read -r passed failed ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p+0, f+0, i+0 }' "$work/log")
+read -r passed failed ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p+0, f+0, i+0 }' "$log")
 # A test that skips itself has passed as far as cargo knows.
 skipped=$(wc -l <"$MULTINET_SKIP_LOG")
 passed=$((passed - skipped))
-failed=$((failed + fuzz_status))
 # Where nothing but some things may be missing, a test that is skipped for another reason has failed.
 unexpected() { grep -vE "${MULTINET_MAY_SKIP:-}" "$MULTINET_SKIP_LOG"; }
 failed=$((failed + $(unexpected | wc -l)))
 # A test binary that crashed has no result line, nor has one that did not compile.
-failed=$((failed + $(grep -c "process didn't exit successfully.*signal:" "$work/log")))
+failed=$((failed + $(grep -c "process didn't exit successfully.*signal:" "$log")))
 # A leak is found when all tests have passed; what else the sanitizer finds ends them.
-failed=$((failed + $(grep -c '^SUMMARY: AddressSanitizer' "$work/log")))
-if [ "$cargo_status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
+failed=$((failed + $(grep -c '^SUMMARY: AddressSanitizer' "$log")))
+if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
 
 echo
+echo "Seconds (wall, CPU), by what took longest:"
+sort -t $'\t' -k 2,2nr "$MULTINET_TIMES" | awk -F '\t' '{ printf "  %6d %6d  %s\n", $2, $3, $1 }' | head -20
+echo "Slowest tests:"
+sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 \1/p' "$log" | sort -rn | head -10 | awk '{ printf "  %6.1f s  %s\n", $1, $2 }'
 if [ "$failed" -gt 0 ]; then
   echo "Failed:"
-  grep -E '^test .* FAILED$|^error: could not compile|^error: test failed|^SUMMARY: AddressSanitizer|^fuzz target' "$work/log" | sort -u | sed 's/^/  /'
+  grep -E '^test .* FAILED( <.*>)?$|^error: could not compile|^error: test failed|^SUMMARY: AddressSanitizer' "$log" | sort -u | sed 's/^/  /'
   unexpected | sed 's/^/  skipped: /'
   echo "What they said, in short (all of it is above):"
-  grep -E -A4 "^Error: |^thread '.*panicked at" "$work/log" | grep -vE '^$|^Stack backtrace' | head -40 | sed 's/^/  /'
+  grep -E -A4 "^Error: |^thread '.*panicked at" "$log" | grep -vE '^$|^Stack backtrace' | head -40 | sed 's/^/  /'
 fi
 if [ $((skipped + ignored)) -gt 0 ]; then
   echo "Skipped:"
   sort "$MULTINET_SKIP_LOG" | sed 's/^/  /'
-  grep -E '^test .* \.\.\. ignored' "$work/log" | sort -u | sed 's/^test /  /'
+  grep -E '^test .* \.\.\. ignored' "$log" | sort -u | sed 's/^test /  /'
 fi
 echo "$passed passed, $failed failed, $((skipped + ignored)) skipped"
 [ "$failed" -eq 0 ]
