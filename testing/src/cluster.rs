@@ -16,7 +16,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
 
 use crate::http;
 use crate::objects::{Namespace, Objects};
@@ -98,20 +97,11 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The control plane that all tests of this binary share, with our CRDs and the roles that we ship. A test keeps to a
-    /// [`Namespace`] of its own in it.
-    pub async fn shared() -> Result<&'static Self> {
-        static SHARED: OnceCell<Cluster> = OnceCell::const_new();
-        SHARED
-            .get_or_try_init(|| async {
-                let mut cluster = Self::start().await?;
-                cluster.is_shared = true;
-                remove_at_exit(cluster.folder.path())?;
-                cluster.apply_crds().await?;
-                cluster.apply_rbac().await?;
-                Ok(cluster)
-            })
-            .await
+    /// Prepares for being shared by tests, in a static. As that is never dropped, the folder is removed when the test binary
+    /// ends, and each test that fails shows the logs through its [`Namespace`].
+    pub fn share(&mut self) -> Result<()> {
+        self.is_shared = true;
+        remove_at_exit(self.folder.path())
     }
 
     /// Where the API server listens.
@@ -158,10 +148,12 @@ impl Cluster {
         }
         ensure!(!files.is_empty(), "{} holds no CRDs", folder.display());
         let objects = self.objects().await?;
+        let mut applied = Vec::new();
         for file in files {
-            for crd in objects.apply_file(&file).await? {
-                objects.established(&crd).await?;
-            }
+            applied.extend(objects.apply_file(&file).await?);
+        }
+        for crd in applied {
+            objects.established(&crd).await?;
         }
         Ok(())
     }
@@ -173,18 +165,18 @@ impl Cluster {
             objects.apply_file(&repository().join("deploy/kustomize/base").join(file)).await?;
         }
         // Whoever decides on requests learns of it a moment later.
-        self.lets_dns_read(true).await
+        self.lets_read("multinet-system", "multinet-dns", true).await
     }
 
-    /// Waits until the ServiceAccount of `multinet-dns` may read what it serves, or may not any more.
-    pub async fn lets_dns_read(&self, expected: bool) -> Result<()> {
+    /// Waits until a ServiceAccount may read what `multinet-dns` serves, or may not any more.
+    pub async fn lets_read(&self, namespace: &str, account: &str, expected: bool) -> Result<()> {
         let reviews = Api::<SubjectAccessReview>::all(self.client().await?);
         let review: SubjectAccessReview = serde_json::from_value(json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "metadata": {},
             "spec": {
-                "user": "system:serviceaccount:multinet-system:multinet-dns",
+                "user": format!("system:serviceaccount:{namespace}:{account}"),
                 "resourceAttributes": {
                     "verb": "watch", "group": "multinetwork.numaproj.io", "resource": "multinetworkendpointslices",
                 },
@@ -193,7 +185,7 @@ impl Cluster {
         eventually("the permissions to count", START, async || {
             let review = reviews.create(&PostParams::default(), &review).await?;
             let is_allowed = review.status.is_some_and(|status| status.allowed);
-            ensure!(is_allowed == expected, "multinet-dns may read: {is_allowed}");
+            ensure!(is_allowed == expected, "{namespace}/{account} may read: {is_allowed}");
             Ok(())
         })
         .await

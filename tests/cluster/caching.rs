@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::ask::ask_udp;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::dns::Reply;
 use multinet_testing::manifests::{Service, Slice};
 use multinet_testing::proxy::Proxy;
 use multinet_testing::replica::Options;
 use tokio::time::{Instant, sleep};
+
+use crate::shared;
 
 /// The pause between two questions to a cache.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -69,7 +70,7 @@ async fn counts_down(server: SocketAddr, proxy: &Proxy, name: &str, rtype: &str,
 
 #[tokio::test]
 async fn cache_keeps_answers_for_exactly_their_ttl() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("cache").await?;
     // CoreDNS takes shorter times for five seconds, and so must we choose longer ones.
     namespace.apply(Service::new("short").ttl(6)).await?;

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::ask::ask;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::dns::{Edns, Query, Reply, Transport};
 use multinet_testing::manifests::{Service, Slice};
@@ -13,6 +12,8 @@ use multinet_testing::objects::Namespace;
 use multinet_testing::pki::Authority;
 use multinet_testing::replica::{Options, Replica};
 use tempfile::TempDir;
+
+use crate::shared;
 
 /// How many endpoints the big service has.
 const MANY: u16 = 500;
@@ -30,7 +31,7 @@ impl Stage {
         let folder = TempDir::new()?;
         let authority = Authority::new(folder.path())?;
         let certificate = authority.server("multinet-dns.multinet-system.svc")?;
-        let cluster = Cluster::shared().await?;
+        let cluster = shared::cluster().await?;
         let namespace = cluster.temp_namespace("coredns").await?;
         namespace.apply(Service::new("infer").ttl(30)).await?;
         let slice = Slice::new("infer-v4", "infer").ready("a", [10, net, 0, 1]).ready("b", [10, net, 0, 2]);
@@ -162,20 +163,20 @@ async fn check(net: u8, way: &str) -> Result<()> {
 
 #[tokio::test]
 async fn forwards_over_the_clients_protocol() -> Result<()> {
-    check(11, "").await
+    check(71, "").await
 }
 
 #[tokio::test]
 async fn forwards_over_tcp() -> Result<()> {
-    check(12, "force_tcp").await
+    check(72, "force_tcp").await
 }
 
 #[tokio::test]
 async fn forwards_over_udp_first() -> Result<()> {
-    check(13, "prefer_udp").await
+    check(73, "prefer_udp").await
 }
 
 #[tokio::test]
 async fn forwards_over_tls() -> Result<()> {
-    check(14, "tls").await
+    check(74, "tls").await
 }

@@ -14,6 +14,8 @@ use multinet_testing::objects::{Objects, parse};
 use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
+use crate::shared;
+
 /// The version that images, like crates, are made with.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -110,7 +112,7 @@ async fn pod(objects: &Objects, template: &Value) -> Result<()> {
 
 #[tokio::test]
 async fn every_container_is_hardened() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let deployments = of_kind(&objects, "Deployment");
     let names: BTreeSet<_> = deployments.iter().map(|deployment| name(deployment)).collect();
@@ -177,7 +179,7 @@ fn harden(container: &Value) -> Result<()> {
 
 #[tokio::test]
 async fn everything_selects_what_is_there() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let deployments = of_kind(&objects, "Deployment");
     for (of, selector) in [
@@ -228,7 +230,7 @@ fn named_ports(spec: &Value) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn no_role_is_wider_than_it_looks() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let roles = [of_kind(&objects, "ClusterRole"), of_kind(&objects, "Role")].concat();
     ensure!(roles.len() == 5, "{} roles", roles.len());
@@ -248,7 +250,7 @@ async fn no_role_is_wider_than_it_looks() -> Result<()> {
 
 #[tokio::test]
 async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = built(cluster, "overlays/registry")?;
     for deployment in of_kind(&objects, "Deployment") {
         for container in containers(deployment) {
@@ -263,7 +265,7 @@ async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
 /// The patch that documentation has for clusters with another domain, in a copy of the overlay.
 #[tokio::test]
 async fn both_programs_get_another_zone() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let patches = blocks(&text).into_iter().find(|block| block.starts_with("patches:"));
     let patches = patches.context("docs/install.md shows no patches")?;

@@ -8,11 +8,12 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams, ValidationDirective};
 use kube::core::TypeMeta;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::markdown::blocks;
 use multinet_testing::objects::{Objects, parse};
 use multinet_testing::tools::repository;
 use serde_json::{Value, json};
+
+use crate::shared;
 
 /// What is in an operator's own namespace, which the operator brings.
 const OPERATOR: &str = "nvidia-network-operator";
@@ -41,21 +42,14 @@ const MISTAKES: [(&str, &str, &str, &str); 10] = [
     ("dranet/2-network.yaml", "device.driver ==", "device.drive ==", "expression"),
 ];
 
-/// A cluster with our kinds and those of the operators.
-async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<(Cluster, Objects)> {
-    let cluster = Cluster::start().await?;
-    cluster.apply_crds().await?;
-    let objects = cluster.objects().await?;
-    for file in fs::read_dir(repository().join("testing/src/foreign"))? {
-        for crd in objects.apply_file(&file?.path()).await? {
-            objects.established(&crd).await?;
-        }
-    }
+/// The objects of a cluster with our kinds and those of the operators, and these namespaces.
+async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<Objects> {
+    let objects = shared::bystander().await?.objects().await?;
     for name in namespaces.into_iter().chain([OPERATOR.to_owned()]) {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         objects.apply_object(&serde_json::from_value(namespace)?).await?;
     }
-    Ok((cluster, objects))
+    Ok(objects)
 }
 
 /// A folder of `deploy/examples`, in the order in which kubectl reads it.
@@ -118,7 +112,7 @@ async fn every_example_is_valid() -> Result<()> {
     ensure!(folders.len() == EXAMPLES.len() + 1, "{:?}", folders.keys()); // and the quickstart
     let all = folders.values().flatten();
     let namespaces = all.filter(|object| kind(object) == "Namespace").map(|object| name(object).to_owned());
-    let (_cluster, objects) = stage(namespaces).await?;
+    let objects = stage(namespaces).await?;
     for (folder, example) in &folders {
         for object in example {
             dry_run(&objects, object).await.with_context(|| format!("deploy/examples/{folder}"))?;
@@ -130,7 +124,7 @@ async fn every_example_is_valid() -> Result<()> {
 /// The objects that pages show, and the pod of the command line with the environment for programs.
 #[tokio::test]
 async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
-    let (_cluster, objects) = stage(["vision".to_owned()]).await?;
+    let objects = stage(["vision".to_owned()]).await?;
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "vision"},
     });
@@ -162,7 +156,7 @@ async fn the_objects_of_the_documentation_are_valid() -> Result<()> {
 #[tokio::test]
 async fn mistakes_are_found() -> Result<()> {
     let namespaces = EXAMPLES.iter().map(|(folder, ..)| Ok(name(&example(folder)?[0]).to_owned()));
-    let (_cluster, objects) = stage(namespaces.collect::<Result<Vec<_>>>()?).await?;
+    let objects = stage(namespaces.collect::<Result<Vec<_>>>()?).await?;
     for (file, before, after, complaint) in MISTAKES {
         let yaml = fs::read_to_string(repository().join("deploy/examples").join(file))?;
         ensure!(yaml.contains(before), "{file} has no {before}");

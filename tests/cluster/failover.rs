@@ -6,7 +6,6 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use multinet_testing::ask::ask_udp;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::http;
 use multinet_testing::manifests::{Service, Slice};
@@ -18,9 +17,11 @@ use multinet_testing::wait::eventually;
 use multinet_testing::witness::Witness;
 use tempfile::TempDir;
 
+use crate::shared;
+
 /// A namespace with one service, and options for replicas on ports of their own.
 async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Options)> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace(prefix).await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", address)).await?;

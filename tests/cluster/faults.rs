@@ -1,10 +1,11 @@
 //! The control plane breaks while `multinet-dns` serves: what it knew goes on being answered, nothing wrong is answered
 //! in between, and it catches up.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use kube::api::{DeleteParams, ListParams, WatchEvent, WatchParams};
-use kube::core::TypeMeta;
+use kube::api::{ListParams, WatchEvent, WatchParams};
 use multinet_testing::cluster::Cluster;
 use multinet_testing::manifests::{SERVICE, SLICE, Service, Slice, types};
 use multinet_testing::objects::Namespace;
@@ -13,10 +14,22 @@ use multinet_testing::replica::{BOUND, Options, Replica};
 use multinet_testing::wait::eventually;
 use multinet_testing::witness::Witness;
 
-/// A cluster to break, a replica that sees it through a proxy, and two services: one that is changed, and one that nobody
-/// touches, so that its answer must never change.
+use crate::account::Account;
+use crate::shared;
+
+/// A control plane to break.
+async fn own_cluster() -> Result<Cluster> {
+    let cluster = Cluster::start().await?;
+    cluster.apply_crds().await?;
+    cluster.apply_rbac().await?;
+    Ok(cluster)
+}
+
+/// A replica that sees a cluster through a proxy, and services: some that are changed, and one that is not, so that its answer
+/// must never change.
 struct Stage {
-    cluster: Cluster,
+    /// The third byte of the addresses, for tests that share a cluster.
+    net: u8,
     proxy: Proxy,
     namespace: Namespace,
     replica: Replica,
@@ -24,50 +37,57 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set() -> Result<Self> {
-        let cluster = Cluster::start().await?;
-        cluster.apply_crds().await?;
-        cluster.apply_rbac().await?;
+    /// Sets it in a namespace of a cluster.
+    async fn set(cluster: &Cluster, net: u8) -> Result<Self> {
         let namespace = cluster.temp_namespace("faults").await?;
-        for (service, address) in [("steady", 1), ("changing", 2), ("leaving", 3)] {
-            namespace.apply(Service::new(service)).await?;
-            namespace
-                .apply(Slice::new(&format!("{service}-a"), service).ready("a", [10, 7, 0, address]))
-                .await?;
-        }
         let proxy = Proxy::start(cluster.address()).await?;
         let kubeconfig = cluster.dns_server_kubeconfig(proxy.address()).await?;
-        let replica = Options::new(&kubeconfig).start_ready().await?;
-        replica.answers(&namespace.domain("changing"), "A", &["10.7.0.2"]).await?;
-        replica.answers(&namespace.domain("leaving"), "A", &["10.7.0.3"]).await?;
-        let witness = Witness::of(replica.dns(), &namespace.domain("steady"), "A", &["10.7.0.1"]);
-        Ok(Self { cluster, proxy, namespace, replica, witness })
+        Self::set_for(namespace, proxy, &kubeconfig, net).await
+    }
+
+    /// The same, with the account that a kubeconfig file names.
+    async fn set_for(namespace: Namespace, proxy: Proxy, kubeconfig: &Path, net: u8) -> Result<Self> {
+        for (service, address) in [("steady", 1), ("changing", 2), ("leaving", 3)] {
+            namespace.apply(Service::new(service)).await?;
+            let slice = Slice::new(&format!("{service}-a"), service);
+            namespace.apply(slice.ready("a", [10, 37, net, address])).await?;
+        }
+        let replica = Options::new(kubeconfig).start_ready().await?;
+        let address = |last: u8| format!("10.37.{net}.{last}");
+        replica.answers(&namespace.domain("changing"), "A", &[&address(2)]).await?;
+        replica.answers(&namespace.domain("leaving"), "A", &[&address(3)]).await?;
+        let witness = Witness::of(replica.dns(), &namespace.domain("steady"), "A", &[&address(1)]);
+        Ok(Self { net, proxy, namespace, replica, witness })
+    }
+
+    fn address(&self, last: u8) -> String {
+        format!("10.37.{}.{last}", self.net)
     }
 
     /// Changes what a replica cannot see at the moment: an address, a service that goes, a slice that goes from another
     /// one, and a new service.
     async fn change(&self) -> Result<()> {
         let namespace = &self.namespace;
-        namespace.apply(Slice::new("changing-a", "changing").ready("a", [10, 7, 0, 22])).await?;
+        namespace.apply(Slice::new("changing-a", "changing").ready("a", [10, 37, self.net, 22])).await?;
         namespace.delete(SERVICE, "leaving").await?;
         namespace.delete(SLICE, "leaving-a").await?;
         namespace.apply(Service::new("coming")).await?;
-        namespace.apply(Slice::new("coming-a", "coming").ready("a", [10, 7, 0, 4])).await?;
+        namespace.apply(Slice::new("coming-a", "coming").ready("a", [10, 37, self.net, 4])).await?;
         Ok(())
     }
 
     /// Waits until the replica answers what [`change`](Self::change) made.
     async fn caught_up(&self) -> Result<()> {
         let (replica, namespace) = (&self.replica, &self.namespace);
-        replica.answers(&namespace.domain("changing"), "A", &["10.7.0.22"]).await?;
-        replica.answers(&namespace.domain("coming"), "A", &["10.7.0.4"]).await?;
+        replica.answers(&namespace.domain("changing"), "A", &[&self.address(22)]).await?;
+        replica.answers(&namespace.domain("coming"), "A", &[&self.address(4)]).await?;
         replica.answers(&namespace.domain("leaving"), "A", &[]).await?;
-        replica.answers("3.0.7.10.in-addr.arpa", "PTR", &[]).await
+        replica.answers(&format!("3.{}.37.10.in-addr.arpa", self.net), "PTR", &[]).await
     }
 
     /// The last known answers are still there, and there is no other.
     async fn as_before(&self) -> Result<()> {
-        for (service, data) in [("changing", "10.7.0.2"), ("leaving", "10.7.0.3")] {
+        for (service, data) in [("changing", self.address(2)), ("leaving", self.address(3))] {
             let reply = self.replica.ask(&self.namespace.domain(service), "A").await?;
             ensure!(reply.data() == [data], "{service}:\n{}", reply.text(""));
         }
@@ -87,10 +107,11 @@ impl Stage {
 
 #[tokio::test]
 async fn api_server_is_killed_and_restarted() -> Result<()> {
-    let mut stage = Stage::set().await?;
-    stage.cluster.kill_apiserver()?;
+    let mut cluster = own_cluster().await?;
+    let stage = Stage::set(&cluster, 0).await?;
+    cluster.kill_apiserver()?;
     stage.as_before().await?;
-    stage.cluster.start_apiserver().await?;
+    cluster.start_apiserver().await?;
     stage.as_before().await?;
     stage.change().await?;
     stage.caught_up().await?;
@@ -99,13 +120,14 @@ async fn api_server_is_killed_and_restarted() -> Result<()> {
 
 #[tokio::test]
 async fn etcd_is_killed_and_restarted() -> Result<()> {
-    let mut stage = Stage::set().await?;
-    stage.cluster.kill_etcd()?;
+    let mut cluster = own_cluster().await?;
+    let stage = Stage::set(&cluster, 0).await?;
+    cluster.kill_etcd()?;
     stage.as_before().await?;
-    stage.cluster.start_etcd().await?;
-    stage.cluster.compact_etcd().await?;
+    cluster.start_etcd().await?;
+    cluster.compact_etcd().await?;
     stage.as_before().await?;
-    eventually("the API server to write again", BOUND, async || stage.cluster.temp_namespace("probe").await)
+    eventually("the API server to write again", BOUND, async || cluster.temp_namespace("probe").await)
         .await?;
     stage.change().await?;
     stage.caught_up().await?;
@@ -114,22 +136,23 @@ async fn etcd_is_killed_and_restarted() -> Result<()> {
 
 #[tokio::test]
 async fn watches_find_their_revision_gone() -> Result<()> {
-    let mut stage = Stage::set().await?;
-    let services = stage.cluster.objects().await?.api(&types(SERVICE), None).await?;
+    let mut cluster = own_cluster().await?;
+    let stage = Stage::set(&cluster, 0).await?;
+    let services = cluster.objects().await?.api(&types(SERVICE), None).await?;
     let known = services.list(&ListParams::default()).await?;
     let known = known.metadata.resource_version.context("a list without resourceVersion")?;
 
     stage.proxy.set(Link::Reset);
     stage.change().await?;
-    stage.cluster.compact_etcd().await?;
-    stage.cluster.kill_apiserver()?;
-    stage.cluster.kill_etcd()?;
-    stage.cluster.start_etcd().await?;
-    stage.cluster.start_apiserver().await?;
+    cluster.compact_etcd().await?;
+    cluster.kill_apiserver()?;
+    cluster.kill_etcd()?;
+    cluster.start_etcd().await?;
+    cluster.start_apiserver().await?;
     stage.as_before().await?;
 
     // This is what the replica is about to see.
-    let services = stage.cluster.objects().await?.api(&types(SERVICE), None).await?;
+    let services = cluster.objects().await?.api(&types(SERVICE), None).await?;
     let mut watch = services.watch(&WatchParams::default(), &known).await?.boxed();
     let event = watch.next().await.context("the watch ended")?;
     ensure!(
@@ -149,14 +172,14 @@ async fn watches_find_their_revision_gone() -> Result<()> {
 
 #[tokio::test]
 async fn permission_is_withdrawn_and_given_back() -> Result<()> {
-    let stage = Stage::set().await?;
-    let objects = stage.cluster.objects().await?;
-    let types = TypeMeta {
-        api_version: "rbac.authorization.k8s.io/v1".to_owned(),
-        kind: "ClusterRoleBinding".to_owned(),
-    };
-    objects.api(&types, None).await?.delete("multinet-dns", &DeleteParams::default()).await?;
-    stage.cluster.lets_dns_read(false).await?;
+    let cluster = shared::cluster().await?;
+    let namespace = cluster.temp_namespace("faults").await?;
+    let account = Account::new(cluster, &namespace).await?;
+    account.permit().await?;
+    let proxy = Proxy::start(cluster.address()).await?;
+    let kubeconfig = account.kubeconfig(proxy.address()).await?;
+    let stage = Stage::set_for(namespace, proxy, &kubeconfig, 1).await?;
+    account.forbid().await?;
     // A watch that is open stays allowed.
     stage.proxy.set(Link::Reset);
     stage.proxy.set(Link::Up);
@@ -170,14 +193,14 @@ async fn permission_is_withdrawn_and_given_back() -> Result<()> {
     .await?;
     stage.change().await?;
     stage.as_before().await?;
-    stage.cluster.apply_rbac().await?;
+    account.permit().await?;
     stage.caught_up().await?;
     stage.clear().await
 }
 
 #[tokio::test]
 async fn network_is_cut_silently() -> Result<()> {
-    let stage = Stage::set().await?;
+    let stage = Stage::set(shared::cluster().await?, 2).await?;
     stage.proxy.set(Link::Silent);
     stage.change().await?;
     stage.as_before().await?;
@@ -188,7 +211,7 @@ async fn network_is_cut_silently() -> Result<()> {
 
 #[tokio::test]
 async fn network_is_cut_and_forgets_its_connections() -> Result<()> {
-    let stage = Stage::set().await?;
+    let stage = Stage::set(shared::cluster().await?, 3).await?;
     stage.proxy.set(Link::Silent);
     stage.change().await?;
     stage.as_before().await?;
@@ -202,7 +225,7 @@ async fn network_is_cut_and_forgets_its_connections() -> Result<()> {
 
 #[tokio::test]
 async fn api_server_loses_its_power() -> Result<()> {
-    let stage = Stage::set().await?;
+    let stage = Stage::set(shared::cluster().await?, 4).await?;
     // Nobody ever says that the connections are dead. Only that nothing comes any more can tell.
     stage.proxy.strand();
     stage.change().await?;

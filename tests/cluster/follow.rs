@@ -12,9 +12,11 @@ use multinet_testing::manifests::{SERVICE, SLICE, Service, Slice, types};
 use multinet_testing::objects::{Namespace, Objects};
 use multinet_testing::replica::{Options, Replica};
 
+use crate::shared;
+
 /// A replica on the cluster that all tests share, and a namespace of the test's own.
 async fn start(prefix: &str) -> Result<(Namespace, Replica)> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
     let replica = Options::new(&kubeconfig).start_ready().await?;
     Ok((cluster.temp_namespace(prefix).await?, replica))
@@ -27,32 +29,32 @@ async fn services_and_slices_come_change_and_go() -> Result<()> {
 
     // Everything that a new service has.
     namespace.apply(Service::new("infer")).await?;
-    let first = Slice::new("infer-v4", "infer").ready("a", [10, 1, 0, 1]).ready("b", [10, 1, 0, 2]);
-    namespace.apply(first.clone().not_ready("c", [10, 1, 0, 3])).await?;
-    replica.answers(&infer, "A", &["10.1.0.1", "10.1.0.2"]).await?;
-    replica.answers(&host, "A", &["10.1.0.1"]).await?;
+    let first = Slice::new("infer-v4", "infer").ready("a", [10, 31, 0, 1]).ready("b", [10, 31, 0, 2]);
+    namespace.apply(first.clone().not_ready("c", [10, 31, 0, 3])).await?;
+    replica.answers(&infer, "A", &["10.31.0.1", "10.31.0.2"]).await?;
+    replica.answers(&host, "A", &["10.31.0.1"]).await?;
     let target = |host| format!("0 50 18515 {host}.{infer}.");
     replica.answers(&format!("_rdma._tcp.{infer}"), "SRV", &[&target("a"), &target("b")]).await?;
-    replica.answers("1.0.1.10.in-addr.arpa", "PTR", &[&format!("{host}.")]).await?;
-    replica.answers("3.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+    replica.answers("1.0.31.10.in-addr.arpa", "PTR", &[&format!("{host}.")]).await?;
+    replica.answers("3.0.31.10.in-addr.arpa", "PTR", &[]).await?;
 
     // An endpoint becomes ready, one changes its address, one goes.
     let serial = replica.serial().await?;
     namespace
-        .apply(Slice::new("infer-v4", "infer").ready("a", [10, 1, 0, 9]).ready("c", [10, 1, 0, 3]))
+        .apply(Slice::new("infer-v4", "infer").ready("a", [10, 31, 0, 9]).ready("c", [10, 31, 0, 3]))
         .await?;
-    replica.answers(&infer, "A", &["10.1.0.9", "10.1.0.3"]).await?;
-    replica.answers(&host, "A", &["10.1.0.9"]).await?;
+    replica.answers(&infer, "A", &["10.31.0.9", "10.31.0.3"]).await?;
+    replica.answers(&host, "A", &["10.31.0.9"]).await?;
     replica.answers(&namespace.domain("b.infer"), "A", &[]).await?;
-    replica.answers("1.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+    replica.answers("1.0.31.10.in-addr.arpa", "PTR", &[]).await?;
     ensure!(replica.serial().await? > serial, "the zone has changed, its serial has not");
 
     // A second slice joins the first, and leaves it.
     namespace.apply(Slice::new("infer-v6", "infer").ready("a", [0xfd00, 0, 0, 0, 0, 0, 0, 1])).await?;
     replica.answers(&host, "AAAA", &["fd00::1"]).await?;
-    replica.answers(&infer, "A", &["10.1.0.9", "10.1.0.3"]).await?;
+    replica.answers(&infer, "A", &["10.31.0.9", "10.31.0.3"]).await?;
     namespace.delete(SLICE, "infer-v4").await?;
-    replica.answers("3.0.1.10.in-addr.arpa", "PTR", &[]).await?;
+    replica.answers("3.0.31.10.in-addr.arpa", "PTR", &[]).await?;
     let reply = replica.ask(&infer, "A").await?;
     ensure!(reply.rcode() == "NOERROR" && reply.data().is_empty(), "not NODATA:\n{}", reply.text(""));
 
@@ -107,21 +109,18 @@ async fn ready_means_complete(cluster: &Cluster) -> Result<()> {
 
 #[tokio::test]
 async fn a_list_that_comes_as_a_stream_is_complete() -> Result<()> {
-    ready_means_complete(Cluster::shared().await?).await
+    ready_means_complete(shared::cluster().await?).await
 }
 
 #[tokio::test]
 async fn a_list_that_comes_in_pages_is_complete() -> Result<()> {
     // As the API servers before Kubernetes 1.34 do by default.
-    let cluster = Cluster::start_with(&["--feature-gates=WatchList=false"]).await?;
-    cluster.apply_crds().await?;
-    cluster.apply_rbac().await?;
-    ready_means_complete(&cluster).await
+    ready_means_complete(shared::older().await?).await
 }
 
 #[tokio::test]
 async fn the_role_allows_to_read_two_kinds_and_nothing_else() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("role").await?;
     let client = client_for(&cluster.dns_server_kubeconfig(cluster.address()).await?).await?;
     let objects = Objects::new(client.clone());

@@ -15,6 +15,7 @@ use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use crate::install::SERVED;
+use crate::shared;
 
 /// Runs a line of shell with `helm`.
 fn run(cluster: &Cluster, line: &str) -> Result<String> {
@@ -43,7 +44,7 @@ fn by_name(objects: &[DynamicObject]) -> Result<BTreeMap<String, Value>> {
 
 #[tokio::test]
 async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let mut wanted = by_name(&parse(&shell(cluster, "kubectl kustomize deploy/kustomize/base")?)?)?;
     let mut found = rendered(cluster, "")?;
     found.extend(rendered_by(cluster, "deploy/helm/multinet-crds", "")?);
@@ -70,7 +71,7 @@ async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
 /// All values that there are, one way or another, and where they have to come to.
 #[tokio::test]
 async fn values_are_put_in() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("values.yaml");
     let values = json!({
@@ -170,7 +171,7 @@ fn parses(name: &str, variable: &str, container: &Value) -> Result<()> {
 
 #[tokio::test]
 async fn the_values_of_the_documentation_work() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let values = blocks(&text).into_iter().find(|block| block.starts_with("dns:\n")).context("no values")?;
     let folder = tempfile::tempdir()?;
@@ -218,7 +219,7 @@ async fn the_values_of_the_documentation_work() -> Result<()> {
 
 #[tokio::test]
 async fn mistakes_in_values_are_refused() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     for (values, needle) in [
         ("--set dns.replica=3", "replica"),
         ("--set zones=a", "zones"),

@@ -15,6 +15,8 @@ use multinet_testing::replica::{Options, Replica};
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 
+use crate::shared;
+
 /// How long a command may take to work: a definition that was just applied is not served at once.
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
@@ -151,7 +153,7 @@ async fn refused(what: &str, attempt: impl AsyncFn() -> Result<String>) -> Resul
 async fn the_corefiles_of_the_documentation_work() -> Result<()> {
     const ZONE: &str = "multinet.cluster.local";
     const REVERSE: &str = "111.168.192.in-addr.arpa";
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = cluster.objects().await?;
     for file in ["1-namespace.yaml", "2-service.yaml", "3-endpoints.yaml"] {
         objects.apply_file(&repository().join("deploy/examples/quickstart").join(file)).await?;

@@ -7,13 +7,13 @@ use multinet_testing::ask::ask;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::dns::{Edns, Query, Transport};
 use multinet_testing::manifests::{Service, Slice};
-use multinet_testing::objects::parse;
 use multinet_testing::proxy::{Link, Proxy};
 use multinet_testing::replica::{Options, Replica};
-use multinet_testing::tools::repository;
 use reqwest::StatusCode;
-use serde_json::json;
 use tokio::time::{Instant, sleep};
+
+use crate::account::Account;
+use crate::shared;
 
 /// How long a replica is watched while it cannot become ready: time for several attempts.
 const WHILE: Duration = Duration::from_secs(4);
@@ -75,7 +75,7 @@ async fn custom_resource_definitions_come_later() -> Result<()> {
 
 #[tokio::test]
 async fn api_server_comes_later() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("away").await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 21, 0, 1])).await?;
@@ -91,31 +91,14 @@ async fn api_server_comes_later() -> Result<()> {
 
 #[tokio::test]
 async fn permission_comes_later() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("forbidden").await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 6, 0, 1])).await?;
-    let objects = cluster.objects().await?;
-    let account = json!({
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": "dns", "namespace": namespace.name()},
-    });
-    objects.apply_object(&serde_json::from_value(account)?).await?;
-    let kubeconfig = cluster.service_account_kubeconfig(namespace.name(), "dns", cluster.address()).await?;
-    let replica = Options::new(&kubeconfig).start().await?;
+    let account = Account::new(cluster, &namespace).await?;
+    let replica = Options::new(&account.kubeconfig(cluster.address()).await?).start().await?;
     stays_unready(&replica, &namespace.domain("infer"), "forbidden").await?;
-
-    // The binding that we ship, for this test's ServiceAccount.
-    let shipped = std::fs::read_to_string(repository().join("deploy/kustomize/base/dns-rbac.yaml"))?;
-    let mut binding = parse(&shipped)?
-        .into_iter()
-        .find(|object| object.types.as_ref().is_some_and(|types| types.kind == "ClusterRoleBinding"))
-        .context("we ship no ClusterRoleBinding")?;
-    binding.metadata.name = Some(format!("dns-{}", namespace.name()));
-    binding.data["subjects"] =
-        json!([{"kind": "ServiceAccount", "name": "dns", "namespace": namespace.name()}]);
-    objects.apply_object(&binding).await?;
+    account.permit().await?;
     replica.ready().await?;
     replica.answers(&namespace.domain("infer"), "A", &["10.6.0.1"]).await
 }

@@ -1,6 +1,8 @@
-//! Our binaries against a real control plane, and behind a real CoreDNS.
+//! Our programs against a real control plane, and behind a real CoreDNS.
 
+mod account;
 mod caching;
+mod controller;
 mod coredns;
 mod deploy;
 mod examples;
@@ -14,4 +16,5 @@ mod node_local;
 mod quickstart;
 mod restart;
 mod rules;
+mod shared;
 mod undecodable;

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use multinet_testing::ask::ask;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::dns::{Query, Transport};
 use multinet_testing::manifests::{Service, Slice};
 use multinet_testing::replica::Options;
+
+use crate::shared;
 
 async fn resolves(server: SocketAddr, name: &str, data: &str) -> Result<()> {
     for transport in Transport::ALL {
@@ -20,7 +21,7 @@ async fn resolves(server: SocketAddr, name: &str, data: &str) -> Result<()> {
 
 #[tokio::test]
 async fn default_zone_resolves_through_node_local_dns() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace("node-local").await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 18, 0, 1])).await?;

@@ -3,13 +3,14 @@
 use std::fs;
 
 use anyhow::Result;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::replica::Options;
 use multinet_testing::tools::repository;
 
+use crate::shared;
+
 #[tokio::test]
 async fn the_quickstart_folder_can_be_applied() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let objects = cluster.objects().await?;
     let mut files: Vec<_> = fs::read_dir(repository().join("deploy/examples/quickstart"))?
         .map(|entry| entry.map(|entry| entry.path()))

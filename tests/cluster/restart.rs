@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::ask::ask;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::dns::{Edns, Query, Reply, Transport};
 use multinet_testing::manifests::{SERVICE, Service, Slice};
 use multinet_testing::objects::Namespace;
@@ -14,9 +13,11 @@ use multinet_testing::replica::{BOUND, Options, Replica};
 use multinet_testing::wait::eventually;
 use tempfile::TempDir;
 
+use crate::shared;
+
 /// A namespace of the shared cluster with one service, and a proxy in front of the API server.
 async fn stage(prefix: &str, address: [u8; 4]) -> Result<(Namespace, Proxy, Options)> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::cluster().await?;
     let namespace = cluster.temp_namespace(prefix).await?;
     namespace.apply(Service::new("infer")).await?;
     namespace.apply(Slice::new("infer-a", "infer").ready("a", address)).await?;
@@ -144,7 +145,7 @@ async fn serial_never_goes_back() -> Result<()> {
 
 #[tokio::test]
 async fn sigterm_ends_in_success() -> Result<()> {
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 6;
     let (_namespace, _proxy, options) = stage("sigterm", [10, 23, 0, 1]).await?;
     // Many tasks end at that moment, in any order; none of them may turn the end into a failure.
     for round in 0..ROUNDS {

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use http::Method;
 use kube::Client;
 use kube::core::TypeMeta;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::objects::Namespace;
 use multinet_testing::tools::repository;
 use serde_json::Value;
 
+use crate::shared;
 use table::Row;
 
 /// What the API server says of an object: nothing, or its complaint.
@@ -58,7 +58,7 @@ async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
 
 #[tokio::test]
 async fn api_server_says_what_the_table_says() -> Result<()> {
-    let cluster = Cluster::shared().await?;
+    let cluster = shared::bystander().await?;
     let namespace = cluster.temp_namespace("rules").await?;
     let rows = table::rows(&repository().join("crds/tests/rules")).map_err(|error| anyhow!("{error}"))?;
     ensure!(rows.len() > 250, "only {} rows", rows.len());

@@ -1,29 +1,13 @@
 //! Objects that our CustomResourceDefinitions would not let in, as an older or a looser version of them may have.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::api::DynamicObject;
-use multinet_testing::cluster::Cluster;
 use multinet_testing::manifests::{Service, Slice};
-use multinet_testing::objects::{Objects, parse};
 use multinet_testing::replica::{BOUND, Options, Replica};
-use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 use serde_json::json;
 
-/// Applies our definitions without their rules.
-async fn apply_loose_crds(objects: &Objects) -> Result<()> {
-    for file in ["multinetworkservices.yaml", "multinetworkendpointslices.yaml"] {
-        let path = repository().join("deploy/crds").join(file);
-        let yaml =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        for mut crd in parse(&yaml)? {
-            crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
-                json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-            objects.established(&objects.apply_object(&crd).await?).await?;
-        }
-    }
-    Ok(())
-}
+use crate::shared;
 
 /// A slice whose endpoints are no list.
 fn nonsense(name: &str, service: &str) -> DynamicObject {
@@ -48,9 +32,7 @@ async fn complains(replica: &Replica, names: &[&str]) -> Result<()> {
 
 #[tokio::test]
 async fn one_bad_object_does_not_cost_the_others() -> Result<()> {
-    let cluster = Cluster::start().await?;
-    cluster.apply_rbac().await?;
-    apply_loose_crds(&cluster.objects().await?).await?;
+    let (_guard, cluster) = shared::older_alone().await?;
     let namespace = cluster.temp_namespace("undecodable").await?;
     for (service, address) in [("good", 1), ("turning", 2), ("bad", 3)] {
         namespace.apply(Service::new(service)).await?;

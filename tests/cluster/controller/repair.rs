@@ -9,7 +9,7 @@ use multinet_testing::slices::{CONTROLLER, MANAGED_BY, SERVICE_NAME, Slices};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::stage::{Scene, infer, name, slice};
+use crate::controller::stage::{Scene, infer, name, slice};
 
 fn labels(service: &str, writer: &str) -> Value {
     json!({SERVICE_NAME: service, MANAGED_BY: writer})

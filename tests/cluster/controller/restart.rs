@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ListParams};
-use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::ControllerOptions;
-use multinet_testing::manifests::{SERVICE, SLICE};
+use multinet_testing::manifests::{SERVICE, SLICE, types};
 use multinet_testing::pods::{Pod, Pods};
+use multinet_testing::replica::BOUND;
 use multinet_testing::slices::{Slices, api};
 use multinet_testing::status::Status;
+use multinet_testing::wait::eventually;
 use serde_json::json;
 
-use crate::stage::{infer, prepare, service};
+use crate::controller::stage::{infer, service};
+use crate::shared;
 
 #[tokio::test]
 async fn a_successor_writes_only_what_has_changed() -> Result<()> {
-    let cluster = Cluster::start().await?;
-    prepare(&cluster).await?;
+    let (_guard, cluster) = shared::older_alone().await?;
     let namespace = cluster.temp_namespace("restart").await?;
     let pods = Pods::of(&namespace);
     let options = ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?);
@@ -64,9 +65,16 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     // The first hands the Lease over: the second need not wait until it runs out.
     let status = first.terminate().await?;
     ensure!(status.success(), "it ended with {status}:\n{}", first.log());
-    let second = options.start_ready().await?;
+    let mut second = options.start_ready().await?;
     pods.start(Pod::new("d").label("app", "nobody").nic("rdma-a", &["10.1.0.4"])).await?;
-    second.shows("multinet_controller_services", 2).await?;
+    let all =
+        namespace.objects().api(&types(SERVICE), None).await?.list(&ListParams::default()).await?.items.len();
+    eventually("every service to be looked at", BOUND, async || {
+        let looks = second.metric("multinet_controller_sync_duration_seconds_count").await?;
+        ensure!(looks >= all as u64, "{looks} looks at {all} services");
+        Ok(())
+    })
+    .await?;
     namespace.apply(serde_json::from_value::<DynamicObject>(service("marker", infer()))?).await?;
     Slices::of(&namespace, "marker")?.are(&lines).await?;
     let mut after = versions().await?;
@@ -78,5 +86,6 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     for name in ["infer", "other"] {
         Slices::of(&namespace, name)?.are(&["rail0 10.1.0.1 c rs-", "rail0 10.1.0.2 b rs-"]).await?;
     }
-    Ok(())
+    // Gives the lease back.
+    second.terminate().await.map(drop)
 }

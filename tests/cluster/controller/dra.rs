@@ -13,7 +13,7 @@ use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
 use self::driver::Driver;
-use crate::stage::Scene;
+use crate::controller::stage::Scene;
 
 /// A service for the pods with `app=infer` on one network.
 fn spec(network: Value) -> Value {

@@ -10,7 +10,7 @@ use multinet_testing::status::FINE;
 use multinet_testing::wait::eventually;
 use serde_json::json;
 
-use crate::stage::{Scene, infer, node};
+use crate::controller::stage::{Scene, infer, node};
 
 #[tokio::test]
 async fn pods_come_change_and_go() -> Result<()> {

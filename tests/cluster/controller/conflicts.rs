@@ -6,7 +6,7 @@ use multinet_testing::pods::{Nic, Pod};
 use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
-use crate::stage::{Scene, infer};
+use crate::controller::stage::{Scene, infer};
 
 const CONFLICT: &str = "AddressConflict=True DuplicateAddress";
 

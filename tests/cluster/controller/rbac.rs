@@ -17,16 +17,15 @@ use multinet_testing::controller::{Controller, ControllerOptions};
 use multinet_testing::manifests::SERVICE;
 use multinet_testing::objects::{Namespace, Objects};
 use multinet_testing::pods::{Pod, Pods};
-use multinet_testing::process::remove_at_exit;
 use multinet_testing::replica::BOUND;
 use multinet_testing::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, Slices, api};
 use multinet_testing::status::{Events, FINE, Status};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
-use crate::roles::{NAMESPACE, Permission, Roles};
-use crate::stage::{infer, prepare, service};
+use crate::controller::roles::{NAMESPACE, Permission, Roles};
+use crate::controller::stage::{infer, service};
+use crate::shared;
 
 /// The verbs that watches need. Whatever has them has both.
 const READING: [&str; 2] = ["list", "watch"];
@@ -36,20 +35,6 @@ const AT_ONCE: usize = 4;
 
 const OURS: &str = "multinetwork.numaproj.io";
 
-/// The control plane of both tests.
-async fn cluster() -> Result<&'static Cluster> {
-    static SHARED: OnceCell<Cluster> = OnceCell::const_new();
-    SHARED
-        .get_or_try_init(|| async {
-            let cluster = Cluster::start_with(&["--feature-gates=WatchList=false"]).await?;
-            // Statics are never dropped.
-            remove_at_exit(cluster.folder())?;
-            prepare(&cluster).await?;
-            Ok(cluster)
-        })
-        .await
-}
-
 /// What the controller does not need to read in order to write.
 fn is_for_reading(permission: &Permission) -> bool {
     READING.contains(&permission.verb.as_str())
@@ -57,7 +42,7 @@ fn is_for_reading(permission: &Permission) -> bool {
 
 #[tokio::test]
 async fn every_verb_for_reading_is_needed() -> Result<()> {
-    let cluster = cluster().await?;
+    let cluster = shared::older().await?;
     let permissions: Vec<Permission> =
         Roles::shipped()?.permissions().into_iter().filter(is_for_reading).collect();
     ensure!(permissions.len() >= 22, "only {permissions:?}");
@@ -116,8 +101,7 @@ struct Bench {
 }
 
 impl Bench {
-    async fn set() -> Result<Self> {
-        let cluster = cluster().await?;
+    async fn set(cluster: &Cluster) -> Result<Self> {
         let namespace = cluster.temp_namespace("rbac").await?;
         let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
         let bench = Self {
@@ -328,7 +312,8 @@ async fn says(controller: &Controller, needles: &[&str]) -> Result<()> {
 
 #[tokio::test]
 async fn every_verb_for_writing_is_needed() -> Result<()> {
-    let bench = Bench::set().await?;
+    let (_guard, cluster) = shared::older_alone().await?;
+    let bench = Bench::set(cluster).await?;
     let mut controller = bench.options.start_ready().await?;
     controller.leads(true).await?;
     bench.slices(&controller).await?;

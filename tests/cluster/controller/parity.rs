@@ -10,7 +10,7 @@ use multinet_testing::slices::{CORE_MANAGED_BY, Slices};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::stage::{Scene, infer};
+use crate::controller::stage::{Scene, infer};
 
 /// What happens to a pod.
 #[derive(Debug, Clone, Copy)]

@@ -14,7 +14,7 @@ use multinet_testing::status::FINE;
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::stage::{Scene, infer};
+use crate::controller::stage::{Scene, infer};
 
 const UNUSABLE: &str = "ResolvedRefs=False MirrorNotUsable";
 

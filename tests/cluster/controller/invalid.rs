@@ -2,37 +2,21 @@
 
 use anyhow::{Result, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams};
-use multinet_testing::cluster::Cluster;
 use multinet_testing::controller::ControllerOptions;
 use multinet_testing::manifests::SERVICE;
-use multinet_testing::objects::{Objects, parse};
 use multinet_testing::pods::{Pod, Pods};
 use multinet_testing::replica::BOUND;
 use multinet_testing::slices::{Slices, api};
 use multinet_testing::status::{Events, FINE, Status};
-use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::stage::{infer, prepare, service};
-
-/// Takes all rules from our service's definition.
-async fn loosen(objects: &Objects) -> Result<()> {
-    let yaml = std::fs::read_to_string(repository().join("deploy/crds/multinetworkservices.yaml"))?;
-    for mut crd in parse(&yaml)? {
-        crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
-            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        objects.established(&objects.apply_object(&crd).await?).await?;
-    }
-    Ok(())
-}
+use crate::controller::stage::{infer, service};
+use crate::shared;
 
 #[tokio::test]
 async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
-    let cluster = Cluster::start().await?;
-    prepare(&cluster).await?;
-    let objects = cluster.objects().await?;
-    loosen(&objects).await?;
+    let (_guard, cluster) = shared::older_alone().await?;
     let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
     let mut controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
     let namespace = cluster.temp_namespace("invalid").await?;
@@ -53,7 +37,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     }
 
     // One breaks a rule, another makes no sense at all.
-    let services = api(objects.client(), namespace.name(), SERVICE)?;
+    let services = api(namespace.objects().client(), namespace.name(), SERVICE)?;
     let edit = async |name: &str, spec: Value| {
         services.patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
     };
@@ -78,7 +62,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
 
     // A successor, which has never seen it otherwise, does not take it for deleted.
     controller.terminate().await?;
-    let controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    let mut controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
     pods.start(Pod::new("c").nic("rdma-a", &["10.1.0.3"])).await?;
     let all = ["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-", "rail0 10.1.0.3 c rs-"];
     slices("good")?.are(&all).await?;
@@ -97,5 +81,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     controller.shows("multinet_watch_undecodable_objects", 1).await?;
     namespace.delete(SERVICE, "garbled").await?;
     slices("garbled")?.are_gone().await?;
-    controller.shows("multinet_watch_undecodable_objects", 0).await
+    controller.shows("multinet_watch_undecodable_objects", 0).await?;
+    // Gives the lease back.
+    controller.terminate().await.map(drop)
 }

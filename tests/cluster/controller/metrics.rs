@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use multinet_testing::markdown::metrics;
 use multinet_testing::tools::repository;
 
-use crate::stage::Stage;
+use crate::controller::stage::Stage;
 
 /// What a metric's samples add to its name.
 const SUFFIXES: [&str; 5] = ["_total", "_info", "_bucket", "_sum", "_count"];

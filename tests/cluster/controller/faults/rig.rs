@@ -28,7 +28,7 @@ use super::churn::{Churn, Worker};
 use super::hands::Hands;
 use super::model::{ALL, MIRRORED, Model, SHARED, TOUCHED, services};
 use super::random::Random;
-use crate::stage::{infer, prepare, service, slice};
+use crate::controller::stage::{infer, prepare, service, slice};
 
 /// How many pods there are to begin with.
 const PODS: usize = 16;

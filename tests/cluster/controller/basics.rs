@@ -10,7 +10,7 @@ use multinet_testing::status::FINE;
 use multinet_testing::wait::eventually;
 use serde_json::json;
 
-use crate::stage::{Scene, infer, service};
+use crate::controller::stage::{Scene, infer, service};
 
 #[tokio::test]
 async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
@@ -20,12 +20,12 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
     manifest["metadata"]["labels"] = json!({"team": "vision"});
     let applied = scene.apply(manifest).await?;
     let network = format!("{}/rdma-a", scene.namespace.name());
-    let nic = Nic::new(&network, &["192.168.111.5"]).mac("AE:11:22:33:44:55").pci("0000:18:00.2", "mlx5_2");
+    let nic = Nic::new(&network, &["192.168.131.5"]).mac("AE:11:22:33:44:55").pci("0000:18:00.2", "mlx5_2");
     let before = Timestamp::now();
     let pod = scene.pods.start(Pod::new("infer-x2v5k").hostname("infer-0").nics(&[nic])).await?;
 
     let slices = scene.slices("infer")?;
-    slices.are(&["rail0 192.168.111.5 infer-x2v5k rs-"]).await?;
+    slices.are(&["rail0 192.168.131.5 infer-x2v5k rs-"]).await?;
     let slice = slices.only().await?;
     let uid = pod.uid().context("a pod without uid")?;
     let expected = json!({
@@ -38,7 +38,7 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
         },
         "ports": [{"name": "rdma", "port": 18515, "protocol": "TCP", "appProtocol": "multinet-rdma"}],
         "endpoints": [{
-            "addresses": ["192.168.111.5"],
+            "addresses": ["192.168.131.5"],
             "conditions": {"ready": true, "serving": true, "terminating": false},
             "hostname": "infer-0",
             "nodeName": "gpu-1",
@@ -85,7 +85,7 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
 
     // Once it has changed, the API server keeps no books of its fields.
     scene.pods.ready("infer-x2v5k", false).await?;
-    slices.are(&["rail0 192.168.111.5 infer-x2v5k ---"]).await?;
+    slices.are(&["rail0 192.168.131.5 infer-x2v5k ---"]).await?;
     let books = slices.only().await?.managed_fields().to_vec();
     ensure!(books.is_empty(), "managedFields {books:?}");
     Ok(())
@@ -95,7 +95,7 @@ async fn a_slice_says_all_that_is_known_of_a_pod() -> Result<()> {
 async fn what_slices_say_is_answered_and_counted() -> Result<()> {
     let scene = Scene::with_service("answered").await?;
     let nic =
-        |last: u8| Nic::new("rdma-a", &[&format!("192.168.111.{last}"), &format!("fd00:111::{last:x}")]);
+        |last: u8| Nic::new("rdma-a", &[&format!("192.168.131.{last}"), &format!("fd00:111::{last:x}")]);
     scene.pods.start(Pod::new("a").hostname("infer-0").nics(&[nic(1).pci("0000:18:00.2", "mlx5_2")])).await?;
     scene.pods.start(Pod::new("b").nics(&[nic(2)]).node("gpu-2")).await?;
     scene.pods.create(Pod::new("c").nics(&[nic(3)])).await?;
@@ -105,12 +105,12 @@ async fn what_slices_say_is_answered_and_counted() -> Result<()> {
     let domain = scene.namespace.domain("infer");
     ensure!(status["hostname"] == domain.as_str(), "hostname {}", status["hostname"]);
     scene.status("infer")?.is(&FINE).await?;
-    scene.answers("infer", "A", &["192.168.111.1", "192.168.111.2"]).await?;
+    scene.answers("infer", "A", &["192.168.131.1", "192.168.131.2"]).await?;
     scene.answers("infer", "AAAA", &["fd00:111::1", "fd00:111::2"]).await?;
-    scene.answers("infer-0.infer", "A", &["192.168.111.1"]).await?;
-    scene.answers("rail0._net.infer", "A", &["192.168.111.1", "192.168.111.2"]).await?;
-    scene.answers("192-168-111-2.infer", "A", &["192.168.111.2"]).await?;
-    scene.answers("192-168-111-3.infer", "A", &[]).await?;
+    scene.answers("infer-0.infer", "A", &["192.168.131.1"]).await?;
+    scene.answers("rail0._net.infer", "A", &["192.168.131.1", "192.168.131.2"]).await?;
+    scene.answers("192-168-131-2.infer", "A", &["192.168.131.2"]).await?;
+    scene.answers("192-168-131-3.infer", "A", &[]).await?;
     let dns = &scene.stage.dns;
     let reply = dns.ask(&format!("_rdma._tcp.{domain}"), "SRV").await?;
     let targets = reply.data();

@@ -17,4 +17,4 @@ mod references;
 mod repair;
 mod restart;
 mod roles;
-mod stage;
+pub(crate) mod stage;

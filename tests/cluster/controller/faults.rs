@@ -22,18 +22,25 @@ use tokio::time::sleep;
 use self::audit::{Audit, GivenUp};
 use self::churn::Churn;
 use self::rig::{Rig, options};
-use crate::roles::{NAMESPACE, Roles};
-
-/// How often the controller is killed.
-const KILLS: usize = 6;
+use crate::controller::roles::{NAMESPACE, Roles};
 
 #[tokio::test]
 async fn the_controller_is_killed_while_others_spoil_its_slices() -> Result<()> {
+    is_killed_while_others_spoil_its_slices(2).await
+}
+
+#[tokio::test]
+#[ignore = "make soak"]
+async fn soak_the_controller_is_killed_while_others_spoil_its_slices() -> Result<()> {
+    is_killed_while_others_spoil_its_slices(20).await
+}
+
+async fn is_killed_while_others_spoil_its_slices(times: usize) -> Result<()> {
     let (mut rig, worker) = Rig::set(&[]).await?;
     let options = rig.controller().await?;
     let mut controller = options.start_ready().await?;
     let (asker, churn, hands) = (rig.ask()?, Churn::begin(worker), rig.spoil()?);
-    for kill in 0..KILLS {
+    for kill in 0..times {
         // As often before it leads as afterwards.
         if kill % 2 == 0 {
             controller.leads(true).await?;
@@ -161,13 +168,13 @@ async fn a_standby_that_hears_nothing_takes_over() -> Result<()> {
     asker.was_content().await
 }
 
-/// How long etcd is away.
-const AWAY: Duration = Duration::from_secs(20);
+/// How long etcd is away: longer than a lease.
+const AWAY: Duration = Duration::from_secs(6);
 
 #[tokio::test]
 async fn the_control_plane_breaks() -> Result<()> {
     let (mut rig, worker) = Rig::set(&[]).await?;
-    let options = rig.controller().await?;
+    let options = rig.controller().await?.flag("--lease-duration", LEASE);
     let mut controller = options.start_ready().await?;
     let (asker, churn) = (rig.ask()?, Churn::begin(worker));
     controller.leads(true).await?;

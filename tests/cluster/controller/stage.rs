@@ -1,4 +1,4 @@
-//! What all tests share: one control plane with one controller and one DNS server, and a namespace for each test.
+//! What all tests of the controller share: one controller and one DNS server, and a namespace for each test.
 
 use anyhow::Result;
 use kube::Resource as _;
@@ -8,7 +8,7 @@ use multinet_testing::controller::{Controller, ControllerOptions};
 use multinet_testing::manifests::{SERVICE, SLICE};
 use multinet_testing::objects::{Namespace, Objects};
 use multinet_testing::pods::Pods;
-use multinet_testing::process::{print_tail, remove_at_exit};
+use multinet_testing::process::print_tail;
 use multinet_testing::replica::{Options, Replica};
 use multinet_testing::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, Slices, api};
 use multinet_testing::status::{Events, Status};
@@ -16,13 +16,11 @@ use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// The controllers of Kubernetes that tests need: the one that ours is compared with, and the one that makes claims from
-/// templates. Nobody collects garbage.
-const CONTROLLERS: &str = "endpointslice-controller,resourceclaim-controller";
+use crate::shared;
 
-/// What runs for all tests of this binary.
+/// What runs for all tests of the controller.
 pub(crate) struct Stage {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: &'static Cluster,
     pub(crate) controller: Controller,
     pub(crate) dns: Replica,
 }
@@ -35,11 +33,7 @@ impl Stage {
     }
 
     async fn set() -> Result<Self> {
-        let mut cluster = Cluster::start().await?;
-        // Statics are never dropped.
-        remove_at_exit(cluster.folder())?;
-        prepare(&cluster).await?;
-        cluster.start_controller_manager(CONTROLLERS).await?;
+        let cluster = shared::cluster().await?;
         let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
         let dns = Options::new(&kubeconfig).start_ready().await?;
         let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
@@ -58,9 +52,13 @@ pub(crate) async fn prepare(cluster: &Cluster) -> Result<()> {
 pub(crate) async fn prepare_without_multus(cluster: &Cluster) -> Result<()> {
     cluster.apply_crds().await?;
     cluster.apply_rbac().await?;
-    let objects = cluster.objects().await?;
-    node(&objects, "gpu-1", Some("a")).await?;
-    node(&objects, "gpu-2", None).await
+    nodes(&cluster.objects().await?).await
+}
+
+/// The nodes that every test needs.
+pub(crate) async fn nodes(objects: &Objects) -> Result<()> {
+    node(objects, "gpu-1", Some("a")).await?;
+    node(objects, "gpu-2", None).await
 }
 
 /// Has the API server serve NetworkAttachmentDefinitions.

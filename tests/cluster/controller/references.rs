@@ -8,7 +8,7 @@ use multinet_testing::pods::Pod;
 use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
-use crate::stage::{Scene, infer};
+use crate::controller::stage::{Scene, infer};
 
 const MISSING: &str = "ResolvedRefs=False NetworkNotFound";
 

@@ -7,7 +7,7 @@ use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod, network_status};
 use multinet_testing::status::{FINE, said};
 use serde_json::json;
 
-use crate::stage::{Scene, infer};
+use crate::controller::stage::{Scene, infer};
 
 /// How many bytes all annotations of an object may have, names and values.
 const ANNOTATIONS: usize = 256 * 1024;

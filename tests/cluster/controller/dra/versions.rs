@@ -13,7 +13,8 @@ use serde_json::json;
 
 use super::driver::Driver;
 use super::{class, spec, with_claim};
-use crate::stage::{apply_multus, infer, prepare, prepare_without_multus, service};
+use crate::controller::stage::{apply_multus, infer, prepare_without_multus, service};
+use crate::shared;
 
 /// The flag that has the API server serve this version and no other.
 fn serving(version: &str) -> String {
@@ -49,9 +50,8 @@ async fn start(cluster: &Cluster) -> Result<Controller> {
 
 #[tokio::test]
 async fn v1beta2_is_read_where_there_is_no_v1() -> Result<()> {
-    let cluster = Cluster::start_with(&[&serving("v1beta2")]).await?;
-    prepare(&cluster).await?;
-    let controller = start(&cluster).await?;
+    let (_guard, cluster) = shared::older_alone().await?;
+    let mut controller = start(cluster).await?;
     ensure!(controller.log().contains("watching resource.k8s.io/v1beta2"), "{}", controller.log());
     controller.shows(SERVED, 1).await?;
     let namespace = cluster.temp_namespace("v1beta2").await?;
@@ -62,7 +62,9 @@ async fn v1beta2_is_read_where_there_is_no_v1() -> Result<()> {
     slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
     let device = slices.only().await?.data["spec"]["endpoints"][0]["device"].clone();
     ensure!(device["rdmaDevice"] == "mlx5_2" && device["numaNode"] == 1, "{device}");
-    Status::of(&namespace, "infer")?.is(&FINE).await.map(drop)
+    Status::of(&namespace, "infer")?.is(&FINE).await?;
+    // Gives the lease back.
+    controller.terminate().await.map(drop)
 }
 
 #[tokio::test]

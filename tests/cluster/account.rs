@@ -1,0 +1,61 @@
+//! A ServiceAccount for `multinet-dns`, for a test that gives and withdraws its permission.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use kube::api::{DeleteParams, DynamicObject};
+use multinet_testing::cluster::Cluster;
+use multinet_testing::objects::{Namespace, parse};
+use multinet_testing::tools::repository;
+use serde_json::json;
+
+/// The account's name.
+const NAME: &str = "dns";
+
+/// A ServiceAccount in the namespace of a test.
+pub(crate) struct Account {
+    cluster: &'static Cluster,
+    namespace: String,
+    binding: DynamicObject,
+}
+
+impl Account {
+    /// Makes one, which has no permission yet.
+    pub(crate) async fn new(cluster: &'static Cluster, namespace: &Namespace) -> Result<Self> {
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}});
+        namespace.apply(serde_json::from_value::<DynamicObject>(account)?).await?;
+        // The binding that we ship, for this account.
+        let shipped = fs::read_to_string(repository().join("deploy/kustomize/base/dns-rbac.yaml"))?;
+        let is_binding = |object: &DynamicObject| {
+            object.types.as_ref().is_some_and(|types| types.kind == "ClusterRoleBinding")
+        };
+        let mut binding =
+            parse(&shipped)?.into_iter().find(is_binding).context("we ship no ClusterRoleBinding")?;
+        binding.metadata.name = Some(format!("{NAME}-{}", namespace.name()));
+        binding.data["subjects"] =
+            json!([{"kind": "ServiceAccount", "name": NAME, "namespace": namespace.name()}]);
+        Ok(Self { cluster, namespace: namespace.name().to_owned(), binding })
+    }
+
+    /// Writes a kubeconfig file with its token, for an API server that is reached there.
+    pub(crate) async fn kubeconfig(&self, server: SocketAddr) -> Result<PathBuf> {
+        self.cluster.service_account_kubeconfig(&self.namespace, NAME, server).await
+    }
+
+    /// Gives it the permission, and waits until that counts.
+    pub(crate) async fn permit(&self) -> Result<()> {
+        self.cluster.objects().await?.apply_object(&self.binding).await?;
+        self.cluster.lets_read(&self.namespace, NAME, true).await
+    }
+
+    /// Withdraws the permission, and waits until that counts.
+    pub(crate) async fn forbid(&self) -> Result<()> {
+        let types = self.binding.types.as_ref().context("a binding without kind")?;
+        let name = self.binding.metadata.name.as_deref().context("a binding without name")?;
+        let bindings = self.cluster.objects().await?.api(types, None).await?;
+        bindings.delete(name, &DeleteParams::default()).await?;
+        self.cluster.lets_read(&self.namespace, NAME, false).await
+    }
+}

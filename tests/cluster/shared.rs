@@ -1,0 +1,101 @@
+//! The control planes that tests share. A test keeps to a namespace of its own in them.
+
+use std::fs;
+
+use anyhow::Result;
+use multinet_testing::cluster::Cluster;
+use multinet_testing::objects::{Objects, parse};
+use multinet_testing::tools::repository;
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+use crate::controller::stage::{apply_multus, nodes, prepare};
+
+/// The controllers of Kubernetes that tests need: the one that ours is compared with, and the one that makes claims from
+/// templates. Nothing collects garbage.
+const CONTROLLERS: &str = "endpointslice-controller,resourceclaim-controller";
+
+/// Returns the control plane of most tests: with our definitions and roles, nodes, Multus' definition, and, as soon as a test
+/// of it runs, `multinet-controller`.
+pub(crate) async fn cluster() -> Result<&'static Cluster> {
+    static SHARED: OnceCell<Cluster> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| async {
+            let mut cluster = Cluster::start().await?;
+            cluster.share()?;
+            prepare(&cluster).await?;
+            cluster.start_controller_manager(CONTROLLERS).await?;
+            Ok(cluster)
+        })
+        .await
+}
+
+/// The flags of an API server from before Kubernetes 1.34: no streamed lists, and no `resource.k8s.io/v1`.
+const OLDER: [&str; 2] = [
+    "--feature-gates=WatchList=false",
+    "--runtime-config=resource.k8s.io/v1=false,resource.k8s.io/v1beta2=true",
+];
+
+/// Returns the control plane of an older cluster. Our definitions are there without their rules, as an older version of them
+/// may be, and only controllers that a test starts.
+pub(crate) async fn older() -> Result<&'static Cluster> {
+    static SHARED: OnceCell<Cluster> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| async {
+            let mut cluster = Cluster::start_with(&OLDER).await?;
+            cluster.share()?;
+            let objects = cluster.objects().await?;
+            apply_multus(&objects).await?;
+            apply_loose_crds(&objects).await?;
+            cluster.apply_rbac().await?;
+            nodes(&objects).await?;
+            Ok(cluster)
+        })
+        .await
+}
+
+/// The same for a test that starts a controller which leads, changes the roles that we ship, or counts what belongs to no
+/// namespace: one at a time.
+pub(crate) async fn older_alone() -> Result<(MutexGuard<'static, ()>, &'static Cluster)> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    let guard = ALONE.lock().await;
+    Ok((guard, older().await?))
+}
+
+/// Applies our definitions without their rules.
+async fn apply_loose_crds(objects: &Objects) -> Result<()> {
+    let mut applied = Vec::new();
+    for file in ["multinetworkservices.yaml", "multinetworkendpointslices.yaml"] {
+        for mut crd in parse(&fs::read_to_string(repository().join("deploy/crds").join(file))?)? {
+            crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+                json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+            applied.push(objects.apply_object(&crd).await?);
+        }
+    }
+    for crd in applied {
+        objects.established(&crd).await?;
+    }
+    Ok(())
+}
+
+/// Returns the control plane for manifests that are looked at and not run: it knows our kinds and those of the operators that
+/// examples are for, and no controller runs.
+pub(crate) async fn bystander() -> Result<&'static Cluster> {
+    static SHARED: OnceCell<Cluster> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| async {
+            let mut cluster = Cluster::start().await?;
+            cluster.share()?;
+            cluster.apply_crds().await?;
+            let objects = cluster.objects().await?;
+            let mut applied = Vec::new();
+            for file in fs::read_dir(repository().join("testing/src/foreign"))? {
+                applied.extend(objects.apply_file(&file?.path()).await?);
+            }
+            for crd in applied {
+                objects.established(&crd).await?;
+            }
+            Ok(cluster)
+        })
+        .await
+}
