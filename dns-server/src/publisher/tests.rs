@@ -284,7 +284,7 @@ fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     /// A change is what is no longer there and what was not there before, and nothing else.
     #[test]

@@ -34,7 +34,7 @@ fn truth(names: &[u16]) -> BTreeMap<Key, u64> {
 /// Names of which few are frequent.
 fn names() -> impl Strategy<Value = Vec<u16>> {
     let name = prop_oneof![3 => 0u16..4, 2 => 0u16..20, 2 => 0u16..2000];
-    prop::collection::vec(name, 0..1500)
+    prop::collection::vec(name, 0..400)
 }
 
 /// Checks that what is frequent is there, and that no count is wrong by more than it says.
