@@ -112,7 +112,8 @@ pub(super) fn kubelet(folder: &Path, kubeconfig: &Path) -> Result<Process> {
         "localStorageCapacityIsolation": false,
         "podLogsDir": format!("{DATA}/logs"),
         // As soon as may be: tests wait for what it sees.
-        "syncFrequency": "5s",
+        "syncFrequency": "1s",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "nodeStatusUpdateFrequency": "4s",
         "volumePluginDir": data.join("plugins"),
     });

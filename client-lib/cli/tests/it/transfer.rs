@@ -180,7 +180,7 @@ fn the_wrong_peer_is_no_receiver() {
     let nobody = unused.local_addr().unwrap().as_socket().unwrap();
     for (address, expected) in [(address, "something else than a handshake"), (nobody, "Connection refused")]
     {
-        let sender = send(address, b"content", &["--wait", "5"]);
+        let sender = send(address, b"content", &["--wait", "1"]);
         assert_eq!(sender.status.code(), Some(1));
         assert!(text(&sender.stderr).contains(expected), "{}", text(&sender.stderr));
     }

@@ -24,7 +24,7 @@ use super::vertex::{Record, Sink, Source, carried, watch};
 const SLOTS: u64 = 16;
 
 /// How many frames the at-least-once sender has to send.
-const FRAMES: u64 = 100_000;
+const FRAMES: u64 = 30_000;
 
 /// How many receivers do not get to print the frame that they have in hand.
 const KILLED: u64 = 3;

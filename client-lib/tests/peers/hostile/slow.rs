@@ -43,7 +43,7 @@ async fn a_byte_now_and_then_is_not_enough() {
 #[tokio::test]
 async fn one_address_takes_only_its_share_of_handshakes() {
     let (log, _guard) = capture();
-    let victim = Victim::of(listener().patience(Duration::from_secs(10))).await;
+    let victim = Victim::of(listener().patience(Duration::from_secs(5))).await;
     let mut crowd = Vec::new();
     for _ in 0..100 {
         crowd.push(connect_from(1, &victim.listener).await);
