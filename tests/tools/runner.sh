@@ -10,12 +10,15 @@ case $binary in
   */deps/*) ;;
   *) exec "$binary" "$@" ;; # a program or an example
 esac
-# Tests that wait for a control plane leave the cores to others; the default is one for each core.
-case $name in
-  cluster) export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8} ;;
-esac
 # Tests of different crates may have the same name.
-package=$(basename "${CARGO_MANIFEST_DIR:-.}")
+name=$(basename "${CARGO_MANIFEST_DIR:-.}")/$name
+# Tests that wait leave the cores to others; the default is one test for each core.
+case $name in
+  tests/cluster | tests/conformance | client-lib/it | cli/it | runtime/*) threads=8 ;;
+  e2e/client) threads=4 ;;
+  *) threads=$(nproc) ;;
+esac
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads}
 # --report-time is not stable yet.
 export RUSTC_BOOTSTRAP=1
-exec "$(dirname "$0")/timed.sh" "test $package/$name" "$binary" -Z unstable-options --report-time "$@"
+exec "$(dirname "$0")/timed.sh" "test $name" "$binary" -Z unstable-options --report-time "$@"
