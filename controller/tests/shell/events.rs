@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use multinet_controller::events::{Events, events};
 use multinet_controller::work::Notice;
 use multinet_runtime::Leadership;
+use multinet_testing::fake_api::FakeApi;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::fake::FakeApi;
 use crate::leadership::election;
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/vision/events";

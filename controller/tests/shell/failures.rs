@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use http::Method;
+use multinet_testing::fake_api::Request;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::fake::Request;
 use crate::rig::{Rig, SLICES, addresses, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -111,8 +111,8 @@ async fn an_api_server_that_fails_is_not_asked_at_once_again() {
         let request = rig.api.next().await;
         if request.method == Method::GET {
             match request.uri.path() {
-                SLICES => request.list("MultiNetworkEndpointSlice", std::slice::from_ref(&slice)),
-                _ => request.list("EndpointSlice", &[]),
+                SLICES => request.list("9999", std::slice::from_ref(&slice)),
+                _ => request.list("9999", &[]),
             }
         } else {
             writes += u32::from(request.method == Method::PUT);
@@ -164,8 +164,8 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
     loop {
         let request = rig.api.next().await;
         match (request.method.clone(), request.uri.path()) {
-            (Method::GET, SLICES) => request.list("MultiNetworkEndpointSlice", std::slice::from_ref(&slice)),
-            (Method::GET, _) => request.list("EndpointSlice", &[]),
+            (Method::GET, SLICES) => request.list("9999", std::slice::from_ref(&slice)),
+            (Method::GET, _) => request.list("9999", &[]),
             (Method::PUT, _) => {
                 request.store("20");
                 break;

@@ -5,68 +5,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
-use http::{Method, Response, StatusCode};
-use kube::{Api, Client};
+use http::Method;
+use kube::Api;
 use multinet_controller::views;
 use multinet_runtime::{
     Guarded, Index, Leadership, LeaseConfig, LeaseMetrics, ObjectKey, Readiness, Refresh, WatchConfig,
     WatchMetrics, lease, watch,
 };
+use multinet_testing::fake_api::{FakeApi, Fate, LeaseServer, Link};
 use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fake::FakeApi;
 use crate::rig::{Rig, SLICES, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An API server that knows one lease, and can be cut off.
-fn lease_server(is_cut: Arc<AtomicBool>) -> Client {
-    let stored = Arc::new(std::sync::Mutex::new(None::<Value>));
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (stored, is_cut) = (Arc::clone(&stored), Arc::clone(&is_cut));
-        async move {
-            if is_cut.load(Ordering::Relaxed) {
-                std::future::pending::<()>().await;
-            }
-            let method = request.method().clone();
-            let body: Value =
-                serde_json::from_slice(&request.into_body().collect_bytes().await?).unwrap_or_default();
-            let mut stored = stored.lock().unwrap();
-            if method != Method::GET {
-                let mut lease = body;
-                let version = stored.as_ref().and_then(|lease| lease["metadata"]["resourceVersion"].as_str());
-                let version: u32 = version.map_or(0, |version| version.parse().unwrap());
-                lease["metadata"]["resourceVersion"] = (version + 1).to_string().into();
-                *stored = Some(lease);
-            }
-            let (code, body) = match &*stored {
-                Some(lease) => (StatusCode::OK, lease.clone()),
-                None => (
-                    StatusCode::NOT_FOUND,
-                    json!({
-                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "", "reason": "NotFound", "code": 404,
-                        "details": {"kind": "leases", "name": "x"},
-                    }),
-                ),
-            };
-            Ok::<_, tower::BoxError>(
-                Response::builder().status(code).body(Body::from(body.to_string())).unwrap(),
-            )
-        }
-    });
-    Client::new(service, "default")
-}
-
-/// Leadership by that lease of 15 s.
+/// Leadership by a lease of 15 s, of an API server that can be cut off.
 pub(crate) fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
     election_for(15 * SECOND, is_cut)
 }
 
-/// Leadership by that lease.
+/// Leadership by a lease of that duration.
 fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
     let config = LeaseConfig {
         namespace: "multinet-system".into(),
@@ -74,7 +35,9 @@ fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
         identity: "test".into(),
         duration,
     };
-    let client = lease_server(Arc::clone(is_cut));
+    let is_cut = Arc::clone(is_cut);
+    let link = Link::new(move |_| if is_cut.load(Ordering::Relaxed) { Fate::Lost } else { Fate::AT_ONCE });
+    let client = LeaseServer::new(&config.namespace, &config.name).client(link);
     let shutdown = CancellationToken::new();
     let metrics = LeaseMetrics::default();
     let (leadership, campaign) = lease(client, config, metrics, shutdown, std::future::pending()).unwrap();

@@ -1,6 +1,6 @@
 //! The shell against an API server that does what the test tells it to.
 //!
-//! Every request waits in [`fake::FakeApi`] until the test answers it, so each test reads as a conversation. What is decided is
+//! Every request waits in [`FakeApi`](multinet_testing::fake_api::FakeApi) until the test answers it, so each test reads as a conversation. What is decided is
 //! decided by the real [`World`](multinet_controller::world::World). Time is paused: pauses and limits pass at once, and
 //! can be measured exactly.
 
@@ -9,7 +9,6 @@
 mod burst;
 mod events;
 mod failures;
-mod fake;
 mod leadership;
 mod optional;
 mod rig;

@@ -9,11 +9,11 @@ use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
 use multinet_controller::world::{Settings, World};
 use multinet_runtime::{Readiness, Refresh, WatchMetrics};
+use multinet_testing::fake_api::{Events, FakeApi, Request};
+use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-
-use crate::fake::{FakeApi, Request, Stream};
 
 const NADS: &str = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions";
 
@@ -78,9 +78,8 @@ impl Rig {
     }
 
     fn is_served(&self, group: &str) -> bool {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        text.contains(&format!("multinet_controller_api_served{{group=\"{group}\"}} 1"))
+        let name = format!("multinet_controller_api_served{{group=\"{group}\"}}");
+        sample(&self.registry, &name) == Some(1.0)
     }
 }
 
@@ -88,9 +87,9 @@ fn paths(requests: &[Request]) -> Vec<&str> {
     requests.iter().map(|request| request.uri.path()).collect()
 }
 
-fn answer(lists: Vec<Request>) -> Vec<Stream> {
-    let streams: Vec<Stream> = lists.into_iter().map(Request::stream).collect();
-    streams.iter().for_each(Stream::end_of_list);
+fn answer(lists: Vec<Request>) -> Vec<Events> {
+    let streams: Vec<Events> = lists.into_iter().map(Request::stream).collect();
+    streams.iter().for_each(|events| events.end_of_list("7"));
     streams
 }
 
@@ -157,14 +156,14 @@ async fn what_goes_is_dropped_after_a_while_and_picked_up_again() {
     // An API server that cannot be asked says nothing about what it has.
     for _ in 0..20 {
         rig.api.expect(http::Method::GET, "/apis").await.refuse();
-        streams[0].nothing_new();
+        streams[0].bookmark("7");
     }
     assert!(rig.is_served("k8s.cni.cncf.io"));
     let mut looks = 0;
     while rig.is_served("k8s.cni.cncf.io") {
         assert!(!streams[0].is_closed());
         rig.poll(&[]).await;
-        streams[0].nothing_new();
+        streams[0].bookmark("7");
         rig.api.quiet().await;
         looks += 1;
         assert!(looks < 10);
@@ -183,7 +182,7 @@ async fn another_version_is_watched_instead_once_the_old_one_is_gone() {
     rig.poll(&[("resource.k8s.io", &["v1", "v1beta1"])]).await;
     assert!(rig.lists().await.is_empty() && !old[0].is_closed());
     let lists = loop {
-        old.iter().for_each(Stream::nothing_new);
+        old.iter().for_each(|events| events.bookmark("7"));
         match rig.api.next().await {
             request if request.uri.path() == "/apis" => {
                 request.json(StatusCode::OK, &groups(&[("resource.k8s.io", &["v1"])]));
@@ -197,5 +196,5 @@ async fn another_version_is_watched_instead_once_the_old_one_is_gone() {
     };
     assert_eq!(lists.len(), 4);
     assert!(lists.iter().all(|list| list.uri.path().starts_with("/apis/resource.k8s.io/v1/")));
-    assert!(old.iter().all(Stream::is_closed), "both at once would contradict each other");
+    assert!(old.iter().all(Events::is_closed), "both at once would contradict each other");
 }

@@ -1,7 +1,6 @@
 //! A running writer, and everything that can be seen of it.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::Arc;
 
 use http::Method;
 use jiff::Timestamp;
@@ -13,13 +12,15 @@ use multinet_controller::world::{Settings, World};
 use multinet_controller::writer::Writer;
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::{Index, Leadership, ObjectKey, Refresh};
+use multinet_testing::fake_api::{FakeApi, Request};
+use multinet_testing::logs::Logs;
+use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 use tracing::subscriber::DefaultGuard;
-
-use crate::fake::{FakeApi, Request};
 
 pub(crate) const SLICES: &str =
     "/apis/multinetwork.numaproj.io/v1alpha1/namespaces/vision/multinetworkendpointslices";
@@ -48,13 +49,7 @@ impl Rig {
 
     /// The same, with these watches to list anew.
     pub(crate) fn start_with(leadership: Leadership, refresh: Refresh, concurrency: usize) -> Self {
-        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
-        static ALL: Once = Once::new();
-        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
-        let logs = Logs::default();
-        let sink = logs.clone();
-        let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
-        let logger = tracing::subscriber::set_default(logger);
+        let (logs, logger) = Logs::capture(Level::INFO);
         let (client, api) = FakeApi::new();
         let queue = Arc::new(Queue::default());
         let settings = Settings {
@@ -134,26 +129,19 @@ impl Rig {
             let name = "multinetwork.numaproj.io%2Fservice-name";
             assert_eq!(selector, format!("{managed}%3Dmultinet-controller%2C{name}%3D{service}"));
             assert_eq!(request.query("resourceVersion"), None, "as new as can be");
-            if request.uri.path() == SLICES {
-                request.list("MultiNetworkEndpointSlice", slices);
-            } else {
-                request.list("EndpointSlice", &[]);
-            }
+            let items = if request.uri.path() == SLICES { slices } else { &[] };
+            request.list("9999", items);
         }
     }
 
     /// The lines of a level that have been logged, and that contain `text`.
     pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
-        let logs = String::from_utf8(self.logs.0.lock().unwrap().clone()).unwrap();
-        logs.lines().filter(|line| line.contains(level) && line.contains(text)).count()
+        self.logs.count(level, text)
     }
 
     /// The value of a metric, as it is scraped.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("{name} is missing in:\n{text}")).parse().unwrap()
+        sample(&self.registry, name).unwrap_or_else(|| panic!("{name} is missing"))
     }
 }
 
@@ -198,17 +186,4 @@ pub(crate) fn pod(name: &str, app: &str, last: u8) -> Value {
 pub(crate) fn addresses(slice: &Value) -> Vec<String> {
     let endpoints = slice["spec"]["endpoints"].as_array().unwrap();
     endpoints.iter().map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect()
-}
-
-#[derive(Clone, Default)]
-struct Logs(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Logs {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

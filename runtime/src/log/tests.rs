@@ -1,33 +1,12 @@
-use std::io::Write;
-
 use clap::Parser;
+use multinet_testing::logs::Logs;
 use tracing::subscriber::with_default;
 
 use super::*;
 use crate::Escaped;
 
-/// A writer that keeps what was logged.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn take(&self) -> String {
-        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn logger(format: LogFormat, filter: &str) -> (impl Subscriber + Send + Sync, LogLevel, Lines) {
-    let lines = Lines::default();
+fn logger(format: LogFormat, filter: &str) -> (impl Subscriber + Send + Sync, LogLevel, Logs) {
+    let lines = Logs::default();
     let writer = lines.clone();
     let args = LogArgs { log_format: format, log_level: filter.to_owned() };
     let (subscriber, level) = subscriber(&args, false, move || writer.clone()).unwrap();

@@ -1,17 +1,17 @@
 //! A process that takes part in an election, and everything that can be seen of it.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use multinet_runtime::{Leadership, LeaseConfig, LeaseMetrics, lease};
+use multinet_testing::fake_api::{LeaseServer, Link};
+use multinet_testing::logs::Logs;
+use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 use tracing::subscriber::DefaultGuard;
-
-use crate::server::{Link, Server};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,7 +30,7 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     /// A process that begins to ask for the lease, over `link`.
-    pub(crate) fn start(server: &Server, identity: &str, link: Link) -> Self {
+    pub(crate) fn start(server: &LeaseServer, identity: &str, link: Link) -> Self {
         let config = LeaseConfig {
             namespace: "ns".to_owned(),
             name: "leader".to_owned(),
@@ -47,7 +47,7 @@ impl Candidate {
     }
 
     /// One that leads, over `link`.
-    pub(crate) async fn leading(server: &Server, identity: &str, link: Link) -> Self {
+    pub(crate) async fn leading(server: &LeaseServer, identity: &str, link: Link) -> Self {
         let mut candidate = Self::start(server, identity, link);
         candidate.gains().await;
         candidate
@@ -74,10 +74,7 @@ impl Candidate {
 
     /// The value of a metric, as it is scraped.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().unwrap()
+        sample(&self.registry, name).unwrap_or_else(|| panic!("no {name}"))
     }
 }
 
@@ -87,34 +84,12 @@ impl Drop for Candidate {
     }
 }
 
-/// What is logged on this thread from now on.
-#[derive(Clone, Default)]
-pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
-
-impl Logs {
-    pub(crate) fn start() -> (Self, DefaultGuard) {
-        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
-        static ALL: Once = Once::new();
-        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
-        let logs = Self::default();
-        let writer = logs.clone();
-        let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        (logs, tracing::subscriber::set_default(logger))
-    }
-
-    /// The lines that contain `text`.
-    pub(crate) fn with(&self, text: &str) -> Vec<String> {
-        let logged = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        logged.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-    }
+/// A server that has no lease yet.
+pub(crate) fn server() -> LeaseServer {
+    LeaseServer::new("ns", "leader")
 }
 
-impl Write for Logs {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Catches what is logged from now on.
+pub(crate) fn logs() -> (Logs, DefaultGuard) {
+    Logs::capture(Level::INFO)
 }

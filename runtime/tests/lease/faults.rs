@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use http::Method;
+use multinet_testing::fake_api::{Fate, Link};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::candidate::{Candidate, Logs, SECOND};
-use crate::server::{Fate, Link, Server};
+use crate::candidate::{Candidate, SECOND, logs, server};
 
 /// A link that can be cut, and made to refuse.
 #[derive(Clone, Default)]
@@ -42,8 +42,8 @@ impl Switch {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
     for state in [CUT, UNREACHABLE, 500, 503, 429] {
-        let (logs, _logger) = Logs::start();
-        let (server, switch) = (Server::default(), Switch::default());
+        let (logs, _logger) = logs();
+        let (server, switch) = (server(), Switch::default());
         let mut a = Candidate::leading(&server, "a", switch.link()).await;
         let mut b = Candidate::start(&server, "b", Switch::default().link());
         sleep(30 * SECOND).await;
@@ -74,7 +74,7 @@ async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
-    let (server, switch) = (Server::default(), Switch::default());
+    let (server, switch) = (server(), Switch::default());
     let mut a = Candidate::leading(&server, "a", switch.link()).await;
     switch.set(CUT);
     a.loses().await;
@@ -90,7 +90,7 @@ async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
 #[tokio::test(start_paused = true)]
 async fn what_counts_is_when_a_renewal_was_sent() {
     let slow = Fate::Answered { there: SECOND / 10, back: 2 * SECOND };
-    let (server, start) = (Server::default(), Instant::now());
+    let (server, start) = (server(), Instant::now());
     let link = Link::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
     let a = Candidate::leading(&server, "a", link).await;
     assert_eq!(start.elapsed(), 2 * SECOND + SECOND / 10);
@@ -102,7 +102,7 @@ async fn a_short_cut_costs_nothing() {
     for state in [CUT, UNREACHABLE, MUTE, 500] {
         // At any moment between two renewals.
         for moment in 0..8 {
-            let (server, switch) = (Server::default(), Switch::default());
+            let (server, switch) = (server(), Switch::default());
             let mut a = Candidate::leading(&server, "a", switch.link()).await;
             sleep(5 * SECOND + moment * SECOND / 4).await;
             switch.set(state);
@@ -116,7 +116,7 @@ async fn a_short_cut_costs_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_that_nobody_hears_of_do_not_count_here_but_do_for_others() {
-    let (server, switch) = (Server::default(), Switch::default());
+    let (server, switch) = (server(), Switch::default());
     let mut a = Candidate::leading(&server, "a", switch.link()).await;
     let b = Candidate::start(&server, "b", Switch::default().link());
     sleep(10 * SECOND).await;
@@ -132,8 +132,8 @@ async fn renewals_that_nobody_hears_of_do_not_count_here_but_do_for_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_is_noticed_with_the_next_renewal() {
-    let (logs, _logger) = Logs::start();
-    let server = Server::default();
+    let (logs, _logger) = logs();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", Switch::default().link()).await;
     sleep(5 * SECOND).await;
     server.edit(|lease| lease["spec"]["holderIdentity"] = json!("somebody"));
@@ -147,8 +147,8 @@ async fn a_lost_lease_is_noticed_with_the_next_renewal() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_allowed_is_said_once_with_what_to_do() {
-    let (logs, _logger) = Logs::start();
-    let (server, switch) = (Server::default(), Switch::default());
+    let (logs, _logger) = logs();
+    let (server, switch) = (server(), Switch::default());
     switch.set(403);
     let mut a = Candidate::start(&server, "a", switch.link());
     sleep(60 * SECOND).await;
@@ -168,8 +168,8 @@ async fn what_is_not_allowed_is_said_once_with_what_to_do() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_namespace_is_waited_for() {
-    let (logs, _logger) = Logs::start();
-    let (server, switch) = (Server::default(), Switch::default());
+    let (logs, _logger) = logs();
+    let (server, switch) = (server(), Switch::default());
     switch.set(404);
     let mut a = Candidate::start(&server, "a", switch.link());
     sleep(60 * SECOND).await;

@@ -2,12 +2,12 @@
 
 use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
 use multinet_runtime::{LeaseConfig, LeaseError, LeaseMetrics, lease};
+use multinet_testing::fake_api::{Fate, Link};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::candidate::{Candidate, DURATION, Logs, SECOND};
-use crate::server::{Fate, Link, Server};
+use crate::candidate::{Candidate, DURATION, SECOND, logs, server};
 
 fn good() -> Link {
     Link::new(|_| Fate::AT_ONCE)
@@ -15,7 +15,7 @@ fn good() -> Link {
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_candidate_creates_the_lease_and_keeps_it() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::start(&server, "a", good());
     assert_eq!((a.leadership.is_leader(), a.metric("multinet_leader")), (false, 0.0));
     assert_eq!(a.gains().await, 0.0);
@@ -39,7 +39,7 @@ async fn a_lone_candidate_creates_the_lease_and_keeps_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_second_waits_for_as_long_as_the_first_renews() {
-    let server = Server::default();
+    let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     let gained = timeout(600 * SECOND, b.leadership.changed(false)).await;
@@ -49,7 +49,7 @@ async fn the_second_waits_for_as_long_as_the_first_renews() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_dies_is_replaced_after_the_duration() {
-    let server = Server::default();
+    let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(20 * SECOND).await;
@@ -62,7 +62,7 @@ async fn a_leader_that_dies_is_replaced_after_the_duration() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_name_goes_on_at_once_after_a_restart() {
-    let server = Server::default();
+    let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     sleep(5 * SECOND).await;
     a.task.abort();
@@ -73,8 +73,8 @@ async fn the_same_name_goes_on_at_once_after_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn a_second_process_of_the_same_name_takes_the_lease_from_the_first() {
-    let (logs, _logger) = Logs::start();
-    let server = Server::default();
+    let (logs, _logger) = logs();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     sleep(5 * SECOND).await;
     let mut twin = Candidate::leading(&server, "a", good()).await;
@@ -86,7 +86,7 @@ async fn a_second_process_of_the_same_name_takes_the_lease_from_the_first() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_gives_the_lease_back_once_the_writers_have_ended() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(10 * SECOND).await;
@@ -106,7 +106,7 @@ async fn shutdown_gives_the_lease_back_once_the_writers_have_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_has_no_holder() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     a.stopped.cancel();
     sleep(5 * SECOND).await;
@@ -122,7 +122,7 @@ async fn what_is_given_back_has_no_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone() {
-    let server = Server::default();
+    let server = server();
     let _a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(SECOND).await;
@@ -133,7 +133,7 @@ async fn a_candidate_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone(
 
 #[tokio::test(start_paused = true)]
 async fn giving_back_takes_no_longer_than_a_request() {
-    let server = Server::default();
+    let server = server();
     let cut = CancellationToken::new();
     let link = Link::new({
         let cut = cut.clone();
@@ -150,7 +150,7 @@ async fn giving_back_takes_no_longer_than_a_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_label_that_somebody_puts_on_the_lease_stays_and_costs_nobody_leadership() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     sleep(5 * SECOND).await;
     server.take_log();
@@ -164,7 +164,7 @@ async fn a_label_that_somebody_puts_on_the_lease_stays_and_costs_nobody_leadersh
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_deleted_is_its_leaders_again() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let b = Candidate::start(&server, "b", good());
     sleep(5 * SECOND).await;
@@ -176,7 +176,7 @@ async fn a_lease_that_is_deleted_is_its_leaders_again() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_written_into_the_lease_by_hand_does_not_lead_before_the_other_has_noticed() {
-    let server = Server::default();
+    let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(5 * SECOND).await;
@@ -193,8 +193,8 @@ async fn who_is_written_into_the_lease_by_hand_does_not_lead_before_the_other_ha
 async fn a_lease_that_somebody_else_has_made_is_taken_over() {
     // As a chart might bring it; as another program might leave it.
     for (spec, patience) in [(json!({}), 0.1), (Value::Null, 0.1), (json!({"holderIdentity": "x"}), 17.1)] {
-        let server = Server::default();
-        server.set(spec);
+        let server = server();
+        server.set(&spec);
         let mut a = Candidate::start(&server, "a", good());
         assert!(a.gains().await <= patience);
         assert_eq!(server.spec("leaseTransitions"), 1);
@@ -210,7 +210,7 @@ async fn bad_configurations() {
         duration: MIN_DURATION,
     };
     let try_it = |config: LeaseConfig| {
-        let client = Server::default().client(good());
+        let client = server().client(good());
         let (metrics, shutdown) = (LeaseMetrics::default(), CancellationToken::new());
         lease(client, config, metrics, shutdown, std::future::ready(())).map(|_| ())
     };

@@ -8,4 +8,3 @@ mod candidate;
 mod faults;
 mod handover;
 mod rivals;
-mod server;

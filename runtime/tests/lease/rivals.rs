@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use multinet_runtime::Leadership;
+use multinet_testing::fake_api::{Fate, LeaseServer, Link};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::candidate::{Candidate, SECOND};
-use crate::server::{Fate, Link, Server};
+use crate::candidate::{Candidate, SECOND, server};
 
 const SEEDS: u64 = 6;
 const CANDIDATES: usize = 3;
@@ -83,7 +83,7 @@ async fn hour(seed: u64) -> Vec<Write> {
 }
 
 struct World {
-    server: Server,
+    server: LeaseServer,
     ledger: Ledger,
     /// Where a process runs at a time.
     places: Vec<Place>,
@@ -110,7 +110,7 @@ enum Weather {
 impl World {
     fn new(random: &mut Random) -> Self {
         let mut world =
-            Self { server: Server::default(), ledger: Ledger::default(), places: Vec::new(), processes: 0 };
+            Self { server: server(), ledger: Ledger::default(), places: Vec::new(), processes: 0 };
         for _ in 0..CANDIDATES {
             let place = world.process(None, random);
             world.places.push(place);

@@ -1,7 +1,7 @@
 //! When the index is told to publish.
 
-use crate::fake::line;
 use crate::world::{World, object};
+use multinet_testing::fake_api::line;
 
 /// `number` events as one piece of the body.
 fn burst(number: usize) -> String {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use multinet_runtime::watch::Lists;
 use multinet_runtime::{Refresh, WatchConfig};
+use multinet_testing::fake_api::Request;
 use serde_json::json;
 
-use crate::fake::Request;
 use crate::world::{World, object};
 
 #[tokio::test(start_paused = true)]

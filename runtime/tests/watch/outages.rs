@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use multinet_runtime::watch::Lists;
+use multinet_testing::fake_api::status;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::fake::status;
 use crate::world::{HINT, World, object};
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,8 @@
 //! A running watch, and everything that can be seen of it.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -12,13 +11,15 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use multinet_runtime::watch::Lists;
 use multinet_runtime::{Index, ObjectKey, Readiness, WatchConfig, WatchMetrics, watch};
+use multinet_testing::fake_api::FakeApi;
+use multinet_testing::logs::Logs;
+use multinet_testing::metrics::sample;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 use tracing::subscriber::DefaultGuard;
-
-use crate::fake::FakeApi;
 
 /// What the watch says to do about a kind that is not there.
 pub(crate) const HINT: &str = "kubectl apply -f deploy/crds";
@@ -47,14 +48,7 @@ impl World {
     pub(crate) fn start_with(
         configure: impl FnOnce(WatchConfig<ConfigMap>) -> WatchConfig<ConfigMap>,
     ) -> Self {
-        // Else whether a line is made at all would depend on the subscribers that other tests come and go with.
-        static ALL: Once = Once::new();
-        ALL.call_once(|| drop(tracing::subscriber::set_global_default(tracing_subscriber::registry())));
-        let logs = Logs::default();
-        let writer = logs.clone();
-        let logger = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let logger = tracing::subscriber::set_default(logger);
-
+        let (logs, logger) = Logs::capture(Level::INFO);
         let (client, api) = FakeApi::new();
         let (index, calls) = recorder();
         let (readiness, shutdown) = (Readiness::default(), CancellationToken::new());
@@ -83,24 +77,18 @@ impl World {
 
     /// The lines of a level that have been logged, and that contain `text`.
     pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
-        self.logs.lines().iter().filter(|line| line.contains(level) && line.contains(text)).count()
+        self.logs.count(level, text)
     }
 
     /// All lines that are worth a look.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.logs
-            .lines()
-            .into_iter()
-            .filter(|line| line.contains(" WARN ") || line.contains("ERROR"))
-            .collect()
+        let lines = self.logs.with("").into_iter();
+        lines.filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect()
     }
 
     /// The value of a metric, as it is scraped.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        Some(value.parse().unwrap())
+        sample(&self.registry, name)
     }
 }
 
@@ -195,24 +183,5 @@ impl Index<ConfigMap> for Recorder {
 
     fn commit(&self) {
         self.call("commit".to_owned());
-    }
-}
-
-#[derive(Clone, Default)]
-struct Logs(Arc<Mutex<Vec<u8>>>);
-
-impl Logs {
-    fn lines(&self) -> Vec<String> {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
-    }
-}
-
-impl Write for Logs {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

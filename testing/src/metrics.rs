@@ -1,0 +1,26 @@
+//! Metrics as they are scraped.
+
+#![allow(clippy::expect_used, reason = "what goes wrong in a test fails it")]
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+/// The text of a registry.
+///
+/// # Panics
+/// If a metric cannot be written.
+pub fn scrape(registry: &Registry) -> String {
+    let mut text = String::new();
+    encode(&mut text, registry).expect("metrics are text");
+    text
+}
+
+/// The value of the sample with exactly this name and these labels, if there is one.
+///
+/// # Panics
+/// If it is not a number.
+pub fn sample(registry: &Registry, name: &str) -> Option<f64> {
+    let text = scrape(registry);
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    Some(value.parse().expect("samples are numbers"))
+}
