@@ -196,50 +196,29 @@ impl CertificateError {
 mod tests {
     use std::fs;
 
+    use multinet_testing::pki::{Authority, Folder, Issued};
     use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject as _;
     use tempfile::TempDir;
 
     use super::*;
 
-    struct Pair {
-        cert: String,
-        key: String,
+    fn pair() -> Issued {
+        Authority::new().issue(&["dns.test"])
     }
 
-    fn pair() -> Pair {
-        let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
-        Pair { cert: issued.cert.pem(), key: issued.signing_key.serialize_pem() }
+    fn load(folder: &Path) -> Result<Certificates, CertificateError> {
+        Certificates::load(folder.join("tls.crt"), folder.join("tls.key"))
     }
 
-    fn folder(pair: &Pair) -> TempDir {
-        let folder = TempDir::new().unwrap();
-        write(&folder, pair);
-        folder
-    }
-
-    fn write(folder: &TempDir, pair: &Pair) {
-        fs::write(folder.path().join("tls.crt"), &pair.cert).unwrap();
-        fs::write(folder.path().join("tls.key"), &pair.key).unwrap();
-    }
-
-    fn load(folder: &TempDir) -> Result<Certificates, CertificateError> {
-        Certificates::load(folder.path().join("tls.crt"), folder.path().join("tls.key"))
-    }
-
-    fn in_use(certificates: &Certificates) -> Vec<u8> {
-        certificates.current.0.load().cert[0].to_vec()
-    }
-
-    fn der(pair: &Pair) -> Vec<u8> {
-        CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap().to_vec()
+    fn in_use(certificates: &Certificates) -> CertificateDer<'static> {
+        certificates.current.0.load().cert[0].clone()
     }
 
     #[test]
     fn a_pair_is_loaded() {
         let pair = pair();
-        let certificates = load(&folder(&pair)).unwrap();
-        assert_eq!(in_use(&certificates), der(&pair));
+        let certificates = load(Folder::of(&pair, "").path()).unwrap();
+        assert_eq!(in_use(&certificates), pair.der());
         let config = certificates.server_config(&[b"dot"]);
         assert_eq!(config.alpn_protocols, [b"dot".to_vec()]);
     }
@@ -251,24 +230,24 @@ mod tests {
         let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
         let nonsense = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         let no_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        for (cert, key, file, says) in [
+        for (chain, key, file, says) in [
             (good.key.clone(), good.key.clone(), "tls.crt", "no certificate in PEM"),
             (String::new(), good.key.clone(), "tls.crt", "no certificate in PEM"),
-            (broken(&good.cert), good.key.clone(), "tls.crt", "not sound PEM"),
+            (broken(&good.chain), good.key.clone(), "tls.crt", "not sound PEM"),
             (no_x509.to_owned(), good.key.clone(), "tls.crt", "not a sound X.509 certificate"),
-            (good.cert.clone(), good.cert.clone(), "tls.key", "no private key in PEM"),
-            (good.cert.clone(), broken(&good.key), "tls.key", "not sound PEM"),
-            (good.cert.clone(), encrypted.to_owned(), "tls.key", "openssl pkey"),
-            (good.cert.clone(), nonsense.to_owned(), "tls.key", "no known kind"),
-            (good.cert.clone(), pair().key, "tls.key", "is not the key of the certificate in"),
+            (good.chain.clone(), good.chain.clone(), "tls.key", "no private key in PEM"),
+            (good.chain.clone(), broken(&good.key), "tls.key", "not sound PEM"),
+            (good.chain.clone(), encrypted.to_owned(), "tls.key", "openssl pkey"),
+            (good.chain.clone(), nonsense.to_owned(), "tls.key", "no known kind"),
+            (good.chain.clone(), pair().key, "tls.key", "is not the key of the certificate in"),
         ] {
-            let error = load(&folder(&Pair { cert, key })).unwrap_err().to_string();
+            let error = load(Folder::of(&Issued { chain, key }, "").path()).unwrap_err().to_string();
             assert!(error.starts_with("--tls-") && error.contains(file) && error.contains(says), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
-        let folder = folder(&good);
+        let folder = Folder::of(&good, "");
         fs::remove_file(folder.path().join("tls.key")).unwrap();
-        let error = load(&folder).unwrap_err().to_string();
+        let error = load(folder.path()).unwrap_err().to_string();
         assert!(error.starts_with("--tls-key") && error.contains("No such file"), "{error}");
     }
 
@@ -280,26 +259,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_pair_is_taken_and_a_broken_one_is_not() {
         let (first, second, third) = (pair(), pair(), pair());
-        let folder = folder(&first);
-        let certificates = load(&folder).unwrap();
+        let folder = Folder::of(&first, "");
+        let certificates = load(folder.path()).unwrap();
         let shutdown = CancellationToken::new();
         let following = tokio::spawn(certificates.clone().follow(shutdown.clone()));
 
         looks(2).await;
-        assert_eq!(in_use(&certificates), der(&first));
-        write(&folder, &second);
+        assert_eq!(in_use(&certificates), first.der());
+        folder.put(&second, "");
         looks(2).await;
-        assert_eq!(in_use(&certificates), der(&second));
+        assert_eq!(in_use(&certificates), second.der());
 
         // The certificate of one pair with the key of another, then nothing at all.
-        fs::write(folder.path().join("tls.crt"), &third.cert).unwrap();
+        fs::write(folder.path().join("tls.crt"), &third.chain).unwrap();
         looks(3).await;
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         looks(3).await;
-        assert_eq!(in_use(&certificates), der(&second));
+        assert_eq!(in_use(&certificates), second.der());
         fs::write(folder.path().join("tls.key"), &third.key).unwrap();
         looks(2).await;
-        assert_eq!(in_use(&certificates), der(&third));
+        assert_eq!(in_use(&certificates), third.der());
 
         shutdown.cancel();
         following.await.unwrap();
@@ -308,36 +287,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_swapped_link_is_a_new_pair() {
         let (first, second) = (pair(), pair());
-        let (old, new) = (folder(&first), folder(&second));
+        let (old, new) = (Folder::of(&first, ""), Folder::of(&second, ""));
         let mount = TempDir::new().unwrap();
         let data = mount.path().join("..data");
         std::os::unix::fs::symlink(old.path(), &data).unwrap();
         for name in ["tls.crt", "tls.key"] {
             std::os::unix::fs::symlink(format!("..data/{name}"), mount.path().join(name)).unwrap();
         }
-        let certificates = load(&mount).unwrap();
+        let certificates = load(mount.path()).unwrap();
         tokio::spawn(certificates.clone().follow(CancellationToken::new()));
 
         let next = mount.path().join("..next");
         std::os::unix::fs::symlink(new.path(), &next).unwrap();
         fs::rename(&next, &data).unwrap();
         looks(2).await;
-        assert_eq!(in_use(&certificates), der(&second));
+        assert_eq!(in_use(&certificates), second.der());
     }
 
     #[test]
     fn a_pair_that_is_still_being_written_is_not_tried() {
         let (first, second) = (pair(), pair());
-        let folder = folder(&first);
-        let Certificates { files, loaded, current } = load(&folder).unwrap();
+        let folder = Folder::of(&first, "");
+        let Certificates { files, loaded, current } = load(folder.path()).unwrap();
         let mut follower = Follower { files, current, seen: Ok(loaded.clone()), done: Ok(loaded) };
-        fs::write(folder.path().join("tls.crt"), &second.cert).unwrap();
+        fs::write(folder.path().join("tls.crt"), &second.chain).unwrap();
         follower.look();
-        assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.cert.as_bytes()));
+        assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.chain.as_bytes()));
         fs::write(folder.path().join("tls.key"), &second.key).unwrap();
         follower.look();
-        assert_eq!(follower.current.0.load().cert[0].to_vec(), der(&first));
+        assert_eq!(follower.current.0.load().cert[0], first.der());
         follower.look();
-        assert_eq!(follower.current.0.load().cert[0].to_vec(), der(&second));
+        assert_eq!(follower.current.0.load().cert[0], second.der());
     }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::http;
 use crate::objects::{Namespace, Objects};
-use crate::pki::{self, Authority, Certificate};
+use crate::pki::{self, Certificate, FileAuthority};
 use crate::process::{Process, free_port, remove_at_exit};
 use crate::tools::{repository, tool};
 use crate::wait::eventually;
@@ -43,7 +43,7 @@ pub struct Cluster {
     apiserver_port: u16,
     apiserver_flags: Vec<String>,
     has_pods: bool,
-    authority: Authority,
+    authority: FileAuthority,
     server: Certificate,
     tokens: Certificate,
     admin: PathBuf,
@@ -71,7 +71,7 @@ impl Cluster {
     async fn start_at(port: u16, has_pods: bool, apiserver_flags: &[&str]) -> Result<Self> {
         let folder = TempDir::with_prefix("multinet-cluster-")?;
         let pki = folder.path().join("pki");
-        let authority = Authority::new(&pki)?;
+        let authority = FileAuthority::new(&pki)?;
         let mut cluster = Self {
             scheduler: None,
             controller_manager: None,

@@ -9,7 +9,7 @@ use multinet_testing::coredns::CoreDns;
 use multinet_testing::dns::{Edns, Query, Reply, Transport};
 use multinet_testing::manifests::{Service, Slice};
 use multinet_testing::objects::Namespace;
-use multinet_testing::pki::Authority;
+use multinet_testing::pki::FileAuthority;
 use multinet_testing::replica::{Options, Replica};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ struct Stage {
 impl Stage {
     async fn set(net: u8) -> Result<Self> {
         let folder = TempDir::new()?;
-        let authority = Authority::new(folder.path())?;
+        let authority = FileAuthority::new(folder.path())?;
         let certificate = authority.server("multinet-dns.multinet-system.svc")?;
         let cluster = shared::cluster().await?;
         let namespace = cluster.temp_namespace("coredns").await?;

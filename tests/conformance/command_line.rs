@@ -7,7 +7,7 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{Query, Tcp};
-use multinet_testing::pki::Authority;
+use multinet_testing::pki::FileAuthority;
 use multinet_testing::server::{Flags, Manifests, command, eventually, run_to_end};
 
 use crate::fixtures::{Service, ZONE, folder, name};
@@ -151,8 +151,8 @@ fn unreadable_files() -> Result<()> {
     let output = run_to_end(command()?.args(["--manifests", &missing, "--listen", "127.0.0.1:0"]))?;
     check_failure(&output, &[&missing])?;
 
-    let certificate = Authority::new(folder.path())?.server("one.test")?;
-    let other = Authority::new(&folder.path().join("other"))?.server("two.test")?;
+    let certificate = FileAuthority::new(folder.path())?.server("one.test")?;
+    let other = FileAuthority::new(&folder.path().join("other"))?.server("two.test")?;
     let nonsense = folder.path().join("nonsense.pem");
     fs::write(&nonsense, "no certificate")?;
     let text = |path: &Path| path.display().to_string();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use multinet_testing::dns::secure::Client;
 use multinet_testing::dns::{Edns, Query, Reply, Tcp};
-use multinet_testing::pki::Authority;
+use multinet_testing::pki::FileAuthority;
 use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use multinet_testing::usage::resident_mebibytes;
 
@@ -204,7 +204,7 @@ fn ask_all(held: &mut [Tcp]) -> Result<()> {
 fn idle_tls_connections_take_little_memory() -> Result<()> {
     const CONNECTIONS: usize = 500;
     let authority_folder = tempfile::tempdir()?;
-    let authority = Authority::new(authority_folder.path())?;
+    let authority = FileAuthority::new(authority_folder.path())?;
     let certificate = authority.server("dns.test")?;
     let mut server = Flags::new()
         .listen("tls://127.0.0.1:0")

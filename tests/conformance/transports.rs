@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::secure::{Client, Method};
 use multinet_testing::dns::{DO, Edns, Query, Reply};
-use multinet_testing::pki::{Authority, Certificate};
+use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use tempfile::TempDir;
 
@@ -15,14 +15,14 @@ use crate::fixtures::{Service, ZONE, folder};
 struct Secured {
     server: Server,
     client: Client,
-    authority: Authority,
+    authority: FileAuthority,
     certificate: Certificate,
     _folder: TempDir,
 }
 
 fn start(manifests: &std::path::Path) -> Result<Secured> {
     let folder = tempfile::tempdir()?;
-    let authority = Authority::new(folder.path())?;
+    let authority = FileAuthority::new(folder.path())?;
     let certificate = authority.server("dns.test")?;
     let server = Flags::new()
         .words("--answer-order fixed")

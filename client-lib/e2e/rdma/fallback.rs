@@ -8,7 +8,7 @@ use multinet_client::{
 };
 use multinet_testing::guest::Guest;
 use multinet_testing::in_guest;
-use multinet_testing::pki::{Authority, Certificate};
+use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::process::workspace_binary;
 use multinet_testing::wait::eventually;
 use tempfile::TempDir;
@@ -164,7 +164,7 @@ async fn last_error(peers: &PeerSet) -> Result<String> {
 /// RDMA does not encrypt, so both sides have to want it by name.
 async fn tls_is_not_given_up_unasked() -> Result<()> {
     let folder = TempDir::new()?;
-    let authority = Authority::new(folder.path())?;
+    let authority = FileAuthority::new(folder.path())?;
     let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
     let tls = |it: &Certificate| Tls::from_files(&it.cert, &it.key, authority.ca());
     let both = async |ours, theirs| {

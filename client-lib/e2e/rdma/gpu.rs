@@ -13,7 +13,7 @@ use multinet_client::{
     Acknowledge, Buffer, Connector, ConnectorBuilder, Cuda, Delivery, Endpoint, Forced, Frame, Gpu, Listener,
     ListenerBuilder, Method, PeerSet, Rdma, Received, Tls, Transport, TransportKind, Unacknowledged,
 };
-use multinet_testing::pki::{Authority, Certificate};
+use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::{in_guest, skip};
 use tempfile::TempDir;
 
@@ -248,7 +248,7 @@ async fn what_cannot_be_read_is_given_up(transport: Transport) -> Result<()> {
 /// There another part of the library writes.
 async fn with_tls_frames_are_fetched_too() -> Result<()> {
     let folder = TempDir::new()?;
-    let authority = Authority::new(folder.path())?;
+    let authority = FileAuthority::new(folder.path())?;
     let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
     let tls = |it: &Certificate| Tls::from_files(&it.cert, &it.key, authority.ca());
     let listener = listener(GUEST, Forced::No).tls(tls(&server)?).bind().await?;

@@ -238,7 +238,7 @@ enum BadTrust {
 mod tests {
     use futures::FutureExt as _;
 
-    use super::super::tests::authority::{Authority, Folder};
+    use super::super::tests::authority::{Authority, Folder, Mounted as _};
     use super::*;
 
     /// Longer than a busy machine may keep a thread waiting.
@@ -249,9 +249,9 @@ mod tests {
     }
 
     /// The own certificate in use.
-    fn in_use(material: &Material) -> Vec<u8> {
+    fn in_use(material: &Material) -> rustls::pki_types::CertificateDer<'static> {
         use rustls::client::ResolvesClientCert as _;
-        material.identity.resolve(&[], &[]).unwrap().cert[0].to_vec()
+        material.identity.resolve(&[], &[]).unwrap().cert[0].clone()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{client, server};
 
-use self::authority::{Authority, Folder, Issued};
+use self::authority::{Authority, Folder, Issued, Mounted as _};
 use super::*;
 
 /// The service that is asked for.

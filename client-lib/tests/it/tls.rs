@@ -6,33 +6,26 @@ use std::fs;
 use std::path::PathBuf;
 
 use multinet_client::{Tls, TlsError};
-use tempfile::TempDir;
+use multinet_testing::pki::{Authority, Folder};
 
-/// A folder with a certificate of its own authority.
-struct Folder(TempDir);
+/// A folder with a certificate and its authority.
+fn folder() -> Folder {
+    let authority = Authority::new();
+    Folder::of(&authority.issue(&["infer.test"]), &authority.pem())
+}
 
-impl Folder {
-    fn new() -> Self {
-        let issued = rcgen::generate_simple_self_signed(["infer.test".to_owned()]).unwrap();
-        let folder = Self(TempDir::new().unwrap());
-        fs::write(folder.at("tls.crt"), issued.cert.pem()).unwrap();
-        fs::write(folder.at("tls.key"), issued.signing_key.serialize_pem()).unwrap();
-        fs::write(folder.at("ca.crt"), issued.cert.pem()).unwrap();
-        folder
-    }
+fn at(folder: &Folder, file: &str) -> PathBuf {
+    folder.path().join(file)
+}
 
-    fn at(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
-    }
-
-    fn tls(&self) -> Result<Tls, TlsError> {
-        Tls::from_files(self.at("tls.crt"), self.at("tls.key"), self.at("ca.crt"))
-    }
+fn tls(folder: &Folder) -> Result<Tls, TlsError> {
+    let [certificate, key, trust] = folder.paths();
+    Tls::from_files(certificate, key, trust)
 }
 
 #[test]
 fn files_that_fit_together_are_taken_without_a_runtime() {
-    let tls = Folder::new().tls().unwrap();
+    let tls = tls(&folder()).unwrap();
     let tls = tls.expect("spiffe://cluster.local/ns/vision/*").unwrap().expect("infer.test").unwrap();
     let print = format!("{:?}", tls.clone());
     assert!(print.contains("tls.key") && !print.contains("PRIVATE"), "{print}");
@@ -41,19 +34,19 @@ fn files_that_fit_together_are_taken_without_a_runtime() {
 #[test]
 fn a_file_that_cannot_be_used_is_named() {
     for file in ["tls.crt", "tls.key", "ca.crt"] {
-        let folder = Folder::new();
-        fs::remove_file(folder.at(file)).unwrap();
-        let missing = folder.tls().unwrap_err();
-        fs::write(folder.at(file), "nonsense").unwrap();
-        for error in [missing, folder.tls().unwrap_err()] {
-            assert!(matches!(&error, TlsError::File { file: named, .. } if *named == folder.at(file)));
+        let folder = folder();
+        fs::remove_file(at(&folder, file)).unwrap();
+        let missing = tls(&folder).unwrap_err();
+        fs::write(at(&folder, file), "nonsense").unwrap();
+        for error in [missing, tls(&folder).unwrap_err()] {
+            assert!(matches!(&error, TlsError::File { file: named, .. } if *named == at(&folder, file)));
             let text = error.to_string();
-            assert!(text.starts_with(&folder.at(file).display().to_string()), "{text}");
+            assert!(text.starts_with(&at(&folder, file).display().to_string()), "{text}");
             assert!(text.contains("; ") && !text.contains('\n'), "a remedy, in one line: {text}");
         }
     }
-    let (one, other) = (Folder::new(), Folder::new());
-    let error = Tls::from_files(one.at("tls.crt"), other.at("tls.key"), one.at("ca.crt")).unwrap_err();
+    let (one, other) = (folder(), folder());
+    let error = Tls::from_files(at(&one, "tls.crt"), at(&other, "tls.key"), at(&one, "ca.crt")).unwrap_err();
     assert!(error.to_string().contains("is not the key of the certificate in"), "{error}");
 }
 
@@ -62,7 +55,7 @@ fn a_name_that_nobody_can_have_is_refused() {
     for name in
         ["", "10.1.2.3", "*.test", "https://infer.test", "spiffe://Cluster.local/a", "spiffe://td/*/a"]
     {
-        let error = Folder::new().tls().unwrap().expect(name).unwrap_err();
+        let error = tls(&folder()).unwrap().expect(name).unwrap_err();
         assert!(matches!(&error, TlsError::Name { name: given, .. } if given == name), "{error}");
     }
 }

@@ -12,8 +12,8 @@ use multinet_client::{
 use rcgen::date_time_ymd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use self::authority::{Authority, Folder};
-use crate::log::{Log, capture};
+use self::authority::{Authority, Folder, Mounted as _};
+use crate::log::{Logs, Says as _, capture};
 use crate::raw::{HEADER, Receiver, accept, data, greeting, hello};
 use crate::rig::{at_most, connector, endpoint, follow, listener, mixed_connector, rdma, soon};
 
@@ -77,7 +77,7 @@ impl Met {
     }
 
     /// What the connector says, and the listener's log; each has to contain its text.
-    async fn is_refused(&self, log: &Log, connector: &str, listener: &str) {
+    async fn is_refused(&self, log: &Logs, connector: &str, listener: &str) {
         let start = Instant::now();
         let error = loop {
             let error =
@@ -263,7 +263,7 @@ async fn who_knows_a_session_is_not_its_sender() {
     soon(met.peers.send("first")).await.unwrap();
     let session = soon(met.listener.recv()).await.unwrap().id().session;
     let other = pair.authority.issue(&[SERVICE, INFER]);
-    let mut stream = pair.authority.connect(met.listener.local_addresses()[0], &other).await;
+    let mut stream = authority::connect(&pair.authority, met.listener.local_addresses()[0], &other).await;
     // All before the last of all frames is done with.
     let last = u64::MAX - 1;
     let mut words = greeting(1, hello(session, last).to_string().as_bytes());
@@ -284,7 +284,7 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     let (peers, endpoints) = follow(mixed_connector().tls(pair.detect.tls()));
     endpoints.unbounded_send(vec![receiver.endpoint("infer-0")]).unwrap();
     let issued = pair.authority.issue(&[SERVICE]);
-    let mut stream = issued.accept(receiver.next().await.0, &pair.authority).await;
+    let mut stream = authority::accept(&issued, receiver.next().await.0, &pair.authority).await;
     let mut preamble = [0; 8];
     soon(stream.read_exact(&mut preamble)).await.unwrap();
     let mut hello = vec![0; usize::from(u16::from_be_bytes([preamble[6], preamble[7]]))];

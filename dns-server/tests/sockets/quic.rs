@@ -8,7 +8,7 @@ use multinet_dns::tcp::{ConnectionMetrics, Connections};
 use prometheus_client::metrics::counter::Counter;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
-use rustls::pki_types::CertificateDer;
+use rustls::RootCertStore;
 use tokio::net::UdpSocket;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ const LOOPBACK: &str = "127.0.0.1:0";
 /// tests wait for what happens, with a time after which nothing will.
 struct Server {
     addr: SocketAddr,
-    trusted: CertificateDer<'static>,
+    trusted: RootCertStore,
     evicted: Counter,
     shutdown: CancellationToken,
     running: JoinHandle<()>,

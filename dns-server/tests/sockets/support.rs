@@ -1,7 +1,6 @@
 //! An engine with a small and a big zone, queries for it, and framing.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
@@ -16,10 +15,9 @@ use multinet_dns::state::{Objects, State};
 use multinet_dns::tls::Certificates;
 use multinet_dns::zone::{ZoneSettings, Zones};
 use multinet_runtime::ObjectKey;
+use multinet_testing::pki::{Authority, Folder};
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
-use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Record type A.
@@ -151,24 +149,20 @@ pub(crate) async fn messages(stream: &mut (impl AsyncRead + Unpin)) -> Vec<Vec<u
     messages
 }
 
-/// A server's certificate and its key, and the certificate as clients trust it.
-pub(crate) fn certificates() -> (Certificates, CertificateDer<'static>) {
-    let issued = rcgen::generate_simple_self_signed(["dns.test".to_owned()]).unwrap();
-    let folder = TempDir::new().unwrap();
-    let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-    fs::write(&cert, issued.cert.pem()).unwrap();
-    fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-    (Certificates::load(cert, key).unwrap(), issued.cert.der().clone())
+/// A server's certificate and its key, and what clients are to trust.
+pub(crate) fn certificates() -> (Certificates, RootCertStore) {
+    let authority = Authority::new();
+    let folder = Folder::of(&authority.issue(&["dns.test"]), "");
+    let [cert, key, _] = folder.paths();
+    (Certificates::load(cert, key).unwrap(), authority.roots())
 }
 
-/// The TLS of a client that trusts this certificate and offers these protocols.
-pub(crate) fn client_config(trusted: &CertificateDer<'static>, alpn: &[&[u8]]) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    roots.add(trusted.clone()).unwrap();
+/// The TLS of a client that trusts these and offers these protocols.
+pub(crate) fn client_config(trusted: &RootCertStore, alpn: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
+        .with_root_certificates(trusted.clone())
         .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config

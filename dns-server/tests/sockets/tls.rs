@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use multinet_dns::listen::bind_tcp;
 use multinet_dns::tcp::{ConnectionMetrics, Connections, StreamListener};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -16,7 +17,7 @@ use crate::support::{BIG, SMALL, certificates, client_config, engine, frames, me
 /// A DoT listener and the certificate that clients are to trust.
 struct Server {
     addr: SocketAddr,
-    trusted: CertificateDer<'static>,
+    trusted: RootCertStore,
     shutdown: CancellationToken,
 }
 

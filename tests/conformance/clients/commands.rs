@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_testing::pki::Authority;
+use multinet_testing::pki::FileAuthority;
 use multinet_testing::server::{Flags, Manifests, Server};
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ struct Secured {
 impl Secured {
     fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let authority = Authority::new(folder.path())?;
+        let authority = FileAuthority::new(folder.path())?;
         let certificate = authority.server("dns.test")?;
         let flags = ["tls", "https", "quic"]
             .iter()

@@ -1,6 +1,6 @@
 //! With mutual TLS.
 
-use multinet_testing::pki::{Authority, Certificate};
+use multinet_testing::pki::{Certificate, FileAuthority};
 use tempfile::TempDir;
 
 use super::support::{Says, Server, run, text};
@@ -10,18 +10,18 @@ const SERVER: &str = "server.test";
 /// What both sides are given.
 struct Files {
     _folder: TempDir,
-    authority: Authority,
+    authority: FileAuthority,
 }
 
 impl Files {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::new(folder.path()).unwrap();
+        let authority = FileAuthority::new(folder.path()).unwrap();
         Self { _folder: folder, authority }
     }
 
     fn flags(&self, name: &str) -> Vec<String> {
-        let Certificate { cert, key } = self.authority.peer(name).unwrap();
+        let Certificate { cert, key } = self.authority.server(name).unwrap();
         let files = [("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", self.authority.ca())];
         files.into_iter().flat_map(|(flag, file)| [flag.to_owned(), file.display().to_string()]).collect()
     }

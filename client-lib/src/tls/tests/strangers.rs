@@ -1,6 +1,5 @@
 //! The other side has no certificate, no TLS, or means something else.
 
-use rustls::pki_types::pem::PemObject as _;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
@@ -11,7 +10,7 @@ fn client(pair: &Pair, version: &'static SupportedProtocolVersion, alpn: &[&[u8]
     let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[version])
         .unwrap()
-        .with_root_certificates(roots(pair))
+        .with_root_certificates(pair.authority.roots())
         .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config
@@ -23,20 +22,11 @@ fn known_client(pair: &Pair, alpn: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&TLS13])
         .unwrap()
-        .with_root_certificates(roots(pair))
-        .with_client_auth_cert(
-            vec![issued.der().into()],
-            rustls::pki_types::PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
-        )
+        .with_root_certificates(pair.authority.roots())
+        .with_client_auth_cert(vec![issued.der()], issued.key_der())
         .unwrap();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config
-}
-
-fn roots(pair: &Pair) -> rustls::RootCertStore {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(pair.authority.pem().as_bytes()).unwrap()).unwrap();
-    roots
 }
 
 /// A server of somebody else, with the service's certificate.
@@ -46,10 +36,7 @@ fn server(pair: &Pair, version: &'static SupportedProtocolVersion, alpn: &[&[u8]
         .with_protocol_versions(&[version])
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(
-            vec![issued.der().into()],
-            rustls::pki_types::PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
-        )
+        .with_single_cert(vec![issued.der()], issued.key_der())
         .unwrap();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config

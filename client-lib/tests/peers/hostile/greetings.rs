@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::Victim;
-use crate::log::capture;
+use crate::log::{Says as _, capture};
 use crate::raw::{Raw, greeting, hello};
 use crate::rig::{listener, soon};
 
@@ -19,7 +19,7 @@ async fn greets(bytes: &[u8], answer: &str, logged: &str) {
     assert_eq!(said.is_empty(), answer.is_empty(), "{said}");
     assert!(said.contains(answer), "{said}");
     log.says("WARN", logged).await;
-    let line = log.lines(logged).swap_remove(0);
+    let line = log.with(logged).swap_remove(0);
     assert!(line.len() < 1500 && !line.contains(char::is_control), "{line}");
     assert!(line.contains(&format!("address={address}")), "{line}");
     victim.recovers().await;
@@ -138,5 +138,5 @@ async fn whoever_hangs_up_early_is_no_news() {
         raw.write(&whole[..length]).await;
     }
     victim.recovers().await;
-    assert!(log.lines("WARN").is_empty(), "{}", log.text());
+    assert!(log.with("WARN").is_empty(), "{}", log.text());
 }

@@ -9,7 +9,7 @@ use multinet_client::{
 use serde_json::{Value, json};
 
 use super::eventually;
-use crate::log::capture;
+use crate::log::{Says as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Receiver, accept, control, data, greeting, header};
 use crate::rig::{endpoint, follow, listener, mixed_connector, rdma, soon};
 

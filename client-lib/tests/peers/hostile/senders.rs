@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 
 use super::{Victim, eventually};
-use crate::log::capture;
+use crate::log::{Says as _, capture};
 use crate::raw::{CLOSE, CONTROL, DATA, Raw, control, data, data_header, header, hello};
 use crate::rig::{listener, soon};
 
@@ -90,7 +90,7 @@ async fn a_connection_that_ends_in_the_middle() {
     let mut raw = Raw::admitted(&victim.listener, &hello(1, 100)).await;
     raw.write(&whole).await;
     assert_eq!(soon(victim.listener.recv()).await.unwrap().bytes(), &[7; 10_000]);
-    assert!(log.lines("WARN").is_empty(), "{}", log.text());
+    assert!(log.with("WARN").is_empty(), "{}", log.text());
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::net::TcpSocket;
 use tokio::time::sleep;
 
 use super::{Victim, eventually};
-use crate::log::capture;
+use crate::log::{Says as _, capture};
 use crate::raw::{Raw, Receiver, accept, data_header, greeting, hello};
 use crate::rig::{at_most, endpoint, follow, listener, mixed_connector, rdma, soon};
 
@@ -53,7 +53,7 @@ async fn one_address_takes_only_its_share_of_handshakes() {
     let mut raw = connect_from(2, &victim.listener).await;
     assert!(raw.greet(&hello(1, 1)).await["accept"].is_object());
     victim.serves().await;
-    assert!(log.lines("no handshake within").is_empty(), "{}", log.text());
+    assert!(log.with("no handshake within").is_empty(), "{}", log.text());
     // And from the same one, when the patience is over.
     for raw in &mut crowd {
         raw.rest().await;
@@ -62,7 +62,7 @@ async fn one_address_takes_only_its_share_of_handshakes() {
     assert!(late.greet(&hello(2, 1)).await["accept"].is_object());
     drop((raw, late));
     victim.recovers().await;
-    let lines = log.lines("WARN").len();
+    let lines = log.with("WARN").len();
     assert!(lines < 30, "{lines} lines:\n{}", log.text());
 }
 

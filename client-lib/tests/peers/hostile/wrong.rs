@@ -6,7 +6,7 @@ use std::time::Duration;
 use multinet_client::{DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
 use super::eventually;
-use crate::log::capture;
+use crate::log::{Says as _, capture};
 use crate::raw::{Raw, Receiver, accept, greeting, hello};
 use crate::rig::{connector, endpoint, follow, listener, mixed_connector, soon};
 
