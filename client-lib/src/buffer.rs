@@ -99,8 +99,7 @@ impl Buffer {
     /// let tensor = Buffer::gpu(gpu, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
     /// let memory = tensor.gpu_memory().ok_or("no memory of a GPU")?;
     /// println!("kernels may write to {:#x}", memory.address());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -121,8 +120,7 @@ impl Buffer {
     /// let tensor = Buffer::cuda(0, NonZeroUsize::new(8 << 20).ok_or("no length")?)?;
     /// // A clone is sent, so that the memory is there for the next frame.
     /// peers.send(tensor.clone()).await?.acknowledged().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors

@@ -19,8 +19,7 @@ use siphasher::sip::SipHasher13;
 /// let connector = Connector::builder().choice(Choice::ByKey).build()?;
 /// let peers = connector.connect("track.vision.svc.multinet", "rdma").await?;
 /// peers.send(Frame::new(picture).key("camera-17")).await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -37,8 +37,7 @@ pub use builder::ConnectorBuilder;
 /// let connector = Connector::builder().build()?;
 /// let detect = connector.connect("detect.vision.svc.multinet", "rdma").await?;
 /// let track = connector.connect("track.vision.svc.multinet", "rdma").await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Connector {
@@ -55,8 +54,7 @@ impl Connector {
     /// use multinet_client::{Choice, Connector};
     ///
     /// let connector = Connector::builder().network("rail0").choice(Choice::LeastOutstanding).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn builder() -> ConnectorBuilder {
         ConnectorBuilder {
@@ -99,8 +97,7 @@ impl Connector {
     ///
     /// let connector = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
     /// let peers = connector.connect("infer.vision.svc.multinet", "rdma").await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn connect(&self, name: &str, port: &str) -> Result<PeerSet, ConnectError> {
         let peers = self.start(name, port);
@@ -130,8 +127,7 @@ impl Connector {
     /// let peers = connector.start("infer.vision.svc.multinet", "rdma");
     /// peers.connected(4).await; // all pods of the StatefulSet, whenever they have loaded their models
     /// println!("{:?}", peers.peers());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn start(&self, name: &str, port: &str) -> PeerSet {
         self.open(name, Source::Dns(Box::new(self.resolver.watch(name, port))))
@@ -141,8 +137,7 @@ impl Connector {
     /// means that the last ones stay. `name` is what the listeners are told, and the logs say.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
     /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
     /// use futures::stream;
@@ -154,8 +149,7 @@ impl Connector {
     /// let peers = connector.follow("infer", stream::iter([vec![endpoint]]));
     /// peers.send("a frame").await?;
     /// assert_eq!(listener.recv().await?.bytes(), b"a frame");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn follow(
         &self,
@@ -214,8 +208,7 @@ impl Connector {
     /// // How many there are, before anybody is connected to.
     /// let found = connector.resolver().resolve("infer.vision.svc.multinet", "rdma").await?;
     /// println!("{} endpoints of {}", found.endpoints.len(), found.name);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn resolver(&self) -> &Resolver {
         &self.resolver

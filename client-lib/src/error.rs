@@ -26,8 +26,7 @@ use crate::tls::TlsError;
 ///     Err(ConnectError::NoEndpoint { waited, .. }) => println!("no pod of it for {} s", waited.as_secs()),
 ///     Err(error) => return Err(error.into()),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -190,13 +189,9 @@ pub enum DialError {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-/// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-/// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-/// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-/// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (listener, peers) = loopback().await?;
 /// use multinet_client::SendError;
 ///
 /// let picture = vec![0; 9 << 20];
@@ -204,8 +199,7 @@ pub enum DialError {
 ///     Err(SendError::TooLarge { most, .. }) => assert_eq!(most, 8 << 20), // send it in parts
 ///     other => panic!("{other:?}"),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -255,8 +249,7 @@ pub enum SendError {
 ///     // Nobody has room, or is there: the next picture is as good.
 ///     Err((_picture, _)) => {}
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -298,8 +291,7 @@ pub enum TrySendError {
 ///     Err(Unacknowledged::GivenUp) => println!("its successor has to begin anew"),
 ///     Err(error) => return Err(error.into()),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -322,8 +314,7 @@ pub enum Unacknowledged {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{BindError, Listener};
 ///
 /// let taken = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
@@ -332,8 +323,7 @@ pub enum Unacknowledged {
 ///     Err(BindError::Bind { address, source }) => println!("not at {address}: {source}"),
 ///     other => panic!("{other:?}"),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -373,8 +363,7 @@ pub enum BindError {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use multinet_client::{Listener, ListenerClosed};
 ///
 /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
@@ -384,8 +373,7 @@ pub enum BindError {
 /// });
 /// listener.close().await;
 /// assert_eq!(worker.await?, Err(ListenerClosed));
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the listener is closed")]

@@ -72,8 +72,7 @@ impl Frame {
     /// for (camera, picture) in pictures {
     ///     peers.send(Frame::new(picture).key(format!("camera-{camera}"))).await?;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
@@ -89,8 +88,7 @@ impl Frame {
     ///
     /// // What the receiver needs before it reads the payload, which may lie in a GPU.
     /// peers.send(Frame::new(picture).metadata("1920x1080 rgb24")).await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
@@ -108,8 +106,7 @@ impl Frame {
     ///
     /// // From which the receiver can tell how old the picture is.
     /// peers.send(Frame::new(picture).timestamp(SystemTime::now())).await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn timestamp(mut self, timestamp: SystemTime) -> Self {
@@ -171,8 +168,7 @@ impl<P: Into<Buffer>> From<P> for Frame {
 /// // If it comes again, to whichever receiver, its file is replaced.
 /// std::fs::write(format!("/data/{:032x}-{:010}", id.session, id.sequence), frame.bytes())?;
 /// frame.acknowledge();
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId {

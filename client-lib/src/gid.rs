@@ -35,8 +35,7 @@ pub use sysfs::{local_ports, port_gid};
 ///         Err(state) => println!("{} port {} is {state}", port.device, port.number),
 ///     }
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,8 +62,7 @@ pub struct Port {
 ///
 /// // InfiniBand needs an interface of IPoIB for the addresses.
 /// let is_infiniband = local_ports()?.iter().any(|port| port.link == LinkLayer::InfiniBand);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -87,8 +85,7 @@ pub enum LinkLayer {
 /// let ports = local_ports()?;
 /// let ours = ports.iter().flat_map(|port| &port.rows).filter(|row| row.interface.as_deref() == Some("net1"));
 /// println!("{} rows are net1's", ours.count());
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,8 +112,7 @@ pub struct Row {
 /// if let Some(place) = choose(&local_ports()?, local).chosen {
 ///     println!("-d {} -i {} -x {}", place.device, place.port, place.index);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -145,8 +141,7 @@ pub struct Place {
 /// let route = route_to("192.168.111.5".parse()?)?;
 /// let port_gid = port_gid(&route.interface);
 /// let local = Local { address: route.source, interface: &route.interface, port_gid };
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local<'a> {
@@ -171,8 +166,7 @@ pub struct Local<'a> {
 ///     Some(place) => println!("RDMA by {place}"),
 ///     None => choice.rejected.iter().for_each(|(place, reason)| println!("{place} {reason}")),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -273,8 +267,7 @@ impl Choice {
     /// for place in choose(&local_ports()?, local).usable() {
     ///     println!("tried next: {place}");
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn usable(&self) -> impl Iterator<Item = &Place> {
         let others = self.rejected.iter().filter(|(_, reason)| *reason == Rejection::Second);

@@ -159,8 +159,7 @@ pub enum RefusalCode {
 /// // A picture that is late is of no use any more; a result has to arrive.
 /// let pictures = Connector::builder().delivery(Delivery::AtMostOnce).build()?;
 /// let results = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -185,8 +184,7 @@ pub enum Delivery {
 /// for status in peers.status().iter().filter(|status| status.transport == Some(TransportKind::Tcp)) {
 ///     println!("{} by TCP: {:?}", status.endpoint, status.instead_of_rdma);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -18,8 +18,7 @@ use std::path::Path;
 /// // Two listeners in one pod, which their senders' logs tell apart.
 /// let pictures = Listener::builder().identity(Identity::new("infer-0/pictures")).port(18515).bind().await?;
 /// let results = Listener::builder().identity(Identity::new("infer-0/results")).port(18516).bind().await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -65,8 +64,7 @@ impl Identity {
     /// // Where the downward API is not in the environment, but in a volume.
     /// let uid = std::fs::read_to_string("/etc/podinfo/uid")?;
     /// let identity = Identity::from_env().uid(uid.trim_end());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn from_env() -> Self {
         let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());

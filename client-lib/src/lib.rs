@@ -26,8 +26,7 @@
 //! // In another pod.
 //! let peers = Connector::builder().build()?.connect("infer.vision.svc.multinet", "rdma").await?;
 //! peers.send("a frame").await?;
-//! # Ok(())
-//! # }
+//! # Ok(()) }
 //! ```
 //!
 //! # What is promised

@@ -54,8 +54,7 @@ pub use statistics::ListenerStatistics;
 ///
 /// // What is done with a frame is done when it is dropped, and a panic is no reason to have it again.
 /// let listener = Listener::builder().acknowledge(Acknowledge::OnDrop).bind().await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -125,8 +124,7 @@ impl Listener {
     /// use multinet_client::Listener;
     ///
     /// let listener = Listener::builder().port(18515).service("infer.vision").bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn builder() -> ListenerBuilder {
         ListenerBuilder {
@@ -160,8 +158,7 @@ impl Listener {
     /// for address in listener.local_addresses() {
     ///     println!("listening on {address}");
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn local_addresses(&self) -> &[SocketAddr] {
         &self.handle.addresses
@@ -181,8 +178,7 @@ impl Listener {
     ///         }
     ///     });
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -209,8 +205,7 @@ impl Listener {
     /// while batch.len() < 32 && let Some(frame) = listener.try_recv() {
     ///     batch.push(frame);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn try_recv(&self) -> Option<Received> {
         let arrived = self.handle.shared.queue.try_pop()?;
@@ -229,8 +224,7 @@ impl Listener {
     ///     frame.acknowledge();
     /// });
     /// each.await;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn frames(&self) -> impl Stream<Item = Received> + '_ {
         futures::stream::unfold(self, |listener| async move {
@@ -245,8 +239,7 @@ impl Listener {
     /// # fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
     /// let now = listener.statistics();
     /// println!("{} frames from {} senders; {} were not let in", now.frames, now.connections, now.refused);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn statistics(&self) -> ListenerStatistics {
         let connections =
@@ -265,8 +258,7 @@ impl Listener {
     /// if listener.try_recv().is_none() && !listener.is_connected(session) {
     ///     println!("nothing more, and nobody is there");
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn is_connected(&self, session: u128) -> bool {
         self.handle.shared.sessions().is_connected(|key| key.id.0 == session)
@@ -281,8 +273,7 @@ impl Listener {
     /// tokio::signal::ctrl_c().await?;
     /// // What has not been acknowledged goes to another pod, if it was sent at least once.
     /// listener.close().await;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn close(&self) {
         self.handle.shared.end();
@@ -306,8 +297,7 @@ impl Listener {
     ///         }
     ///     }
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn closed(&self) -> ListenerClosed {
         self.handle.shared.shutdown.cancelled().await;

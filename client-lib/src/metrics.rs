@@ -22,8 +22,7 @@ use crate::peers::PeerSet;
 ///     let suffix = if measure.is_counter { "_total" } else { "" };
 ///     println!("multinet_client_{}{suffix} {}", measure.name, measure.value);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,8 +64,7 @@ pub trait Metrics: Send + Sync {
     /// for measure in listener.measures() {
     ///     println!("{}: {}", measure.help, measure.value);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     fn measures(&self) -> Vec<Measure>;
 
@@ -79,8 +77,7 @@ pub trait Metrics: Send + Sync {
     /// // choice="by-key"
     /// let labels: Vec<_> = peers.labels().iter().map(|(name, value)| format!("{name}={value:?}")).collect();
     /// println!("{}", labels.join(","));
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     fn labels(&self) -> Vec<(&'static str, &'static str)> {
         Vec::new()
@@ -187,8 +184,7 @@ mod prometheus {
     /// registry.register_collector(Box::new(Collector::new(peers)));
     /// let mut page = String::new();
     /// encode(&mut page, &registry)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub struct Collector(Box<dyn Metrics>);
 
@@ -204,8 +200,7 @@ mod prometheus {
         /// let peers = Connector::builder().build()?.start("infer.vision.svc.multinet", "rdma");
         /// // The registry has a handle of its own: the connections stay as long as it does.
         /// registry.register_collector(Box::new(Collector::new(peers.clone())));
-        /// # Ok(())
-        /// # }
+        /// # Ok(()) }
         /// ```
         pub fn new(metrics: impl Metrics + 'static) -> Self {
             Self(Box::new(metrics))

@@ -37,8 +37,7 @@ const ANY_PORT: u16 = 9;
 /// if route.mtu.is_some_and(|mtu| mtu < 9000) {
 ///     println!("{} takes no jumbo frames to {}", route.interface, route.peer);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,8 +93,7 @@ impl Route {
 /// if let Err(RouteError::DefaultNetwork { interface, .. }) = route {
 ///     println!("this pod has only {interface}: is the annotation for the second network missing?");
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -156,8 +154,7 @@ pub enum RouteError {
 ///
 /// let down = local_interfaces()?.into_iter().filter(|interface| !interface.is_up);
 /// down.for_each(|interface| println!("{} has no carrier", interface.name));
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -189,8 +186,7 @@ pub struct Interface {
 /// for local in second_nics()? {
 ///     println!("{} on {}", local.ip, local.interface);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -211,8 +207,7 @@ pub struct LocalAddress {
 ///
 /// let route = route_to("192.168.100.7".parse().expect("an address"))?.on_second_nic()?;
 /// println!("from {} on {}", route.source, route.interface);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 ///
 /// # Errors
@@ -294,8 +289,7 @@ pub fn local_interfaces() -> io::Result<Vec<Interface>> {
 ///     listener = listener.address(local.ip);
 /// }
 /// let listener = listener.bind().await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 ///
 /// # Errors

@@ -133,8 +133,7 @@ impl Function {
     ///     Some(nic) => println!("{} on NUMA node {:?}", nic.place.address, nic.numa),
     ///     None => println!("not on the PCI bus, as soft-RoCE"),
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn read(folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
@@ -155,8 +154,7 @@ impl Function {
     ///
     /// // To run the threads that fill a GPU's memory near to it.
     /// let numa = gpu.pci_address().and_then(Function::at).and_then(|gpu| gpu.numa);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn at(address: &str) -> Option<Self> {
         Self::read(&Path::new("/sys/bus/pci/devices").join(address))
@@ -171,8 +169,7 @@ impl Function {
     /// let gpu = Function::at("0000:19:00.0").ok_or("no such GPU")?;
     /// let nics = ["0000:18:00.0", "0000:3a:00.0"].into_iter().filter_map(Function::at);
     /// let nearest = nics.min_by_key(|nic| gpu.distance(nic));
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn distance(&self, other: &Self) -> Distance {
         if self.place.root != other.place.root {

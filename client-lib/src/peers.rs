@@ -46,8 +46,7 @@ pub use statistics::{Closed, PeerStatus, Statistics};
 /// }
 /// let left = peers.close(std::time::Duration::from_secs(10)).await;
 /// assert_eq!(left.unfinished, 0);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 pub struct PeerSet {
     pub(crate) handle: Arc<Handle>,
@@ -71,17 +70,12 @@ impl PeerSet {
     /// (`tokio::task::yield_now`), as any task should.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// let sent = peers.send("a frame").await?;
     /// assert_eq!(listener.recv().await?.id(), sent.id());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -99,8 +93,7 @@ impl PeerSet {
     /// if let Err((picture, why)) = peers.try_send(picture) {
     ///     println!("{} bytes are not sent: {why}", picture.len());
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -114,20 +107,15 @@ impl PeerSet {
     /// Sends several buffers as one frame. TCP writes them from where they lie; RDMA copies them together.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// use multinet_client::Buffer;
     ///
     /// let picture = Buffer::host(4096);
     /// peers.send_vectored([Buffer::from("head"), picture]).await?;
     /// assert_eq!(listener.recv().await?.len(), 4100);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -150,8 +138,7 @@ impl PeerSet {
     /// for (peer, part) in peers.peers().iter().zip(parts) {
     ///     peers.send_to(peer, part).await?;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -168,19 +155,14 @@ impl PeerSet {
     /// a peer that goes meanwhile is not counted.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// peers.connected(1).await;
     /// let count = peers.broadcast("new weights").await?;
     /// assert_eq!(count, 1);
     /// assert_eq!(listener.recv().await?.bytes(), b"new weights");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -212,8 +194,7 @@ impl PeerSet {
     /// // Of a StatefulSet, each pod of which has a part of the data.
     /// let owner = peers.peer(&format!("store-{shard}")).ok_or("no pod has this part now")?;
     /// owner.send(update).await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn peer(&self, host: &str) -> Option<Peer> {
         self.peers().into_iter().find(|peer| peer.endpoint.host == host)
@@ -226,8 +207,7 @@ impl PeerSet {
     /// for peer in peers.peers() {
     ///     println!("{} on {:?}", peer.endpoint(), peer.endpoint().node);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn peers(&self) -> Vec<Peer> {
         let state = self.handle.shared.state();
@@ -252,8 +232,7 @@ impl PeerSet {
     ///         Some(error) => println!("{}: {error}", status.endpoint),
     ///     }
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn status(&self) -> Vec<PeerStatus> {
         let state = self.handle.shared.state();
@@ -280,18 +259,13 @@ impl PeerSet {
     /// What has happened so far.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// peers.send("a frame").await?;
     /// let now = peers.statistics();
     /// assert_eq!((now.frames, now.bytes, now.lost), (1, 7, 0));
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn statistics(&self) -> Statistics {
         let state = self.handle.shared.state();
@@ -328,8 +302,7 @@ impl PeerSet {
     /// }
     /// peers.flush().await?;
     /// // At least once: every frame has been acknowledged, and the batch need not be kept.
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -351,19 +324,14 @@ impl PeerSet {
     /// frame so far, or the connections that had them are gone.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// peers.send("a frame").await?;
     /// drop(listener.recv().await?);
     /// peers.outstanding_at_most(0).await; // the receiver's code is done with it
     /// assert_eq!(peers.statistics().outstanding, 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn outstanding_at_most(&self, frames: u64) {
         let is_enough = |state: &mut State| {
@@ -376,18 +344,13 @@ impl PeerSet {
     /// Waits until at least so many peers are connected, or the PeerSet is closed.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// // A frame that is for all waits until all are there.
     /// peers.connected(1).await;
     /// assert_eq!(peers.broadcast("begin").await?, 1);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn connected(&self, count: usize) {
         let is_enough = |state: &mut State| {
@@ -399,21 +362,16 @@ impl PeerSet {
     /// Takes no more frames, finishes those that there are within `patience`, and closes all connections.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// use std::time::Duration;
     ///
     /// peers.send("the last frame").await?;
     /// listener.recv().await?.acknowledge();
     /// let left = peers.close(Duration::from_secs(10)).await;
     /// assert_eq!(left.unfinished, 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn close(self, patience: Duration) -> Closed {
         self.handle.shared.state().is_closing = true;
@@ -443,8 +401,7 @@ impl PeerSet {
     ///     let left = watched.closed().await;
     ///     println!("closed, with {} frames unfinished", left.unfinished);
     /// });
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn closed(&self) -> Closed {
         let shared = &self.handle.shared;

@@ -50,8 +50,7 @@ use crate::endpoint::Endpoint;
 /// let resolver = Resolver::builder().build()?;
 /// let found = resolver.resolve("rail0._net.infer.vision.svc.multinet", "rdma").await?;
 /// println!("{:?}", found.endpoints);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Resolver {
@@ -75,8 +74,7 @@ struct Inner {
 /// let found = resolver.resolve("infer.vision.svc.multinet", "rdma").await?;
 /// let nodes: std::collections::BTreeSet<_> = found.endpoints.iter().filter_map(|it| it.node.as_deref()).collect();
 /// println!("{}: {} endpoints on {} nodes", found.name, found.endpoints.len(), nodes.len());
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -114,8 +112,7 @@ impl Resolved {
 ///         _ => {}
 ///     }
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -175,8 +172,7 @@ impl Resolver {
     /// for endpoint in &found.endpoints {
     ///     println!("{endpoint} on {:?}", endpoint.node);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -211,8 +207,7 @@ impl Resolver {
     ///         _ => {}
     ///     }
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn watch(&self, name: &str, port: &str) -> Watch {
         Watch::new(self.clone(), name, port)
@@ -226,8 +221,7 @@ impl Resolver {
     ///
     /// let resolver = Resolver::builder().build()?;
     /// println!("asks {:?}", resolver.servers());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn servers(&self) -> &[SocketAddr] {
         self.inner.dns.servers()

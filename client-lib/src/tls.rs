@@ -73,8 +73,7 @@ const LINGER: Duration = Duration::from_millis(500);
 ///     .expect("spiffe://cluster.local/ns/vision/sa/infer")?
 ///     .expect("infer.vision.svc.multinet.cluster.local")?;
 /// # drop(tls);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Tls {

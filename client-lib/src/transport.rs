@@ -18,8 +18,7 @@ use crate::tls::Tls;
 ///
 /// // RDMA needs locked memory, of which this pod may have little.
 /// let listener = Listener::builder().transport(Transport::Tcp).bind().await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -132,8 +131,7 @@ impl Rdma {
     ///
     /// // Several devices have the address: soft-RoCE on top of a NIC that has RDMA itself.
     /// let listener = Listener::builder().rdma(Rdma::default().device("mlx5_2")).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
@@ -150,8 +148,7 @@ impl Rdma {
     ///
     /// // To see whether the row matters, as with `ib_write_bw -x 3`.
     /// let connector = Connector::builder().rdma(Rdma::default().device("mlx5_2").gid_row(3)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn gid_row(mut self, row: u32) -> Self {
@@ -168,8 +165,7 @@ impl Rdma {
     ///
     /// // Four ways lead through the spine, and a frame of 8 MiB should use them all.
     /// let connector = Connector::builder().rdma(Rdma::default().stripes(4)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn stripes(mut self, count: u8) -> Self {
@@ -187,8 +183,7 @@ impl Rdma {
     ///
     /// // DSCP 26 is lossless in this network; the lower two bits say that both ends understand ECN.
     /// let connector = Connector::builder().rdma(Rdma::default().traffic_class(26 << 2 | 2)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {
@@ -206,8 +201,7 @@ impl Rdma {
     ///
     /// // Priority 3 of the VLAN is lossless.
     /// let listener = Listener::builder().rdma(Rdma::default().service_level(3)).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn service_level(mut self, level: u8) -> Self {
@@ -228,8 +222,7 @@ impl Rdma {
     /// // To find out what dma-buf gains: the same again by copies.
     /// let rdma = Rdma::default().gpu_method(Forced::To(Method::Staging));
     /// let connector = Connector::builder().rdma(rdma).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn gpu_method(mut self, forced: Forced) -> Self {

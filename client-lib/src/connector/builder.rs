@@ -30,8 +30,7 @@ use crate::wire::WINDOW;
 ///     .choice(Choice::Nearest)
 ///     .build()?;
 /// let results = connector.connect("results.vision.svc.multinet", "rdma").await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is connected before build()"]
@@ -83,8 +82,7 @@ impl ConnectorBuilder {
     ///
     /// // Where TCP would be so slow that an error is better.
     /// let connector = Connector::builder().transport(Transport::Rdma).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
@@ -99,8 +97,7 @@ impl ConnectorBuilder {
     ///
     /// // What a pod has not acknowledged when it is replaced goes to another one.
     /// let connector = Connector::builder().delivery(Delivery::AtLeastOnce).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
@@ -115,8 +112,7 @@ impl ConnectorBuilder {
     ///
     /// // Some frames take longer than others: who is done first gets the next one.
     /// let connector = Connector::builder().choice(Choice::LeastOutstanding).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn choice(mut self, choice: Choice) -> Self {
         self.choice = choice;
@@ -131,8 +127,7 @@ impl ConnectorBuilder {
     ///
     /// // Outside a pod, where the host's name says little.
     /// let connector = Connector::builder().identity(Identity::new("import of 2026-11-21")).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
@@ -149,8 +144,7 @@ impl ConnectorBuilder {
     /// let listener = Listener::builder().port(18515).bind().await?;
     /// let connector = Connector::builder().own_port(18515).build()?;
     /// let others = connector.start("infer.vision.svc.multinet", "rdma");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn own_port(mut self, port: u16) -> Self {
         self.own_port = Some(port);
@@ -167,8 +161,7 @@ impl ConnectorBuilder {
     /// // Control by one rail, so that frames have the other one to themselves.
     /// let control = Connector::builder().network("rail0").build()?;
     /// let frames = Connector::builder().network("rail1").build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn network(mut self, alias: impl Into<String>) -> Self {
         self.network = Some(alias.into());
@@ -183,8 +176,7 @@ impl ConnectorBuilder {
     ///
     /// // In a cluster for tests, whose pods have one network.
     /// let connector = Connector::builder().allow_default_network(true).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn allow_default_network(mut self, is_allowed: bool) -> Self {
         self.allow_default_network = is_allowed;
@@ -200,8 +192,7 @@ impl ConnectorBuilder {
     /// // Whoever listens has to be the service that is asked for, as its certificate says.
     /// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?;
     /// let connector = Connector::builder().tls(tls).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -216,8 +207,7 @@ impl ConnectorBuilder {
     ///
     /// // By TCP, where one connection does not fill the NIC. Frames of one key still come in order.
     /// let connector = Connector::builder().connections_per_peer(4).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn connections_per_peer(mut self, count: u16) -> Self {
         self.connections = count.clamp(1, MAX_LANES);
@@ -233,8 +223,7 @@ impl ConnectorBuilder {
     ///
     /// // Frames of 4 MiB: at most 256 MiB of them are kept.
     /// let connector = Connector::builder().delivery(Delivery::AtLeastOnce).replay(64).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn replay(mut self, frames: usize) -> Self {
         self.replay = frames.clamp(1, WINDOW as usize - 1);
@@ -251,8 +240,7 @@ impl ConnectorBuilder {
     ///
     /// // Where pods may be on nodes that are so busy that they take long to answer.
     /// let connector = Connector::builder().patience(Duration::from_secs(20)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -273,8 +261,7 @@ impl ConnectorBuilder {
     ///
     /// // A node that has lost its power is noticed after 4 s.
     /// let connector = Connector::builder().silence(Duration::from_secs(4)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = silence.max(Duration::from_secs(4));
@@ -291,8 +278,7 @@ impl ConnectorBuilder {
     ///
     /// // The service's pods load models for minutes before they are ready.
     /// let connector = Connector::builder().wait(Duration::from_secs(600)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
@@ -310,8 +296,7 @@ impl ConnectorBuilder {
     /// // Answers come within microseconds, and a processor may be spent on them.
     /// let rdma = Rdma::default().busy_poll(Duration::from_micros(100));
     /// let connector = Connector::builder().rdma(rdma).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn rdma(mut self, rdma: Rdma) -> Self {
         self.rdma = rdma;
@@ -327,8 +312,7 @@ impl ConnectorBuilder {
     ///
     /// // With the feature cuda, `gpu` is what Cuda::device(0)? gives.
     /// let connector = Connector::builder().gpu(gpu).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn gpu(mut self, gpu: Arc<dyn Gpu>) -> Self {
         self.gpu = Some(gpu);
@@ -345,8 +329,7 @@ impl ConnectorBuilder {
     /// // Outside a pod, where no variable says it.
     /// let (node, zone) = ("gpu-1".to_owned(), "a".to_owned());
     /// let connector = Connector::builder().choice(Choice::Nearest).place(Some(node), Some(zone)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn place(mut self, node: Option<String>, zone: Option<String>) -> Self {
         (self.node, self.zone) = (node, zone);
@@ -364,8 +347,7 @@ impl ConnectorBuilder {
     ///     let resolver = Resolver::builder().servers([server]).build()?;
     ///     Connector::builder().resolver(resolver).build()
     /// })?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors

@@ -23,8 +23,7 @@ const INTERFACES: &str = "/sys/class/net";
 /// if local_ports()?.iter().all(|port| port.state.is_err()) {
 ///     println!("no RDMA device here has an active port: frames go by TCP");
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 ///
 /// # Errors

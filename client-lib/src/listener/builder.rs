@@ -28,8 +28,7 @@ use crate::transport::{Rdma, Transport};
 ///
 /// // Small frames, many at a time.
 /// let listener = Listener::builder().frame_size(64 << 10).slots(256).bind().await?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing listens before bind()"]
@@ -68,8 +67,7 @@ impl ListenerBuilder {
     ///
     /// // By one of several second NICs only.
     /// let listener = Listener::builder().address("192.168.112.5".parse()?).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn address(mut self, address: IpAddr) -> Self {
         self.addresses.push(address);
@@ -84,8 +82,7 @@ impl ListenerBuilder {
     ///
     /// // In a cluster for tests, whose pods have one network.
     /// let listener = Listener::builder().allow_default_network(true).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn allow_default_network(mut self, is_allowed: bool) -> Self {
         self.allow_default_network = is_allowed;
@@ -95,15 +92,13 @@ impl ListenerBuilder {
     /// The port; 0 lets the kernel choose. Default: 18515.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
     /// // For a test, whichever port is free.
     /// let listener = Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
     /// assert_ne!(listener.local_addresses()[0].port(), 0);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
@@ -117,8 +112,7 @@ impl ListenerBuilder {
     /// use multinet_client::Listener;
     ///
     /// let listener = Listener::builder().frame_size(3840 * 2160 * 3).bind().await?; // pictures in 4K, not compressed
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.limits.frame_size = bytes;
@@ -134,8 +128,7 @@ impl ListenerBuilder {
     ///
     /// // This program takes 64 frames at a time, and meanwhile 64 more may come.
     /// let listener = Listener::builder().slots(128).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn slots(mut self, count: u32) -> Self {
         self.limits.slots = count;
@@ -156,8 +149,7 @@ impl ListenerBuilder {
     ///
     /// // The container may have 2 GiB, and half of that is for the rest of the program.
     /// let listener = Listener::builder().memory(1 << 30).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn memory(mut self, bytes: usize) -> Self {
         self.limits.memory = bytes;
@@ -172,8 +164,7 @@ impl ListenerBuilder {
     ///
     /// // There are 16 senders. Each may be connected twice for a while, when it is replaced.
     /// let listener = Listener::builder().max_connections(32).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn max_connections(mut self, count: usize) -> Self {
         self.limits.connections = count;
@@ -190,8 +181,7 @@ impl ListenerBuilder {
     ///
     /// // Whoever connects and says nothing takes a place from others for a second only.
     /// let listener = Listener::builder().patience(Duration::from_secs(1)).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn patience(mut self, patience: Duration) -> Self {
         self.limits.patience = patience;
@@ -208,8 +198,7 @@ impl ListenerBuilder {
     /// let listener = Listener::builder().gpu(gpu).bind().await?;
     /// let frame = listener.recv().await?;
     /// println!("{} bytes at {:#x}", frame.len(), frame.gpu()?.address());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn gpu(mut self, gpu: Arc<dyn Gpu>) -> Self {
         self.gpu = Some(gpu);
@@ -229,8 +218,7 @@ impl ListenerBuilder {
     ///
     /// // The memory of senders whose nodes have lost their power is free after 4 s.
     /// let listener = Listener::builder().silence(Duration::from_secs(4)).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn silence(mut self, silence: Duration) -> Self {
         self.limits.silence = silence.max(Duration::from_secs(4));
@@ -247,8 +235,7 @@ impl ListenerBuilder {
     /// let frame = listener.recv().await?;
     /// println!("{} bytes", frame.len());
     /// drop(frame); // its sender need not keep it any longer
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn acknowledge(mut self, acknowledge: Acknowledge) -> Self {
         self.acknowledge = acknowledge;
@@ -265,8 +252,7 @@ impl ListenerBuilder {
     /// let uid = std::fs::read_to_string("/etc/podinfo/uid")?;
     /// let identity = Identity::from_env().uid(uid.trim_end());
     /// let listener = Listener::builder().identity(identity).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
@@ -282,8 +268,7 @@ impl ListenerBuilder {
     ///
     /// // A sender with the wrong name in its configuration hears so, instead of sending its frames here.
     /// let listener = Listener::builder().service("infer.vision").service("infer-canary.vision").bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.services.push(name.into());
@@ -300,8 +285,7 @@ impl ListenerBuilder {
     ///
     /// // For hundreds of senders that seldom send: their slots take no memory before a frame needs it.
     /// let listener = Listener::builder().transport(Transport::Tcp).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
@@ -315,8 +299,7 @@ impl ListenerBuilder {
     /// use multinet_client::{Listener, Rdma};
     ///
     /// let listener = Listener::builder().rdma(Rdma::default().device("mlx5_2")).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn rdma(mut self, rdma: Rdma) -> Self {
         self.rdma = rdma;
@@ -333,8 +316,7 @@ impl ListenerBuilder {
     /// let tls = Tls::from_files("/var/run/tls/tls.crt", "/var/run/tls/tls.key", "/var/run/tls/ca.crt")?
     ///     .expect("spiffe://cluster.local/ns/vision/*")?;
     /// let listener = Listener::builder().tls(tls).bind().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -351,8 +333,7 @@ impl ListenerBuilder {
     ///     Err(BindError::NoSecondNic) => return Err("this pod needs the annotation k8s.v1.cni.cncf.io/networks".into()),
     ///     bound => bound?,
     /// };
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -404,8 +385,7 @@ impl ListenerBuilder {
     /// Sockets that listen where [`bind`](Self::bind) would, for another protocol on second NICs.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Listener;
     ///
     /// // A protocol of our own, where connections by the default network would not be wanted either.
@@ -414,8 +394,7 @@ impl ListenerBuilder {
     /// for socket in builder.sockets()? {
     ///     println!("listening on {}", socket.local_addr()?);
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors

@@ -27,8 +27,7 @@ use crate::wire::Data;
 /// // If this fails, the frame is dropped, and goes to another receiver.
 /// std::fs::write("/data/picture", frame.bytes())?;
 /// frame.acknowledge();
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[must_use = "dropping it without acknowledge() returns it to its sender"]
 pub struct Received {
@@ -50,8 +49,7 @@ pub struct Received {
 /// let frame = listener.recv().await?;
 /// // Its name and its address.
 /// println!("a frame from {:?}", frame.sender());
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy)]
 pub struct Sender<'r>(&'r Connection);
@@ -72,8 +70,7 @@ impl Received {
     /// while let Ok(frame) = listener.recv().await {
     ///     total += frame.len(); // also of frames that lie in a GPU, which bytes() does not have
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn len(&self) -> usize {
         self.header.payload as usize
@@ -82,18 +79,13 @@ impl Received {
     /// Whether there is no payload.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// // The two ends have agreed that a frame without payload is the last one.
     /// peers.send("").await?;
     /// assert!(listener.recv().await?.is_empty());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> bool {
         self.header.payload == 0
@@ -112,8 +104,7 @@ impl Received {
     /// println!("{} bytes at {:#x}", payload.len(), payload.address());
     /// // The frame is kept until the GPU is done with them.
     /// frame.acknowledge();
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -143,8 +134,7 @@ impl Received {
     /// // A sender that is not trusted might write to the payload between two looks at it.
     /// let header: [u8; 16] = *frame.bytes().first_chunk().ok_or("a frame without its header")?;
     /// println!("{header:?}");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn bytes(&self) -> &[u8] {
         self.slot.payload(&self.header)
@@ -153,19 +143,14 @@ impl Received {
     /// The key that it was sent with; empty if there was none.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// use multinet_client::Frame;
     ///
     /// peers.send(Frame::new("a picture").key("camera-17")).await?;
     /// assert_eq!(listener.recv().await?.key(), b"camera-17");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn key(&self) -> &[u8] {
         self.slot.key(&self.header)
@@ -174,20 +159,15 @@ impl Received {
     /// The metadata that it was sent with; empty if there was none.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// use multinet_client::Frame;
     ///
     /// peers.send(Frame::new(vec![0; 12]).metadata("2x2 rgb24")).await?;
     /// let frame = listener.recv().await?;
     /// assert_eq!(std::str::from_utf8(frame.metadata())?, "2x2 rgb24");
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn metadata(&self) -> &[u8] {
         self.slot.metadata(&self.header)
@@ -202,8 +182,7 @@ impl Received {
     /// if let Some(Ok(age)) = frame.timestamp().map(|taken| taken.elapsed()) {
     ///     println!("{} ms old", age.as_millis());
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn timestamp(&self) -> Option<SystemTime> {
         let nanoseconds = Duration::from_nanos(self.header.timestamp.unsigned_abs());
@@ -217,18 +196,13 @@ impl Received {
     /// Which frame it is. It has the same id whenever, and to whomever, it is sent.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// let sent = peers.send("a frame").await?;
     /// let frame = listener.recv().await?;
     /// assert_eq!(frame.id(), sent.id()); // by which the two ends' logs can be laid side by side
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn id(&self) -> FrameId {
         FrameId { session: self.connection.session(), sequence: self.header.sequence }
@@ -244,8 +218,7 @@ impl Received {
     ///     println!("{} bytes", frame.len());
     /// }
     /// frame.acknowledge();
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn is_repeat(&self) -> bool {
         self.header.is_repeat
@@ -257,8 +230,7 @@ impl Received {
     /// # async fn example(listener: &multinet_client::Listener) -> Result<(), Box<dyn std::error::Error>> {
     /// let frame = listener.recv().await?;
     /// println!("{} bytes from {}", frame.len(), frame.sender().name());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn sender(&self) -> Sender<'_> {
         Sender(&self.connection)
@@ -272,8 +244,7 @@ impl Received {
     /// std::fs::write("/data/picture", frame.bytes())?;
     /// // Not before, or the frame would be lost with this pod.
     /// frame.acknowledge();
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn acknowledge(mut self) {
         self.is_acknowledged = true;
@@ -305,8 +276,7 @@ impl<'r> Sender<'r> {
     /// while let Ok(frame) = listener.recv().await {
     ///     *frames.entry(frame.sender().name().to_owned()).or_insert(0) += 1;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn name(&self) -> &'r str {
         self.0.name()
@@ -315,18 +285,13 @@ impl<'r> Sender<'r> {
     /// Its address.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let resolver = multinet_client::Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
-    /// # let connector = multinet_client::Connector::builder().resolver(resolver).build()?;
-    /// # let listener = multinet_client::Listener::builder().address("127.0.0.1".parse()?).port(0).bind().await?;
-    /// # let endpoint = multinet_client::Endpoint::at(listener.local_addresses()[0]);
-    /// # let peers = connector.follow("infer", futures::stream::iter([vec![endpoint]]));
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/loopback.rs"));
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, peers) = loopback().await?;
     /// peers.send("a frame").await?;
     /// // It tells which network the frame came by.
     /// assert!(listener.recv().await?.sender().address().ip().is_loopback());
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn address(&self) -> std::net::SocketAddr {
         self.0.address()
@@ -341,8 +306,7 @@ impl<'r> Sender<'r> {
     /// if frame.key() == b"weights" && frame.sender().certificate_names() != ["spiffe://cluster.local/ns/vision/sa/train"] {
     ///     return Err(format!("weights from {:?}", frame.sender()).into());
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn certificate_names(&self) -> &'r [String] {
         &self.0.owner
@@ -355,8 +319,7 @@ impl<'r> Sender<'r> {
     /// let frame = listener.recv().await?;
     /// // The name of a StatefulSet's pod stays, its uid does not.
     /// println!("{} with uid {}", frame.sender().name(), frame.sender().uid().unwrap_or("unknown"));
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn uid(&self) -> Option<&'r str> {
         self.0.uid()

@@ -24,8 +24,7 @@ pub(super) struct Counts {
 /// let before = listener.statistics();
 /// tokio::time::sleep(Duration::from_secs(1)).await;
 /// println!("{} bytes per second", listener.statistics().bytes - before.bytes);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -32,8 +32,7 @@ pub(crate) struct Handle {
 /// for frame in sent {
 ///     frame.acknowledged().await?;
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Sent {
@@ -48,8 +47,7 @@ impl Sent {
     /// # async fn example(peers: &multinet_client::PeerSet) -> Result<(), Box<dyn std::error::Error>> {
     /// let sent = peers.send("a frame").await?;
     /// println!("sent as number {}", sent.id().sequence); // as the receiver's log has it
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn id(&self) -> FrameId {
         FrameId { session: self.handle.session, sequence: self.sequence }
@@ -64,8 +62,7 @@ impl Sent {
     /// sent.acknowledged().await?;
     /// // At least once: a receiver has done its work, and the file is not needed any more.
     /// std::fs::remove_file(input)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors

@@ -23,8 +23,7 @@ use crate::outbound::PeerId;
 /// for part in ["begin", "go on", "end"] {
 ///     peer.send(part).await?;
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Peer {
@@ -47,8 +46,7 @@ pub struct Peer {
 ///     PeerClosed::Removed => println!("its part of the work is another one's now"),
 ///     _ => {}
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -79,8 +77,7 @@ impl Peer {
     /// for peer in peers.peers() {
     ///     *zones.entry(peer.endpoint().zone.clone()).or_insert(0) += 1;
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -97,8 +94,7 @@ impl Peer {
     ///     Err(SendError::Gone) => println!("{} has gone", peer.endpoint()),
     ///     outcome => drop(outcome?),
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
@@ -119,8 +115,7 @@ impl Peer {
     ///         println!("{} has gone: {why:?}", peer.endpoint());
     ///     });
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub async fn closed(&self) -> PeerClosed {
         let target = &self.endpoint.target;

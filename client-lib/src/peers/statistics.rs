@@ -19,8 +19,7 @@ use crate::handshake::TransportKind;
 ///     let now = peers.statistics();
 ///     println!("{} frames to {} peers, {} of them lost", now.frames, now.connected, now.lost);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,8 +65,7 @@ pub struct Statistics {
 /// if left.unfinished > 0 {
 ///     println!("{} frames are lost", left.unfinished);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -86,8 +84,7 @@ pub struct Closed {
 ///     let way = status.transport.map_or("not connected".to_owned(), |transport| transport.to_string());
 ///     println!("{}: {way}, {} frames under way", status.endpoint, status.outstanding);
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

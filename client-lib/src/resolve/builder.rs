@@ -33,8 +33,7 @@ const HOLD: Duration = Duration::from_secs(300);
 ///
 /// // Endpoints of a minute ago are worse than none.
 /// let resolver = Resolver::builder().hold(Duration::from_secs(60)).build()?;
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is set up before build()"]
@@ -123,8 +122,7 @@ impl ResolverBuilder {
     ///
     /// // The server is far away.
     /// let resolver = Resolver::builder().timeout(Duration::from_secs(5)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -142,8 +140,7 @@ impl ResolverBuilder {
     ///
     /// // Pods seldom change here, and DNS may be upgraded for a quarter of an hour.
     /// let resolver = Resolver::builder().hold(Duration::from_secs(900)).build()?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = Some(hold);

@@ -20,8 +20,7 @@ use std::path::PathBuf;
 ///     Err(ResolveError::NoSuchName { tried, .. }) => println!("no pod is ready, or the name is wrong: {tried:?}"),
 ///     Err(error) => return Err(error.into()),
 /// }
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -171,16 +170,14 @@ impl ResolveError {
     /// Whether asking again cannot help: what was asked for, or the configuration, has to change first.
     ///
     /// ```
-    /// # #[tokio::main]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use multinet_client::Resolver;
     ///
     /// let resolver = Resolver::builder().servers(["127.0.0.1:53".parse()?]).build()?;
     /// let wrong = resolver.resolve("infer.vision.svc.multinet", "an impossible name of a port").await;
     /// // No use in trying again.
     /// assert!(wrong.is_err_and(|error| error.is_permanent()));
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn is_permanent(&self) -> bool {
         matches!(

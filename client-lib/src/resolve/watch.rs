@@ -29,8 +29,7 @@ use super::{Change, ResolveError, Resolved, Resolver};
 /// let mut changes = resolver.watch("infer.vision.svc.multinet", "rdma");
 /// // The first one comes as soon as something is known.
 /// println!("{:?}", changes.next().await);
-/// # Ok(())
-/// # }
+/// # Ok(()) }
 /// ```
 #[must_use = "streams do nothing unless polled"]
 pub struct Watch {
@@ -73,8 +72,7 @@ impl Watch {
     ///     changes.ask_soon();
     /// }
     /// let change = changes.next().await;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }
     /// ```
     pub fn ask_soon(&mut self) {
         self.refresh.hurry(now());
