@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use crate::metrics::sum;
+
 /// No single request may take longer.
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -28,15 +30,10 @@ pub async fn get_any(url: &str) -> Result<(StatusCode, String)> {
     Ok((response.status(), response.text().await?))
 }
 
-/// The sum of a metric's samples whose names and labels begin with `prefix`; zero while there is none, but an error if there
-/// is no such metric.
+/// The [sum] of a metric's samples whose names and labels begin with `prefix`.
 pub async fn metric(admin: SocketAddr, prefix: &str) -> Result<u64> {
     let metrics = get(&format!("http://{admin}/metrics")).await?;
-    let name = prefix.split('{').next().unwrap_or(prefix);
-    let name = name.trim_end_matches("_total").trim_end_matches("_count");
-    ensure!(metrics.contains(&format!("# TYPE {name} ")), "there is no metric {name}");
-    let samples = metrics.lines().filter(|line| line.starts_with(prefix));
-    samples.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
+    Ok(sum(&metrics, prefix)? as u64)
 }
 
 /// Posts JSON, and returns the JSON that comes back.

@@ -44,6 +44,8 @@ pub mod pods;
 #[cfg(feature = "programs")]
 pub mod process;
 #[cfg(feature = "programs")]
+pub mod program;
+#[cfg(feature = "programs")]
 pub mod proxy;
 #[cfg(feature = "programs")]
 pub mod replica;

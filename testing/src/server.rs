@@ -1,18 +1,23 @@
 //! The real `multinet-dns` binary over YAML files, on ports that the kernel picks.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::dns::{Query, Reply, Transport};
-use crate::process::{Process, remove_at_exit, workspace_binary};
+use crate::metrics::sum;
+use crate::program::Program;
+
+pub use crate::program::{program, run_to_end};
+pub use crate::wait::eventually_blocking as eventually;
 
 /// How long the server may take to start, and to end by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -72,66 +77,48 @@ impl Flags {
 
     /// Starts a server with these manifests and waits until it is ready.
     pub fn start(mut self, manifests: &Path) -> Result<Server> {
-        let folder = tempfile::tempdir()?;
-        remove_at_exit(folder.path())?;
-        let log = folder.path().join("multinet-dns.log");
-        let mut command = command()?;
-        command
-            .arg("--manifests")
-            .arg(manifests)
-            .args(["--admin", "127.0.0.1:0"])
-            .env("MULTINET_LAMEDUCK", "0s");
         if !self.without_loopback {
             self.listen.push("dns://127.0.0.1:0".to_owned());
         }
-        command.args(self.listen.iter().flat_map(|url| ["--listen", url]));
-        command.args(&self.flags).envs(self.env);
-        let process = Process::spawn(&mut command, &log)?;
-        let mut server = Server { process, bound: HashMap::new(), _folder: folder };
-        server.wait_until_ready(self.listen.len())?;
+        let mut program = Program::spawn("multinet-dns", |command| {
+            command.arg("--manifests").arg(manifests);
+            command.args(self.listen.iter().flat_map(|url| ["--listen", url]));
+            command.args(&self.flags).envs(self.env);
+        })?;
+        let deadline = Instant::now() + PATIENCE;
+        while !program.is_bound(self.listen.len())? {
+            ensure!(Instant::now() < deadline, "multinet-dns does not listen:\n{}", program.tail());
+            thread::sleep(PAUSE);
+        }
+        let mut server = Server(program);
+        while !server.get("/readyz").is_ok_and(|(status, _)| status == 200) {
+            server.process().check_running()?;
+            ensure!(Instant::now() < deadline, "multinet-dns is not ready:\n{}", server.tail());
+            thread::sleep(PAUSE);
+        }
         Ok(server)
     }
 }
 
-/// A running server; it is ended when this is dropped.
+/// A running server; it is ended when this is dropped. Asking it blocks the thread.
 #[derive(Debug)]
-pub struct Server {
-    process: Process,
-    /// The address per scheme, `admin` among them.
-    bound: HashMap<String, SocketAddr>,
-    _folder: TempDir,
+pub struct Server(Program);
+
+impl Deref for Server {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Program {
+        &mut self.0
+    }
 }
 
 impl Server {
-    fn wait_until_ready(&mut self, listeners: usize) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.process.check_running()?;
-            self.bound = bound(&self.process.log());
-            if self.bound.len() > listeners && self.get("/readyz").is_ok_and(|(status, _)| status == 200) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "multinet-dns is not ready:\n{}", self.process.tail());
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Where plain DNS is served, over UDP and TCP; loopback, if it is served everywhere.
-    pub fn dns(&self) -> SocketAddr {
-        match self.bound["dns"] {
-            address if address.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
-            address => address,
-        }
-    }
-
-    /// Where a scheme is served: `dns`, `tls`, `https`, `quic` or `admin`.
-    pub fn address(&self, scheme: &str) -> Result<SocketAddr> {
-        self.bound
-            .get(scheme)
-            .copied()
-            .with_context(|| format!("the server has not said where it serves {scheme}"))
-    }
-
     /// Asks over UDP.
     pub fn ask(&self, query: &Query) -> Result<Reply> {
         Transport::Udp.ask(self.dns(), query)
@@ -159,94 +146,32 @@ impl Server {
         Ok((status, body.to_owned()))
     }
 
-    /// The sum of a metric's samples whose name and labels begin with `prefix`.
+    /// The sum of a metric's samples whose name and labels begin with `prefix`; zero while there is none, but
+    /// an error if there is no such metric.
     pub fn metric(&self, prefix: &str) -> Result<f64> {
-        let (status, body) = self.get("/metrics")?;
+        let (status, metrics) = self.get("/metrics")?;
         ensure!(status == 200, "/metrics answers {status}");
-        let mut samples = body.lines().filter(|line| line.starts_with(prefix)).peekable();
-        ensure!(samples.peek().is_some(), "there is no metric {prefix}");
-        samples.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<f64>()?)).sum()
-    }
-
-    /// Everything that the server has logged.
-    pub fn log(&self) -> String {
-        self.process.log()
-    }
-
-    /// The running program.
-    pub fn process(&mut self) -> &mut Process {
-        &mut self.process
+        sum(&metrics, prefix)
     }
 
     /// Asks to end by SIGTERM, and waits for it; the exit status has to be 0. Returns the log.
     pub fn stop(mut self) -> Result<String> {
-        self.process.signal("TERM")?;
+        self.process().signal("TERM")?;
         let status = self.exited()?;
-        ensure!(status.success(), "multinet-dns ended with {status}\n{}", self.process.tail());
+        ensure!(status.success(), "multinet-dns ended with {status}\n{}", self.tail());
         Ok(self.log())
     }
 
     /// Waits for the end.
     pub fn exited(&mut self) -> Result<ExitStatus> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.process.exited(PATIENCE))
-    }
-}
-
-/// The addresses in the lines `listening on SCHEME://ADDRESS` and `admin on http://ADDRESS` of a log.
-fn bound(log: &str) -> HashMap<String, SocketAddr> {
-    let complete = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    let words = |line: &str, after: &str| {
-        let (_, rest) = line.split_once(after)?;
-        let url = rest.split(|c: char| c == '"' || c.is_whitespace()).next()?; // a quote ends it in JSON
-        let (scheme, address) = url.split_once("://")?;
-        Some((scheme.to_owned(), address.trim_end_matches('/').parse().ok()?))
-    };
-    let listeners = complete.lines().filter_map(|line| words(line, "listening on "));
-    let admin = complete.lines().filter_map(|line| words(line, "admin on "));
-    listeners.chain(admin.map(|(_, address)| ("admin".to_owned(), address))).collect()
-}
-
-/// Runs `attempt` until it succeeds, and returns what it found.
-pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match attempt() {
-            Ok(found) => return Ok(found),
-            Err(error) if Instant::now() > deadline => {
-                return Err(error).with_context(|| format!("waited {PATIENCE:?} for {what}"));
-            }
-            Err(_) => std::thread::sleep(PAUSE),
-        }
+        runtime.block_on(self.process().exited(PATIENCE))
     }
 }
 
 /// The program, not yet started.
 pub fn command() -> Result<Command> {
     program("multinet-dns", "MULTINET_DNS_BIN")
-}
-
-/// A [binary of this workspace](workspace_binary), not yet started, in an environment without any `MULTINET_` variable.
-pub fn program(name: &str, variable: &str) -> Result<Command> {
-    let mut command = Command::new(workspace_binary(name, variable)?);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MULTINET_")) {
-        command.env_remove(name);
-    }
-    command.env_remove("RUST_LOG").env_remove("RUST_BACKTRACE");
-    Ok(command)
-}
-
-/// Runs the program until it ends by itself, which it has to do soon.
-pub fn run_to_end(command: &mut Command) -> Result<Output> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let ended =
-        eventually("multinet-dns to end by itself", || child.try_wait()?.context("it is still running"));
-    if ended.is_err() {
-        child.kill()?;
-    }
-    let output = child.wait_with_output()?;
-    ended.with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
-    Ok(output)
 }
 
 /// A folder of manifests that a test changes while a server follows it.

@@ -30,6 +30,21 @@ pub async fn eventually<T>(
     }
 }
 
+/// The same for synchronous tests, which wait for what a server does.
+pub fn eventually_blocking<T>(what: &str, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    const BOUND: Duration = Duration::from_secs(20);
+    let deadline = Instant::now() + BOUND;
+    loop {
+        match attempt() {
+            Ok(found) => return Ok(found),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).with_context(|| format!("waited {BOUND:?} for {what}"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::bail;

@@ -148,7 +148,7 @@ async fn check(net: u8, way: &str) -> Result<()> {
         "tls" => {
             let options =
                 format!("tls {}\n    tls_servername multinet-dns.multinet-system.svc", stage.ca.display());
-            (format!("tls://{}", stage.replica.tls()?), options)
+            (format!("tls://{}", stage.replica.address("tls")?), options)
         }
         option => (stage.replica.dns().to_string(), option.to_owned()),
     };

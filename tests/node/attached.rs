@@ -65,7 +65,7 @@ async fn what_multus_writes_is_read() -> Result<()> {
     namespace.apply(service(&["rail"])?).await?;
     let address = cluster.address();
     let _controller =
-        ControllerOptions::new(&cluster.controller_kubeconfig(address).await?).start_ready().await?;
+        ControllerOptions::controller(&cluster.controller_kubeconfig(address).await?).start_ready().await?;
     let dns = Options::new(&cluster.dns_server_kubeconfig(address).await?).start_ready().await?;
 
     // Both families; twice on one network; one more network, which is not the service's.

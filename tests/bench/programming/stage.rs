@@ -66,7 +66,7 @@ impl Stage {
     /// Starts one side; it need not have seen anything yet.
     pub(crate) async fn start(&mut self, side: Side) -> Result<()> {
         match side {
-            Side::Ours => self.start_ours(&ControllerOptions::new(&self.controller)).await?,
+            Side::Ours => self.start_ours(&ControllerOptions::controller(&self.controller)).await?,
             Side::Core => {
                 let kubeconfig = self.cluster.admin_kubeconfig().display().to_string();
                 let plugins = format!("kubernetes cluster.local {{\n    kubeconfig {kubeconfig}\n  }}");
@@ -81,7 +81,7 @@ impl Stage {
 
     /// Starts ours, with slices of so many endpoints at most.
     pub(crate) async fn start_with_slices_of(&mut self, limit: usize) -> Result<()> {
-        let controller = ControllerOptions::new(&self.controller);
+        let controller = ControllerOptions::controller(&self.controller);
         self.start_ours(&controller.flag("--max-endpoints-per-slice", limit.to_string())).await
     }
 

@@ -18,7 +18,7 @@ use crate::shared;
 async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
     let (_guard, cluster) = shared::older_alone().await?;
     let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
-    let mut controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    let mut controller = ControllerOptions::controller(&kubeconfig).start_ready().await?;
     let namespace = cluster.temp_namespace("invalid").await?;
     let network = json!({
         "apiVersion": "k8s.cni.cncf.io/v1",
@@ -62,7 +62,7 @@ async fn a_service_that_breaks_a_rule_keeps_its_slices() -> Result<()> {
 
     // A successor, which has never seen it otherwise, does not take it for deleted.
     controller.terminate().await?;
-    let mut controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+    let mut controller = ControllerOptions::controller(&kubeconfig).start_ready().await?;
     pods.start(Pod::new("c").nic("rdma-a", &["10.1.0.3"])).await?;
     let all = ["rail0 10.1.0.1 a rs-", "rail0 10.1.0.2 b rs-", "rail0 10.1.0.3 c rs-"];
     slices("good")?.are(&all).await?;

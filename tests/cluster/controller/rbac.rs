@@ -67,7 +67,7 @@ async fn is_missed(cluster: &Cluster, account: &str, permission: &Permission) ->
     let other = roles.permissions().into_iter().find(|other| other != permission).context("nothing else")?;
     roles.grant(&objects.client(), &other, true).await?;
     let kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, account, cluster.address()).await?;
-    let controller = ControllerOptions::new(&kubeconfig).start().await?;
+    let controller = ControllerOptions::controller(&kubeconfig).start().await?;
 
     let hint = format!("waiting for a role that grants list and watch of {}:", permission.title());
     let why = format!("cannot {} resource \"{}\"", permission.verb, permission.resource);
@@ -109,7 +109,7 @@ impl Bench {
             roles: Roles::shipped()?,
             pods: Pods::of(&namespace),
             namespace,
-            options: ControllerOptions::new(&kubeconfig),
+            options: ControllerOptions::controller(&kubeconfig),
             missed: Mutex::default(),
         };
         bench.network().await?;

@@ -22,7 +22,7 @@ async fn a_successor_writes_only_what_has_changed() -> Result<()> {
     let (_guard, cluster) = shared::older_alone().await?;
     let namespace = cluster.temp_namespace("restart").await?;
     let pods = Pods::of(&namespace);
-    let options = ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?);
+    let options = ControllerOptions::controller(&cluster.controller_kubeconfig(cluster.address()).await?);
     let mut first = options.start_ready().await?;
     // One of everything that is written: mirrors, and conditions that are bad.
     let core = json!({

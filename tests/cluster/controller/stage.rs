@@ -37,7 +37,7 @@ impl Stage {
         let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
         let dns = Options::new(&kubeconfig).start_ready().await?;
         let kubeconfig = cluster.controller_kubeconfig(cluster.address()).await?;
-        let controller = ControllerOptions::new(&kubeconfig).start_ready().await?;
+        let controller = ControllerOptions::controller(&kubeconfig).start_ready().await?;
         Ok(Self { cluster, controller, dns })
     }
 }

@@ -50,7 +50,7 @@ impl Stage {
         namespace.apply(multus.macvlan(namespace.name(), NETWORK, &[SUBNET])?).await?;
         namespace.apply(service()?).await?;
         let address = cluster.address();
-        let controller = ControllerOptions::new(&cluster.controller_kubeconfig(address).await?);
+        let controller = ControllerOptions::controller(&cluster.controller_kubeconfig(address).await?);
         let controller = controller.start_ready().await?;
         let dns_options = Options::new(&cluster.dns_server_kubeconfig(address).await?).port(free_port()?);
         let dns = dns_options.start_ready().await?;

@@ -45,7 +45,9 @@ async fn apply_service(namespace: &Namespace, driver: &Driver) -> Result<()> {
 }
 
 async fn start(cluster: &Cluster) -> Result<Controller> {
-    ControllerOptions::new(&cluster.controller_kubeconfig(cluster.address()).await?).start_ready().await
+    ControllerOptions::controller(&cluster.controller_kubeconfig(cluster.address()).await?)
+        .start_ready()
+        .await
 }
 
 #[tokio::test]

@@ -243,7 +243,7 @@ impl Rig {
 
 /// A controller whose slices are so small that services have several, and addresses move between them.
 pub(super) fn options(kubeconfig: &Path) -> ControllerOptions {
-    ControllerOptions::new(kubeconfig).flag("--max-endpoints-per-slice", "6")
+    ControllerOptions::controller(kubeconfig).flag("--max-endpoints-per-slice", "6")
 }
 
 /// The addresses that others publish for a service.
