@@ -5,11 +5,11 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::process::image_binary;
+use crate::process::{image_binary, run};
 use crate::tools::tool;
 
 /// The image of every pod's sandbox.
@@ -127,12 +127,4 @@ fn pack(folder: &Path, members: &[&Path], archive: &Path) -> Result<()> {
     command.args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--file"]).arg(archive);
     run(command.arg("--directory").arg(folder).args(members))?;
     Ok(())
-}
-
-/// Runs a program to its end, which has to be a success, and returns what it wrote.
-fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, stderr.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

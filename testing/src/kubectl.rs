@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::cluster::Cluster;
+use crate::process::run;
 use crate::tools::{repository, tool};
 
 /// Runs a line of shell with `kubectl` for this cluster, in the repository's root. Returns what it prints.
@@ -14,20 +15,9 @@ pub fn shell(cluster: &Cluster, line: &str) -> Result<String> {
     let mut path = OsString::from(kubectl.parent().context("a program in no folder")?);
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
-    let output = Command::new("sh")
-        .args(["-e", "-c", line])
-        .current_dir(repository())
-        .env("PATH", path)
-        .env("KUBECONFIG", cluster.admin_kubeconfig())
-        // Where it keeps caches, and looks for the preferences of whoever runs the test.
-        .env("HOME", cluster.folder())
-        .output()
-        .context("cannot start sh")?;
-    ensure!(
-        output.status.success(),
-        "$ {line}\n{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    Ok(String::from_utf8(output.stdout)?)
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", line]).current_dir(repository()).env("PATH", path);
+    // Where it keeps caches, and looks for the preferences of whoever runs the test.
+    shell.env("KUBECONFIG", cluster.admin_kubeconfig()).env("HOME", cluster.folder());
+    run(&mut shell)
 }

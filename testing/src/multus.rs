@@ -5,13 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::pods::NETWORK_STATUS;
+use crate::process::run;
 use crate::tools::{repository, tool};
 
 /// The network by which Multus is known to those who call it.
@@ -139,10 +140,7 @@ fn make_master() -> Result<()> {
 
 /// Runs `ip`, which must not fail.
 pub fn ip(args: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(args).output().context("cannot start ip")?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {}: {}", args.join(" "), stderr.trim());
-    Ok(())
+    run(Command::new("ip").args(args)).map(drop)
 }
 
 /// The addresses that a pod has on its second networks, by what Multus has written to it: pairs of interface and address.

@@ -212,6 +212,16 @@ impl Reaper {
     }
 }
 
+/// Runs a command to its end, which has to be a success, and returns what it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{command:?}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(said)
+}
+
 /// Has `folder` removed when the test binary is gone: for the folders that statics hold.
 pub fn remove_at_exit(folder: &Path) -> Result<()> {
     Reaper::tell("remove", folder.display())

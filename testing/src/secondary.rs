@@ -12,7 +12,8 @@ use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
 use crate::dns::{Query, Transport};
-use crate::process::{Process, free_port, remove_at_exit};
+use crate::process::{Process, free_port, remove_at_exit, run};
+use crate::wait::block_on;
 
 /// How long one may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -99,9 +100,7 @@ impl Secondary {
     pub fn stop(&mut self) -> Result<()> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
         process.signal("TERM")?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(process.exited(PATIENCE))?;
-        Ok(())
+        block_on(process.exited(PATIENCE)).map(drop)
     }
 
     /// Makes it ask the primary whether a zone has changed.
@@ -112,9 +111,7 @@ impl Secondary {
             return Ok(());
         }
         let socket = self.folder.path().join("knot.sock");
-        let output = Command::new("knotc").arg("-s").arg(socket).args(["zone-refresh", apex]).output()?;
-        ensure!(output.status.success(), "knotc: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
+        run(Command::new("knotc").arg("-s").arg(socket).args(["zone-refresh", apex])).map(drop)
     }
 
     /// What it has logged.
@@ -192,9 +189,8 @@ impl Zone {
             "+time=10",
         ]);
         dig.args(key.iter().flat_map(|key| ["-y".to_owned(), key.option()])).args([apex, "AXFR"]);
-        let output = dig.output().context("cannot start dig")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success() && !text.contains("; Transfer failed"), "{apex} at {port}: {text}");
+        let text = run(&mut dig)?;
+        ensure!(!text.contains("; Transfer failed"), "{apex} at {port}: {text}");
         ensure!(!text.contains("Couldn't verify"), "{apex} at {port}: a signature is no good");
         let mut zone = Self { serial: String::new(), records: BTreeSet::new() };
         for line in text.lines().filter(|line| !line.starts_with(';') && !line.is_empty()) {

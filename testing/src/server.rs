@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::dns::{Query, Reply, Transport};
 use crate::metrics::sum;
 use crate::program::Program;
+use crate::wait::block_on;
 
 pub use crate::program::{program, run_to_end};
 pub use crate::wait::eventually_blocking as eventually;
@@ -164,8 +165,7 @@ impl Server {
 
     /// Waits for the end.
     pub fn exited(&mut self) -> Result<ExitStatus> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.process().exited(PATIENCE))
+        block_on(self.process().exited(PATIENCE))
     }
 }
 

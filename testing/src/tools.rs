@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
+
+use crate::process::run;
 
 /// The program of that name, such as `etcd`. The first call builds what is missing, which takes minutes if nothing is
 /// there; `make test` has done it before.
@@ -26,12 +28,7 @@ pub fn helm() -> Result<PathBuf> {
 /// What a script of `tests/tools` has built: the path that it prints.
 fn built_by(script: &str) -> Result<PathBuf> {
     let script = repository().join("tests/tools").join(script);
-    let output =
-        Command::new(&script).output().with_context(|| format!("cannot run {}", script.display()))?;
-    if !output.status.success() {
-        bail!("{} failed:\n{}", script.display(), String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+    Ok(PathBuf::from(run(&mut Command::new(script))?.trim()))
 }
 
 /// The root of this repository.

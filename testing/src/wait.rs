@@ -45,6 +45,11 @@ pub fn eventually_blocking<T>(what: &str, mut attempt: impl FnMut() -> Result<T>
     }
 }
 
+/// Runs a future to its end, for synchronous tests.
+pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::bail;

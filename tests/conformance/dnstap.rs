@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_testing::dns::{Edns, Query, Tcp, udp_socket};
-use multinet_testing::process::{Process, free_port};
+use multinet_testing::process::{Process, free_port, run};
 use multinet_testing::server::{Flags, eventually};
 
 use crate::fixtures::{ZONE, folder};
@@ -191,9 +191,7 @@ fn all_that_is_asked_and_answered_is_captured() -> Result<()> {
         ensure!(captured.contains(message), "{message:?} is not among {captured:?}");
     }
 
-    let output = Command::new("dnstap-ldns").arg("-y").arg("-r").arg(&file).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "dnstap-ldns: {}", String::from_utf8_lossy(&output.stderr));
+    let text = run(Command::new("dnstap-ldns").arg("-y").arg("-r").arg(&file))?;
     for (line, times) in [
         ("type: AUTH_QUERY", 10),
         ("type: AUTH_RESPONSE", 8),

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::process::run;
 use multinet_testing::sandboxed;
 use multinet_testing::server::Flags;
 
@@ -16,12 +17,9 @@ async fn the_first_packet_may_bring_a_query() -> Result<()> {
     let server = Flags::new().start(&folder())?;
     for _ in 0..3 {
         let port = server.dns().port().to_string();
-        let output = Command::new("kdig")
-            .args(["@127.0.0.1", "-p", &port, "+tcp", "+fastopen", ZONE, "SOA"])
-            .output()
-            .context("cannot start kdig")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success() && text.contains("NOERROR"), "{text}");
+        let arguments = ["@127.0.0.1", "-p", &port, "+tcp", "+fastopen", ZONE, "SOA"];
+        let text = run(Command::new("kdig").args(arguments))?;
+        ensure!(text.contains("NOERROR"), "{text}");
     }
     // The first one has fetched the cookie.
     let opened = fast_opened()?;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use multinet_testing::dns::secure::Client;
 use multinet_testing::dns::{Edns, Query, Reply, Tcp};
 use multinet_testing::pki::FileAuthority;
+use multinet_testing::process;
 use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use multinet_testing::usage::resident_mebibytes;
 
@@ -20,15 +21,8 @@ const COOKIE: u16 = 10;
 /// What a client prints about a name with four addresses.
 fn run(client: &str, server: &Server, options: &[&str]) -> Result<String> {
     let port = server.dns().port().to_string();
-    let output = Command::new(client)
-        .args(["@127.0.0.1", "-p", &port])
-        .args(options)
-        .args([&format!("hdls1.testns.svc.{ZONE}"), "A"])
-        .output()
-        .with_context(|| format!("cannot start {client}"))?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{client} {options:?}: {}\n{printed}", output.status);
-    Ok(printed)
+    let name = format!("hdls1.testns.svc.{ZONE}");
+    process::run(Command::new(client).args(["@127.0.0.1", "-p", &port]).args(options).args([&name, "A"]))
 }
 
 fn with_cookie(cookie: &[u8]) -> Query {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::markdown::{Example, examples};
+use multinet_testing::process::run;
 use multinet_testing::server::{Flags, Server};
 
 /// The repository's root.
@@ -29,9 +30,8 @@ fn dig(command: &str, server: &Server) -> Result<Vec<String>> {
     }
     ensure!(arguments.contains(&"-p"), "{command}: no port");
     ensure!(arguments.contains(&"@127.0.0.1"), "{command}: another server");
-    let output = Command::new("dig").args(&arguments).output().context("cannot start dig")?;
-    ensure!(output.status.success(), "{command}: {}", output.status);
-    Ok(String::from_utf8(output.stdout)?.lines().map(|line| line.trim_end().to_owned()).collect())
+    let said = run(Command::new("dig").args(&arguments))?;
+    Ok(said.lines().map(|line| line.trim_end().to_owned()).collect())
 }
 
 /// With single spaces, for dig aligns by tabs, and in any order, for addresses rotate.

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use multinet_testing::process::{workspace_binary, workspace_example};
+use anyhow::{Result, ensure};
+use multinet_testing::process::{run, workspace_binary, workspace_example};
 
 #[test]
 fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
@@ -29,8 +29,6 @@ fn no_library_of_rdma_is_needed_to_start() -> Result<()> {
 
 /// The libraries that the loader looks for before a program starts.
 fn needed(binary: &Path) -> Result<String> {
-    let output = Command::new("readelf").arg("-d").arg(binary).output().context("cannot start readelf")?;
-    ensure!(output.status.success(), "readelf: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
+    let text = run(Command::new("readelf").arg("-d").arg(binary))?;
     Ok(text.lines().filter(|line| line.contains("(NEEDED)")).collect::<Vec<_>>().join("\n"))
 }

@@ -21,10 +21,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use futures::stream;
 use multinet_client::{ConnectorBuilder, Endpoint, PeerSet, Resolver};
 use multinet_testing::guest::LINK;
+use multinet_testing::process::run;
 
 /// How long a guest may take with its script. On a machine that does nothing else it takes about ten seconds.
 const BOUND: Duration = Duration::from_secs(600);
@@ -49,9 +50,6 @@ fn pairs() -> Result<usize> {
 
 /// What the kernel says of each queue pair.
 fn pairs_in_words() -> Result<Vec<String>> {
-    let output =
-        Command::new("rdma").args(["resource", "show", "qp"]).output().context("cannot start rdma")?;
-    ensure!(output.status.success(), "rdma: {}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout)?;
+    let said = run(Command::new("rdma").args(["resource", "show", "qp"]))?;
     Ok(said.lines().filter(|line| line.contains("type RC")).map(ToOwned::to_owned).collect())
 }

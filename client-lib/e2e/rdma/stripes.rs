@@ -1,7 +1,6 @@
 //! Large frames in parts, by several queue pairs: they arrive whole and in order, small ones between them, also when connections break.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +9,7 @@ use multinet_client::{
     Transport,
 };
 use multinet_testing::in_guest;
+use multinet_testing::multus::ip;
 use multinet_testing::wait::eventually;
 
 use super::{HERE, follow, nobody, pairs, pairs_in_words};
@@ -154,10 +154,4 @@ fn positions() -> Result<BTreeMap<u32, u32>> {
     };
     let pairs = pairs_in_words()?;
     pairs.iter().map(|pair| Ok((number(pair, "lqpn")?, number(pair, "sq-psn")?))).collect()
-}
-
-fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).output().context("cannot start ip")?;
-    ensure!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }

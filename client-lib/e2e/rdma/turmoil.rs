@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use multinet_client::{Connector, Delivery, Endpoint, Frame, PeerSet, Transport, TransportKind};
 use multinet_testing::in_guest;
+use multinet_testing::multus::ip;
 use multinet_testing::process::{Process, workspace_example};
 use multinet_testing::wait::eventually;
 use tempfile::TempDir;
@@ -178,10 +179,4 @@ fn payload(number: u64) -> Vec<u8> {
     let checksum = crc32fast::hash(&payload);
     payload.extend(checksum.to_be_bytes());
     payload
-}
-
-fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip").args(arguments).output().context("cannot start ip")?;
-    ensure!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }

@@ -1,17 +1,19 @@
 //! DNS over TLS (RFC 7858), HTTPS (RFC 8484) and QUIC (RFC 9250), as clients see them.
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::{PATIENCE, Tcp};
+use crate::wait::block_on;
 
 /// Media type of messages over HTTPS.
 const MEDIA_TYPE: &str = "application/dns-message";
@@ -87,10 +89,10 @@ impl Client {
             .build()?;
         let url = format!("https://{server}/dns-query");
         let request = match method {
-            Method::Get => client.get(format!("{url}?dns={}", base64url(packet))),
+            Method::Get => client.get(format!("{url}?dns={}", URL_SAFE_NO_PAD.encode(packet))),
             Method::Post => client.post(url).header("content-type", MEDIA_TYPE).body(packet.to_vec()),
         };
-        block_on(async {
+        in_time(async {
             let response =
                 request.header("accept", MEDIA_TYPE).send().await.context("no reply over HTTPS")?;
             let header = |name| {
@@ -111,7 +113,7 @@ impl Client {
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(self.config(b"doq")?)?;
         let config = quinn::ClientConfig::new(Arc::new(crypto));
         let framed = [&u16::try_from(packet.len())?.to_be_bytes(), packet].concat();
-        block_on(async {
+        in_time(async {
             let endpoint = quinn::Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into())?;
             let connection = endpoint.connect_with(config, server, &server.ip().to_string())?;
             let connection = connection.await.context("no QUIC handshake")?;
@@ -137,35 +139,6 @@ pub struct TlsStream {
 }
 
 /// Runs a future to its end, or for as long as a test is patient.
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.context("no reply in time")? })
-}
-
-/// Base64 with the alphabet for URLs, without padding (RFC 4648 §5).
-fn base64url(octets: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for chunk in octets.chunks(3) {
-        let word =
-            chunk.iter().fold(0u32, |word, octet| word << 8 | u32::from(*octet)) << (8 * (3 - chunk.len()));
-        for sextet in 0..=chunk.len() {
-            let index = word >> (18 - 6 * sextet) & 0x3f;
-            let _ = text.write_char(char::from(ALPHABET[index as usize])); // a String takes all
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64url_follows_the_rfc() {
-        for (octets, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
-            assert_eq!(base64url(octets.as_bytes()), text);
-        }
-        assert_eq!(base64url(&[0xfb, 0xff, 0xfe]), "-__-");
-    }
+fn in_time<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    block_on(async { tokio::time::timeout(PATIENCE, future).await.context("no reply in time")? })
 }

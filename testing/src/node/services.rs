@@ -12,6 +12,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use tokio::task::JoinHandle;
 
+use crate::process::run;
+
 /// How often the objects are looked at.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -154,9 +156,5 @@ fn restore(rules: &str) -> Result<()> {
 }
 
 fn iptables(args: &[&str]) -> Result<()> {
-    let output =
-        Command::new("iptables").arg("--wait").args(args).output().context("cannot start iptables")?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "iptables {}: {}", args.join(" "), stderr.trim());
-    Ok(())
+    run(Command::new("iptables").arg("--wait").args(args)).map(drop)
 }

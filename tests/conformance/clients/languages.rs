@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use multinet_testing::process::run;
 use multinet_testing::server::Flags;
 
 use crate::clients::program::{self, Reasons};
@@ -17,8 +18,7 @@ pub(super) fn go(folder: &Path) -> Result<PathBuf> {
     // As tests/tools/build.sh has built the standard library already.
     go.args(["-C", source, "build", "-trimpath", "-buildvcs=false", "-o"]).arg(&program);
     go.env("CGO_ENABLED", "0").env("GOWORK", "off").env("GOTOOLCHAIN", "local");
-    let output = go.output().context("cannot start go")?;
-    ensure!(output.status.success(), "{go:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    run(&mut go)?;
     Ok(program)
 }
 

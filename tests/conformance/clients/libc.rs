@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::process::run;
 use multinet_testing::sandboxed;
 use multinet_testing::server::{Flags, Manifests, Server};
 use tempfile::TempDir;
@@ -53,8 +54,7 @@ impl Pod {
             .args(["-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
             .args([source, "-lresolv"]);
-        let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-        ensure!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        run(&mut command)?;
         Ok(program)
     }
 }

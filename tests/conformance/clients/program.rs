@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::process::run;
 
 use crate::clients::{HOSTS, REVERSE, TEXTS, V4, V6, infer, large, set};
 use crate::fixtures::{ZONE, name};
@@ -32,10 +33,7 @@ pub(super) fn ask<'a>(
 ) -> Result<BTreeMap<Question, BTreeSet<String>>> {
     let questions: Vec<&Question> = questions.into_iter().collect();
     program.args(questions.iter().flat_map(|(kind, name)| [*kind, name]));
-    let output = program.output().with_context(|| format!("cannot start {program:?}"))?;
-    let text = String::from_utf8(output.stdout)?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program:?}: {}\n{text}{error}", output.status);
+    let text = run(program)?;
     let mut said: BTreeMap<Question, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines() {
         let (asked, answer) = line.split_once('\t').with_context(|| format!("{program:?} says {line}"))?;

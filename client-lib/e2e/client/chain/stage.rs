@@ -13,7 +13,7 @@ use multinet_testing::multus::{self, Multus};
 use multinet_testing::netns::{LightPod, NETWORKS};
 use multinet_testing::objects::Namespace;
 use multinet_testing::pods::{Pod, Pods};
-use multinet_testing::process::free_port;
+use multinet_testing::process::{free_port, run};
 use multinet_testing::replica::{Options, Replica};
 use serde_json::json;
 
@@ -157,10 +157,7 @@ pub(super) fn strays() -> Result<u64> {
 }
 
 fn iptables(args: &[&str]) -> Result<String> {
-    let output =
-        Command::new("iptables").arg("--wait").args(args).output().context("cannot start iptables")?;
-    ensure!(output.status.success(), "iptables {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    run(Command::new("iptables").arg("--wait").args(args))
 }
 
 /// The only address that a pod has on its second NIC.
