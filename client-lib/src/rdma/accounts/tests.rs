@@ -64,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Say),
         2 => Just(Step::Hear),
     ];
-    prop::collection::vec(step, 0..600)
+    prop::collection::vec(step, 0..200)
 }
 
 const SLOTS: u16 = 5;
