@@ -39,7 +39,6 @@ needed=(
   "javac      default-jdk-headless"
   "knotd      knot"
   "nsd        nsd"
-  "dnsperf    dnsperf"
   "fstrm_capture fstrm-bin"
   "dnstap-ldns dnstap-ldns"
   "g++        g++"
