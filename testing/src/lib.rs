@@ -3,6 +3,8 @@
 #[cfg(feature = "programs")]
 pub mod ask;
 #[cfg(feature = "programs")]
+pub mod bench;
+#[cfg(feature = "programs")]
 pub mod cluster;
 #[cfg(feature = "programs")]
 pub mod controller;

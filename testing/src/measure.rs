@@ -103,29 +103,12 @@ pub fn middle(mut values: Vec<f64>) -> Result<f64> {
     values.get(values.len() / 2).copied().context("nothing was measured")
 }
 
-/// The value in the middle, and how far from it the others are.
-#[derive(Debug, Clone, Copy)]
-pub struct Spread {
-    /// The value in the middle.
-    pub median: f64,
-    /// The smallest.
-    pub least: f64,
-    /// The largest.
-    pub most: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub fn of(values: Vec<f64>) -> Result<Self> {
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Ok(Self { median: middle(values)?, least, most })
-    }
-}
-
-/// Whether a target is met, for a table.
-pub fn verdict(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "**missed**" }
+/// A percentile by nearest rank, in milliseconds; not a number if nothing was measured.
+pub fn percentile(times: &[Duration], percent: usize) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
 
 /// What is going on, for whoever waits.

@@ -9,12 +9,10 @@ use kube::api::{DynamicObject, PostParams};
 use multinet_testing::objects::Objects;
 use serde_json::{Value, json};
 
+use crate::side::Side;
+
 /// Where all services are.
 pub(crate) const NAMESPACE: &str = "bench";
-
-/// The zone of ours, of Knot and of NSD; CoreDNS' plugin has its own.
-pub(crate) const ZONE: &str = "multinet.cluster.local";
-pub(crate) const CORE_ZONE: &str = "cluster.local";
 
 /// Writers to the API server at one time.
 const WRITERS: usize = 8;
@@ -57,7 +55,8 @@ impl Set {
 /// For Knot and NSD: what multinet-dns answers itself about these services.
 pub(crate) fn zone_file(sets: &[Set]) -> Result<String> {
     let mut zone = format!(
-        "$ORIGIN {ZONE}.\n$TTL 5\n@ SOA ns.dns hostmaster 1 7200 1800 86400 5\n@ NS ns.dns\nns.dns A 127.0.0.1\n"
+        "$ORIGIN {}.\n$TTL 5\n@ SOA ns.dns hostmaster 1 7200 1800 86400 5\n@ NS ns.dns\nns.dns A 127.0.0.1\n",
+        Side::Ours.zone()
     );
     for set in sets {
         for service in 0..set.services {
@@ -77,7 +76,7 @@ pub(crate) fn manifests(sets: &[Set]) -> Result<String> {
     let mut text = String::new();
     for set in sets {
         for service in 0..set.services {
-            for object in Kind::Ours.objects(*set, service) {
+            for object in Side::Ours.objects(*set, service) {
                 writeln!(text, "---\n{object}")?;
             }
         }
@@ -85,21 +84,7 @@ pub(crate) fn manifests(sets: &[Set]) -> Result<String> {
     Ok(text)
 }
 
-/// Whose objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Ours,
-    Core,
-}
-
-impl Kind {
-    pub(crate) fn zone(self) -> &'static str {
-        match self {
-            Self::Ours => ZONE,
-            Self::Core => CORE_ZONE,
-        }
-    }
-
+impl Side {
     /// A service and its slice.
     fn objects(self, set: Set, service: usize) -> [Value; 2] {
         let name = set.service(service);
@@ -151,12 +136,12 @@ impl Kind {
 }
 
 /// Creates the objects of one kind.
-pub(crate) async fn create(objects: &Objects, kind: Kind, sets: &[Set]) -> Result<()> {
+pub(crate) async fn create(objects: &Objects, side: Side, sets: &[Set]) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     objects.apply_object(&serde_json::from_value(namespace)?).await?;
     for set in sets {
         let apis = {
-            let [service, slice] = kind.objects(*set, 0);
+            let [service, slice] = side.objects(*set, 0);
             let api = async |object: Value| {
                 let object: DynamicObject = serde_json::from_value(object)?;
                 objects.api(&object.types.context("an object without kind")?, Some(NAMESPACE)).await
@@ -167,7 +152,7 @@ pub(crate) async fn create(objects: &Objects, kind: Kind, sets: &[Set]) -> Resul
             .map(|service| {
                 let apis = &apis;
                 async move {
-                    for (api, object) in apis.iter().zip(kind.objects(*set, service)) {
+                    for (api, object) in apis.iter().zip(side.objects(*set, service)) {
                         api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
                     }
                     anyhow::Ok(())

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use anyhow::Result;
 use nix::sys::socket::{MsgFlags, MultiHeaders};
 
-use crate::batch::{BATCH, Batch};
+use super::batch::{BATCH, Batch};
 
 /// The argument by which this program is started again as the echo.
 pub(crate) const ROLE: &str = "echo";

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::questions::{Burst, id};
+use super::questions::{Burst, id};
 
 /// So many of a million may be lost, for the sake of a machine that is busy.
 pub(crate) const FEW: u64 = 1000;
@@ -132,8 +132,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use super::super::questions::Question;
     use super::*;
-    use crate::questions::Question;
 
     #[test]
     fn every_packet_is_answered_once() {

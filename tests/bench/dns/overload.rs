@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use socket2::SockRef;
 
-use crate::batch::send_burst;
-use crate::flight::Flight;
-use crate::questions::{BURST, Load};
-use crate::rate::{Paced, pace};
-use crate::udp::connected;
+use super::batch::send_burst;
+use super::flight::Flight;
+use super::questions::{BURST, Load};
+use super::rate::{Paced, pace};
+use super::udp::connected;
 
 /// Queries a second that are watched.
 const WATCHED: f64 = 2000.0;

@@ -8,7 +8,7 @@ use std::iter;
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::dns::{Edns, Query};
 
-use crate::data::{LONG, NAMESPACE, SMALL};
+use super::data::{LONG, NAMESPACE, SMALL};
 
 /// Packets per burst.
 pub(crate) const BURST: usize = 32;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use multinet_testing::measure::middle;
 
-use crate::flight::Tally;
-use crate::questions::{Expected, Load, id};
-use crate::udp::{PATIENCE, connected};
+use super::flight::Tally;
+use super::questions::{Expected, Load, id};
+use super::udp::{PATIENCE, connected};
 
 /// Source ports.
 const PORTS: usize = 4;

@@ -11,10 +11,10 @@ use multinet_testing::usage::{family, precise_cpu_seconds};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::flight::{FEW, Lost, Tally};
-use crate::questions::{Load, Question};
-use crate::servers::{Server, Who, pin};
-use crate::{overload, rate, tcp, udp, workers};
+use super::flight::{FEW, Lost, Tally};
+use super::questions::{Load, Question};
+use super::servers::{Server, Who, pin};
+use super::{overload, rate, tcp, udp, workers};
 
 /// The cores of the server and of the generator.
 pub(crate) const SERVER_CORE: usize = 0;

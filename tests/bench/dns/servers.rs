@@ -4,10 +4,8 @@ use std::any::Any;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_testing::ask::ask_udp;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::measure;
@@ -16,11 +14,9 @@ use multinet_testing::server::Flags;
 use multinet_testing::usage::family;
 use tempfile::TempDir;
 
-use crate::data::{CORE_ZONE, LONG, NAMESPACE, SMALL, ZONE, manifests, zone_file};
-use crate::echo;
-
-/// How long a server may take to know everything.
-const START: Duration = Duration::from_secs(120);
+use super::data::{LONG, NAMESPACE, SMALL, manifests, zone_file};
+use super::echo;
+use crate::side::{Side, kubernetes_plugin, until_known};
 
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +42,7 @@ impl Who {
     }
 
     pub(crate) fn zone(self) -> &'static str {
-        if self == Self::Core { CORE_ZONE } else { ZONE }
+        if self == Self::Core { Side::Core.zone() } else { Side::Ours.zone() }
     }
 }
 
@@ -57,12 +53,6 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// The process and its files, which go with this.
     _held: Box<dyn Any + Send + Sync>,
-}
-
-/// CoreDNS' plugin, and where its data come from.
-pub(crate) fn kubernetes_plugin(cluster: &Cluster) -> String {
-    let admin = cluster.admin_kubeconfig().display();
-    format!("kubernetes {CORE_ZONE} in-addr.arpa ip6.arpa {{\n    kubeconfig {admin}\n  }}")
 }
 
 impl Server {
@@ -78,12 +68,12 @@ impl Server {
 
     pub(crate) async fn knot() -> Result<Self> {
         let folder = folder()?;
-        let (path, port) = (folder.path().display(), free_port()?);
+        let (zone, path, port) = (Side::Ours.zone(), folder.path().display(), free_port()?);
         fs::write(folder.path().join("zone"), zone_file(&[SMALL, LONG])?)?;
         let configuration = format!(
             "server:\n  rundir: {path}\n  listen: 127.0.0.1@{port}\n  udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
              database:\n  storage: {path}/db\n\
-             zone:\n  - domain: {ZONE}\n    file: {path}/zone\n    zonefile-sync: -1\n    journal-content: none\n"
+             zone:\n  - domain: {zone}\n    file: {path}/zone\n    zonefile-sync: -1\n    journal-content: none\n"
         );
         fs::write(folder.path().join("knot.conf"), configuration)?;
         let mut command = Command::new("knotd");
@@ -95,7 +85,7 @@ impl Server {
     /// name server); but then it leaves out the addresses of SRV's targets, too, and so for SRV is not told to.
     pub(crate) async fn nsd(is_minimal: bool) -> Result<Self> {
         let folder = folder()?;
-        let (path, port) = (folder.path().display(), free_port()?);
+        let (zone, path, port) = (Side::Ours.zone(), folder.path().display(), free_port()?);
         let minimal = if is_minimal { "yes" } else { "no" };
         fs::write(folder.path().join("zone"), zone_file(&[SMALL, LONG])?)?;
         let configuration = format!(
@@ -103,7 +93,7 @@ impl Server {
              \x20 pidfile: {path}/nsd.pid\n  xfrdfile: {path}/xfrd.state\n  zonelistfile: {path}/zone.list\n  xfrdir: {path}\n\
              \x20 minimal-responses: {minimal}\n  rrl-ratelimit: 0\n  rrl-whitelist-ratelimit: 0\n\
              remote-control:\n  control-enable: no\n\
-             zone:\n  name: {ZONE}\n  zonefile: zone\n"
+             zone:\n  name: {zone}\n  zonefile: zone\n"
         );
         fs::write(folder.path().join("nsd.conf"), configuration)?;
         let mut command = Command::new("nsd");
@@ -139,16 +129,7 @@ impl Server {
     /// Waits until the server knows the last service.
     async fn knows_all(&self) -> Result<()> {
         let name = format!("{}.{NAMESPACE}.svc.{}", LONG.service(0), self.who.zone());
-        multinet_testing::wait::eventually(
-            &format!("{} to know {name}", self.who.name()),
-            START,
-            async || {
-                let reply = ask_udp(self.address, &name, "A").await?;
-                ensure!(reply.rcode() == "NOERROR", "{}", reply.rcode());
-                Ok(())
-            },
-        )
-        .await
+        until_known(self.address, &name).await.context(self.who.name())
     }
 }
 

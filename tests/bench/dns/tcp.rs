@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use socket2::SockRef;
 
-use crate::flight::{Flight, Tally};
-use crate::questions::{BURST, Load};
+use super::flight::{Flight, Tally};
+use super::questions::{BURST, Load};
 
 const CONNECTIONS: usize = 4;
 

@@ -9,9 +9,9 @@ use anyhow::Result;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::MsgFlags;
 
-use crate::batch::{Batch, send_burst};
-use crate::flight::{Flight, Tally};
-use crate::questions::{BURST, Load};
+use super::batch::{Batch, send_burst};
+use super::flight::{Flight, Tally};
+use super::questions::{BURST, Load};
 
 /// What is not answered by then is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::flight::FEW;
-use crate::questions::Question;
-use crate::rounds::{self, Outcome};
-use crate::servers::{Server, pin};
-use crate::udp::{Shape, saturate};
+use super::flight::FEW;
+use super::questions::Question;
+use super::rounds::{self, Outcome};
+use super::servers::{Server, pin};
+use super::udp::{Shape, saturate};
 
 /// More source ports, so that the kernel deals them out to workers more evenly.
 const SHAPE: Shape = Shape { ports: 16, burst: 8, sleeps: false };

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use multinet_testing::measure;
 use multinet_testing::usage::cpu_seconds;
 use tokio::time::sleep;
 
-use crate::changes::{BURST, Fleets, Flipping, RECOVERY};
-use crate::samples::Samples;
-use crate::stage::Stage;
-use crate::watcher::Watcher;
+use super::changes::{BURST, Fleets, Flipping, RECOVERY};
+use super::stage::Stage;
+use super::watcher::Watcher;
 
 /// How many PATCHes of a burst are under way, where it is set against the target. Two keep the API server's two cores busy; what
 /// more there are wait for each other, before there is anything that a controller could do. With four, kube-controller-manager
@@ -36,9 +34,9 @@ const QUIET: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Burst {
     /// From the PATCH to the answer.
-    pub(crate) times: Samples,
+    pub(crate) times: Vec<Duration>,
     /// The PATCHes alone.
-    pub(crate) patches: Samples,
+    pub(crate) patches: Vec<Duration>,
     /// What the API server used, in seconds.
     pub(crate) cpu_seconds: f64,
 }
@@ -52,12 +50,6 @@ pub(crate) struct Depth {
     /// Whether core waited for no limit of its own.
     pub(crate) is_unlimited: bool,
     pub(crate) rounds: Vec<Round>,
-}
-
-/// The value of the round in the middle: a moment in which somebody else has the machine may meet one side's burst, which is short, and
-/// not the other's.
-pub(crate) fn middle(rounds: &[Round], value: impl Fn(&Round) -> f64) -> f64 {
-    measure::middle(rounds.iter().map(value).collect()).unwrap_or(f64::NAN)
 }
 
 /// Bursts that are set against the target.

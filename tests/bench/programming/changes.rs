@@ -7,11 +7,11 @@ use futures::future::try_join_all;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::sleep;
 
-use crate::bursts::{self, Round};
-use crate::fleet::{Fleet, Member};
-use crate::samples::Samples;
-use crate::stage::{Side, Stage};
-use crate::watcher::{self, Expected, Sight, Watcher};
+use super::bursts::{self, Round};
+use super::fleet::{Fleet, Member};
+use super::stage::Stage;
+use super::watcher::{self, Expected, Sight, Watcher};
+use crate::side::Side;
 
 /// What is left to settle between two single changes: kube-controller-manager, which may send 20 requests a second, has its
 /// turn every third time.
@@ -53,11 +53,11 @@ pub(crate) struct Flipping {
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     /// The answer to the PATCH itself, for comparison.
-    pub(crate) patch: Samples,
+    pub(crate) patch: Vec<Duration>,
     /// By side.
-    pub(crate) single: [Samples; 2],
-    pub(crate) attached: Samples,
-    pub(crate) back_to_back: [Samples; 2],
+    pub(crate) single: [Vec<Duration>; 2],
+    pub(crate) attached: Vec<Duration>,
+    pub(crate) back_to_back: [Vec<Duration>; 2],
     pub(crate) bursts: Vec<Round>,
 }
 
@@ -105,7 +105,7 @@ impl Fleets {
         &mut self,
         stage: &mut Stage,
         samples: usize,
-    ) -> Result<Vec<(usize, [Samples; 2])>> {
+    ) -> Result<Vec<(usize, [Vec<Duration>; 2])>> {
         let mut all = Vec::new();
         for limit in LIMITS {
             stage.start_with_slices_of(limit).await?;
@@ -231,8 +231,8 @@ impl Flipping {
     }
 
     /// Turns pods as fast as the API server takes it. Only a pod whose last change has not been answered is waited for.
-    async fn back_to_back(&mut self, watcher: &Watcher, changes: usize) -> Result<Samples> {
-        let mut times = Samples::default();
+    async fn back_to_back(&mut self, watcher: &Watcher, changes: usize) -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
         let mut sights: Vec<Option<Sight>> = Vec::new();
         sights.resize_with(self.is_ready.len(), || None);
         for _ in 0..changes {
@@ -251,7 +251,11 @@ impl Flipping {
 
     /// Turns one pod of every service, as fast as the API server takes it, with so many PATCHes under way. Each one's time begins with
     /// its own. How long the PATCHes took, and how long it took until the answers were right.
-    pub(crate) async fn burst(&mut self, watcher: &Watcher, in_flight: usize) -> Result<(Samples, Samples)> {
+    pub(crate) async fn burst(
+        &mut self,
+        watcher: &Watcher,
+        in_flight: usize,
+    ) -> Result<(Vec<Duration>, Vec<Duration>)> {
         let pod = self.changes % self.fleet.pods_each;
         self.changes += 1;
         let indexes: Vec<usize> =
@@ -268,10 +272,10 @@ impl Flipping {
         });
         let patched: Vec<_> = patched.buffer_unordered(in_flight).try_collect().await?;
         let (patches, sights): (Vec<_>, Vec<_>) = patched.into_iter().unzip();
-        Ok((patches.into_iter().collect(), wait(sights).await?))
+        Ok((patches, wait(sights).await?))
     }
 }
 
-async fn wait(sights: Vec<Sight>) -> Result<Samples> {
-    Ok(try_join_all(sights.into_iter().map(Sight::time)).await?.into_iter().collect())
+async fn wait(sights: Vec<Sight>) -> Result<Vec<Duration>> {
+    try_join_all(sights.into_iter().map(Sight::time)).await
 }

@@ -10,9 +10,10 @@ use multinet_testing::usage::{cpu_seconds, peak_mebibytes};
 use multinet_testing::wait::eventually;
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, Member};
-use crate::requests::Requests;
-use crate::stage::{Side, Stage};
+use super::fleet::{Fleet, Member};
+use super::requests::Requests;
+use super::stage::Stage;
+use crate::side::Side;
 
 /// How long a cold start may take.
 const BOUND: Duration = Duration::from_secs(180);

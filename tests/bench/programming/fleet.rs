@@ -3,17 +3,17 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _, future, stream};
-use k8s_openapi::api::core::v1::Pod as CorePod;
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
 use multinet_testing::manifests::SLICE;
 use multinet_testing::objects::Namespace;
-use multinet_testing::pods::{NETWORK_STATUS, Nic, Pod, Pods, network_status};
+use multinet_testing::pods::{Nic, Pod, Pods};
 use multinet_testing::slices::api;
 use serde_json::{Value, json};
 
-use crate::stage::{NODES, Side, Stage};
+use super::stage::{NODES, Stage};
+use crate::side::Side;
 
 /// How many requests are under way at once while pods are made.
 const AT_ONCE: usize = 32;
@@ -101,26 +101,19 @@ impl Fleet {
             .with("volumes", json!([{"name": "models", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]))
             .with("tolerations", json!([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]));
         if is_attached {
-            pod = pod.nics(&[self.nic(member)]);
+            pod = pod.nics(&[nic(self.address(Side::Ours, member))]);
         }
-        let pod: CorePod = pod.try_into()?;
-        let created = self.pods.api().create(&PostParams::default(), &pod).await;
-        created.map(drop).with_context(|| format!("cannot create the pod {}", pod_name(member)))
+        self.pods.create(pod).await.map(drop)
     }
 
     /// Multus reports the second NIC of a pod.
     pub(crate) async fn attach(&self, member: Member) -> Result<()> {
-        self.report(member, self.nic(member)).await
+        self.readdress(member, self.address(Side::Ours, member)).await
     }
 
     /// Multus reports another address of a pod.
     pub(crate) async fn readdress(&self, member: Member, address: Ipv4Addr) -> Result<()> {
-        self.report(member, nic(address)).await
-    }
-
-    async fn report(&self, member: Member, nic: Nic) -> Result<()> {
-        let status = network_status(&[nic]);
-        self.pods.annotate(&pod_name(member), NETWORK_STATUS, Some(&status)).await.map(drop)
+        self.pods.report(&pod_name(member), &[nic(address)]).await.map(drop)
     }
 
     /// The kubelet has started a pod.
@@ -185,17 +178,9 @@ impl Fleet {
         Ipv4Addr::from(u32::from(network) + 1 + count as u32)
     }
 
-    fn nic(&self, member: Member) -> Nic {
-        nic(self.address(Side::Ours, member))
-    }
-
     /// A service's name in DNS.
     pub(crate) fn domain(&self, side: Side, service: usize) -> String {
-        let zone = match side {
-            Side::Ours => "multinet.cluster.local",
-            Side::Core => "cluster.local",
-        };
-        format!("{}.{}.svc.{zone}", service_name(service), self.namespace.name())
+        format!("{}.{}.svc.{}", service_name(service), self.namespace.name(), side.zone())
     }
 }
 

@@ -1,293 +1,178 @@
 //! The tables.
 
-use std::fmt;
+use std::slice::from_ref;
+use std::time::Duration;
 
-use multinet_testing::measure::{self, Spread, verdict};
+use multinet_testing::bench::{Cell, Table, at_most, figure, ratio, text};
+use multinet_testing::measure::percentile;
 
-use crate::bursts::{self, Depth, IN_FLIGHT, Round, middle};
-use crate::changes::{BURST, Figures, ROUNDS};
-use crate::cold::{EVENTS, Restart, Start, Usage};
-use crate::samples::Samples;
-use crate::writes::{self, CREATED, Cost, SIZE};
-use crate::{Memory, PODS_EACH, watcher};
+use super::Memory;
+use super::bursts::{Burst, Depth, Round};
+use super::changes::{Figures, ROUNDS};
+use super::cold::{EVENTS, Restart, Start, Usage};
+use super::writes::{self, CREATED, Cost, SIZE};
 
 /// Resources that the two controllers write.
 const SLICES: &str = "multinetworkendpointslices";
 const STATUS: &str = "multinetworkservices/status";
 const CORE_SLICES: &str = "endpointslices";
 
-/// All that has been measured.
-pub(crate) struct Page {
-    pub(crate) samples: usize,
-    /// By the number of pods in the cluster.
-    pub(crate) changes: [(usize, Figures); 2],
-    /// Bursts with the fewer pods in the cluster.
-    pub(crate) depths: Vec<Depth>,
-    /// Single changes of both sides, by how many endpoints our slices may have.
-    pub(crate) limits: Vec<(usize, [Samples; 2])>,
-    pub(crate) others: usize,
-    /// Ours, core's.
-    pub(crate) starts: [Start; 2],
-    pub(crate) restart: Restart,
-    /// Ours since it was started; core's growth over what it is without pods.
-    pub(crate) usage: [Usage; 2],
-    pub(crate) memory: Vec<Memory>,
-    pub(crate) writes: writes::Figures,
+/// Times of both sides, round by round.
+type Rounds<'t> = Vec<[&'t [Duration]; 2]>;
+
+/// From pod to answer, by how many pods there are; and what of it is the API server's.
+pub(crate) fn changes(samples: usize, changes: &[(usize, Figures)]) -> [Table; 2] {
+    let bursts = changes.first().map_or(0, |(_, figures)| figures.bursts.len());
+    let mut answers = Table::new(
+        "From pod to answer",
+        format!(
+            "In milliseconds; {samples} changes per row, back to back in {ROUNDS} rounds; {bursts} bursts."
+        ),
+        "change | pods in the cluster | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 | target",
+    );
+    let mut apiserver = Table::new(
+        "The API server's part",
+        "In milliseconds; of bursts, the medians of the rounds.",
+        "change | pods in the cluster | PATCH alone p50 | p99 | CPU of the API server",
+    );
+    for (pods, figures) in changes {
+        let Figures { patch, single: [ours, core], attached, back_to_back: [our_next, core_next], bursts } =
+            figures;
+        for (what, rounds, target) in [
+            ("single, readiness", one(ours, core), 1.0),
+            ("single, Multus' annotation", one(attached, core), 1.0),
+            ("back to back", one(our_next, core_next), 0.5),
+            ("burst", times(bursts), 0.05),
+        ] {
+            let cells = compared(&rounds);
+            let verdict = at_most(Some(target), &cells[4..]);
+            answers.row([text(what), text(pods)].into_iter().chain(cells).chain([verdict]));
+        }
+        let [half, most] = percentiles(from_ref(&&patch[..]));
+        apiserver.row([text("single, both sides"), text(pods), half, most, text("")]);
+        for (side, what) in ["burst, ours", "burst, core"].into_iter().enumerate() {
+            let side: Vec<&Burst> = bursts.iter().map(|round| &round[side]).collect();
+            let [half, most] = percentiles(&side.iter().map(|burst| &burst.patches[..]).collect::<Vec<_>>());
+            let cpu = figure(side.iter().map(|burst| burst.cpu_seconds * 1e3), 0);
+            apiserver.row([text(what), text(pods), half, most, cpu]);
+        }
+    }
+    [answers, apiserver]
 }
 
-impl fmt::Display for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        writeln!(
-            f,
-            "Written by `make bench-programming`. The peer is kube-controller-manager 1.35.4 (the EndpointSlice controller with its\n\
-             default flags) and CoreDNS 1.14.7 (kubernetes plugin), which do for the first NIC and a headless Service what\n\
-             multinet-controller and multinet-dns do for the second NIC and a MultiNetworkService; in the same run, on the same API\n\
-             server. Machine: {cores} cores for all of them, etcd and the API server included.\n"
-        )?;
-        self.changes(f)?;
-        self.depths(f)?;
-        self.limits(f)?;
-        self.ten_thousand(f)?;
-        self.memory(f)?;
-        self.writes(f)
+/// Bursts, by how many PATCHes are under way.
+pub(crate) fn depths(depths: &[Depth]) -> Table {
+    let rounds = depths.first().map_or(0, |depth| depth.rounds.len());
+    let columns = "PATCHes under way | core's limit | PATCH alone p50: ours | core | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99";
+    let mut table = Table::new("Bursts", format!("In milliseconds; {rounds} rounds each."), columns);
+    for Depth { in_flight, is_unlimited, rounds } in depths {
+        let limit = if *is_unlimited { "none" } else { "20/s" };
+        let patch = |side: usize| figure(rounds.iter().map(|round| percentile(&round[side].patches, 50)), 1);
+        let cells = [text(in_flight), text(limit), patch(0), patch(1)];
+        table.row(cells.into_iter().chain(compared(&times(rounds))));
     }
+    table
 }
 
-impl Page {
-    fn changes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let patch = &self.changes[0].1.patch;
-        writeln!(
-            f,
-            "### From pod to answer\n\n\
-             From sending the PATCH of a pod's status (or of its annotation) to the API server until a query over UDP is answered\n\
-             rightly, in milliseconds; {} changes per row. The PATCH itself takes {:.1} (p50) and {:.1} (p99) of it.\n\
-             Each side has pods of its own, so that both run all the time and their changes take turns. Who asks pauses\n\
-             for at least {:?} time and again, in bursts for {:?}: the figures are no more exact.\n\n\
-             - Single: the next change comes when this one is answered. Service of 20 pods.\n\
-             - Back to back: the next change comes when the API server has taken this one, {ROUNDS} rounds. Service of 20 pods.\n\
-             - Burst: one pod of each of {BURST} services at once. Services of 5 pods. {IN_FLIGHT} PATCHes are under way at a time; each change counts\n\
-             \x20 from its own. Every figure is that of the round in the middle, of {}, in which the sides take turns; so are ratios. A random\n\
-             \x20 number of lists before each keeps rounds out of step with the API server's garbage collection.\n\n\
-             | change | pods in the cluster | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 | target |\n\
-             |---|---|---|---|---|---|---|---|---|",
-            self.samples,
-            patch.percentile(50),
-            patch.percentile(99),
-            watcher::PAUSE,
-            bursts::PAUSE,
-            self.changes[0].1.bursts.len(),
-        )?;
-        for (pods, figures) in &self.changes {
-            let [ours, core] = &figures.single;
-            comparison(f, "single, readiness", *pods, (ours, core), 1.0)?;
-            comparison(f, "single, Multus' annotation", *pods, (&figures.attached, core), 1.0)?;
-            let [ours, core] = &figures.back_to_back;
-            comparison(f, "back to back", *pods, (ours, core), 0.5)?;
-            let (cells, ratios) = compared_by_round(&figures.bursts);
-            comparison_row(f, "burst", *pods, (&cells, ratios), 0.05)?;
-        }
-        writeln!(f, "\nCore has no counterpart of the annotation; it is set against core's readiness.")?;
-        for (pods, figures) in &self.changes {
-            let cpu = |side: usize| middle(&figures.bursts, |round| round[side].cpu_seconds * 1e3);
-            let patch = |side: usize| middle(&figures.bursts, |round| round[side].patches.percentile(50));
-            writeln!(
-                f,
-                "In a burst with {pods} pods in the cluster the API server itself uses {:.0} ms of CPU (ours) and {:.0} ms (core); the\n\
-                 PATCHes alone take {:.1} and {:.1} ms (p50).",
-                cpu(0),
-                cpu(1),
-                patch(0),
-                patch(1)
-            )?;
-            if let Ok(Spread { least, most, .. }) = Spread::of(ratios(&figures.bursts, 50)) {
-                writeln!(f, "Over the rounds ours / core p50 is {least:.3} to {most:.3}.")?;
-            }
-        }
-        writeln!(f)
+/// Single changes, by how many endpoints slices may have.
+pub(crate) fn limits(limits: &[(usize, [Vec<Duration>; 2])]) -> Table {
+    let columns = "endpoints | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99";
+    let mut table = Table::new("By the size of slices", "In milliseconds.", columns);
+    for (limit, [ours, core]) in limits {
+        table.row([text(limit)].into_iter().chain(compared(&[[ours, core]])));
     }
-
-    fn depths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "### Bursts\n\n\
-             By how many PATCHes are under way at a time, {} rounds each. The more there are, the more of both sides' time is that in which\n\
-             they wait for each other: the API server, etcd and everybody else have the machine's cores together. Most of core's time is that of its\n\
-             client, which sends 20 requests a second; the last rows are without that limit (`--kube-api-qps=500 --kube-api-burst=1000`). {IN_FLIGHT} are\n\
-             under way in what is set against the target above, which comes from a burst that took core some 50 ms without its limit.\n\n\
-             | PATCHes under way | core's limit | PATCH alone p50: ours | core | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 |\n\
-             |---|---|---|---|---|---|---|---|---|---|",
-            self.depths.first().map_or(0, |depth| depth.rounds.len())
-        )?;
-        for Depth { in_flight, is_unlimited, rounds } in &self.depths {
-            let [our_patch, core_patch] =
-                [0, 1].map(|side| middle(rounds, |round| round[side].patches.percentile(50)));
-            let limit = if *is_unlimited { "none" } else { "20/s" };
-            let (cells, _) = compared_by_round(rounds);
-            writeln!(f, "| {in_flight} | {limit} | {our_patch:.1} | {core_patch:.1} | {cells} |")?;
-        }
-        writeln!(f)
-    }
-
-    fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "### By the size of slices\n\n\
-             Single changes of readiness again, with slices of so many endpoints at most (`--max-endpoints-per-slice`).\n\n\
-             | endpoints | ours p50 | p99 | core p50 | p99 | ours / core p50 | p99 |\n|---|---|---|---|---|---|---|"
-        )?;
-        for (limit, [ours, core]) in &self.limits {
-            writeln!(f, "| {limit} | {} |", compared(ours, core).0)?;
-        }
-        writeln!(f)
-    }
-
-    fn ten_thousand(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [ours, core] = &self.starts;
-        let [our_usage, core_usage] = &self.usage;
-        let requests = &self.restart.requests;
-        let events = (self.restart.pods * EVENTS) as f64;
-        let (slices, status) = (requests.writes(SLICES), requests.writes(STATUS));
-        let core_slices = requests.writes(CORE_SLICES);
-        writeln!(
-            f,
-            "### {others} pods in {services} services\n\n\
-             Cold start: everything exists but slices; controller and DNS server are started, until all {others} addresses are answered.\n\
-             Requests are those that the API server counts (`apiserver_request_total`), without watches. Then {restarted} of the pods\n\
-             are replaced, one at a time; each gives {EVENTS} events that change an endpoint: the old pod is being deleted, the new one has an\n\
-             address, it gets ready, the old one is gone. CPU and memory are the controllers' since their start, all of it; of\n\
-             kube-controller-manager's, what it uses without pods is taken off.\n\n\
-             | | ours | core | ours / core | target |\n|---|---|---|---|---|",
-            others = self.others,
-            services = self.others / PODS_EACH,
-            restarted = self.restart.pods,
-        )?;
-        row(f, "cold start, seconds", ours.took.as_secs_f64(), core.took.as_secs_f64(), None)?;
-        row(f, "cold start, requests", ours.requests.total() as f64, core.requests.total() as f64, None)?;
-        row(
-            f,
-            "cold start, slice writes",
-            ours.requests.writes(SLICES) as f64,
-            core.requests.writes(CORE_SLICES) as f64,
-            None,
-        )?;
-        row(f, "cold start, status writes", ours.requests.writes(STATUS) as f64, 0.0, None)?;
-        row(f, "restart, slice writes", slices as f64, core_slices as f64, None)?;
-        row(f, "restart, status writes", status as f64, 0.0, None)?;
-        let per_event = (slices + status) as f64 / events;
-        writeln!(
-            f,
-            "| restart, writes per event | {per_event:.2} | {:.2} | | at most 1.2: {} |",
-            core_slices as f64 / events,
-            verdict(per_event <= 1.2),
-        )?;
-        row(f, "CPU seconds", our_usage.cpu_seconds, core_usage.cpu_seconds, Some(0.5))?;
-        row(f, "peak memory, MiB", our_usage.peak_mebibytes, core_usage.peak_mebibytes, Some(0.5))?;
-        writeln!(f)
-    }
-
-    fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "### Memory of multinet-controller\n\n\
-             In MiB; the first two shortly after a start, the last after all of the above.\n\n\
-             | pods in the cluster | resident | peak |\n|---|---|---|"
-        )?;
-        for Memory { pods, resident, peak } in &self.memory {
-            writeln!(f, "| {pods} | {resident:.0} | {peak:.0} |")?;
-        }
-        writeln!(f)
-    }
-
-    fn writes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "### Writing a slice\n\n\
-             One endpoint of a slice changes, {} times, by each verb that notices other writers. Nobody watches. In milliseconds.\n\n\
-             | slice of {SIZE} endpoints | CPU of the API server | round trip p50 | p99 |\n|---|---|---|---|",
-            self.writes.verbs.first().map_or(0, |(_, cost)| cost.times.len()),
-        )?;
-        for (verb, cost) in &self.writes.verbs {
-            writeln!(f, "| {} | {} |", verb.name(), cells(cost))?;
-        }
-        writeln!(
-            f,
-            "\nThe same by size, with the first of these, which is what the controller uses; and what it costs to create 10,000 endpoints in\n\
-             slices of that size, reckoned from {CREATED}.\n\n\
-             | endpoints | KiB | CPU of the API server | round trip p50 | p99 | creation: CPU of the API server, seconds |\n\
-             |---|---|---|---|---|---|"
-        )?;
-        for (size, bytes, update, create) in &self.writes.sizes {
-            let kibibytes = *bytes as f64 / 1024.0;
-            let creation = create.cpu_seconds * 10_000.0 / CREATED as f64;
-            writeln!(f, "| {size} | {kibibytes:.0} | {} | {creation:.1} |", cells(update))?;
-        }
-        Ok(())
-    }
+    table
 }
 
-fn comparison(
-    f: &mut fmt::Formatter<'_>,
-    what: &str,
+/// Cold start and rolling restart of so many pods, and what the controllers used for all.
+pub(crate) fn many_pods(
     pods: usize,
-    (ours, core): (&Samples, &Samples),
-    target: f64,
-) -> fmt::Result {
-    let (cells, ratios) = compared(ours, core);
-    comparison_row(f, what, pods, (&cells, ratios), target)
+    [ours, core]: [Start; 2],
+    restart: &Restart,
+    [our_usage, core_usage]: [Usage; 2],
+) -> Table {
+    let title = format!("{pods} pods in {} services", pods / super::PODS_EACH);
+    let note = format!("{} pods are replaced.", restart.pods);
+    let mut table = Table::new(title, note, " | ours | core | ours / core | target");
+    let mut row = |what: &str, ours: f64, core: f64, target: Option<f64>| {
+        let number = |value: f64| figure([value], usize::from(value.fract() != 0.0));
+        let ratio = if core > 0.0 { ratio([ours / core]) } else { text("") };
+        let verdict = at_most(target, from_ref(&ratio));
+        table.row([text(what), number(ours), number(core), ratio, verdict]);
+    };
+    row("cold start, seconds", ours.took.as_secs_f64(), core.took.as_secs_f64(), None);
+    row("cold start, requests", ours.requests.total() as f64, core.requests.total() as f64, None);
+    let writes = |start: &Start, resource| start.requests.writes(resource) as f64;
+    row("cold start, slice writes", writes(&ours, SLICES), writes(&core, CORE_SLICES), None);
+    row("cold start, status writes", writes(&ours, STATUS), 0.0, None);
+    let [slices, status, core_slices] =
+        [SLICES, STATUS, CORE_SLICES].map(|resource| restart.requests.writes(resource) as f64);
+    row("restart, slice writes", slices, core_slices, None);
+    row("restart, status writes", status, 0.0, None);
+    row("CPU seconds", our_usage.cpu_seconds, core_usage.cpu_seconds, Some(0.5));
+    row("peak memory, MiB", our_usage.peak_mebibytes, core_usage.peak_mebibytes, Some(0.5));
+    let [ours, core] =
+        [slices + status, core_slices].map(|writes| figure([writes / (restart.pods * EVENTS) as f64], 2));
+    let verdict = at_most(Some(1.2), from_ref(&ours));
+    table.row([text("restart, writes per event"), ours, core, text(""), verdict]);
+    table
 }
 
-fn comparison_row(
-    f: &mut fmt::Formatter<'_>,
-    what: &str,
-    pods: usize,
-    (cells, ratios): (&str, [f64; 2]),
-    target: f64,
-) -> fmt::Result {
-    let is_met = ratios.iter().all(|ratio| *ratio <= target);
-    writeln!(f, "| {what} | {pods} | {cells} | at most {target}: {} |", verdict(is_met))
+/// What `multinet-controller` holds.
+pub(crate) fn memory(memory: &[Memory]) -> Table {
+    let note = "In MiB; the first two shortly after a start, the last after all of the above.";
+    let columns = "pods in the cluster | resident | peak";
+    let mut table = Table::new("Memory of multinet-controller", note, columns);
+    for Memory { pods, resident, peak } in memory {
+        table.row([text(pods), figure([*resident], 0), figure([*peak], 0)]);
+    }
+    table
 }
 
-/// The cells of a row, and the ratios among them.
-fn compared(ours: &Samples, core: &Samples) -> (String, [f64; 2]) {
-    let [our_half, our_most] = [50, 99].map(|percent| ours.percentile(percent));
-    let [core_half, core_most] = [50, 99].map(|percent| core.percentile(percent));
-    let ratios = [our_half / core_half, our_most / core_most];
-    (comparison_cells([our_half, our_most, core_half, core_most], ratios), ratios)
+/// What it costs to write slices, by verb and by size.
+pub(crate) fn writes(figures: &writes::Figures) -> [Table; 2] {
+    let count = figures.verbs.first().map_or(0, |(_, cost)| cost.times.len());
+    let note = format!("{count} changes each, in milliseconds.");
+    let columns = format!("slice of {SIZE} endpoints | CPU of the API server | round trip p50 | p99");
+    let mut verbs = Table::new("Writing a slice, by verb", &note, &columns);
+    for (verb, cost) in &figures.verbs {
+        verbs.row([text(verb.name())].into_iter().chain(cells(cost)));
+    }
+    let columns = "endpoints | KiB | CPU of the API server | round trip p50 | p99 | creation: CPU of the API server, seconds";
+    let mut sizes = Table::new("Writing a slice, by size", &note, columns);
+    for (size, bytes, update, create) in &figures.sizes {
+        let creation = figure([create.cpu_seconds * 10_000.0 / CREATED as f64], 1);
+        let first = [text(size), figure([*bytes as f64 / 1024.0], 0)];
+        sizes.row(first.into_iter().chain(cells(update)).chain([creation]));
+    }
+    [verbs, sizes]
 }
 
-/// The same of bursts: each value is that of the round in the middle.
-fn compared_by_round(rounds: &[Round]) -> (String, [f64; 2]) {
-    let times = |side: usize, percent| middle(rounds, |round| round[side].times.percentile(percent));
-    let ratios = [50, 99].map(|percent| measure::middle(ratios(rounds, percent)).unwrap_or(f64::NAN));
-    (comparison_cells([times(0, 50), times(0, 99), times(1, 50), times(1, 99)], ratios), ratios)
+fn one<'t>(ours: &'t [Duration], core: &'t [Duration]) -> Rounds<'t> {
+    vec![[ours, core]]
 }
 
-/// What ours takes of core's time, round by round.
-fn ratios(rounds: &[Round], percent: usize) -> Vec<f64> {
-    rounds
-        .iter()
-        .map(|[ours, core]| ours.times.percentile(percent) / core.times.percentile(percent))
-        .collect()
+fn times(rounds: &[Round]) -> Rounds<'_> {
+    rounds.iter().map(|[ours, core]| [&ours.times[..], &core.times]).collect()
 }
 
-fn comparison_cells([our_half, our_most, core_half, core_most]: [f64; 4], ratios: [f64; 2]) -> String {
-    let [half, most] =
-        ratios.map(|ratio| if ratio < 0.1 { format!("{ratio:.3}") } else { format!("{ratio:.2}") });
-    format!("{our_half:.1} | {our_most:.1} | {core_half:.1} | {core_most:.1} | {half} | {most}")
+/// p50 and p99 of ours, the same of core, and the ratios; of several rounds, the medians.
+fn compared(rounds: &[[&[Duration]; 2]]) -> [Cell; 6] {
+    let side = |side: usize| percentiles(&rounds.iter().map(|round| round[side]).collect::<Vec<_>>());
+    let over = |percent| {
+        ratio(rounds.iter().map(|[ours, core]| percentile(ours, percent) / percentile(core, percent)))
+    };
+    let ([our_half, our_most], [core_half, core_most]) = (side(0), side(1));
+    [our_half, our_most, core_half, core_most, over(50), over(99)]
 }
 
-fn row(f: &mut fmt::Formatter<'_>, what: &str, ours: f64, core: f64, target: Option<f64>) -> fmt::Result {
-    let number =
-        |value: f64| if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") };
-    let ratio = if core > 0.0 { format!("{:.2}", ours / core) } else { String::new() };
-    let target = target
-        .map(|target| format!("at most {target}: {}", verdict(ours <= target * core)))
-        .unwrap_or_default();
-    writeln!(f, "| {what} | {} | {} | {ratio} | {target} |", number(ours), number(core))
+/// p50 and p99, in milliseconds.
+fn percentiles(rounds: &[&[Duration]]) -> [Cell; 2] {
+    [50, 99].map(|percent| figure(rounds.iter().map(|times| percentile(times, percent)), 1))
 }
 
-fn cells(cost: &Cost) -> String {
-    let [half, most] = [50, 99].map(|percent| cost.times.percentile(percent));
-    format!("{:.1} | {half:.1} | {most:.1}", cost.cpu_milliseconds())
+/// CPU time of the API server for one write, and how long one takes.
+fn cells(cost: &Cost) -> [Cell; 3] {
+    let [half, most] = percentiles(from_ref(&&cost.times[..]));
+    [figure([cost.cpu_seconds * 1e3 / cost.times.len() as f64], 1), half, most]
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use multinet_testing::http;
 
-use crate::stage::Stage;
+use super::stage::Stage;
 
 /// The resources that the controllers and DNS servers read and write. All else is the API server's own.
 const RESOURCES: [&str; 11] = [

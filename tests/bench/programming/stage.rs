@@ -13,22 +13,13 @@ use multinet_testing::replica::{Options, Replica};
 use multinet_testing::tools::repository;
 use serde_json::json;
 
+use crate::side::{Side, kubernetes_plugin};
+
 /// The nodes that pods are bound to; a zone for every four.
 pub(crate) const NODES: usize = 16;
 
 /// The one of kube-controller-manager's controllers that is compared.
 const CONTROLLER: &str = "endpointslice-controller";
-
-/// Who follows the pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Ours,
-    Core,
-}
-
-impl Side {
-    pub(crate) const BOTH: [Self; 2] = [Self::Ours, Self::Core];
-}
 
 /// What runs.
 pub(crate) struct Stage {
@@ -68,9 +59,8 @@ impl Stage {
         match side {
             Side::Ours => self.start_ours(&ControllerOptions::controller(&self.controller)).await?,
             Side::Core => {
-                let kubeconfig = self.cluster.admin_kubeconfig().display().to_string();
-                let plugins = format!("kubernetes cluster.local {{\n    kubeconfig {kubeconfig}\n  }}");
-                let blocks = [(".", plugins.as_str())];
+                let plugin = kubernetes_plugin(&self.cluster);
+                let blocks = [(".", plugin.as_str())];
                 let manager = self.cluster.start_controller_manager(CONTROLLER);
                 let ((), core) = tokio::try_join!(manager, CoreDns::start(&blocks))?;
                 self.core = Some(core);

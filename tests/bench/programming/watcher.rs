@@ -11,7 +11,8 @@ use multinet_testing::dns::{PATIENCE, Query};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::stage::{Side, Stage};
+use super::stage::Stage;
+use crate::side::Side;
 
 /// How long at least the server is left alone after it has been asked, for single changes; how exact the figures are.
 pub(crate) const PAUSE: Duration = Duration::from_micros(500);

@@ -9,8 +9,7 @@ use multinet_testing::objects::Namespace;
 use multinet_testing::usage::cpu_seconds;
 use serde_json::{Value, json};
 
-use crate::samples::Samples;
-use crate::stage::Stage;
+use super::stage::Stage;
 
 /// How many endpoints a slice may have, of those that are compared.
 pub(crate) const SIZES: [usize; 7] = [4, 10, 25, 50, 100, 250, 1000];
@@ -54,16 +53,9 @@ impl Verb {
 /// What a write costs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cost {
-    pub(crate) times: Samples,
+    pub(crate) times: Vec<Duration>,
     /// Of the API server.
     pub(crate) cpu_seconds: f64,
-}
-
-impl Cost {
-    /// CPU time of the API server for one write, in milliseconds.
-    pub(crate) fn cpu_milliseconds(&self) -> f64 {
-        self.cpu_seconds * 1e3 / self.times.len() as f64
-    }
 }
 
 /// What has been measured.
@@ -175,7 +167,7 @@ impl Bench<'_> {
     /// Creates slices until there are enough endpoints.
     async fn create(&self, size: usize) -> Result<Cost> {
         let client = self.stage.objects.client();
-        let mut times = Samples::default();
+        let mut times = Vec::new();
         let before = cpu_seconds(self.apiserver)?;
         for number in 0..CREATED / size {
             let request =

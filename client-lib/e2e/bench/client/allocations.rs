@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use multinet_client::{Buffer, Connector, Delivery, Endpoint, Frame, Listener, PeerSet, Resolver};
+use multinet_testing::bench::{Table, figure, text};
 use tokio::time::timeout;
 
 /// Of a frame's payload.
@@ -17,6 +18,9 @@ const SIZE: usize = 4096;
 
 /// Nothing here takes longer.
 const BOUND: Duration = Duration::from_secs(60);
+
+/// Fewer allocations per frame than this are none: what happens once in a while has nothing to do with frames.
+const NONE: f64 = 0.001;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -49,19 +53,17 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Allocations per frame, of sender and receiver together.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
-    pub(crate) frames: u64,
-    pub(crate) at_most_once: f64,
-    pub(crate) at_least_once: f64,
-}
-
-/// Sender and receiver in this process, some frames to warm up, then those that count.
-pub(crate) async fn measure(frames: u64) -> Result<Figures> {
-    let at_most_once = one(Delivery::AtMostOnce, frames).await?;
-    let at_least_once = one(Delivery::AtLeastOnce, frames).await?;
-    Ok(Figures { frames, at_most_once, at_least_once })
+/// Allocations per frame, of sender and receiver in this process: some frames to warm up, then those that count.
+pub(crate) async fn table(frames: u64) -> Result<Table> {
+    let note = format!("Of {frames} frames.");
+    let mut table = Table::new("Allocations", note, "delivery | allocations per frame | target");
+    for (name, delivery) in [("at most once", Delivery::AtMostOnce), ("at least once", Delivery::AtLeastOnce)]
+    {
+        let count = one(delivery, frames).await?;
+        let verdict = if count < NONE { "0: met" } else { "0: **missed**" };
+        table.row([text(name), figure([count], 4), text(verdict)]);
+    }
+    Ok(table)
 }
 
 async fn one(delivery: Delivery, frames: u64) -> Result<f64> {

@@ -10,11 +10,14 @@ use multinet_client::{Buffer, Delivery, Endpoint, Frame, PeerSet};
 use multinet_testing::measure::Process;
 use tokio::time::{interval, sleep, timeout};
 
-use crate::allocations;
-use crate::roles::{Role, now};
+use super::allocations;
+use super::roles::{Role, now};
 
 /// Receivers at a time.
 const RECEIVERS: usize = 3;
+
+/// Frames that a receiver has not acknowledged, so that there is always something to lose.
+const KEPT: usize = 4;
 
 /// Between frames.
 const PACE: Duration = Duration::from_millis(1);
@@ -90,7 +93,7 @@ fn first_after(hear: &Receiver<Duration>, death: Duration) -> Result<Duration> {
 
 impl Victim {
     fn start(say: Sender<Duration>) -> Result<Self> {
-        let (mut process, address) = Role::Receiver.start()?;
+        let (mut process, address) = Role::Receiver { kept: KEPT }.start()?;
         let mut lines = process.take_stdout()?;
         std::thread::spawn(move || {
             let mut line = String::new();

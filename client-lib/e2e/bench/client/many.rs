@@ -3,43 +3,33 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use multinet_testing::bench::{Table, figure, text};
 use multinet_testing::usage::{cpu_seconds, resident_mebibytes};
 
-use crate::roles::Role;
+use super::roles::Role;
 
 /// How long processes have to become quiet.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// A sender with one connection to each of many receivers, and all of those, in one process.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
-    pub(crate) peers: usize,
-    pub(crate) sender: Side,
-    pub(crate) receiver: Side,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Side {
-    /// Growth of the resident set over that with one peer, for each further one.
-    pub(crate) kibibytes_each: f64,
-    /// Share of one core while nothing is sent.
-    pub(crate) cpu: f64,
-}
-
+/// Of the sender and of all receivers.
 struct Snapshot {
     resident: [f64; 2],
     cpu: [f64; 2],
 }
 
-pub(crate) fn measure(peers: usize, rest: u64) -> Result<Figures> {
+/// A sender with one connection to each of many receivers, and all of those, in one process each: growth of the resident set over
+/// that with one peer, and CPU while nothing is sent.
+pub(crate) fn table(peers: usize, rest: u64) -> Result<Table> {
     let one = snapshot(1, peers, rest.min(1))?;
     let all = snapshot(peers, peers, rest)?;
     let further = peers.checked_sub(1).filter(|&count| count > 0).context("one peer is not many")? as f64;
-    let [sender, receiver] = [0, 1].map(|side| Side {
-        kibibytes_each: (all.resident[side] - one.resident[side]) * 1024.0 / further,
-        cpu: all.cpu[side],
-    });
-    Ok(Figures { peers, sender, receiver })
+    let columns = "side | KiB per peer | CPU at rest, percent of a core";
+    let mut table = Table::new("Many peers", format!("{peers} receivers."), columns);
+    for (side, name) in ["sender", "receivers"].into_iter().enumerate() {
+        let kibibytes = (all.resident[side] - one.resident[side]) * 1024.0 / further;
+        table.row([text(name), figure([kibibytes], 1), figure([all.cpu[side] * 100.0], 2)]);
+    }
+    Ok(table)
 }
 
 fn snapshot(peers: usize, addresses: usize, rest: u64) -> Result<Snapshot> {

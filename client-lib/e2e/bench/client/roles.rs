@@ -10,21 +10,22 @@ use anyhow::{Context as _, Result};
 use multinet_client::{Delivery, Endpoint, Listener};
 use multinet_testing::measure::Process;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::{allocations, echo, trip};
-
-/// Frames that a receiver keeps before it acknowledges the first of them, so that there is always something to lose.
-const KEPT: usize = 4;
+use super::{allocations, trips};
 
 /// Nothing here takes longer to be set up.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A process beside the measuring one. Each prints a line when it is ready, and ends when its standard input does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Receives, and prints when a frame has come that another peer had before.
-    Receiver,
+    /// Receives, and prints when a frame has come that another peer had before. So many frames it keeps before it acknowledges the
+    /// first of them.
+    Receiver {
+        kept: usize,
+    },
     /// Listens on so many addresses.
     Listeners(usize),
     /// Has connections to so many of them.
@@ -38,8 +39,6 @@ pub(crate) enum Role {
         server: SocketAddr,
         trips: usize,
     },
-    /// Acknowledges what it receives.
-    Acknowledger,
     /// Prints the median of so many frames of 64 bytes until their acknowledgement, in microseconds.
     Asker {
         server: SocketAddr,
@@ -48,61 +47,32 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// `None` if this process is the measuring one.
-    pub(crate) fn parse(arguments: &[String]) -> Result<Option<Self>> {
-        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        Ok(match words[..] {
-            ["receiver"] => Some(Self::Receiver),
-            ["listeners", count] => Some(Self::Listeners(count.parse()?)),
-            ["sender", port, peers] => Some(Self::Sender { port: port.parse()?, peers: peers.parse()? }),
-            ["echo-server"] => Some(Self::EchoServer),
-            ["echo-client", server, trips] => {
-                Some(Self::EchoClient { server: server.parse()?, trips: trips.parse()? })
-            }
-            ["acknowledger"] => Some(Self::Acknowledger),
-            ["asker", server, trips] => Some(Self::Asker { server: server.parse()?, trips: trips.parse()? }),
-            _ => None,
-        })
-    }
-
-    /// Its command line.
-    fn arguments(&self) -> Vec<String> {
-        match self {
-            Self::Receiver => vec!["receiver".to_owned()],
-            Self::Listeners(count) => vec!["listeners".to_owned(), count.to_string()],
-            Self::Sender { port, peers } => vec!["sender".to_owned(), port.to_string(), peers.to_string()],
-            Self::EchoServer => vec!["echo-server".to_owned()],
-            Self::EchoClient { server, trips } => {
-                vec!["echo-client".to_owned(), server.to_string(), trips.to_string()]
-            }
-            Self::Acknowledger => vec!["acknowledger".to_owned()],
-            Self::Asker { server, trips } => {
-                vec!["asker".to_owned(), server.to_string(), trips.to_string()]
-            }
-        }
+    /// Parses the argument of a process that was started for a role; `None` if it is another one.
+    pub(crate) fn parse(argument: &str) -> Option<Self> {
+        serde_json::from_str(argument).ok()
     }
 
     /// This program in that role, and the line that it says when it is ready.
     pub(crate) fn start(&self) -> Result<(Process, String)> {
-        let mut process = Process::start(Command::new(std::env::current_exe()?).args(self.arguments()))?;
+        let role = serde_json::to_string(self)?;
+        let mut process = Process::start(Command::new(std::env::current_exe()?).arg(role))?;
         let line = process.line()?;
         Ok((process, line))
     }
 
     pub(crate) async fn play(self) -> Result<()> {
         match self {
-            Self::Receiver => receive().await,
+            Self::Receiver { kept } => receive(kept).await,
             Self::Listeners(count) => listen(count).await,
             Self::Sender { port, peers } => hold(port, peers).await,
-            Self::EchoServer => echo::serve().await,
+            Self::EchoServer => trips::echo().await,
             Self::EchoClient { server, trips } => {
                 // On a worker thread, as the server's side.
-                say(format_args!("{}", tokio::spawn(echo::median(server, trips)).await??));
+                say(format_args!("{}", tokio::spawn(trips::echoed(server, trips)).await??));
                 Ok(())
             }
-            Self::Acknowledger => trip::serve().await,
             Self::Asker { server, trips } => {
-                say(format_args!("{}", tokio::spawn(trip::median(server, trips)).await??));
+                say(format_args!("{}", tokio::spawn(trips::acknowledged(server, trips)).await??));
                 Ok(())
             }
         }
@@ -115,28 +85,28 @@ fn addresses(count: usize) -> impl Iterator<Item = IpAddr> {
     (first..).take(count).map(|address| Ipv4Addr::from(address).into())
 }
 
-async fn receive() -> Result<()> {
+async fn receive(most: usize) -> Result<()> {
     let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await?;
     say(format_args!("{}", listener.local_addresses().first().context("nothing was bound")?));
-    let mut kept = VecDeque::new();
-    let receiving = async {
+    // On a worker thread, as in any program.
+    let receiving = tokio::spawn(async move {
+        let mut kept = VecDeque::new();
         while let Ok(received) = listener.recv().await {
             if received.is_repeat() {
                 say(format_args!("{}", now().as_nanos()));
             }
             kept.push_back(received);
-            if kept.len() > KEPT
+            if kept.len() > most
                 && let Some(first) = kept.pop_front()
             {
                 first.acknowledge();
             }
         }
-    };
+    });
     tokio::select! {
-        () = receiving => {}
-        () = orphaned() => {}
+        outcome = receiving => Ok(outcome?),
+        () = orphaned() => Ok(()),
     }
-    Ok(())
 }
 
 async fn listen(count: usize) -> Result<()> {

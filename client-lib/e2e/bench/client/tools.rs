@@ -2,16 +2,27 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use multinet_testing::measure::{Process, cpu_of_children, middle, output};
+use multinet_testing::bench::{Table, at_least, at_most, figure, text};
+use multinet_testing::measure::{Log, Process, cpu_of_children, middle, output};
 use multinet_testing::perftest::ucx_row;
 use multinet_testing::process::free_port;
 use serde_json::Value;
 
-use crate::echo;
-use crate::roles::Role;
+use super::roles::Role;
+use super::trips;
+
+/// From this size on it has to be as fast as iperf3.
+const IPERF_FROM: u32 = 64 << 10;
+
+/// At least so much of iperf3's bandwidth.
+const IPERF_TARGET: f64 = 0.95;
+
+/// At most so much of a bare echo's round trip.
+const ECHO_TARGET: f64 = 1.15;
 
 /// iperf3 takes no longer blocks.
 const IPERF_MAX: u32 = 1 << 20;
@@ -30,42 +41,43 @@ pub(crate) struct Bandwidth {
     pub(crate) cpu: f64,
 }
 
-/// Medians of one size.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bandwidths {
-    pub(crate) multinet: Bandwidth,
-    pub(crate) iperf: Bandwidth,
-    pub(crate) ucx: Bandwidth,
-}
-
-/// Medians of 64 bytes there and back, in microseconds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RoundTrips {
-    /// A frame back.
-    pub(crate) multinet: f64,
-    /// An acknowledgement back.
-    pub(crate) acknowledged: f64,
-    pub(crate) ucx: f64,
-    pub(crate) echo: f64,
-}
-
-pub(crate) fn bandwidths(size: u32, seconds: u64, rounds: usize) -> Result<Bandwidths> {
-    let [mut ours, mut iperfs, mut ucxs] = [const { Vec::new() }; 3];
-    for _ in 0..rounds {
-        ours.push(multinet(size, seconds)?);
-        iperfs.push(iperf(size.min(IPERF_MAX), seconds)?);
-        // UCX has several interfaces, of which now one is faster, now another.
-        let [tags, stream] = [ucx("tag_bw", size, seconds)?, ucx("stream_bw", size, seconds)?];
-        ucxs.push(if tags.bandwidth > stream.bandwidth { tags } else { stream });
+/// Bandwidth and CPU of messages of each size, in rounds in which the programs take turns.
+pub(crate) fn bandwidths(sizes: &[u32], seconds: u64, rounds: usize, log: &Log) -> Result<Table> {
+    let columns =
+        "bytes | multinet | iperf3 | UCX | / iperf3 | target | / UCX | target | CPU: multinet | iperf3 | UCX";
+    let note = format!("In GiB a second, and in seconds per GiB; medians of {rounds} rounds.");
+    let mut table = Table::new("Bandwidth", note, columns);
+    for &size in sizes {
+        log.say(&format!("bandwidth, {size} bytes"));
+        let [mut ours, mut iperfs, mut ucxs] = [const { Vec::new() }; 3];
+        for _ in 0..rounds {
+            ours.push(multinet(size, seconds)?);
+            iperfs.push(iperf(size.min(IPERF_MAX), seconds)?);
+            // UCX has several interfaces, of which now one is faster, now another.
+            let [tags, stream] = [ucx("tag_bw", size, seconds)?, ucx("stream_bw", size, seconds)?];
+            ucxs.push(if tags.bandwidth > stream.bandwidth { tags } else { stream });
+        }
+        let all = [ours, iperfs, ucxs];
+        let rates = all.each_ref().map(|runs| runs.iter().map(|run| run.bandwidth / GIB).collect::<Vec<_>>());
+        let (of_iperf, of_ucx) = (over(&rates[0], &rates[1])?, over(&rates[0], &rates[2])?);
+        let above = if of_ucx > 1.0 { "above 1: met" } else { "above 1: **missed**" };
+        let of_iperf = figure([of_iperf], 3);
+        let target = at_least((size >= IPERF_FROM).then_some(IPERF_TARGET), from_ref(&of_iperf));
+        let ratios = [of_iperf, target, figure([of_ucx], 3), text(above)];
+        let cpu = all.map(|runs| figure(runs.iter().map(|run| run.cpu), 2));
+        table.row(
+            [text(size)].into_iter().chain(rates.map(|rates| figure(rates, 2))).chain(ratios).chain(cpu),
+        );
     }
-    Ok(Bandwidths { multinet: median(ours)?, iperf: median(iperfs)?, ucx: median(ucxs)? })
+    Ok(table)
 }
 
-pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<RoundTrips> {
+/// Medians of 64 bytes there and back.
+pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<Table> {
     let [mut ours, mut acknowledged, mut ucxs, mut echoes] = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         ours.push(multinet_trip(trips)?);
-        let (_server, address) = Role::Acknowledger.start()?;
+        let (_server, address) = Role::Receiver { kept: 0 }.start()?;
         let client = Role::Asker { server: address.parse()?, trips };
         acknowledged.push(client.start()?.1.parse()?);
         ucxs.push(ucx_trip(trips)?);
@@ -73,87 +85,111 @@ pub(crate) fn round_trips(trips: usize, rounds: usize) -> Result<RoundTrips> {
         let client = Role::EchoClient { server: address.parse()?, trips };
         echoes.push(client.start()?.1.parse()?);
     }
-    let acknowledged = middle(acknowledged)?;
-    Ok(RoundTrips { multinet: middle(ours)?, acknowledged, ucx: middle(ucxs)?, echo: middle(echoes)? })
+    let note = format!("In microseconds; medians of {rounds} rounds.");
+    let columns = " | time | / UCX | / echo | target";
+    let mut table = Table::new("Round trip of 64 bytes", note, columns);
+    for (what, times) in [
+        (
+            "a frame there, a frame back (`multinet bench client --latency -s 64`, whose columns show half of it)",
+            &ours,
+        ),
+        ("a frame there, the acknowledgement of the receiver's code back (at least once)", &acknowledged),
+    ] {
+        let of_echo = figure([over(times, &echoes)?], 2);
+        let verdict = at_most(Some(ECHO_TARGET), from_ref(&of_echo));
+        let cells = [figure(times.clone(), 1), figure([over(times, &ucxs)?], 2), of_echo, verdict];
+        table.row([text(what)].into_iter().chain(cells));
+    }
+    for (what, times) in [("UCX", ucxs), ("a bare tokio echo", echoes)] {
+        table.row([text(what), figure(times, 1), text(""), text(""), text("")]);
+    }
+    Ok(table)
 }
 
-/// What a client and its server, which ends with it or is killed, cost together.
-fn costed(server: &mut Command, client: impl FnOnce() -> Result<(f64, f64)>) -> Result<Bandwidth> {
+/// The ratio of the medians.
+fn over(ours: &[f64], theirs: &[f64]) -> Result<f64> {
+    Ok(middle(ours.to_vec())? / middle(theirs.to_vec())?)
+}
+
+/// The bandwidth of a client and its server, and what both cost, from bandwidth and bytes.
+fn costed(run: impl FnOnce() -> Result<(f64, f64)>) -> Result<Bandwidth> {
     let before = cpu_of_children()?;
-    let mut server = Process::start(server)?;
-    let (bandwidth, bytes) = client()?;
-    server.kill()?;
+    let (bandwidth, bytes) = run()?;
     Ok(Bandwidth { bandwidth, cpu: (cpu_of_children()? - before) / (bytes / GIB) })
 }
 
 fn multinet(size: u32, seconds: u64) -> Result<Bandwidth> {
-    let port = free_port()?;
-    let mut server = multinet_command()?;
-    server.args(["bench", "server", "--address", "127.0.0.1", "--port", &port.to_string()]);
-    costed(&mut server, || {
-        until_listening(port)?;
-        let mut client = multinet_command()?;
-        client.args(["bench", "client", &format!("127.0.0.1:{port}"), "--output", "json"]);
-        let document: Value = serde_json::from_str(&output(client.args([
-            "-s",
-            &size.to_string(),
-            "-D",
-            &seconds.to_string(),
-        ]))?)?;
-        let result = &document["results"][0];
-        let number = |key: &str| result[key].as_f64().with_context(|| format!("no {key} in {document}"));
-        Ok((number("BW_average")? * f64::from(1 << 20), number("n_iterations")? * f64::from(size)))
+    costed(|| {
+        let result = multinet_bench(&["-s", &size.to_string(), "-D", &seconds.to_string()])?;
+        let bandwidth = number(&result, "BW_average")? * f64::from(1 << 20);
+        Ok((bandwidth, number(&result, "n_iterations")? * f64::from(size)))
     })
 }
 
+fn multinet_trip(trips: usize) -> Result<f64> {
+    let (size, count) = (trips::SIZE.to_string(), trips.to_string());
+    Ok(number(&multinet_bench(&["--latency", "-s", &size, "-n", &count])?, "t_typical")? * 2.0)
+}
+
+/// Runs `multinet bench`, and gives its result.
+fn multinet_bench(options: &[&str]) -> Result<Value> {
+    let program = std::env::var("MULTINET_BIN").context("MULTINET_BIN has to name the multinet binary")?;
+    let command = || {
+        let mut command = Command::new(&program);
+        command.env_remove("RUST_LOG").arg("bench");
+        command
+    };
+    let port = free_port()?;
+    let mut server = command();
+    server.args(["server", "--address", "127.0.0.1", "--port", &port.to_string()]);
+    let mut server = Process::start(&mut server)?;
+    until_listening(port)?;
+    let mut client = command();
+    client.args(["client", &format!("127.0.0.1:{port}"), "--output", "json"]).args(options);
+    let mut document: Value = serde_json::from_str(&output(&mut client)?)?;
+    server.kill()?;
+    Ok(document["results"][0].take())
+}
+
+fn number(document: &Value, key: &str) -> Result<f64> {
+    document[key].as_f64().with_context(|| format!("no {key} in {document}"))
+}
+
 fn iperf(size: u32, seconds: u64) -> Result<Bandwidth> {
-    let port = free_port()?.to_string();
-    let mut server = Command::new("iperf3");
-    // Its server serves one client and ends; a connection that only looks whether it listens would be that client.
-    costed(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]), || {
+    costed(|| {
+        let port = free_port()?.to_string();
+        let mut server = Command::new("iperf3");
+        // Its server serves one client and ends; a connection that only looks whether it listens would be that client.
+        let mut server = Process::start(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]))?;
         std::thread::sleep(Duration::from_millis(300));
         let mut client = Command::new("iperf3");
-        client.args([
-            "-c",
-            "127.0.0.1",
-            "-p",
-            &port,
-            "-l",
-            &size.to_string(),
-            "-t",
-            &seconds.to_string(),
-            "-J",
-        ]);
+        client.args(["-c", "127.0.0.1", "-p", &port, "-J"]);
+        client.args(["-l", &size.to_string(), "-t", &seconds.to_string()]);
         let document: Value = serde_json::from_str(&output(&mut client)?)?;
+        server.kill()?;
         let sum = &document["end"]["sum_received"];
-        let number = |key: &str| sum[key].as_f64().with_context(|| format!("no {key} in {sum}"));
-        Ok((number("bits_per_second")? / 8.0, number("bytes")?))
+        Ok((number(sum, "bits_per_second")? / 8.0, number(sum, "bytes")?))
     })
 }
 
 fn ucx(test: &str, size: u32, seconds: u64) -> Result<Bandwidth> {
     // It wants a number of messages; a short run tells how many are sent in that time.
     let few = (32_u64 << 20) / u64::from(size);
-    let (bandwidth, _) = ucx_client(test, size, few.max(10))?;
-    let many = bandwidth * seconds as f64 / f64::from(size);
-    let before = cpu_of_children()?;
+    let many = ucx_bandwidth(test, size, few.max(10))? * seconds as f64 / f64::from(size);
     let messages = (many as u64).clamp(20, 10_000_000);
-    let (bandwidth, _) = ucx_client(test, size, messages)?;
     // What it sends to warm up costs as much.
     let bytes = (messages + warm_up(messages)) as f64 * f64::from(size);
-    Ok(Bandwidth { bandwidth, cpu: (cpu_of_children()? - before) / (bytes / GIB) })
+    costed(|| Ok((ucx_bandwidth(test, size, messages)?, bytes)))
 }
 
-/// Bandwidth and bytes. Both processes have ended.
-fn ucx_client(test: &str, size: u32, messages: u64) -> Result<(f64, f64)> {
-    let figures = ucx_figures(test, size, messages)?;
+/// Bytes a second. Both processes have ended.
+fn ucx_bandwidth(test: &str, size: u32, messages: u64) -> Result<f64> {
     // "overall_bw", in units of 2^20 bytes a second.
-    let bandwidth = figures.get(5).context("too few columns")? * f64::from(1 << 20);
-    Ok((bandwidth, messages as f64 * f64::from(size)))
+    Ok(ucx_figures(test, size, messages)?.get(5).context("too few columns")? * f64::from(1 << 20))
 }
 
 fn ucx_trip(trips: usize) -> Result<f64> {
-    let figures = ucx_figures("tag_lat", echo::SIZE as u32, trips as u64)?;
+    let figures = ucx_figures("tag_lat", trips::SIZE as u32, trips as u64)?;
     // The median, of one way.
     Ok(figures.get(1).context("too few columns")? * 2.0)
 }
@@ -181,33 +217,6 @@ fn ucx_command() -> Command {
     command
 }
 
-fn multinet_trip(trips: usize) -> Result<f64> {
-    let port = free_port()?;
-    let mut server = multinet_command()?;
-    let _server = Process::start(server.args([
-        "bench",
-        "server",
-        "--address",
-        "127.0.0.1",
-        "--port",
-        &port.to_string(),
-    ]))?;
-    until_listening(port)?;
-    let mut client = multinet_command()?;
-    client.args(["bench", "client", &format!("127.0.0.1:{port}"), "--latency", "--output", "json"]);
-    let text = output(client.args(["-s", &echo::SIZE.to_string(), "-n", &trips.to_string()]))?;
-    let document: Value = serde_json::from_str(&text)?;
-    let half = document["results"][0]["t_typical"].as_f64();
-    Ok(half.with_context(|| format!("no t_typical in {document}"))? * 2.0)
-}
-
-fn multinet_command() -> Result<Command> {
-    let path = std::env::var("MULTINET_BIN").context("MULTINET_BIN has to name the multinet binary")?;
-    let mut command = Command::new(path);
-    command.env_remove("RUST_LOG");
-    Ok(command)
-}
-
 fn until_listening(port: u16) -> Result<()> {
     let (address, begin) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Instant::now());
     while TcpStream::connect(address).is_err() {
@@ -217,10 +226,4 @@ fn until_listening(port: u16) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-/// The run with the median bandwidth.
-fn median(mut runs: Vec<Bandwidth>) -> Result<Bandwidth> {
-    runs.sort_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
-    runs.get(runs.len() / 2).copied().context("nothing was measured")
 }

@@ -1,12 +1,16 @@
 //! Runs all programs, one after the other, again and again.
 
-use anyhow::{Context as _, Result};
+use std::io::{self, Write as _};
+use std::iter::zip;
+use std::slice::from_ref;
 
-use crate::Extent;
-use crate::figures::{Bandwidths, Figures, Latencies};
-use crate::programs::{
+use anyhow::{Context as _, Result};
+use multinet_testing::bench::{Cell, Table, at_least, figure, ratio, text};
+
+use super::programs::{
     Load, multinet_latency, multinet_rate, perftest_latency, perftest_rate, ucx_rate, ucx_tests,
 };
+use super::{Extent, FAILURE};
 
 /// So often others' programs are tried: on a busy machine perftest does not always get along with the guest's clock.
 const ATTEMPTS: usize = 2;
@@ -14,24 +18,81 @@ const ATTEMPTS: usize = 2;
 /// In microseconds: with `--busy-poll` nobody sleeps between messages.
 const BUSY: u32 = 100_000;
 
-/// Measures, and says after each round what has come of all so far.
-pub(crate) fn measure(extent: Extent, mut say: impl FnMut(&Figures) -> Result<()>) -> Result<()> {
-    let mut figures = Figures::default();
+/// Up to this size it is the rate of messages that counts, from the next on bandwidth.
+const SMALL: u32 = 256;
+
+/// From this size on there is a target: at least so much of `ib_write_bw`'s bandwidth.
+const FRAMED: u32 = 64 << 10;
+const FRAMED_TARGET: f64 = 0.9;
+
+/// Figures of one program in each round; not a number where it did not get it done.
+type Rounds = Vec<f64>;
+
+/// Of one size by so many queue pairs, messages a second: ours, perftest's, UCX'.
+type Bandwidths = (u32, u16, [Rounds; 3]);
+
+/// Of one size, the median of one way in microseconds: perftest's, ours with `--busy-poll` and without.
+type Latencies = (u32, [Rounds; 3]);
+
+/// Measures, and makes the tables.
+pub(crate) fn measure(extent: Extent) -> Result<Vec<Table>> {
+    let mut bandwidths: Vec<Bandwidths> = Vec::new();
     for &pairs in extent.pairs {
-        figures.bandwidths.extend(extent.sizes.iter().map(|&size| Bandwidths::none(size, pairs)));
+        bandwidths.extend(extent.sizes.iter().map(|&size| (size, pairs, Default::default())));
     }
-    figures.latencies = extent.latencies.iter().map(|&size| Latencies::none(size)).collect();
+    let mut latencies: Vec<Latencies> =
+        extent.latencies.iter().map(|&size| (size, Default::default())).collect();
     for _ in 0..extent.rounds {
-        for bandwidths in &mut figures.bandwidths {
-            let load = extent.load(bandwidths.size, bandwidths.pairs);
-            bandwidths.add(load, &mut figures.failures)?;
+        for (size, pairs, [frames, perftest, ucx]) in &mut bandwidths {
+            let load = extent.load(*size, *pairs);
+            add(perftest, || others("ib_write_bw", load, || perftest_rate(load)));
+            frames.push(multinet_rate(load)?);
+            add(ucx, || fastest_ucx(load));
         }
-        for latencies in &mut figures.latencies {
-            latencies.add(extent.trips, &mut figures.failures)?;
+        for (size, [perftest, busy, frames]) in &mut latencies {
+            let load = Load { size: *size, pairs: 1, iterations: extent.trips };
+            add(perftest, || others("ib_write_lat", load, || perftest_latency(load)));
+            frames.push(multinet_latency(load, 0)?);
+            busy.push(multinet_latency(load, BUSY)?);
         }
-        say(&figures)?;
     }
-    Ok(())
+    let note = |what| format!("{what} Medians of {} rounds.", extent.rounds);
+    let (small, large): (Vec<_>, Vec<_>) = bandwidths.into_iter().partition(|(size, ..)| *size <= SMALL);
+    Ok(vec![
+        rates("Small messages", note("Messages a second."), small),
+        rates("Bandwidth", note("In MiB a second."), large),
+        latency(note("In microseconds."), latencies),
+    ])
+}
+
+fn rates(title: &str, note: String, rows: Vec<Bandwidths>) -> Table {
+    let columns = "bytes | queue pairs | frames | ib_write_bw | UCX | frames / ib_write_bw | target";
+    let mut table = Table::new(title, note, columns);
+    for (size, pairs, figures) in rows {
+        let (times, digits) =
+            if size <= SMALL { (1.0, 0) } else { (f64::from(size) / f64::from(1 << 20), 1) };
+        let of_perftest = over(&figures[0], &figures[1]);
+        let verdict = at_least((size >= FRAMED).then_some(FRAMED_TARGET), from_ref(&of_perftest));
+        let figures = figures.map(|rates| figure(rates.into_iter().map(|rate| rate * times), digits));
+        table.row([text(size), text(pairs)].into_iter().chain(figures).chain([of_perftest, verdict]));
+    }
+    table
+}
+
+fn latency(note: String, rows: Vec<Latencies>) -> Table {
+    let columns = "bytes | ib_write_lat | frames, --busy-poll | / ib_write_lat | frames | / ib_write_lat";
+    let mut table = Table::new("Latency", note, columns);
+    for (size, [perftest, busy, frames]) in rows {
+        let (of_busy, of_frames) = (over(&busy, &perftest), over(&frames, &perftest));
+        let [perftest, busy, frames] = [perftest, busy, frames].map(|times| figure(times, 1));
+        table.row([text(size), perftest, busy, of_busy, frames, of_frames]);
+    }
+    table
+}
+
+/// The rounds' ratios: whatever else the machine does lasts longer than a round's two runs.
+fn over(ours: &[f64], theirs: &[f64]) -> Cell {
+    ratio(zip(ours, theirs).map(|(ours, theirs)| ours / theirs))
 }
 
 impl Extent {
@@ -41,61 +102,32 @@ impl Extent {
     }
 }
 
-impl Bandwidths {
-    fn none(size: u32, pairs: u16) -> Self {
-        let [frames, perftest, ucx] = [const { Vec::new() }; 3];
-        Self { size, pairs, frames, perftest, ucx }
-    }
-
-    fn add(&mut self, load: Load, failures: &mut Vec<String>) -> Result<()> {
-        add(&mut self.perftest, || others("ib_write_bw", load, failures, || perftest_rate(load)));
-        self.frames.push(Some(multinet_rate(load)?));
-        add(&mut self.ucx, || fastest_ucx(load, failures));
-        Ok(())
-    }
-}
-
-impl Latencies {
-    fn none(size: u32) -> Self {
-        let [frames, busy, perftest] = [const { Vec::new() }; 3];
-        Self { size, frames, busy, perftest }
-    }
-
-    fn add(&mut self, trips: u64, failures: &mut Vec<String>) -> Result<()> {
-        let load = Load { size: self.size, pairs: 1, iterations: trips };
-        add(&mut self.perftest, || others("ib_write_lat", load, failures, || perftest_latency(load)));
-        self.frames.push(Some(multinet_latency(load, 0)?));
-        self.busy.push(Some(multinet_latency(load, BUSY)?));
-        Ok(())
-    }
-}
-
 /// Who has not got it done once is not tried again: it may take a minute to fail.
-fn add(figures: &mut Vec<Option<f64>>, run: impl FnOnce() -> Option<f64>) {
-    let has_failed = figures.iter().any(Option::is_none);
-    figures.push(if has_failed { None } else { run() });
+fn add(figures: &mut Rounds, run: impl FnOnce() -> Option<f64>) {
+    let has_failed = figures.iter().any(|figure| figure.is_nan());
+    figures.push(if has_failed { None } else { run() }.unwrap_or(f64::NAN));
 }
 
 /// `None` where there are several queue pairs, which it has not.
-fn fastest_ucx(load: Load, failures: &mut Vec<String>) -> Option<f64> {
+fn fastest_ucx(load: Load) -> Option<f64> {
     if load.pairs > 1 {
         return None;
     }
     let tests = ucx_tests(load.size).iter();
-    let all = tests.filter_map(|test| {
-        others(&format!("ucx_perftest -t {test}"), load, failures, || ucx_rate(test, load))
-    });
+    let all =
+        tests.filter_map(|test| others(&format!("ucx_perftest -t {test}"), load, || ucx_rate(test, load)));
     all.max_by(f64::total_cmp)
 }
 
-/// `None` if others' program does not get it done.
-fn others(name: &str, load: Load, failures: &mut Vec<String>, run: impl Fn() -> Result<f64>) -> Option<f64> {
+/// `None` if others' program does not get it done, which is said in one line.
+fn others(name: &str, load: Load, run: impl Fn() -> Result<f64>) -> Option<f64> {
     let mut outcome = run();
     for _ in 1..ATTEMPTS {
         outcome = outcome.or_else(|_| run());
     }
     let context = || format!("{name}, {} bytes, {} queue pairs", load.size, load.pairs);
-    outcome.with_context(context).map_err(|error| failures.push(one_line(&error))).ok()
+    let say = |error: anyhow::Error| drop(writeln!(io::stdout(), "{FAILURE}{}", one_line(&error)));
+    outcome.with_context(context).map_err(say).ok()
 }
 
 fn one_line(error: &anyhow::Error) -> String {

@@ -1,9 +1,5 @@
 //! Compares `multinet-controller` and `multinet-dns` with kube-controller-manager and CoreDNS: from a pod's change to the answer,
-//! and what it costs. Prints their part of `docs/benchmarks.md`.
-//!
-//! Run by `make bench-programming`, on release builds; with `--quick`, fewer of everything, to see that it works.
-
-#![forbid(unsafe_code)]
+//! and what it costs.
 
 mod bursts;
 mod changes;
@@ -11,24 +7,24 @@ mod cold;
 mod fleet;
 mod page;
 mod requests;
-mod samples;
 mod stage;
 mod watcher;
 mod writes;
 
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::Result;
+use multinet_testing::bench::{Arguments, Results, version};
 use multinet_testing::measure::Log;
+use multinet_testing::tools::tool;
 use multinet_testing::usage::{peak_mebibytes, resident_mebibytes};
 use tokio::time::sleep;
 
-use crate::changes::Fleets;
-use crate::cold::Usage;
-use crate::fleet::Fleet;
-use crate::page::Page;
-use crate::stage::{Side, Stage};
+use self::changes::Fleets;
+use self::cold::Usage;
+use self::fleet::Fleet;
+use self::stage::Stage;
+use crate::side::Side;
 
 /// How long a process that has just started is given to become quiet.
 const QUIET: Duration = Duration::from_secs(3);
@@ -66,11 +62,9 @@ struct Memory {
     peak: f64,
 }
 
-// One thread, besides those that ask: handing work from one to the other takes time of the cores that the servers run on.
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
-    let extent = if std::env::args().any(|argument| argument == "--quick") { QUICK } else { FULL };
-    let log = Log::begin();
+/// Measures everything.
+pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
+    let extent = if arguments.is_quick { QUICK } else { FULL };
     log.say("starting a control plane");
     let mut stage = Stage::set().await?;
     log.say("writing slices by each verb and of each size");
@@ -115,23 +109,21 @@ async fn main() -> Result<()> {
     log.say("changing the first pods again");
     fleets.settled(&stage).await?;
     let many = fleets.measure(&stage, extent.samples, extent.bursts).await?;
-    log.say("done");
 
-    let changes = [(fleets.pods(), few), (fleets.pods() + others, many)];
-    let page = Page {
-        samples: extent.samples,
-        changes,
-        depths,
-        limits,
-        others,
-        starts: [ours, core],
-        restart,
-        usage,
-        memory,
-        writes,
-    };
-    io::stdout().write_all(page.to_string().as_bytes())?;
-    Ok(())
+    let versions = [
+        ("kube-controller-manager", version(tool("kube-controller-manager")?, "--version")?),
+        ("CoreDNS", version(tool("coredns")?, "-version")?),
+    ];
+    let mut tables: Vec<_> =
+        page::changes(extent.samples, &[(fleets.pods(), few), (fleets.pods() + others, many)]).into();
+    tables.extend([
+        page::depths(&depths),
+        page::limits(&limits),
+        page::many_pods(others, [ours, core], &restart, usage),
+        page::memory(&memory),
+    ]);
+    tables.extend(page::writes(&writes));
+    Results::new(&versions, tables)
 }
 
 async fn stop(stage: &mut Stage) -> Result<()> {

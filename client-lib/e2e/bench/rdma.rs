@@ -1,12 +1,7 @@
-//! Compares `multinet bench` by RDMA with perftest and UCX, over soft-RoCE, and prints its part of `docs/benchmarks.md`.
+//! Compares `multinet bench` by RDMA with perftest and UCX, over soft-RoCE.
 //!
-//! Run by `make bench-rdma`, on release builds; with `--quick`, less of everything, to see that it works. It boots a guest in which it runs
-//! once more and measures; what comes of it is said in one line after each round, of which the last this turns into the tables.
+//! It boots a guest in which this program runs once more and measures; the guest's last words are the results.
 
-#![forbid(unsafe_code)]
-
-mod figures;
-mod page;
 mod programs;
 mod rounds;
 
@@ -14,18 +9,17 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::bench::{Arguments, Results, version};
 use multinet_testing::guest::{Guest, LINK, Said, is_inside};
 use multinet_testing::measure::Log;
 use multinet_testing::process::workspace_binary;
 
-use crate::figures::Figures;
-use crate::page::Page;
-
 /// How long the guest may take.
 const BOUND: Duration = Duration::from_secs(3000);
 
-/// The line with the result begins with it.
+/// The line with the result begins with it, and those that tell what others' programs did not get done.
 const RESULT: &str = "bench-rdma: ";
+const FAILURE: &str = "bench-rdma failed: ";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -63,42 +57,32 @@ const QUICK: Extent = Extent {
     trips: 200,
 };
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    let is_quick = std::env::args().any(|argument| argument == "--quick");
-    let extent = if is_quick { QUICK } else { FULL };
+/// Measures in a guest; nothing comes of it in the guest itself, which prints what it has measured.
+pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Option<Results>> {
     if is_inside() {
-        return rounds::measure(extent, |figures| {
-            Ok(writeln!(io::stdout(), "{RESULT}{}", serde_json::to_string(figures)?)?)
-        });
+        let tables = rounds::measure(if arguments.is_quick { QUICK } else { FULL })?;
+        writeln!(io::stdout(), "{RESULT}{}", serde_json::to_string(&tables)?)?;
+        return Ok(None);
     }
-    let log = Log::begin();
     log.say("measuring in a guest, which says nothing before it is done");
-    let figures = in_guest(is_quick).await?;
-    for failure in &figures.failures {
-        log.say(failure);
-    }
-    log.say("done");
-    io::stdout().write_all(Page { rounds: extent.rounds, figures }.to_string().as_bytes())?;
-    Ok(())
-}
-
-async fn in_guest(is_quick: bool) -> Result<Figures> {
     let this = std::env::current_exe()?;
     let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
-    let arguments = if is_quick { "--quick" } else { "" };
     let script = format!(
         "{LINK}
         export MULTINET_TEST_GUEST=1 MULTINET_BIN='{}'
         export SERVER_ROW=$(gid_row {}) CLIENT_ROW=$(gid_row {})
-        '{}' {arguments}",
+        '{}' rdma {}",
         multinet.display(),
         programs::SERVER,
         programs::CLIENT,
         this.display(),
+        if arguments.is_quick { "--quick" } else { "" },
     );
     let Said { status, output } = Guest::run(&script, BOUND).await?;
     ensure!(status == 0, "exit status {status}:\n{output}");
-    let result = output.lines().rev().find_map(|line| line.strip_prefix(RESULT));
-    Ok(serde_json::from_str(result.with_context(|| format!("no result in\n{output}"))?)?)
+    output.lines().filter_map(|line| line.strip_prefix(FAILURE)).for_each(|failure| log.say(failure));
+    let tables = output.lines().rev().find_map(|line| line.strip_prefix(RESULT));
+    let tables = serde_json::from_str(tables.with_context(|| format!("no result in\n{output}"))?)?;
+    let versions = [("perftest", version("ib_write_bw", "--version")?), ("UCX", version("ucx_info", "-v")?)];
+    Results::new(&versions, tables).map(Some)
 }

@@ -1,10 +1,6 @@
-//! Compares what an answer of `multinet-dns` costs with Knot, NSD, CoreDNS and a bare echo, and prints its part of
-//! `docs/benchmarks.md`.
+//! Compares what an answer of `multinet-dns` costs with Knot, NSD, CoreDNS and a bare echo.
 //!
-//! Run by `make bench-dns`, on release builds. With `--quick`, less of everything; with `--only udp,tcp`, only these groups.
 //! Every load is bounded and on loopback, and every reply is checked.
-
-#![forbid(unsafe_code)]
 
 mod batch;
 mod data;
@@ -23,18 +19,20 @@ mod udp;
 mod workers;
 
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use multinet_testing::bench::{Arguments, Results, version};
 use multinet_testing::cluster::Cluster;
 use multinet_testing::measure::Log;
+use multinet_testing::tools::tool;
 
-use crate::data::{Kind, LONG, SMALL};
-use crate::page::Page;
-use crate::rounds::{Key, Measure, Stage};
-use crate::rows::Group;
-use crate::servers::{Server, Who};
+use self::data::{LONG, SMALL};
+pub(crate) use self::echo::{ROLE as ECHO, serve as echo};
+use self::rounds::{Key, Measure, Stage};
+use self::rows::Group;
+use self::servers::{Server, Who};
+use crate::side::Side;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -54,40 +52,32 @@ const FULL: Extent =
 const QUICK: Extent =
     Extent { rounds: 3, time: Duration::from_millis(300), services: 100, rest: Duration::from_secs(5) };
 
-#[tokio::main]
-async fn main() -> Result<()> {
-    let (mut extent, mut only) = (FULL, None);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            // This program is started again as the echo.
-            echo::ROLE => return echo::serve(),
-            "--quick" => extent = QUICK,
-            "--only" => only = Some(arguments.next().context("--only wants a list of groups")?),
-            other => bail!("{other:?}: there are --quick and --only GROUP,…"),
-        }
-    }
-    let groups = Group::parse(only.as_deref())?;
-    let Extent { rounds, time, services, rest } = extent;
-    let log = Log::begin();
-
+/// Measures all groups, or only some.
+pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results> {
+    let Extent { rounds, time, services, rest } = if arguments.is_quick { QUICK } else { FULL };
+    let groups = Group::parse(arguments.only.as_deref())?;
     let rows = rows::of(&groups);
-    let keys = rows::keys(&rows);
+    let keys = rows.iter().flat_map(|row| [row.ours, row.over]).collect();
     let figures = {
         // Kept until the end, since CoreDNS follows it.
-        let cluster = cluster(&keys, &log).await?;
-        let stage = stage(&keys, cluster.as_ref(), &log).await?;
-        rounds::measure(&stage, &keys, rounds, time, &log)?
+        let cluster = cluster(&keys, log).await?;
+        let stage = stage(&keys, cluster.as_ref(), log).await?;
+        rounds::measure(&stage, &keys, rounds, time, log)?
     };
     let memory = match groups.contains(&Group::Memory) {
-        true => Some(memory::measure(services, rest, &log).await?),
+        true => Some(memory::measure(services, rest, log).await?),
         false => None,
     };
-    let page = Page { rows, figures, memory, rounds, time };
-    io::stdout().write_all(page.text()?.as_bytes())?;
-    Ok(())
+    let versions = [
+        ("Knot", version("knotd", "--version")?),
+        ("NSD", version("nsd", "-v")?),
+        ("CoreDNS", version(tool("coredns")?, "-version")?),
+    ];
+    let note = format!("{rounds} rounds, {:.1} s for each figure.", time.as_secs_f64());
+    let mut tables = vec![page::ratios(note, &rows, &figures, memory)?, page::medians(&figures)];
+    tables.extend(memory.map(page::memory));
+    Results::new(&versions, tables)
 }
-
 /// The cluster that feeds CoreDNS, if that is measured.
 async fn cluster(keys: &BTreeSet<Key>, log: &Log) -> Result<Option<Cluster>> {
     if !keys.iter().any(|(_, who)| *who == Who::Core) {
@@ -95,7 +85,7 @@ async fn cluster(keys: &BTreeSet<Key>, log: &Log) -> Result<Option<Cluster>> {
     }
     log.say("creating Services and EndpointSlices for CoreDNS");
     let cluster = Cluster::start().await?;
-    data::create(&cluster.objects().await?, Kind::Core, &[SMALL, LONG]).await?;
+    data::create(&cluster.objects().await?, Side::Core, &[SMALL, LONG]).await?;
     Ok(Some(cluster))
 }
 
