@@ -23,11 +23,11 @@ esac
 tests/tools/packages.sh build
 tests/tools/packages.sh "$packages"
 [ -z "$control_plane" ] || tests/tools/build.sh >/dev/null
-# Who measures shares the cores with what is measured, and has to be faster, and so is a release build, too.
-profile=${BENCH_PROFILE:-release}
+# As shipped. The generators share the cores with what is measured, and have to be faster, so they are optimised, too.
+profile=${BENCH_PROFILE:-dist}
 cargo build --profile "$profile" "${ours[@]}"
 cargo build --profile "$profile" -p "$package" --bin "$program"
-[ "$target" != bench-dns ] || cargo bench -p multinet-dns --bench packets --no-run
+[ "$target" != bench-dns ] || cargo bench --profile "$profile" -p multinet-dns --bench packets --no-run
 folder=$profile
 [ "$profile" != dev ] || folder=debug
 build=$(realpath "${CARGO_TARGET_DIR:-target}")
@@ -42,5 +42,5 @@ if (($#)); then
   cat "$part"
   exit
 fi
-[ "$target" != bench-dns ] || { echo; cargo bench -p multinet-dns --bench packets; } >>"$part"
+[ "$target" != bench-dns ] || { echo; cargo bench --profile "$profile" -p multinet-dns --bench packets; } >>"$part"
 tests/bench-page.sh "$target" <"$part"

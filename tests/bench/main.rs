@@ -1,7 +1,7 @@
 //! Benchmarks of the servers beside their peers: what an answer costs (`dns`), and the way from a pod to the answer
 //! (`programming`).
 //!
-//! Run by `make bench-dns` and `make bench-programming`, on release builds. The result is a JSON document, of which `page` makes
+//! Run by `make bench-dns` and `make bench-programming`, on builds as shipped. The result is a JSON document, of which `page` makes
 //! the tables in `docs/benchmarks.md`. With `--quick`, less of everything; with `dns --only udp,tcp`, only these groups.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Benchmarks of the client library beside its peers: over TCP on loopback (`client`), and by RDMA over soft-RoCE (`rdma`).
 //!
-//! Run by `make bench-client` and `make bench-rdma`, on release builds. The result is a JSON document, of which `page` makes the
+//! Run by `make bench-client` and `make bench-rdma`, on builds as shipped. The result is a JSON document, of which `page` makes the
 //! tables in `docs/benchmarks.md`. With `--quick`, less of everything.
 
 mod client;
