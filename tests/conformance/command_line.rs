@@ -64,11 +64,11 @@ fn version() -> Result<()> {
     Ok(())
 }
 
+/// What does not go together, and numbers out of their range: `dns-server/src/config/tests.rs`.
 #[test]
 fn bad_flags() -> Result<()> {
     for (flags, needles) in [
         (&["--no-such-flag"][..], &["--no-such-flag"][..]),
-        (&["--ttl", "3601"], &["--ttl", "3601"]),
         (&["--ttl", "-1"], &["-1"]),
         (&["--ttl", "soon"], &["--ttl", "soon"]),
         (&["--ttl"], &["--ttl"]),
@@ -76,10 +76,7 @@ fn bad_flags() -> Result<()> {
         (&["--zone", ""], &["--zone"]),
         (&["--zone", "."], &["--zone"]),
         (&["--zone", "a b"], &["--zone", "a b"]),
-        (&["--zone", "in-addr.arpa"], &["--zone", "in-addr.arpa"]),
-        (&["--zone", "a.test", "--zone", "A.test."], &["--zone", "a.test"]),
         (&["--zone", &"z".repeat(64)], &["--zone"]),
-        (&["--reverse-zone", "example.org"], &["--reverse-zone", "example.org"]),
         (&["--answer-order", "random"], &["--answer-order", "random"]),
         (&["--ns-address", "ns.example.org"], &["--ns-address", "ns.example.org"]),
         (&["--transfer-to", "10.0.0.0/33"], &["--transfer-to", "10.0.0.0/33"]),
@@ -91,21 +88,16 @@ fn bad_flags() -> Result<()> {
         (&["--lameduck", "soon"], &["--lameduck", "soon"]),
         (&["--udp-workers", "0"], &["--udp-workers", "0"]),
         (&["--tcp-max-connections", "0"], &["--tcp-max-connections", "0"]),
-        (&["--udp-payload-size", "100"], &["--udp-payload-size", "512..=4096"]),
-        (&["--rate-limit", "0"], &["--rate-limit", "1..=1000000"]),
         (&["--cookie-secret-file", "/no/such/file"], &["--cookie-secret-file /no/such/file", "No such file"]),
         (&["--snapshot", "/"], &["--snapshot /", "name a file"]),
         (&["--snapshot", "/no/such/file"], &["--snapshot /no/such/file", "no folder /no/such"]),
         (&["--log-format", "xml"], &["--log-format", "xml"]),
         (&["--admin", "9153"], &["--admin", "9153"]),
-        (&["--debug-top", "10"], &["--admin"]),
-        (&["--admin", "127.0.0.1:0", "--debug-top", "0"], &["--debug-top", "1..=1000"]),
         (&["--dnstap", "/run/dnstap.sock"], &["--dnstap", "unix:PATH or tcp:ADDR:PORT"]),
         (&["--listen", "127.0.0"], &["--listen", "127.0.0"]),
         (&["--listen", "udp://127.0.0.1:0"], &["--listen", "udp://127.0.0.1:0"]),
         (&["--listen", "localhost:0"], &["--listen", "localhost:0"]),
         (&["--listen", "127.0.0.1:65536"], &["--listen", "127.0.0.1:65536"]),
-        (&["--listen", "tls://127.0.0.1:0"], &["tls://127.0.0.1:0", "--tls-cert"]),
         (&["--tls-cert", "cert.pem"], &["--tls-key"]),
         (&["extra"], &["extra"]),
     ] {

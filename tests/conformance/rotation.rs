@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
-use multinet_testing::dns::{Query, Reply, Tcp, Transport, udp_socket};
+use multinet_testing::dns::{Query, Reply, Transport};
 use multinet_testing::server::{Flags, Manifests, Server};
 
 use crate::fixtures::{Service, name};
@@ -62,25 +62,6 @@ fn order_rotates_by_default() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A stub resolver asks for A and AAAA at once, each time: both have to rotate, though each gets only every
-/// second turn.
-#[test]
-fn both_families_rotate_when_they_are_asked_in_turns() -> Result<()> {
-    let (_manifests, server) = start(Flags::new())?;
-    let socket = udp_socket(server.dns())?;
-    let mut stream = Tcp::connect(server.dns())?;
-    let mut replies: [Vec<_>; 4] = Default::default();
-    for _ in 0..60 {
-        for (family, qtype) in ["A", "AAAA"].into_iter().enumerate() {
-            let packet = Query::new(&name("ring"), qtype).to_wire();
-            replies[family].push(addresses(&Reply::to(&packet, socket.exchange(&packet)?)?)?);
-            stream.send(&packet)?;
-            replies[2 + family].push(addresses(&Reply::to(&packet, stream.receive()?)?)?);
-        }
-    }
-    replies.iter().try_for_each(|replies| check_rotation(replies))
 }
 
 #[test]

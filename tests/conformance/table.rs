@@ -84,8 +84,8 @@ impl Table {
 }
 
 impl Case {
-    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE`, `+do`; the flags `+nord`,
-    /// `+ad`, `+cd`, `+z`; `+class=N`.
+    /// Reads `NAME TYPE` and options: `+udp` or `+tcp` alone; `+edns=SIZE` and behind it `+do`, `+version=N`,
+    /// `+flags=0xHEX`, `+option=CODE:TEXT`; the flags `+nord`, `+ad`, `+cd`, `+z`; `+class=N`.
     fn parse(line: &str, origin: &str, reply: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
         let (Some(name), Some(qtype)) = (words.next(), words.next()) else {
@@ -103,7 +103,10 @@ impl Case {
                 ("+udp", _) => transports = vec![Transport::Udp],
                 ("+tcp", _) => transports = vec![Transport::Tcp],
                 ("+edns", size) => query = query.edns(Edns::new(size.parse()?)),
-                ("+do", _) => query.edns.as_mut().context("+do without +edns")?.flags |= DO,
+                ("+do" | "+version" | "+flags" | "+option", value) => {
+                    let edns = query.edns.take().with_context(|| format!("{word} without +edns"))?;
+                    query.edns = Some(with_edns(edns, word, value)?);
+                }
                 ("+nord", _) => query.flags &= !RD,
                 ("+ad", _) => query.flags |= AD,
                 ("+cd", _) => query.flags |= CD,
@@ -140,6 +143,20 @@ impl Case {
         );
         Ok(())
     }
+}
+
+/// Adds to an OPT record what the option `word` with this value says.
+fn with_edns(mut edns: Edns, word: &str, value: &str) -> Result<Edns> {
+    if word.starts_with("+option") {
+        let (code, data) = value.split_once(':').unwrap_or((value, ""));
+        return Ok(edns.option(code.parse()?, data.as_bytes()));
+    }
+    match value.strip_prefix("0x") {
+        Some(flags) => edns.flags |= u16::from_str_radix(flags, 16)?,
+        None if value.is_empty() => edns.flags |= DO,
+        None => edns.version = value.parse()?,
+    }
+    Ok(edns)
 }
 
 /// The reply with single spaces and each section's lines sorted, as the server's replies are shown.

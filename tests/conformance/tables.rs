@@ -21,8 +21,8 @@ macro_rules! tables {
 }
 
 tables![
-    apex, case, classes, details, edns, headless, names, networks, ports, readiness, reverse, tree, ttl,
-    two_zones, v6, weights
+    apex, case, classes, details, edns, headless, names, networks, ports, readiness, reverse, rfc8906, tree,
+    ttl, two_zones, v6, weights
 ];
 
 fn run(table: &str) -> Result<()> {

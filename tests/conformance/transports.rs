@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::secure::{Client, Method};
 use multinet_testing::dns::{DO, Edns, Query, Reply};
 use multinet_testing::pki::{Certificate, FileAuthority};
-use multinet_testing::server::{Flags, Manifests, Server, eventually};
+use multinet_testing::server::{Flags, Server, eventually};
 use tempfile::TempDir;
 
-use crate::fixtures::{Service, ZONE, folder};
+use crate::fixtures::{ZONE, folder};
 
 /// A server with every listener, and what a client needs to trust it.
 struct Secured {
@@ -107,89 +107,6 @@ fn secured_transports_carry_the_same_messages() -> Result<()> {
             ensure!(reply.additionals() == expected.additionals(), "{query} over {transport}: another order");
         }
     }
-    Ok(())
-}
-
-/// None of them has UDP's limits.
-#[test]
-fn secured_transports_do_not_truncate() -> Result<()> {
-    let manifests = Manifests::new()?;
-    let hosts = (1..=200u8).map(|n| ([10, 0, 0, n].into(), format!("host-{n}")));
-    manifests.write("many.yaml", &Service::new("many").hosts(hosts).yaml())?;
-    let secured = start(manifests.path())?;
-    for (qtype, edns) in [("A", None), ("A", Some(512)), ("SRV", None)] {
-        let mut query = Query::new(&crate::fixtures::name("many"), qtype);
-        query.edns = edns.map(Edns::new);
-        for (transport, reply) in secured.ask(&query)? {
-            ensure!(!reply.has_flag("tc"), "{qtype} over {transport} is truncated");
-            ensure!(
-                reply.answers().len() == 200,
-                "{qtype} over {transport}: {} records",
-                reply.answers().len()
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The same replies with padding, and none where everybody can read them (RFC 7830, RFC 8467 §4.1).
-#[test]
-fn secured_transports_pad_what_answers_padded_queries() -> Result<()> {
-    const PADDING: u16 = 12;
-    let secured = start(&folder())?;
-    for mut query in questions() {
-        if query.edns.as_ref().is_none_or(|edns| edns.version > 0) {
-            continue;
-        }
-        let plain = secured.server.ask_tcp(&query)?;
-        query.edns = query.edns.map(|edns| edns.option(PADDING, &[0; 31]));
-        for reply in [secured.server.ask_tcp(&query)?, secured.server.ask(&query)?] {
-            ensure!(reply.raw.len() == plain.raw.len(), "{query}: {} octets", reply.raw.len());
-        }
-        for (transport, reply) in secured.ask(&query).with_context(|| query.to_string())? {
-            let size = reply.raw.len();
-            ensure!(
-                size.is_multiple_of(468) && size < plain.raw.len() + 4 + 468,
-                "{query} over {transport}: {size}"
-            );
-            ensure!(reply.answers() == plain.answers(), "{query} over {transport}: another answer");
-        }
-    }
-    Ok(())
-}
-
-/// Many queries on one TLS connection, in one write.
-#[test]
-fn queries_are_pipelined_over_tls() -> Result<()> {
-    let secured = start(&folder())?;
-    let queries: Vec<Query> =
-        (0..100).map(|_| Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A")).collect();
-    let packets: Vec<Vec<u8>> = queries.iter().map(Query::to_wire).collect();
-    let mut stream = secured.client.tls(secured.server.address("tls")?)?.messages;
-    stream.send_all(packets.iter().map(Vec::as_slice))?;
-    let mut waiting: Vec<u16> = queries.iter().map(|query| query.id).collect();
-    while !waiting.is_empty() {
-        let reply = Reply::parse(stream.receive()?)?;
-        let at = waiting.iter().position(|id| *id == reply.message.id).context("a reply to no query")?;
-        waiting.swap_remove(at);
-        ensure!(reply.answers().len() == 4, "{}", reply.text(ZONE));
-    }
-    Ok(())
-}
-
-/// RFC 8484 §4.1: servers have to know both methods.
-#[test]
-fn https_by_get() -> Result<()> {
-    let secured = start(&folder())?;
-    let mut query = Query::new(&format!("hdls1.testns.svc.{ZONE}"), "A");
-    query.id = 0;
-    let https = secured.server.address("https")?;
-    let reply = |method| {
-        let reply =
-            secured.client.https(https, method, &query.to_wire()).with_context(|| format!("{method:?}"))?;
-        Reply::to(&query.to_wire(), reply.message)
-    };
-    assert_eq!(reply(Method::Get)?.text(ZONE), reply(Method::Post)?.text(ZONE));
     Ok(())
 }
 

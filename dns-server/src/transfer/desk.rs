@@ -170,9 +170,15 @@ mod tests {
         assert!(under_way.iter().all(|(_, slot)| slot.is_some()));
         assert!(ask(Wanted::Whole).is_err());
         assert!(ask(Wanted::Since(Some(6))).is_err());
-        let (contents, slot) = ask(Wanted::Since(Some(7))).unwrap();
-        assert!(matches!(contents, Contents::Current(_)) && slot.is_none());
+        // Also with a serial somewhat ahead, as of a server that has been running for longer.
+        for known in [7, 1007] {
+            let (contents, slot) = ask(Wanted::Since(Some(known))).unwrap();
+            assert!(matches!(contents, Contents::Current(_)) && slot.is_none());
+        }
         drop(under_way);
-        assert!(ask(Wanted::Whole).is_ok());
+        for known in [0, 6, 7 + (1 << 24)] {
+            let (contents, slot) = ask(Wanted::Since(Some(known))).unwrap();
+            assert!(matches!(contents, Contents::Whole(_)) && slot.is_some(), "{known}");
+        }
     }
 }

@@ -23,7 +23,7 @@ const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
 /// Types that no service owns.
 const OTHERS: [u16; 6] = [5, 15, 48, 64, 255, 65_280];
 
-/// A service whose addresses never fit a datagram without EDNS, in the terms of the model.
+/// A service whose addresses and SRV records never fit a datagram without EDNS, in the terms of the model.
 const MANY: &str = "many";
 
 /// How many addresses it has of each family.
@@ -143,7 +143,7 @@ fn many() -> [Event; 2] {
     let slice = Slice {
         service: Some(MANY),
         network: NETWORKS[0],
-        ports: Vec::new(),
+        ports: vec![("http", "TCP", 80)],
         endpoints: addresses.map(endpoint).collect(),
     };
     [Event::Service(key.clone(), Service { ttl: None }), Event::Slice(key, slice)]

@@ -85,7 +85,8 @@ proptest! {
             world.take(event, state);
             for (number, apex) in apexes.iter().enumerate() {
                 let (newest, now) = whole(state, apex);
-                versions.insert((number, newest), now.clone());
+                let before = versions.insert((number, newest), now.clone());
+                prop_assert!(before.is_none_or(|zone| zone == now), "a change under serial {}", newest);
                 for (&(_, serial), before) in versions.range((number, 0)..=(number, u32::MAX)) {
                     let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
                     prop_assert_eq!(version.serial, newest);

@@ -85,7 +85,13 @@ fn a_cookie_of_an_impossible_length_is_a_format_error() {
         let reply = ask(&mut worker, &packet, PEER).unwrap();
         assert_eq!((rcode(&reply), cookie_of(&reply)), (1, None), "{length}");
         assert!(Message::from_vec(&reply).unwrap().edns.is_some());
+        assert_eq!(rcode(&ask(&mut worker, &without_question(&packet), PEER).unwrap()), 1, "{length}");
     }
+}
+
+/// Returns a query for the small service without its question.
+fn without_question(packet: &[u8]) -> Vec<u8> {
+    [&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &packet[query(1, SMALL, A).len()..]].concat()
 }
 
 #[test]
@@ -197,12 +203,19 @@ fn over_the_limit_a_client_with_cookies_gets_on() {
 #[test]
 fn who_asks_for_a_cookie_only_is_never_limited() {
     let mut worker = limited(Proto::Udp);
-    let opt = query_with_opt(1, SMALL, A, 1232, &option(COOKIE, &[5; 8]));
-    let packet = [&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &opt[query(1, SMALL, A).len()..]].concat();
+    let mut ask = |cookie: &[u8]| {
+        let opt = query_with_opt(1, SMALL, A, 1232, &option(COOKIE, cookie));
+        let reply = ask(&mut worker, &without_question(&opt), PEER).unwrap();
+        assert_eq!(reply[4..10], [0; 6], "a question or a record");
+        reply
+    };
     for _ in 0..50 {
-        let reply = ask(&mut worker, &packet, PEER).unwrap();
-        assert_eq!((rcode(&reply), u16::from_be_bytes([reply[4], reply[5]])), (0, 0));
-        assert!(cookie_of(&reply).is_some_and(|cookie| cookie.len() == 24));
+        let reply = ask(&[5; 8]);
+        assert_eq!((rcode(&reply), cookie_of(&reply).unwrap().len()), (0, 24));
+        // Its own cookie is good. Beside BADCOOKIE there is one that is.
+        assert_eq!(rcode(&ask(&cookie_of(&reply).unwrap())), 0);
+        let bad = ask(&[[5; 8], [7; 8], [7; 8]].concat());
+        assert_eq!((rcode(&bad), rcode(&ask(&cookie_of(&bad).unwrap()))), (23, 0));
     }
 }
 

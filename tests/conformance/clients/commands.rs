@@ -115,7 +115,7 @@ fn kdig_understands_everything() -> Result<()> {
         ("dns", "+retry=0 +time=10 +tcp +keepopen +cookie"),
         ("dns", "+retry=0 +time=10 +tcp +fastopen"),
         ("tls", &format!("+retry=0 +time=10 {ca} +tls-hostname=dns.test")),
-        ("tls", &format!("+retry=0 +time=10 {ca} +tls-hostname=dns.test +keepopen +padding")),
+        ("tls", &format!("+retry=0 +time=10 {ca} +tls-hostname=dns.test +keepopen +padding +bufsize=512")),
         ("https", &format!("+retry=0 +time=10 +https {ca} +tls-hostname=dns.test")),
         ("https", &format!("+retry=0 +time=10 +https +https-get {ca} +tls-hostname=dns.test +keepopen")),
         ("quic", "+retry=0 +time=10 +quic"),
@@ -138,6 +138,7 @@ fn kdig_is_answered_with_padding() -> Result<()> {
         ("https", format!("+https +padding {} +tls-hostname=dns.test", secured.ca), true),
         ("quic", "+quic +padding".to_owned(), true),
         ("dns", "+tcp +padding=128".to_owned(), false),
+        ("dns", "+ignore +padding=128".to_owned(), false),
     ] {
         for question in &questions {
             let mut kdig = with("kdig", secured.server.address(scheme)?, &options);

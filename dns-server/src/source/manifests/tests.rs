@@ -320,8 +320,14 @@ async fn a_single_file_may_go_and_come_back() {
     fs::write(&file, service("x", 1)).unwrap();
     let followed = Followed::follow(folder, &[file.clone(), file.clone()]);
     assert_eq!((followed.now().as_str(), followed.metrics.bad.get()), ("x=1", 0));
-    fs::write(&file, service("x", 2)).unwrap();
+    // Of a burst of changes the last one counts.
+    for ttl in (2..200).rev() {
+        fs::write(&file, service("x", ttl)).unwrap();
+    }
     followed.serves("x=2").await;
+    fs::write(file.with_extension("tmp"), service("x", 4)).unwrap();
+    fs::rename(file.with_extension("tmp"), &file).unwrap();
+    followed.serves("x=4").await;
     fs::remove_file(&file).unwrap();
     followed.serves("").await;
     fs::write(&file, service("x", 3)).unwrap();
