@@ -13,14 +13,14 @@ use multinet_crds::NetworkKind;
 use multinet_runtime::ObjectKey;
 use tokio::time::timeout;
 
-use crate::clock;
-use crate::cluster::{Cluster, Written as _};
-use crate::edits;
-use crate::expected::{Network, services_of};
-use crate::objects::{Class, Nad, Template};
-use crate::operations::{Edit, Operation};
-use crate::watches::{Kind, Told, Watches};
-use crate::writer::{Fate, Job};
+use super::clock;
+use super::cluster::{Cluster, Written as _};
+use super::edits;
+use super::expected::{Network, services_of};
+use super::objects::{Class, Nad, Template};
+use super::operations::{Edit, Operation};
+use super::watches::{Kind, Told, Watches};
+use super::writer::{Fate, Job};
 
 /// The zone of the services' host names.
 pub(crate) const ZONE: &str = "z.test";

@@ -1,19 +1,17 @@
 //! The stored corpora of the fuzz targets, replayed.
 
-#![expect(clippy::expect_used, reason = "a check that cannot be set up has failed")]
-
-#[path = "../fuzz/checks/claim.rs"]
+#[path = "../../fuzz/checks/claim.rs"]
 mod claim;
-#[path = "../fuzz/checks/hold.rs"]
+#[path = "../../fuzz/checks/hold.rs"]
 mod hold;
-#[path = "../fuzz/checks/network_status.rs"]
+#[path = "../../fuzz/checks/network_status.rs"]
 mod network_status;
-#[path = "../../fuzz/replay.rs"]
+#[path = "../../../fuzz/replay.rs"]
 mod replay;
 
 use std::path::Path;
 
-use replay::replay;
+use self::replay::replay;
 
 fn folder(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::leadership::election;
+use super::leadership::election;
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/vision/events";
 

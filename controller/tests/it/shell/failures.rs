@@ -7,7 +7,7 @@ use multinet_testing::fake_api::Request;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::rig::{Rig, SLICES, addresses, pod, service};
+use super::rig::{Rig, SLICES, addresses, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use multinet_crds::{Device, Endpoint, EndpointConditions, IpFamily, NetworkKind, TargetReference};
 use multinet_runtime::ObjectKey;
 
-use crate::cluster::Cluster;
-use crate::objects::{
+use super::cluster::Cluster;
+use super::objects::{
     ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, NetworkUse, Pod, Report, Requirement, Service,
     ServiceSpec, alias, key,
 };
-use crate::order::Order;
+use super::order::Order;
 
 /// A network: the object that describes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +72,7 @@ impl<'a> Sources<'a> {
                 ClaimUse::Template(_, None) => continue,
             };
             if used.insert(name)
-                && let Some(claim) = self.claims.get(&crate::objects::key(&key.namespace, name))
+                && let Some(claim) = self.claims.get(&super::objects::key(&key.namespace, name))
                 && (claim.reserved_for.is_empty() || claim.reserved_for.contains(&pod.uid))
             {
                 attachments.extend(self.claimed(claim, template, &key.namespace));
@@ -84,7 +84,7 @@ impl<'a> Sources<'a> {
     fn claimed(&self, claim: &Claim, template: Option<&str>, namespace: &str) -> Vec<Attachment> {
         let mut attachments = Vec::new();
         for device in claim.devices.iter().filter(|device| device.ready != Some(false)) {
-            let is_allocated = |other: &&crate::objects::ClaimDevice| {
+            let is_allocated = |other: &&super::objects::ClaimDevice| {
                 other.is_allocated && (other.pool, other.device) == (device.pool, device.device)
             };
             let mut networks = Vec::new();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use multinet_runtime::ObjectKey;
 
-use crate::expected::{Network, Sources};
+use super::expected::{Network, Sources};
 
 /// A pod, and its uid.
 type Holder = (ObjectKey, String);

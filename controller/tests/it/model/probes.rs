@@ -9,17 +9,17 @@ use multinet_runtime::ObjectKey;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use crate::check::{check, slices_of};
-use crate::cluster::{Cluster, Write};
-use crate::edits::{change_pod, edit_mirror, edit_slice, set_ready};
-use crate::expected::{Network, Sources, services_of};
-use crate::objects::{
+use super::check::{check, slices_of};
+use super::cluster::{Cluster, Write};
+use super::edits::{change_pod, edit_mirror, edit_slice, set_ready};
+use super::expected::{Network, Sources, services_of};
+use super::objects::{
     CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, Service, key,
 };
-use crate::operations::Edit;
-use crate::simulation::Simulation;
-use crate::watches::Kind;
-use crate::writer::Job;
+use super::operations::Edit;
+use super::simulation::Simulation;
+use super::watches::Kind;
+use super::writer::Job;
 
 type Checked = Result<(), TestCaseError>;
 
@@ -207,7 +207,7 @@ fn holding(cluster: &Cluster, is_so: impl Fn(&MultiNetworkEndpointSlice) -> bool
         .iter()
         .filter(|(_, service)| service.spec.flaw.is_none() && service.spec.selector.is_some());
     let slices = services.flat_map(|(key, _)| slices_of(cluster, key));
-    slices.filter(|slice| is_so(slice)).map(crate::cluster::key_of).collect()
+    slices.filter(|slice| is_so(slice)).map(super::cluster::key_of).collect()
 }
 
 /// A controller that comes to this cluster finds nothing to do.

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::rig::{Rig, SLICES, pod, service};
+use super::rig::{Rig, SLICES, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -9,10 +9,10 @@ use multinet_controller::world::World;
 use multinet_crds::MultiNetworkEndpointSlice;
 use multinet_runtime::{Guarded, Index, ObjectKey};
 
-use crate::cluster::{Cluster, Event, Holds};
-use crate::expected::Sources;
-use crate::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
-use crate::order::Order;
+use super::cluster::{Cluster, Event, Holds};
+use super::expected::Sources;
+use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
+use super::order::Order;
 
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

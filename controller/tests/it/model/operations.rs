@@ -8,9 +8,9 @@ use multinet_runtime::ObjectKey;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::objects::*;
-use crate::watches::Kind;
-use crate::writer::Fate;
+use super::objects::*;
+use super::watches::Kind;
+use super::writer::Fate;
 
 /// Something that happens.
 #[derive(Clone, Debug)]

@@ -4,8 +4,6 @@
 //! decided by the real [`World`](multinet_controller::world::World). Time is paused: pauses and limits pass at once, and
 //! can be measured exactly.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
-
 mod burst;
 mod events;
 mod failures;

@@ -11,7 +11,7 @@ use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
-use crate::cluster::{Cluster, Holds, Refused, Write, Written};
+use super::cluster::{Cluster, Holds, Refused, Write, Written};
 
 /// How often in one turn a service is planned.
 const ATTEMPTS: u32 = 4;

@@ -7,10 +7,10 @@ use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
-use crate::clock;
-use crate::cluster::Cluster;
-use crate::objects::{Claim, ClaimUse, PODS, Pod, Service, ServiceSpec, key};
-use crate::operations::Edit;
+use super::clock;
+use super::cluster::Cluster;
+use super::objects::{Claim, ClaimUse, PODS, Pod, Service, ServiceSpec, key};
+use super::operations::Edit;
 
 /// Creates a pod, or changes what can change of it.
 pub(crate) fn put_pod(cluster: &mut Cluster, name: &ObjectKey, mut pod: Pod) {

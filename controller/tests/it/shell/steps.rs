@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::rig::{Rig, SLICES, addresses, pod, service};
+use super::rig::{Rig, SLICES, addresses, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 

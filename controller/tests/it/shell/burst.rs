@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use http::Method;
 use multinet_runtime::Leadership;
 
-use crate::rig::{Rig, SLICES, pod, service};
+use super::rig::{Rig, SLICES, pod, service};
 
 /// As many services with a pod each, all of which change in one burst.
 fn change(rig: &Rig, services: u8) {

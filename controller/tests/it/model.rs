@@ -12,9 +12,7 @@
 //! that an API server would send, and the jobs do what it decides. [`Expected`](expected::Expected) makes everything anew from all objects,
 //! in the simplest way there is; it shares no code with the controller.
 //!
-//! `PROPTEST_CASES=5000 cargo test -p multinet-controller --test model` runs more cases; `PROPTEST_RNG_SEED` others.
-
-#![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+//! `PROPTEST_CASES=5000 cargo test -p multinet-controller --test it model::` runs more cases; `PROPTEST_RNG_SEED` others.
 
 mod check;
 mod clock;
@@ -32,9 +30,9 @@ mod writer;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
 
-use crate::cluster::Cluster;
-use crate::operations::{Operation, operation};
-use crate::simulation::Simulation;
+use self::cluster::Cluster;
+use self::operations::{Operation, operation};
+use self::simulation::Simulation;
 
 /// How many cases run, and from which seed, unless the environment says otherwise.
 const CASES: u32 = 160;

@@ -10,7 +10,7 @@ use multinet_crds::validate::{Validate, validate, validate_update};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::ObjectKey;
 
-use crate::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
+use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
 
 /// The objects of a kind.
 #[derive(Clone, Debug)]
@@ -208,7 +208,7 @@ impl Cluster {
         if dying.meta().finalizers.is_none() {
             self.store().remove(&id.key);
         } else {
-            dying.meta_mut().deletion_timestamp = Some(Time(crate::clock::now()));
+            dying.meta_mut().deletion_timestamp = Some(Time(super::clock::now()));
             self.put_slice(dying);
         }
         Ok(())

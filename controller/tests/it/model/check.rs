@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use serde_json::json;
 
-use crate::cluster::{Cluster, Written};
-use crate::expected::{Expected, Ours, reference};
-use crate::objects::{Service, ServiceSpec, alias};
-use crate::simulation::{Simulation, ZONE};
+use super::cluster::{Cluster, Written};
+use super::expected::{Expected, Ours, reference};
+use super::objects::{Service, ServiceSpec, alias};
+use super::simulation::{Simulation, ZONE};
 
 type Checked = Result<(), TestCaseError>;
 

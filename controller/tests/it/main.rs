@@ -1,0 +1,7 @@
+//! The crate from outside: its pure core against a model, its shell against an API server, and the stored inputs of fuzzing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
+
+mod corpus;
+mod model;
+mod shell;
