@@ -2,8 +2,9 @@
 //! them load kernel modules. It needs no root and no network.
 //!
 //! The guest has the files of this machine, so everything that is installed or built here just runs there, at the same path,
-//! the test binary included. What it writes is gone with it. It computes in software (KVM inside a virtual machine cannot
-//! be relied on), so it is slow: no test should say how fast something is in there.
+//! the test binary included. A test binary has one guest, and its scripts run there one after the other, each in a machine that
+//! is as if it had just booted: what a script writes, mounts, starts and plugs in is gone with it. It computes in software (KVM
+//! inside a virtual machine cannot be relied on), so it is slow: no test should say how fast something is in there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -21,20 +22,20 @@ use crate::tools::repository;
 /// `tests/tools/packages.sh` sees to it that it is installed.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// How long a test may take in its guest.
+/// How long a test may take in the guest.
 const BOUND: Duration = Duration::from_secs(1200);
 
-/// Says to a test that it is in its guest.
+/// Says to a test that it is in the guest.
 const VARIABLE: &str = "MULTINET_TEST_GUEST";
 
-/// How often a guest is booted whose kernel does not get as far as the script. QEMU's emulation now and then lets one processor
+/// How often a guest is booted whose kernel does not get as far as scripts. QEMU's emulation now and then lets one processor
 /// run into the breakpoint by which the other changes code, early, while the kernel patches itself.
 const BOOTS: usize = 3;
 
 /// How much memory a guest has. Half of it is for the files that it writes.
 const MEMORY: &str = "1500M";
 
-/// To the kernel: whatever goes wrong in it ends the guest at once, rather than leaving the test to wait for its bound.
+/// To the kernel: whatever goes wrong in it ends the guest at once, rather than leaving a test to wait for its bound.
 const KERNEL: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off";
 
 /// The beginning of a script that needs an RDMA device: makes `rxe0`, on a network device of its own, with 10.9.0.1, 10.9.0.2,
@@ -51,11 +52,9 @@ pub const LINK: &str = r#"
       esac
       row=$(cd $gids && grep -slx "$gid" -- *) && echo "$row"
     }
+    # With rows for the four addresses; those of the link itself begin with fe80.
     has_link() {
-      grep -qs ACTIVE $gids/../state || return
-      for address in 10.9.0.1 10.9.0.2 fd09:0000:0000:0000:0000:0000:0000:0001 fd09:0000:0000:0000:0000:0000:0000:0002; do
-        gid_row $address >/dev/null || return
-      done
+      grep -qs ACTIVE $gids/../state && [ "$(cat $gids/* 2>/dev/null | grep -cE '^(0000:.*:ffff:|fd09:)')" = 4 ]
     }
 
     # Until the command that follows succeeds.
@@ -68,19 +67,20 @@ pub const LINK: &str = r#"
       done
     }
 
-    ip link add rdma0 type dummy
-    # Room for the largest MTU of RDMA, 4096, and the headers of RoCE.
-    ip link set rdma0 mtu 4200
-    ip address add 10.9.0.1/24 dev rdma0
-    ip address add 10.9.0.2/24 dev rdma0
-    ip address add fd09::1/64 dev rdma0 nodad
-    ip address add fd09::2/64 dev rdma0 nodad
-    ip link set rdma0 up
+    # With room for the largest MTU of RDMA, 4096, and the headers of RoCE.
+    ip -batch - <<'LINK'
+link add rdma0 mtu 4200 type dummy
+address add 10.9.0.1/24 dev rdma0
+address add 10.9.0.2/24 dev rdma0
+address add fd09::1/64 dev rdma0 nodad
+address add fd09::2/64 dev rdma0 nodad
+link set rdma0 up
+LINK
     rdma link add rxe0 type rxe netdev rdma0
     wait_for has_link
 "#;
 
-/// Has the rest of the test run in a guest with the [link](LINK): put it first in the body. The test has to return a `Result`.
+/// Has the rest of the test run in the guest with the [link](LINK): put it first in the body. The test has to return a `Result`.
 #[macro_export]
 macro_rules! in_guest {
     () => {
@@ -95,16 +95,35 @@ pub fn is_inside() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Runs the test of that name in a guest, and fails if it fails.
+/// Runs the test of that name in the guest, and fails if it fails.
 pub async fn run_again(test: &str) -> Result<()> {
+    run_test(test, "").await
+}
+
+/// The same, after a script of `preparations`.
+pub async fn run_test(test: &str, preparations: &str) -> Result<()> {
     let binary = std::env::current_exe()?;
     let binary = binary.to_str().context("the path of the test binary is not UTF-8")?.replace('\'', r"'\''");
-    let script = format!("{LINK}\n{VARIABLE}=1 '{binary}' --exact {test} --nocapture");
-    let Said { status, output } = Guest::run(&script, BOUND).await?;
+    let script = format!("{LINK}\n{preparations}\n{VARIABLE}=1 '{binary}' --exact {test} --nocapture");
+    let Said { status, output } = run(&script, BOUND).await?;
     eprintln!("{output}");
-    ensure!(status == 0, "{test} failed in its guest: exit status {status}");
+    ensure!(status == 0, "{test} failed in the guest: exit status {status}");
     ensure!(output.contains("test result: ok. 1 passed"), "there is no test {test} in the guest");
     Ok(())
+}
+
+/// Runs `script` in the guest of this process, which the first call boots. If the last one did not live through its script, there
+/// is a new one. Scripts wait for each other, and that is not part of `bound`.
+pub async fn run(script: &str, bound: Duration) -> Result<Said> {
+    static SHARED: Mutex<Option<Guest>> = Mutex::const_new(None);
+    let mut shared = SHARED.lock().await;
+    let mut guest = match shared.take() {
+        Some(guest) => guest,
+        None => Guest::boot(bound).await?,
+    };
+    let said = guest.run(script, bound).await?;
+    *shared = Some(guest);
+    Ok(said)
 }
 
 /// What came of a script.
@@ -116,59 +135,69 @@ pub struct Said {
     pub output: String,
 }
 
-/// A machine that lives as long as a script.
+/// A machine that runs scripts, until it is dropped.
 #[derive(Debug)]
-pub struct Guest;
+pub struct Guest {
+    qemu: Process,
+    /// The guest's only door to the outside.
+    shared: PathBuf,
+    scripts: u32,
+    _folder: TempDir,
+}
 
 impl Guest {
-    /// Boots a guest that runs `script` as root by `/bin/sh -e`, then ends. If that takes longer than `bound`, or the script
-    /// does not come to its end, it is an error that shows the end of the guest's console.
-    ///
-    /// Within a test binary there is one guest at a time, and the waiting for it is not part of `bound`.
-    pub async fn run(script: &str, bound: Duration) -> Result<Said> {
-        static ONE: Mutex<()> = Mutex::const_new(());
-        let _one = ONE.lock().await;
-
-        let folder = TempDir::with_prefix("multinet-guest-")?;
-        remove_at_exit(folder.path())?;
-        // The guest's only door to the outside.
-        let shared = folder.path().join("shared");
-        fs::create_dir(&shared)?;
-        fs::write(shared.join("script"), script)?;
-
-        let (output, mut boots) = (shared.join("output"), 0);
-        let (qemu, ended) = loop {
-            boots += 1;
-            let qemu = Process::spawn(&mut boot(&shared)?, &folder.path().join("console"));
-            let mut qemu = qemu.context("no guest: tests/tools/packages.sh installs QEMU")?;
-            let ended = qemu.exited(bound).await;
-            if ended.is_err() {
-                qemu.kill()?;
-            }
-            if ended.is_err() || output.exists() || boots == BOOTS {
-                break (qemu, ended);
+    /// Boots a guest. If that takes longer than `bound`, it is an error that shows the end of the guest's console.
+    pub async fn boot(bound: Duration) -> Result<Self> {
+        let mut boots = 1;
+        loop {
+            let folder = TempDir::with_prefix("multinet-guest-")?;
+            remove_at_exit(folder.path())?;
+            let shared = folder.path().join("shared");
+            fs::create_dir(&shared)?;
+            let qemu = Process::spawn(&mut command(&shared)?, &folder.path().join("console"));
+            let qemu = qemu.context("no guest: tests/tools/packages.sh installs QEMU")?;
+            let mut guest = Self { qemu, shared, scripts: 0, _folder: folder };
+            match guest.has("booted", bound).await {
+                Ok(()) => return Ok(guest),
+                Err(_) if boots < BOOTS && guest.qemu.check_running().is_err() => boots += 1,
+                Err(error) => return Err(error.context("the guest")),
             }
             eprintln!("the guest's kernel did not boot; once more");
-        };
-        let output = fs::read(output).unwrap_or_default();
-        let output = String::from_utf8_lossy(&output).into_owned();
-        let status = ended.and_then(|_| {
-            let status =
-                fs::read_to_string(shared.join("status")).context("it ended before its script did")?;
-            status.trim().parse().with_context(|| format!("{status:?} is no exit status"))
-        });
-        match status {
-            Ok(status) => Ok(Said { status, output }),
-            Err(error) => bail!(
-                "the guest: {error:#}\n--- end of its console:\n{}\n--- its script said:\n{output}",
-                qemu.tail()
-            ),
         }
+    }
+
+    /// Runs `script` as root by `/bin/sh -e`. If that takes longer than `bound`, or the guest ends before the script does, it is an
+    /// error that shows the end of the guest's console and what the script has said.
+    pub async fn run(&mut self, script: &str, bound: Duration) -> Result<Said> {
+        self.scripts += 1;
+        let name = self.scripts.to_string();
+        let folder = self.shared.join(&name);
+        fs::create_dir(&folder)?;
+        fs::write(folder.join("new"), script)?;
+        fs::rename(folder.join("new"), folder.join("script"))?;
+        let ended = self.has(&format!("{name}/status"), bound).await;
+        let output = fs::read(folder.join("output")).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output).into_owned();
+        ended.with_context(|| format!("the guest, whose script said:\n{output}"))?;
+        let status = fs::read_to_string(folder.join("status"))?;
+        let status = status.trim().parse().with_context(|| format!("{status:?} is no exit status"))?;
+        Ok(Said { status, output })
+    }
+
+    /// Waits until the guest has made that file.
+    async fn has(&mut self, name: &str, bound: Duration) -> Result<()> {
+        let (file, what) = (self.shared.join(name), format!("make {name}"));
+        let making = self.qemu.until(&what, bound, async || {
+            ensure!(file.exists(), "there is none");
+            Ok(())
+        });
+        let made = making.await;
+        made.with_context(|| format!("its console ends with:\n{}", self.qemu.tail()))
     }
 }
 
 /// QEMU, with the console of its guest on standard output.
-fn boot(shared: &Path) -> Result<Command> {
+fn command(shared: &Path) -> Result<Command> {
     let built = built()?;
     let mut qemu = Command::new(QEMU);
     qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY])

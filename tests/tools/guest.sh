@@ -17,41 +17,70 @@ kernels=(linux-image-6.12-amd64 linux-image-amd64 linux-image-generic)
 modules=(virtio_pci 9p 9pnet_virtio overlay rdma_rxe ib_uverbs rdma_ucm veth macvlan dummy)
 optional=(crc32_generic crc32c_generic crc32_pclmul)
 
-# The guest's first process. The machine's root is there to read, and what the guest writes to it is gone with the guest.
-# /run is empty: it holds the sockets of the machine's daemons. The folder that comes with the guest has the script, and
-# gets what the script says, at once: it is not cached.
+# The guest's first process: it runs the scripts that come in the shared folder, one after the other, each in a machine that is as
+# it was when the guest had booted. The host's root is there to read, and what a script writes to it is gone with the script, as
+# are its processes, mounts and links. /run is empty: it holds the sockets of the host's daemons. What a script says is in the
+# shared folder at once: that is not cached.
 init() {
   cat <<'INIT'
 #!/bin/busybox sh
 set -e
+
+# In namespaces of its own for mounts and processes.
+if [ "$1" ]; then
+  busybox mount -t tmpfs tmpfs /memory
+  busybox mkdir /memory/upper /memory/work
+  busybox mount -t overlay -o lowerdir=/machine,upperdir=/memory/upper,workdir=/memory/work overlay /root
+  busybox mount -t proc proc /root/proc
+  busybox mount -t sysfs sysfs /root/sys
+  busybox mount -t devtmpfs devtmpfs /root/dev
+  busybox mkdir -p /root/dev/shm /root/dev/pts
+  busybox mount -t tmpfs tmpfs /root/dev/shm
+  busybox mount -t devpts devpts /root/dev/pts
+  busybox mount -t tmpfs -o mode=755 tmpfs /root/run
+  busybox mkdir /root/run/guest /root/run/lock
+  busybox mount -o bind "/guest/$1" /root/run/guest
+  cd /root
+  busybox mount -o move . /
+  exec busybox chroot . /bin/sh -c '
+    export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    cd /
+    guest=/run/guest
+    sh -e $guest/script </dev/null >>$guest/output 2>&1
+    echo $? >$guest/status.new
+    mv $guest/status.new $guest/status
+  '
+fi
+
+# What scripts may have taken away, and what they may have left.
+renew() {
+  for module in /modules/*; do
+    name=${module##*/???-}
+    [ -e "/sys/module/$(echo "${name%.ko}" | busybox tr - _)" ] || busybox insmod "$module"
+  done
+  for link in /sys/class/net/*; do
+    link=${link##*/}
+    [ "$link" = lo ] || ! [ -e "/sys/class/net/$link" ] || busybox ip link delete "$link"
+  done
+}
+
 busybox mount -t proc proc /proc
-for module in /modules/*; do
-  busybox insmod "$module"
-done
+busybox mount -t sysfs sysfs /sys
+renew
 busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro machine /machine
-busybox mount -t tmpfs tmpfs /memory
-busybox mkdir /memory/upper /memory/work
-busybox mount -t overlay -o lowerdir=/machine,upperdir=/memory/upper,workdir=/memory/work overlay /root
-busybox mount -t proc proc /root/proc
-busybox mount -t sysfs sysfs /root/sys
-busybox mount -t devtmpfs devtmpfs /root/dev
-busybox mkdir -p /root/dev/shm /root/dev/pts
-busybox mount -t tmpfs tmpfs /root/dev/shm
-busybox mount -t devpts devpts /root/dev/pts
-busybox mount -t tmpfs -o mode=755 tmpfs /root/run
-busybox mkdir /root/run/guest /root/run/lock
-busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none guest /root/run/guest
+busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=none guest /guest
 busybox ip link set lo up
-busybox umount /proc
-exec busybox switch_root /root /bin/sh -c '
-  export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
-  cd /
-  guest=/run/guest
-  sh -e $guest/script </dev/null >>$guest/output 2>&1
-  echo $? >$guest/status
-  echo o >/proc/sysrq-trigger
-  while :; do sleep 1; done
-'
+: >/guest/booted
+number=1
+while :; do
+  if [ -e "/guest/$number/script" ]; then
+    renew
+    busybox unshare -m -p -f /init "$number"
+    number=$((number + 1))
+  else
+    busybox sleep 0.1
+  fi
+done
 INIT
 }
 
@@ -129,7 +158,7 @@ if [[ ! -f $dir/initramfs ]]; then
   release=$(ls "$work/tree/lib/modules")
   depmod -b "$work/tree" "$release"
   root=$work/root
-  mkdir -p "$root"/{bin,modules,proc,dev,machine,memory,root}
+  mkdir -p "$root"/{bin,modules,proc,sys,dev,machine,guest,memory,root}
   init >"$root/init"
   chmod 755 "$root/init"
   cp "$(command -v busybox)" "$root/bin/busybox"

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use multinet_testing::bench::{Arguments, Results, version};
-use multinet_testing::guest::{Guest, LINK, Said, is_inside};
+use multinet_testing::guest::{self, LINK, Said, is_inside};
 use multinet_testing::measure::Log;
 use multinet_testing::process::workspace_binary;
 
@@ -78,7 +78,7 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Option<R
         this.display(),
         if arguments.is_quick { "--quick" } else { "" },
     );
-    let Said { status, output } = Guest::run(&script, BOUND).await?;
+    let Said { status, output } = guest::run(&script, BOUND).await?;
     ensure!(status == 0, "exit status {status}:\n{output}");
     output.lines().filter_map(|line| line.strip_prefix(FAILURE)).for_each(|failure| log.say(failure));
     let tables = output.lines().rev().find_map(|line| line.strip_prefix(RESULT));

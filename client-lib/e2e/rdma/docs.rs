@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_testing::guest::Guest;
+use multinet_testing::guest;
 use multinet_testing::markdown::{Example, examples};
 use multinet_testing::process::workspace_binary;
 use multinet_testing::tools::repository;
@@ -26,7 +26,7 @@ async fn every_command_prints_what_the_page_says() -> Result<()> {
         });
         script.push_str(&format!("echo '=== {number}'; grep -v ' WARN ' {said}\n"));
     }
-    let said = Guest::run(&script, BOUND).await?;
+    let said = guest::run(&script, BOUND).await?;
     ensure!(said.status == 0, "exit status {}:\n{}", said.status, said.output);
     let parts: Vec<&str> = said.output.split("=== ").skip(1).collect();
     ensure!(parts.len() == examples.len(), "{}", said.output);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_client::{
     Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Tls, Transport, TransportKind,
 };
-use multinet_testing::guest::Guest;
+use multinet_testing::guest;
 use multinet_testing::in_guest;
 use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::process::workspace_binary;
@@ -83,7 +83,7 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
              $PREFIX {multinet} bench client $SERVER -n 5 --log-level info\n"
         ));
     }
-    let said = Guest::run(&script, BOUND).await?;
+    let said = guest::run(&script, BOUND).await?;
     ensure!(said.status == 0, "exit status {}:\n{}", said.status, said.output);
     let parts: Vec<&str> = said.output.split("=== ").skip(1).collect();
     ensure!(parts.len() == CASES.len(), "{}", said.output);

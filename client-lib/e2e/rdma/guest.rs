@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use multinet_testing::guest::Guest;
+use multinet_testing::guest::{self, Guest};
 
-use super::BOUND;
+use super::{BOUND, LINK};
 
 /// Looks at what the guest promises, speaks on both streams, and fails.
 const SCRIPT: &str = r#"
@@ -19,27 +19,60 @@ const SCRIPT: &str = r#"
     echo never
 "#;
 
+/// Leaves as much as a script can.
+const LEAVE: &str = r#"
+    rdma link show | grep -q rxe0
+    touch /etc/left
+    mount -t tmpfs tmpfs /mnt
+    ip netns add left
+    sleep 3600 &
+    rdma link delete rxe0
+    rmmod dummy rdma_rxe
+"#;
+
+/// Finds nothing of it.
+const LOOK: &str = r#"
+    test ! -e /etc/left
+    test -z "$(mount | grep ' /mnt ')"
+    test -z "$(ip netns list)"
+    test -z "$(pgrep sleep)"
+    test "$(ls /sys/class/net)" = lo
+    test -d /sys/module/dummy
+    test -d /sys/module/rdma_rxe
+"#;
+
 #[tokio::test]
 async fn a_failing_script_is_heard_to_its_end() -> Result<()> {
-    let said = Guest::run(SCRIPT, BOUND).await?;
+    let said = guest::run(SCRIPT, BOUND).await?;
     assert_eq!((said.status, &*said.output), (7, "to be\nor not to be\n"));
     assert!(!std::path::Path::new("/etc/written").exists(), "the guest writes to this machine");
     Ok(())
 }
 
 #[tokio::test]
+async fn a_script_finds_nothing_of_the_one_before() -> Result<()> {
+    for script in [&*[LINK, LEAVE].concat(), LOOK] {
+        let said = guest::run(script, BOUND).await?;
+        assert_eq!(said.status, 0, "{script}: {}", said.output);
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_guest_that_takes_too_long_is_ended() -> Result<()> {
     // Too short for it to boot.
-    let error = Guest::run("sleep 3600", Duration::from_millis(500)).await.unwrap_err().to_string();
-    assert!(error.starts_with("the guest: waited 500ms for qemu-system-x86_64 to exit"), "{error}");
+    let error = Guest::boot(Duration::from_millis(500)).await.unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("waited 500ms for qemu-system-x86_64 to make booted"), "{error}");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_guest_that_dies_is_not_waited_for() -> Result<()> {
     let script = "echo before; echo c >/proc/sysrq-trigger; sleep 3600";
-    let error = Guest::run(script, BOUND).await.unwrap_err().to_string();
-    assert!(error.starts_with("the guest: it ended before its script did"), "{error}");
+    let error = Guest::boot(BOUND).await?.run(script, BOUND).await.unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("qemu-system-x86_64 ended: exit status: 0"), "{error}");
     // The end of the console is that of a panic, of which the head may have scrolled away.
     assert!(error.contains("Kernel ") && error.contains("before\n"), "{error}");
     Ok(())

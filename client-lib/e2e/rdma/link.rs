@@ -1,7 +1,7 @@
 //! The link of soft-RoCE that the other tests build on, as others' programs see it.
 
 use anyhow::{Result, bail, ensure};
-use multinet_testing::guest::{Guest, Said};
+use multinet_testing::guest::{self, Said};
 use multinet_testing::perftest::rows;
 use multinet_testing::process::workspace_binary;
 use tokio::sync::OnceCell;
@@ -56,7 +56,7 @@ async fn said() -> Result<[&'static str; 4]> {
     let run = async || {
         let multinet = workspace_binary("multinet", "MULTINET_BIN")?;
         let multinet = format!("MULTINET={}\n", multinet.display());
-        let Said { status, output } = Guest::run(&[LINK, &multinet, SCRIPT].concat(), BOUND).await?;
+        let Said { status, output } = guest::run(&[LINK, &multinet, SCRIPT].concat(), BOUND).await?;
         ensure!(status == 0, "exit status {status}:\n{output}");
         anyhow::Ok(output)
     };

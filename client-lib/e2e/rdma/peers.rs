@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_testing::guest::{Guest, Said};
+use multinet_testing::guest::{self, Said};
 use multinet_testing::tools::repository;
 
 use super::LINK;
@@ -22,7 +22,7 @@ async fn peers_are_the_same_by_rdma() -> Result<()> {
     let peers = test_binary("peers")?;
     let script =
         format!("{LINK}\nMULTINET_TEST_RDMA=10.9.0.2 '{}' --test-threads=1 {TESTS}", peers.display());
-    let Said { status, output } = Guest::run(&script, BOUND).await?;
+    let Said { status, output } = guest::run(&script, BOUND).await?;
     eprintln!("{output}");
     let has_run = output.contains("test result: ok. ") && !output.contains("ok. 0 passed");
     ensure!(status == 0 && has_run, "exit status {status}");
