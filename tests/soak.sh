@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tests/tools/packages.sh
 tests/tools/build.sh >/dev/null
-cargo build --workspace --bins
+# Programs and examples that tests start.
+cargo build --workspace --bins --examples
 cargo build --release -p multinet-dns
 MULTINET_DNS_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/release/multinet-dns")
 MULTINET_SOAK_TABLE=$(mktemp)

@@ -9,11 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use multinet_client::{Acknowledge, Buffer, Connector, Endpoint, Listener, PeerSet, Transport};
 use multinet_testing::in_guest;
 
-use super::{BOUND, HERE, follow, nobody};
+use super::{BOUND, HERE, amount, follow, nobody};
 
 const SIZE: usize = 100_000;
-const CHILDREN: usize = 100;
-const FRAMES: u8 = 30;
+const FRAMES: u8 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
@@ -24,6 +23,7 @@ async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
     let connector = Connector::builder().resolver(nobody()?).transport(Transport::Rdma).patience(BOUND);
     let peers = follow(connector, vec![Endpoint::at(listener.local_addresses()[0])])?;
     tokio::time::timeout(BOUND, peers.connected(1)).await.with_context(|| format!("{:?}", peers.status()))?;
+    let at_least = amount(20, 100);
     let (children, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (count, stop) = (Arc::clone(&children), Arc::clone(&is_over));
     let forking = tokio::task::spawn_blocking(move || {
@@ -35,7 +35,7 @@ async fn frames_arrive_whole_while_children_are_forked() -> Result<()> {
         }
         anyhow::Ok(())
     });
-    let goes_on = || !forking.is_finished() && children.load(Ordering::Relaxed) < CHILDREN;
+    let goes_on = || !forking.is_finished() && children.load(Ordering::Relaxed) < at_least;
     let sent = send(&listener, &peers, goes_on).await;
     is_over.store(true, Ordering::Relaxed);
     forking.await??;

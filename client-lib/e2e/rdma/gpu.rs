@@ -17,16 +17,13 @@ use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::{in_guest, skip};
 use tempfile::TempDir;
 
-use super::nobody;
+use super::{amount, nobody, some};
 
 /// The largest frame.
 const SIZE: u32 = 1 << 20;
 
-/// Of a GPU: how many bytes frames have.
+/// Of a GPU: how many bytes frames have. Each third one is enough for `make test`.
 const SIZES: [usize; 7] = [1, 63, 4096, 4097, 65_536, 300_001, SIZE as usize];
-
-/// So many of each size.
-const EACH: usize = 6;
 
 const GUEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
 
@@ -120,8 +117,10 @@ async fn travel(
     peers.connected(1).await;
     let kind = if transport == Transport::Tcp { TransportKind::Tcp } else { TransportKind::Rdma };
     ensure!(peers.status()[0].transport == Some(kind), "{:?}", peers.status());
-    for size in SIZES {
-        let mut payloads = vec![vec![0; size]; EACH];
+    let each = amount(2, 6);
+    let sizes: Vec<usize> = some(SIZES.to_vec()).collect();
+    for &size in &sizes {
+        let mut payloads = vec![vec![0; size]; each];
         payloads.iter_mut().for_each(|payload| fastrand::fill(payload));
         let sending = async {
             for payload in &payloads {
@@ -154,7 +153,7 @@ async fn travel(
     frame.acknowledge();
     peers.flush().await?;
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
-    Ok((SIZES.len() * EACH) as u64)
+    Ok((sizes.len() * each) as u64)
 }
 
 /// A payload in a GPU, or in the machine's memory.
@@ -180,13 +179,13 @@ fn arrived(frame: &Received, is_in_gpu: bool, payload: &[u8]) -> Result<()> {
 
 /// Payload and header go to different places: far more of them than are under way at a time, and than either queue holds.
 async fn many_small_frames_find_their_places() -> Result<()> {
-    const FRAMES: u32 = 3000;
+    let frames = amount(1000, 3000) as u32;
     let gpu = || StandIn::new("reached", At::Memory).gpu();
     let listener = listener(GUEST, FORCED).frame_size(4096).slots(300).gpu(gpu()).bind().await?;
     let peers = connect(&listener, (Transport::Rdma, Delivery::AtLeastOnce), FORCED)?;
     let place = gpu();
     let sending = async {
-        for number in 0..FRAMES {
+        for number in 0..frames {
             let payload = number.to_le_bytes().repeat(1 + number as usize % 7);
             // Some from a GPU, some not, some empty.
             let frame = match number % 3 {
@@ -199,7 +198,7 @@ async fn many_small_frames_find_their_places() -> Result<()> {
         anyhow::Ok(())
     };
     let receiving = async {
-        for number in 0..FRAMES {
+        for number in 0..frames {
             let payload = number.to_le_bytes().repeat(1 + number as usize % 7);
             let frame = listener.recv().await?;
             let (metadata, expected) =

@@ -12,6 +12,7 @@ mod linking;
 mod nearest;
 mod peers;
 mod removal;
+mod soak;
 mod stand_in;
 mod stripes;
 mod turmoil;
@@ -27,11 +28,21 @@ use multinet_client::{ConnectorBuilder, Endpoint, PeerSet, Resolver};
 use multinet_testing::guest::LINK;
 use multinet_testing::process::run;
 
-/// How long a guest may take with its script. On a machine that does nothing else it takes about ten seconds.
+/// How long a script may take in the guest. Most take seconds.
 const BOUND: Duration = Duration::from_secs(600);
 
 /// Where listeners are, on the link.
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+/// So many for `make test`, which show the fact, and so many for `make soak`.
+fn amount(few: usize, many: usize) -> usize {
+    if std::env::var_os(soak::AT_LENGTH).is_some() { many } else { few }
+}
+
+/// Of cases that differ in words only, each third for `make test`, and all for `make soak`.
+fn some<T>(cases: Vec<T>) -> impl Iterator<Item = T> {
+    cases.into_iter().step_by(amount(3, 1))
+}
 
 /// A resolver for those who are told of their endpoints.
 fn nobody() -> Result<Resolver> {

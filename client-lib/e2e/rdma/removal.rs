@@ -12,21 +12,21 @@ use multinet_testing::in_guest;
 use multinet_testing::wait::eventually;
 use tokio::sync::Notify;
 
-use super::{HERE, follow, nobody, pairs};
+use super::{HERE, amount, follow, nobody, pairs};
 
 const BOUND: Duration = Duration::from_secs(120);
-const FRAMES: u32 = 200;
 
 /// The kernel takes a device of soft-RoCE away only when nobody has it open any more: so all that connections have of it is given back when they break.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
+    let frames = amount(60, 200) as u32;
     let (listener, peers) = connected().await?;
     let has_begun = Notify::new();
     let sending = async {
         let mut buffer = Buffer::host(100_000);
-        for number in 0..FRAMES {
+        for number in 0..frames {
             // Every other one is sent from where it lies.
             let frame = match buffer.as_mut() {
                 Some(bytes) if number % 2 == 0 => {
@@ -45,9 +45,9 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
         anyhow::Ok(())
     };
     let receiving = async {
-        let mut came = vec![false; FRAMES as usize];
-        for count in 0..FRAMES {
-            if count == FRAMES / 4 {
+        let mut came = vec![false; frames as usize];
+        for count in 0..frames {
+            if count == frames / 4 {
                 has_begun.notify_one();
             }
             let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
@@ -65,7 +65,7 @@ async fn frames_go_on_when_a_device_is_taken_away_and_comes_back() -> Result<()>
     };
     futures::try_join!(sending, receiving, changing)?;
     let statistics = peers.statistics();
-    ensure!(statistics.acknowledged == u64::from(FRAMES) && statistics.disconnects > 0, "{statistics:?}");
+    ensure!(statistics.acknowledged == u64::from(frames) && statistics.disconnects > 0, "{statistics:?}");
     eventually("the queue pairs of the one connection that there is", BOUND, async || match pairs()? {
         2 => Ok(()),
         count => bail!("{count} queue pairs"),

@@ -12,15 +12,15 @@ use multinet_testing::in_guest;
 use multinet_testing::multus::ip;
 use multinet_testing::wait::eventually;
 
-use super::{HERE, follow, nobody, pairs, pairs_in_words};
+use super::{HERE, amount, follow, nobody, pairs, pairs_in_words};
 
 const LARGEST: usize = 700_000;
-const FRAMES: u64 = 300;
 const BOUND: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
     in_guest!();
+    let frames = amount(30, 300) as u64;
     for stripes in [2, 8] {
         let (listener, peers) = connected(stripes, Delivery::AtMostOnce).await?;
         // The round before may still have had some for its next attempt.
@@ -30,9 +30,9 @@ async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
         })
         .await?;
         let before = positions()?;
-        let sending = send(&peers);
+        let sending = send(&peers, frames);
         let receiving = async {
-            for number in 0..FRAMES {
+            for number in 0..frames {
                 let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
                 ensure!(frame.bytes() == payload(number), "frame {number} is another");
             }
@@ -43,7 +43,7 @@ async fn frames_in_parts_arrive_whole_and_in_order() -> Result<()> {
         // Two thirds of the frames are cut, and each part is ten packets at least; what the receiver answers is a packet for each frame at most.
         let sent = |(pair, now): (u32, u32)| now.wrapping_sub(before[&pair]) & 0x00ff_ffff;
         let sent: Vec<u32> = positions()?.into_iter().map(sent).collect();
-        let busy = sent.iter().filter(|&&packets| packets > 2 * FRAMES as u32).count();
+        let busy = sent.iter().filter(|&&packets| packets > 2 * frames as u32).count();
         ensure!(
             busy == usize::from(stripes),
             "by {stripes} pairs, but each has sent so many packets: {sent:?}"
@@ -70,14 +70,19 @@ async fn short_frames_have_one_pair() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_in_parts_outlive_their_connection() -> Result<()> {
     in_guest!();
+    let frames = amount(60, 300);
     let (listener, peers) = connected(4, Delivery::AtLeastOnce).await?;
-    let sending = send(&peers);
+    let sending = send(&peers, frames as u64);
     let receiving = async {
-        let mut came = vec![false; FRAMES as usize];
-        for count in 0..FRAMES {
-            if count == FRAMES / 3 {
+        let mut came = vec![false; frames];
+        for count in 0..frames {
+            if count == frames / 3 {
                 ip(&["link", "set", "rdma0", "down"])?;
-                tokio::time::sleep(Duration::from_secs(2)).await;
+                eventually("the connection to break", BOUND, async || {
+                    ensure!(peers.statistics().disconnects > 0, "{:?}", peers.statistics());
+                    Ok(())
+                })
+                .await?;
                 ip(&["link", "set", "rdma0", "up"])?;
             }
             let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
@@ -91,12 +96,12 @@ async fn frames_in_parts_outlive_their_connection() -> Result<()> {
     futures::try_join!(sending, receiving)?;
     peers.flush().await?;
     let statistics = peers.statistics();
-    ensure!(statistics.disconnects > 0 && statistics.acknowledged == FRAMES, "{statistics:?}");
+    ensure!(statistics.disconnects > 0 && statistics.acknowledged == frames as u64, "{statistics:?}");
     Ok(())
 }
 
-async fn send(peers: &PeerSet) -> Result<()> {
-    for number in 0..FRAMES {
+async fn send(peers: &PeerSet, frames: u64) -> Result<()> {
+    for number in 0..frames {
         let bytes = payload(number);
         // Some are sent from where they lie.
         let frame = if number % 2 == 0 {

@@ -15,10 +15,7 @@ use multinet_testing::process::{Process, workspace_example};
 use multinet_testing::wait::eventually;
 use tempfile::TempDir;
 
-use super::{follow, nobody};
-
-/// How many frames are sent, at least: until the last fault is over.
-const FRAMES: u64 = 20_000;
+use super::{amount, follow, nobody};
 
 /// How long anything may take.
 const BOUND: Duration = Duration::from_secs(300);
@@ -59,6 +56,8 @@ impl Sink {
 async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     in_guest!();
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
+    // At least: until the last fault is over.
+    let frames = amount(800, 20_000) as u64;
     for address in &SINKS[1..] {
         ip(&["address", "add", &format!("{address}/24"), "dev", "rdma0"])?;
     }
@@ -73,7 +72,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
         let (peers, is_over) = (peers.clone(), Arc::clone(&is_over));
         async move {
             let mut sent = 0;
-            while sent < FRAMES || !is_over.load(Ordering::Relaxed) {
+            while sent < frames || !is_over.load(Ordering::Relaxed) {
                 sent += 1;
                 peers.send(Frame::new(payload(sent))).await?;
             }
@@ -84,7 +83,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
 
     let mut gone = Vec::new();
     for round in 1..=2 {
-        has_sent(&peers, round * FRAMES / 8).await?;
+        has_sent(&peers, round * frames / 8).await?;
         let mut killed = sinks.remove(0);
         killed.process.kill()?;
         sinks.push(Sink::start(killed.address).await?);
@@ -92,7 +91,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
         all_by_rdma(&peers).await.with_context(|| format!("after kill {round}"))?;
     }
 
-    has_sent(&peers, FRAMES * 3 / 8).await?;
+    has_sent(&peers, frames * 3 / 8).await?;
     let before = peers.statistics();
     ip(&["link", "set", "rdma0", "down"])?;
     let broken = || ensure_that(peers.statistics().disconnects >= before.disconnects + 3, "connected");
@@ -101,10 +100,10 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
     // The kernel forgets IPv6 addresses, which nobody uses here.
     all_by_rdma(&peers).await.context("after the link was down")?;
 
-    has_sent(&peers, FRAMES * 4 / 8).await?;
+    has_sent(&peers, frames * 4 / 8).await?;
     ip(&["link", "set", "rdma0", "mtu", "1500"])?;
     let before = peers.statistics();
-    has_sent(&peers, FRAMES * 5 / 8).await?;
+    has_sent(&peers, frames * 5 / 8).await?;
     all_by_rdma(&peers).await.context("after the MTU has changed")?;
     eprintln!("a smaller MTU has broken {} connections", peers.statistics().disconnects - before.disconnects);
 
@@ -114,7 +113,7 @@ async fn nothing_is_lost_and_nothing_comes_twice() -> Result<()> {
             ["address"].into_iter().chain(step.split(' ')).chain(["dev", "rdma0"]).collect();
         ip(&words)?;
     }
-    has_sent(&peers, FRAMES * 7 / 8).await?;
+    has_sent(&peers, frames * 7 / 8).await?;
     all_by_rdma(&peers).await.context("after a GID has moved")?;
 
     is_over.store(true, Ordering::Relaxed);

@@ -12,20 +12,19 @@ use tokio::net::TcpStream;
 
 use super::raw::{hear, hello, no_end, say};
 use super::{BOUND, honest, listener};
-use crate::pairs;
+use crate::{amount, pairs};
 
-const STRANGERS: u32 = 120;
 const FRAME_SIZE: u32 = 64 << 10;
-/// More than there is memory for.
-const CONNECTIONS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> {
     in_guest!();
+    // Fewer than there are strangers.
+    let connections = amount(10, 40);
     let slots = 4 * (FRAME_SIZE as usize + 4416);
     let listener = listener()
         .frame_size(FRAME_SIZE)
-        .memory(CONNECTIONS * slots)
+        .memory(connections * slots)
         .acknowledge(Acknowledge::OnDrop)
         .patience(BOUND)
         .bind()
@@ -38,7 +37,7 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
     };
     let before = pairs()?;
     let address = listener.local_addresses()[0];
-    let strangers = stream::iter(0..STRANGERS).map(|number| async move {
+    let strangers = stream::iter(0..3 * connections as u32).map(|number| async move {
         let mut stream = TcpStream::connect(address).await?;
         // A pair that nobody has.
         let mut end = no_end(stream.local_addr()?.ip());
@@ -64,8 +63,8 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
         let let_in = all.iter().filter(|(_, is_let_in, _)| *is_let_in).count();
         let full = all.iter().filter(|(_, _, reason)| reason.contains("as many as may be")).count();
         eprintln!("{let_in} are let in, {full} find no room, {most} queue pairs at the end");
-        ensure!(let_in > 0 && let_in < CONNECTIONS, "{let_in} are let in");
-        ensure!(most <= before + CONNECTIONS, "{most} queue pairs, after {before}");
+        ensure!(let_in > 0 && let_in < connections, "{let_in} are let in");
+        ensure!(most <= before + connections, "{most} queue pairs, after {before}");
         anyhow::Ok(all)
     };
     let behaving = behaves(&peers);
@@ -77,8 +76,8 @@ async fn strangers_that_ask_for_rdma_take_no_more_than_there_is() -> Result<()> 
     ensure!(peers.statistics().disconnects == 0, "{:?}", peers.statistics());
     drop(all);
     eventually("only who behaves to be left", BOUND, async || {
-        let (connections, left) = (listener.statistics().connections, pairs()?);
-        ensure!(connections == 1 && left <= before, "{connections} connections, {left} queue pairs");
+        let (open, left) = (listener.statistics().connections, pairs()?);
+        ensure!(open == 1 && left <= before, "{open} connections, {left} queue pairs");
         Ok(())
     })
     .await
