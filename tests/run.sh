@@ -32,9 +32,10 @@ if wants rdma; then timed 'guest' tests/tools/guest.sh >/dev/null || exit 1; fi
 timed 'build tests' cargo test --workspace --no-run || exit 1
 if wants node; then timed 'build image programs' tests/tools/image-programs.sh || exit 1; fi
 
-# Suites that mostly wait: for control planes, nodes, pods, and the guest. The others compute. The two kinds run side by side.
-waiting=(cluster node client rdma)
-apart=("${waiting[@]}" conformance soak)
+# Suites that mostly wait: for control planes, nodes and pods. The others compute. The two kinds run side by side; then the guest has the
+# machine to itself, since it emulates its processor.
+waiting=(cluster node client)
+apart=("${waiting[@]}" conformance rdma soak)
 mapfile -t pure < <(cargo test --workspace --no-run 2>&1 |
   sed -nE 's#^ *Executable tests?/.*/deps/(.*)-[0-9a-f]+\)$#\1#p' | sort -u | grep -vxF "$(printf '%s\n' "${apart[@]}")")
 
@@ -66,6 +67,7 @@ if wants pure; then
 fi
 if wants conformance; then keep conformance suites --test conformance; fi
 wait
+if wants rdma; then keep rdma suites --test rdma; fi
 
 log=$work/log
 cat "$work"/*.log | tee "$log"

@@ -1,5 +1,7 @@
 //! What the ownership order of this crate is for: misuse that does not compile.
 
+#![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
