@@ -16,6 +16,7 @@ name=$(basename "${CARGO_MANIFEST_DIR:-.}")/$name
 case $name in
   tests/cluster | tests/conformance | client-lib/it | cli/it | runtime/*) threads=8 ;;
   e2e/client) threads=4 ;;
+  e2e/rdma) threads=1 ;; # there is one guest
   *) threads=$(nproc) ;;
 esac
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads}
