@@ -123,7 +123,7 @@ fn refused() -> BoxError {
 pub struct Request {
     /// How it is asked.
     pub method: Method,
-    /// What is asked for.
+    /// Path and query of the request.
     pub uri: http::Uri,
     /// The JSON that is sent; null if it is none.
     pub body: Value,

@@ -1,4 +1,4 @@
-//! What people type: `kubectl`, as a user that may do everything.
+//! `kubectl`, as people type it, for a user that may do everything.
 
 use std::ffi::OsString;
 use std::process::Command;

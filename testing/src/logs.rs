@@ -7,7 +7,7 @@ use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// What has been logged so far.
+/// Log of the test so far.
 #[derive(Clone, Debug, Default)]
 pub struct Logs(Arc<Mutex<Vec<u8>>>);
 

@@ -85,7 +85,7 @@ impl Program {
         .await
     }
 
-    /// What `/readyz` says.
+    /// Returns the status and the body of `/readyz`.
     pub async fn readyz(&self) -> Result<(StatusCode, String)> {
         self.get("readyz").await
     }

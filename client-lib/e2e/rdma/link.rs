@@ -50,7 +50,7 @@ const SCRIPT: &str = r#"
     echo "$(($(packets) - before)) packets"
 "#;
 
-/// What the four parts have said, without the last server.
+/// The output of the four parts, without the last server's.
 async fn said() -> Result<[&'static str; 4]> {
     static SAID: OnceCell<String> = OnceCell::const_new();
     let run = async || {

@@ -1,4 +1,4 @@
-//! What the ownership order of this crate is for: misuse that does not compile.
+//! Misuse that the ownership order of this crate keeps from compiling.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 

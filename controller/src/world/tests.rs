@@ -1,4 +1,4 @@
-//! What the model test (`tests/it/model`) cannot say well: `times`, what people are told (`notices`), who wins an address
+//! Facts that the model test (`tests/it/model`) cannot state well: `times`, what people are told (`notices`), who wins an address
 //! after a change of leaders.
 
 use std::cell::Cell;

@@ -140,7 +140,7 @@ fn check_signatures(packet: &[u8]) {
     check_server(&current);
 }
 
-/// What the whole server makes of a packet, also of a signed one.
+/// Checks the whole server's reply to a packet, which may be signed.
 fn check_server(packet: &[u8]) {
     WORKERS.with_borrow_mut(|workers| {
         for (datagram, worker) in workers {

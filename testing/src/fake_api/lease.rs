@@ -30,7 +30,7 @@ struct Store {
     log: Vec<String>,
 }
 
-/// What becomes of a request.
+/// Fate of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// It is done, and answered.

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What one program got done.
+/// The figures of one program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bandwidth {
     /// Bytes a second.

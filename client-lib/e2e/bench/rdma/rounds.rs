@@ -102,7 +102,7 @@ impl Extent {
     }
 }
 
-/// Who has not got it done once is not tried again: it may take a minute to fail.
+/// A program that has failed once is not tried again: failing may take a minute.
 fn add(figures: &mut Rounds, run: impl FnOnce() -> Option<f64>) {
     let has_failed = figures.iter().any(|figure| figure.is_nan());
     figures.push(if has_failed { None } else { run() }.unwrap_or(f64::NAN));
