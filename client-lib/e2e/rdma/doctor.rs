@@ -9,7 +9,7 @@ use super::{BOUND, LINK};
 /// Starts a program in a network namespace of its own.
 const ELSEWHERE: &str = "unshare --net --mount sh -c 'mount -t sysfs sysfs /sys && exec \"$@\"' sh";
 
-/// What is done to the machine, how doctor is started, and what it says of RDMA then. All in one guest, one after the other.
+/// Changes to the machine, each with how doctor is started and its findings about RDMA. All run in one guest, one after the other.
 const CASES: &[(&str, &str, &[&str])] = &[
     (
         "true",

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{BOUND, LINK, amount, nobody};
 
-/// What is done to the machine, and why there is no RDMA then. All in one guest, one after the other. What may pass is tried again for half a
+/// Changes to the machine, each with the reason why RDMA is off. All run in one guest, one after the other. A passing fault is tried again for half a
 /// minute, which is not waited for (`TRIES`).
 const CASES: &[(&str, &str)] = &[
     ("SERVER=10.9.5.1", "10.9.5.1:18515 cannot be reached by RDMA: no RDMA device has a GID of 10.9.5.1"),
