@@ -451,6 +451,13 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_endpoints_without_names_has_no_records() {
+        let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
+        assert!(group.ports().is_empty() && group.every_srv().is_empty());
+        assert_eq!(group.addresses().count(), 2);
+    }
+
+    #[test]
     fn labels_of_one_hash_are_kept_apart() {
         let [one, two] = &colliding_hosts();
         let label = |host: &str| [&[host.len() as u8], host.as_bytes()].concat();
@@ -476,6 +483,7 @@ mod tests {
             group.every_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
         assert_eq!(targets, [&label(one)[..], &label(two)].into());
         assert_eq!(group.every_srv().len(), 2);
+        assert_eq!(group.srv.len(), 2, "one port's records are those of all ports");
         assert_eq!([0, 2].map(|first| group.hosts_from(&both, first).len()), [2, 2]);
     }
 }

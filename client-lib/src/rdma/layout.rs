@@ -10,6 +10,8 @@
 //! So a message is one write, wherever its header begins, and the payload is aligned whatever comes before it. Payloads that are to be in a GPU have a place
 //! of their own, and are a write of their own.
 
+use std::ops::Range;
+
 use super::accounts::Violation;
 use crate::stream::SHORT;
 use crate::wire::{HEADER, MAX_KEY, MAX_METADATA};
@@ -69,6 +71,30 @@ impl Layout {
     pub(crate) fn body(&self, place: u16) -> usize {
         usize::from(place) * self.stride + self.prefix
     }
+
+    /// Where a header begins.
+    pub(crate) fn header(&self, place: u16) -> usize {
+        self.body(place) - HEADER
+    }
+
+    /// Where key and metadata lie, and where the payload, of a message with so many bytes of both: `split` is the stride of payloads that have places of
+    /// their own. `None` if they do not fit.
+    pub(crate) fn message(
+        &self,
+        place: u16,
+        split: Option<usize>,
+        (prefix, payload): (usize, usize),
+    ) -> Option<[Range<usize>; 2]> {
+        let (begin, room) = match split {
+            Some(stride) => (usize::from(place) * stride, stride),
+            None => (self.body(place), self.stride - self.prefix),
+        };
+        if prefix + HEADER > self.prefix || payload > room {
+            return None;
+        }
+        let header = self.header(place);
+        Some([header - prefix..header, begin..begin + payload])
+    }
 }
 
 /// What a sender tells by an immediate. What a receiver tells is the number of an entry of the ring.
@@ -112,6 +138,28 @@ impl Immediate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_lies_in_its_place_if_it_fits() {
+        let (slots, ring) = (Layout::slots(3, 1000), Layout::ring());
+        let most = MAX_KEY + MAX_METADATA;
+        // The place begins at 5440, its header at 9816, its payload at 9856.
+        let cases = [
+            (slots, None, (0, 0), Some([9816..9816, 9856..9856])),
+            (slots, None, (7, 1000), Some([9809..9816, 9856..10_856])),
+            (slots, None, (most + 25, 1024), Some([5440..9816, 9856..10_880])),
+            (slots, None, (most + 26, 0), None),
+            (slots, None, (0, 1025), None),
+            (slots, Some(64), (7, 64), Some([9809..9816, 64..128])),
+            (slots, Some(64), (7, 65), None),
+            (ring, None, (0, 152), Some([192..192, 232..384])),
+            (ring, None, (1, 0), None),
+        ];
+        for (layout, split, lengths, expected) in cases {
+            assert_eq!(layout.message(1, split, lengths), expected, "{layout:?} {split:?} {lengths:?}");
+        }
+        assert_eq!(ring.header(1), 192);
+    }
 
     /// Other versions count on it.
     #[test]

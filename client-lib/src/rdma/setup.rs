@@ -9,7 +9,7 @@
 //! The ping is a packet of the largest size, to the first slot, and its acknowledgement comes back: after that the way is known to work, before a frame
 //! is trusted to it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -184,6 +184,11 @@ fn is_foreign(link: LinkLayer, ours: Option<u32>, of_row: Option<u32>) -> bool {
     link == LinkLayer::Ethernet && ours.zip(of_row).is_some_and(|(ours, of_row)| ours != of_row)
 }
 
+/// Whether we would send to another than who has this address, which no peer can have us do. An InfiniBand port has no address of its own.
+fn is_third_party(link: LinkLayer, gid: Ipv6Addr, address: IpAddr) -> bool {
+    link == LinkLayer::Ethernet && gid != gid::gid_of(address.to_canonical())
+}
+
 /// The rows of GID tables that stand for an address, one at least, in the order in which they are tried; and the number of the interface that has it.
 fn places(address: IpAddr, options: &Rdma) -> Result<(Vec<Place>, Option<u32>), Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
@@ -225,9 +230,7 @@ impl Prepared {
         frame_size: u32,
         patience: Duration,
     ) -> Result<QueuePair<E>, Unusable> {
-        let is_ethernet = self.place.link == LinkLayer::Ethernet;
-        // Nobody can have us send to a third party.
-        if is_ethernet && peer.gid != gid::gid_of(address.to_canonical()) {
+        if is_third_party(self.place.link, peer.gid, address) {
             return Err(Unusable::Peer("the peer's GID is not that of its address"));
         }
         let theirs =
@@ -239,13 +242,13 @@ impl Prepared {
                 stride: stride as usize,
             });
         let (before, after, places) = if is_sender {
-            (HEADER + MAX_KEY + MAX_METADATA, frame_size as usize, Places::slots(peer.places))
+            (MAX_KEY + MAX_METADATA, frame_size as usize, Places::slots(peer.places))
         } else {
-            (HEADER, SHORT, Places::ring(peer.places))
+            (0, SHORT, Places::ring(peer.places))
         };
-        let message = before + after;
-        let room = payloads.map_or(theirs.stride - theirs.prefix, |payloads| payloads.stride);
-        if theirs.prefix < before || room < after {
+        let message = before + HEADER + after;
+        let split = payloads.as_ref().map(|payloads| payloads.stride);
+        if theirs.message(0, split, (before, after)).is_none() {
             return Err(Unusable::Peer("the peer's memory for RDMA is less than it should be"));
         }
         if message > MOST_MEMORY {
@@ -321,7 +324,7 @@ fn ping<E>(pair: &QueuePair<E>, length: usize, patience: Duration) -> Result<(),
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::net::Ipv6Addr;
+    use std::net::Ipv4Addr;
 
     use super::*;
 
@@ -370,6 +373,28 @@ mod tests {
         assert!(is_foreign(roce, Some(3), Some(4)));
         assert!(!is_foreign(roce, Some(3), Some(3)) && !is_foreign(infiniband, Some(3), Some(4)));
         assert!(!is_foreign(roce, None, Some(4)) && !is_foreign(roce, Some(3), None));
+    }
+
+    #[test]
+    fn a_gid_is_that_of_the_peers_address() {
+        let own = IpAddr::from([10, 9, 0, 1]);
+        let mapped = Ipv4Addr::new(10, 9, 0, 1).to_ipv6_mapped();
+        let other = Ipv4Addr::new(10, 9, 0, 77).to_ipv6_mapped();
+        let cases = [
+            (LinkLayer::Ethernet, mapped, own, false),
+            (LinkLayer::Ethernet, mapped, mapped.into(), false),
+            (LinkLayer::Ethernet, other, own, true),
+            (LinkLayer::InfiniBand, other, own, false),
+        ];
+        for (link, gid, address, expected) in cases {
+            assert_eq!(is_third_party(link, gid, address), expected, "{link:?} {gid} {address}");
+        }
+    }
+
+    #[test]
+    fn two_messages_of_a_sender_and_a_ring_of_a_receivers_are_staged() {
+        assert_eq!([staging(true, 1), staging(true, STAGING)], [STAGING, 2 * STAGING]);
+        assert_eq!(staging(false, LEAST), 64 * LEAST);
     }
 
     /// Another device would have the same, or is not what was asked for.

@@ -27,7 +27,7 @@ use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::dns::{Answer, Kind, Reply, Session};
 use super::question::Port;
-use super::records::{MAX_ADDRESSES, Owned, Service, TooMany, endpoints, endpoints_by_address, is_complete};
+use super::records::{Owned, Service, Size, TooMany, endpoints, endpoints_by_address, is_complete};
 use super::refresh::MAX_INTERVAL;
 use super::{ResolveError, Resolved};
 use crate::endpoint::Endpoint;
@@ -197,12 +197,9 @@ async fn behind(session: &Session<'_>, name: &str, reply: Reply) -> Result<Resol
         .buffer_unordered(TARGETS_AT_ONCE);
     let too_many = |TooMany| ResolveError::TooMany { name: name.to_owned() };
     let mut by_target = BTreeMap::new();
-    let mut size = 0;
+    let mut size = Size::default();
     while let Some((target, owned, target_ttl)) = looks.try_next().await? {
-        size += owned.size();
-        if size > MAX_ADDRESSES {
-            return Err(too_many(TooMany));
-        }
+        size.add(&owned).map_err(too_many)?;
         ttl = ttl.min(target_ttl);
         by_target.insert(target, owned);
     }

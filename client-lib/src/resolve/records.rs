@@ -20,7 +20,7 @@ use crate::endpoint::{Endpoint, EndpointAddress, PodRef, address_label};
 pub(super) const MAX_ENDPOINTS: usize = 10_000;
 /// The most addresses of all of them together. An answer ends at 64 KiB, but of a target with a thousand ports each has
 /// all of its addresses, and a thousand targets have an answer each.
-pub(super) const MAX_ADDRESSES: usize = 1 << 16;
+const MAX_ADDRESSES: usize = 1 << 16;
 
 /// There are more endpoints or addresses than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +43,15 @@ pub(super) struct Owned {
     pub(super) facts: Vec<Facts>,
 }
 
-impl Owned {
-    /// How many addresses there may be, and how much work.
-    pub(super) fn size(&self) -> usize {
-        self.addresses.len().max(self.facts.len())
+/// How much all targets of an answer own together.
+#[derive(Debug, Default)]
+pub(super) struct Size(usize);
+
+impl Size {
+    /// Adds what a target owns: addresses, and texts, which are work though not all of them count.
+    pub(super) fn add(&mut self, owned: &Owned) -> Result<(), TooMany> {
+        self.0 += owned.addresses.len().max(owned.facts.len());
+        if self.0 > MAX_ADDRESSES { Err(TooMany) } else { Ok(()) }
     }
 }
 
@@ -61,9 +66,8 @@ pub(super) fn endpoints(
         .filter(|service| service.port != 0)
         .filter_map(|service| Some((service, owned.get(&service.target)?)))
         .collect();
-    if known.iter().map(|(_, owned)| owned.size()).sum::<usize>() > MAX_ADDRESSES {
-        return Err(TooMany);
-    }
+    let mut size = Size::default();
+    known.iter().try_for_each(|(_, owned)| size.add(owned))?;
     let mut endpoints: Vec<Endpoint> =
         known.into_iter().flat_map(|(service, owned)| endpoints_of(service, owned)).collect();
     if endpoints.len() > MAX_ENDPOINTS {

@@ -33,7 +33,7 @@ impl<E> QueuePair<E> {
         let is_half = accounts.reading.arrived(place)?;
         let mut entry = [0; HEADER + SHORT];
         // Within the ring, as the place has been found to be the next one.
-        let _ = self.landing.read(self.layout.body(place as u16) - HEADER, &mut entry);
+        let _ = self.landing.read(self.layout.header(place as u16), &mut entry);
         // Said only when it has been read: the other side will write there again.
         if is_half {
             accounts.owed += 1;
@@ -56,32 +56,21 @@ impl<E> QueuePair<E> {
     pub(crate) fn header(&self, slot: u16) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         // Within the memory, as the slot has been found among those that there are.
-        let _ = self.landing.read(self.layout.body(slot) - HEADER, &mut header);
+        let _ = self.landing.read(self.layout.header(slot), &mut header);
         header
     }
 
     /// What has come to one of our slots. `None` if it does not fit.
     pub(crate) fn landed(&self, slot: u16, data: &Data) -> Option<Landed> {
-        let (body, length) = (self.layout.body(slot), data.payload as usize);
-        let begin = body.checked_sub(HEADER + data.prefix())?;
-        let room = match &self.gpu {
-            Some((_, stride)) => *stride,
-            None => self.layout.stride - self.layout.prefix,
-        };
-        if data.prefix() + HEADER > self.layout.prefix || length > room {
-            return None;
-        }
-        let mut prefix = vec![0; data.prefix()];
-        self.landing.read(begin, &mut prefix).ok()?;
+        let split = self.gpu.as_ref().map(|(_, stride)| *stride);
+        let [before, payload] = self.layout.message(slot, split, (data.prefix(), data.payload as usize))?;
+        let mut prefix = vec![0; before.len()];
+        self.landing.read(before.start, &mut prefix).ok()?;
         let payload = match &self.gpu {
-            Some((landing, stride)) => {
-                let begin = usize::from(slot) * stride;
-                Payload::Gpu(
-                    GpuSlice::new(Arc::clone(landing.memory()), begin..begin + length)?,
-                    landing.clone(),
-                )
+            Some((landing, _)) => {
+                Payload::Gpu(GpuSlice::new(Arc::clone(landing.memory()), payload)?, landing.clone())
             }
-            None => Payload::Host(self.landing.landed(body..body + length).ok()?),
+            None => Payload::Host(self.landing.landed(payload).ok()?),
         };
         Some(Landed { slot, prefix, payload })
     }
