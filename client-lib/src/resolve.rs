@@ -32,8 +32,9 @@ pub use self::builder::ResolverBuilder;
 use self::dns::Dns;
 pub(crate) use self::error::List;
 pub use self::error::ResolveError;
+use self::question::Host;
+pub use self::question::Question;
 pub(crate) use self::question::service_of;
-use self::question::{Host, Question};
 pub use self::watch::Watch;
 use crate::endpoint::Endpoint;
 

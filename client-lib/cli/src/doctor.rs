@@ -71,10 +71,6 @@ pub(crate) async fn run(mut args: DoctorArgs) -> anyhow::Result<ExitCode> {
         (args.name, args.port) = (Some(name), port);
     }
     let facts = collect::facts(&args).await;
-    // A name that is none is nothing about this pod.
-    if let Some(error) = facts.service.as_ref().and_then(facts::Service::cannot_be_asked) {
-        return Err(error.clone().into());
-    }
     let findings = findings::findings(&facts);
     match args.output {
         Output::Text => print(&report::text(&findings))?,

@@ -13,9 +13,19 @@ const MAX_PORT_NAME: usize = MAX_LABEL - 1;
 /// Octets that an SRV record's owner has more than the service's name, but for the port's name: `_`, `._tcp.`.
 const SRV_PREFIX: usize = 7;
 
-/// A question that can be asked.
+/// A service and a port that can be asked for.
+///
+/// # Examples
+///
+/// ```
+/// use multinet_client::resolve::Question;
+///
+/// let question = Question::parse("infer.vision.svc.multinet", "rdma")?;
+/// assert_ne!(question, Question::parse("infer.vision.svc.multinet", "18515")?);
+/// # Ok::<(), multinet_client::ResolveError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub struct Question {
     pub(super) host: Host,
     pub(super) port: Port,
 }
@@ -44,7 +54,19 @@ pub(super) enum Port {
 }
 
 impl Question {
-    pub(super) fn parse(name: &str, port: &str) -> Result<Self, ResolveError> {
+    /// Parses the name of a service, or an address, and a port, as [`Resolver::resolve`](super::Resolver::resolve) takes them. Asks no server.
+    ///
+    /// ```
+    /// use multinet_client::resolve::Question;
+    ///
+    /// let error = Question::parse("infer.vision.svc.multinet", "70000").unwrap_err();
+    /// assert!(error.is_permanent(), "numbers of ports are from 1 to 65535");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError::BadName`] and [`ResolveError::BadPort`].
+    pub fn parse(name: &str, port: &str) -> Result<Self, ResolveError> {
         let question = Self { host: Host::parse(name)?, port: Port::parse(port)? };
         match question {
             Self { host: Host::Address(_), port: Port::Named(_) | Port::All } => Err(ResolveError::BadPort {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use multinet_client::ConnectorBuilder;
+use multinet_client::resolve::Question;
 
 use crate::common::{ConnectArgs, nobody};
 use crate::output::Usage;
@@ -28,15 +29,20 @@ impl Target {
         Ok(Self { name, port: port.unwrap_or_else(|| DEFAULT_PORT.to_owned()) })
     }
 
-    /// As [`parse`](Self::parse), for those to whom a service without a port means all of its ports. An address has none of its own.
+    /// As [`parse`](Self::parse), for commands to which a service without a port means all of its ports. An address has none of its own.
     ///
     /// # Errors
     ///
-    /// [`Usage`], if there are two ports.
-    pub(crate) fn parse_all_ports(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
+    /// [`Usage`], if there are two ports; and of what can be neither a name nor a port.
+    pub(crate) fn parse_all_ports(
+        name: &str,
+        port: Option<&str>,
+    ) -> anyhow::Result<(String, Option<String>)> {
         let (name, port) = Self::split(name, port)?;
         let default = name.parse::<IpAddr>().is_ok().then(|| DEFAULT_PORT.to_owned());
-        Ok((name, port.or(default)))
+        let port = port.or(default);
+        Question::parse(&name, port.as_deref().unwrap_or("*"))?;
+        Ok((name, port))
     }
 
     fn split(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
@@ -111,5 +117,26 @@ mod tests {
             );
         }
         assert_eq!(Target::parse("fd00::1", None).unwrap().display(), "[fd00::1]:18515");
+    }
+
+    #[test]
+    fn a_service_without_a_port_stands_for_all_its_ports() {
+        let cases = [
+            ("infer.vision", None, Ok(("infer.vision", None))),
+            ("infer.vision:rdma", None, Ok(("infer.vision", Some("rdma")))),
+            ("10.0.0.1", None, Ok(("10.0.0.1", Some("18515")))),
+            ("infer.vision", Some("70000"), Err("\"70000\" is not a port")),
+            ("infer.vision:70000", None, Err("\"70000\" is not a port")),
+            ("a b", None, Err("\"a b\" is not the name of a service")),
+            ("host:7", Some("8"), Err("two ports for host")),
+        ];
+        for (text, port, expected) in cases {
+            let parsed = Target::parse_all_ports(text, port).map_err(|error| error.to_string());
+            match (parsed, expected) {
+                (Ok((name, port)), Ok(expected)) => assert_eq!((&*name, port.as_deref()), expected, "{text}"),
+                (Err(error), Err(start)) => assert!(error.starts_with(start), "{text}: {error}"),
+                (parsed, _) => panic!("{text}: {parsed:?}"),
+            }
+        }
     }
 }

@@ -223,11 +223,3 @@ pub(super) struct Nic {
     pub(super) is_up: bool,
     pub(super) is_default_network: bool,
 }
-
-impl Service {
-    /// Why the question was none: what was given can be neither a name nor a port.
-    pub(super) fn cannot_be_asked(&self) -> Option<&ResolveError> {
-        let outcomes = [&self.records, &self.wanted].into_iter().flatten();
-        outcomes.filter_map(|outcome| outcome.as_ref().err()).find(|error| error.is_permanent())
-    }
-}

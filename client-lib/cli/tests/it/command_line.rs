@@ -43,13 +43,15 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn mistakes_are_named_in_one_line() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
         (&["resolve", "a", "--server", "dns.example"], "write an address as 10.96.0.10"),
         (&["resolve", "a b", "--server", "127.0.0.1"], "\"a b\" is not the name of a service"),
         (&["resolve", "a", "--resolv-conf", "/nonexistent"], "cannot use /nonexistent"),
+        // No file is read, and no server asked.
+        (&["doctor", "a", "70000", "--resolv-conf", "/nonexistent"], "\"70000\" is not a port"),
         (
             &["resolve", "10.0.0.1", "--server", "127.0.0.1"],
             "multinet: 10.0.0.1: an address has no named ports; give",
