@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what the guest of the RDMA tests boots from (testing/src/guest.rs): the distribution's own kernel, and an initramfs
+# Builds what the guest of the RDMA tests boots from (testing/src/programs/guest.rs): the distribution's own kernel, and an initramfs
 # with the modules for soft-RoCE. Everything else the guest has from the machine that it runs on.
 # What is built already is kept. Standard output is one line: the folder that holds `kernel` and `initramfs`.
 set -euo pipefail

@@ -39,7 +39,7 @@ impl Stage {
         cluster.apply_crds().await?;
         cluster.apply_rbac().await?;
         let objects = cluster.objects().await?;
-        let multus = repository().join("testing/src/node/crds/network-attachment-definitions.yaml");
+        let multus = repository().join("testing/src/programs/node/crds/network-attachment-definitions.yaml");
         for crd in objects.apply_file(&multus).await? {
             objects.established(&crd).await?;
         }

@@ -63,7 +63,7 @@ pub(crate) async fn nodes(objects: &Objects) -> Result<()> {
 
 /// Has the API server serve NetworkAttachmentDefinitions.
 pub(crate) async fn apply_multus(objects: &Objects) -> Result<()> {
-    let file = repository().join("testing/src/node/crds/network-attachment-definitions.yaml");
+    let file = repository().join("testing/src/programs/node/crds/network-attachment-definitions.yaml");
     for crd in objects.apply_file(&file).await? {
         objects.established(&crd).await?;
     }

@@ -93,7 +93,7 @@ impl Multus {
     async fn apply_crds(&self, cluster: &Cluster) -> Result<()> {
         let objects = cluster.objects().await?;
         for file in ["network-attachment-definitions.yaml", "whereabouts.yaml"] {
-            let file = repository().join("testing/src/node/crds").join(file);
+            let file = repository().join("testing/src/programs/node/crds").join(file);
             for crd in objects.apply_file(&file).await? {
                 objects.established(&crd).await?;
             }

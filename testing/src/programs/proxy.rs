@@ -279,13 +279,27 @@ mod tests {
         Ok(buffer)
     }
 
+    /// A stream that has carried something there and back.
+    async fn carrying(proxy: &Proxy) -> TcpStream {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"ping").await.unwrap();
+        carries(&mut stream, b"ping").await;
+        stream
+    }
+
+    async fn carries(stream: &mut TcpStream, expected: &[u8; 4]) {
+        assert_eq!(&timeout(BOUND, read(stream)).await.unwrap().unwrap(), expected);
+    }
+
+    async fn is_reset(mut stream: TcpStream) {
+        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
     #[tokio::test]
     async fn streams_stand_still_while_the_link_is_silent() {
         let proxy = Proxy::start(echo().await).await.unwrap();
-        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        stream.write_all(b"ping").await.unwrap();
-        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
-
+        let mut stream = carrying(&proxy).await;
         proxy.set(Link::Silent);
         stream.write_all(b"late").await.unwrap();
         let mut early = TcpStream::connect(proxy.address()).await.unwrap();
@@ -294,49 +308,37 @@ mod tests {
         timeout(SOON, read(&mut early)).await.unwrap_err();
 
         proxy.set(Link::Up);
-        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"late");
-        assert_eq!(&timeout(BOUND, read(&mut early)).await.unwrap().unwrap(), b"soon");
+        carries(&mut stream, b"late").await;
+        carries(&mut early, b"soon").await;
         assert_eq!(proxy.streams(), 2);
     }
 
     #[tokio::test]
     async fn streams_are_reset_while_the_link_is_reset() {
         let proxy = Proxy::start(echo().await).await.unwrap();
-        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        stream.write_all(b"ping").await.unwrap();
-        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+        let stream = carrying(&proxy).await;
         proxy.set(Link::Reset);
-        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        is_reset(stream).await;
+        is_reset(TcpStream::connect(proxy.address()).await.unwrap()).await;
 
         // However short a cut, the streams do not survive it.
         proxy.set(Link::Up);
-        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        stream.write_all(b"ping").await.unwrap();
-        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+        let stream = carrying(&proxy).await;
         proxy.set(Link::Reset);
         proxy.set(Link::Up);
-        let error = timeout(BOUND, read(&mut stream)).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        is_reset(stream).await;
     }
 
     #[tokio::test]
     async fn stranded_streams_stay_silent() {
         let proxy = Proxy::start(echo().await).await.unwrap();
-        let mut stranded = TcpStream::connect(proxy.address()).await.unwrap();
-        stranded.write_all(b"ping").await.unwrap();
-        assert_eq!(&timeout(BOUND, read(&mut stranded)).await.unwrap().unwrap(), b"ping");
+        let mut stranded = carrying(&proxy).await;
         proxy.strand();
         stranded.write_all(b"lost").await.unwrap();
         proxy.set(Link::Reset);
         proxy.set(Link::Up);
         timeout(SOON, read(&mut stranded)).await.unwrap_err();
-        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
-        stream.write_all(b"ping").await.unwrap();
-        assert_eq!(&timeout(BOUND, read(&mut stream)).await.unwrap().unwrap(), b"ping");
+        carrying(&proxy).await;
     }
 
     #[tokio::test]

@@ -10,11 +10,11 @@ mod query;
 mod reply;
 pub mod secure;
 
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 pub use presentation::{name_to_wire, type_number};
 pub use query::{AD, CD, DO, Edns, Query, RD, Z};
@@ -126,12 +126,6 @@ impl Tcp {
     pub fn port(&self) -> Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
-
-    /// Says that nothing more will be sent.
-    pub fn close_sending(&self) -> Result<()> {
-        self.0.shutdown(Shutdown::Write)?;
-        Ok(())
-    }
 }
 
 impl<S: Read + Write> Tcp<S> {
@@ -142,9 +136,7 @@ impl<S: Read + Write> Tcp<S> {
 
     /// Sends one message.
     pub fn send(&mut self, packet: &[u8]) -> Result<()> {
-        self.0.write_all(&framed(packet)?)?;
-        self.0.flush()?;
-        Ok(())
+        self.send_all([packet])
     }
 
     /// Sends several messages in one write, as a pipelining client does (RFC 7766 §6.2.1.1).
@@ -158,33 +150,13 @@ impl<S: Read + Write> Tcp<S> {
         Ok(())
     }
 
-    /// Sends octets as they are.
-    pub fn send_raw(&mut self, octets: &[u8]) -> Result<()> {
-        self.0.write_all(octets)?;
-        self.0.flush()?;
-        Ok(())
-    }
-
     /// Waits for one message.
     pub fn receive(&mut self) -> Result<Vec<u8>> {
-        match self.receive_or_end()? {
-            Some(message) => Ok(message),
-            None => bail!("the server closed the connection without a reply"),
-        }
-    }
-
-    /// Waits for one message; nothing where the server has closed the connection.
-    pub fn receive_or_end(&mut self) -> Result<Option<Vec<u8>>> {
         let mut length = [0; 2];
-        match self.0.read_exact(&mut length) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-            Err(error) => return Err(error).context("no reply over the stream"),
-        }
+        self.0.read_exact(&mut length).context("no reply over the stream")?;
         let mut message = vec![0; usize::from(u16::from_be_bytes(length))];
         self.0.read_exact(&mut message).context("the reply is cut off")?;
-        Ok(Some(message))
+        Ok(message)
     }
 }
 

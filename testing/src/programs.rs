@@ -1,0 +1,34 @@
+//! Programs that tests start, and what they are started with: control planes, servers, clients, machines.
+
+pub mod ask;
+pub mod bench;
+pub mod cluster;
+pub mod controller;
+pub mod coredns;
+pub mod dns;
+pub mod guest;
+pub mod http;
+pub mod images;
+pub mod kubectl;
+pub mod manifests;
+pub mod markdown;
+pub mod measure;
+pub mod multus;
+pub mod netns;
+pub mod node;
+pub mod objects;
+pub mod perftest;
+pub mod pods;
+pub mod process;
+pub mod program;
+pub mod proxy;
+pub mod replica;
+pub mod sandbox;
+pub mod secondary;
+pub mod server;
+pub mod slices;
+pub mod status;
+pub mod tools;
+pub mod usage;
+pub mod wait;
+pub mod witness;
