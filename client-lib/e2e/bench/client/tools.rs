@@ -1,11 +1,11 @@
 //! Bandwidth and round trips, by `multinet bench` and by its peers.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::fs;
 use std::process::Command;
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use multinet_testing::bench::{Table, at_least, at_most, figure, text};
 use multinet_testing::measure::{Log, Process, cpu_of_children, middle, output};
 use multinet_testing::perftest::ucx_row;
@@ -157,13 +157,13 @@ fn number(document: &Value, key: &str) -> Result<f64> {
 
 fn iperf(size: u32, seconds: u64) -> Result<Bandwidth> {
     costed(|| {
-        let port = free_port()?.to_string();
+        let port = free_port()?;
         let mut server = Command::new("iperf3");
-        // Its server serves one client and ends; a connection that only looks whether it listens would be that client.
-        let mut server = Process::start(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]))?;
-        std::thread::sleep(Duration::from_millis(300));
+        let mut server =
+            Process::start(server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port.to_string()]))?;
+        until_listening(port)?;
         let mut client = Command::new("iperf3");
-        client.args(["-c", "127.0.0.1", "-p", &port, "-J"]);
+        client.args(["-c", "127.0.0.1", "-p", &port.to_string(), "-J"]);
         client.args(["-l", &size.to_string(), "-t", &seconds.to_string()]);
         let document: Value = serde_json::from_str(&output(&mut client)?)?;
         server.kill()?;
@@ -195,12 +195,12 @@ fn ucx_trip(trips: usize) -> Result<f64> {
 }
 
 fn ucx_figures(test: &str, size: u32, messages: u64) -> Result<Vec<f64>> {
-    let port = free_port()?.to_string();
-    let mut server = Process::start(ucx_command().args(["-p", &port]))?;
-    std::thread::sleep(Duration::from_millis(300));
+    let port = free_port()?;
+    let mut server = Process::start(ucx_command().args(["-p", &port.to_string()]))?;
+    until_listening(port)?;
     let warm_up = warm_up(messages).to_string();
     let mut client = ucx_command();
-    client.args(["127.0.0.1", "-p", &port, "-t", test, "-s", &size.to_string()]);
+    client.args(["127.0.0.1", "-p", &port.to_string(), "-t", test, "-s", &size.to_string()]);
     let text = output(client.args(["-n", &messages.to_string(), "-w", &warm_up, "-f", "-v"]))?;
     server.kill()?;
     ucx_row(&text)
@@ -217,12 +217,16 @@ fn ucx_command() -> Command {
     command
 }
 
+/// Waits until a process listens on the port, as the kernel says: a connection to look would be taken for a client.
 fn until_listening(port: u16) -> Result<()> {
-    let (address, begin) = (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), Instant::now());
-    while TcpStream::connect(address).is_err() {
-        if begin.elapsed() > PATIENCE {
-            bail!("nothing listens on {address}");
-        }
+    let (local, begin) = (format!(":{port:04X}"), Instant::now());
+    let listens = |line: &str| {
+        // Its number, our address, the other's, and the state, of which 0A is LISTEN.
+        let fields: Vec<&str> = line.split_whitespace().take(4).collect();
+        matches!(fields[..], [_, ours, _, "0A"] if ours.ends_with(&local))
+    };
+    while !fs::read_to_string("/proc/net/tcp")?.lines().any(listens) {
+        ensure!(begin.elapsed() < PATIENCE, "nothing listens on port {port}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
