@@ -24,9 +24,11 @@ fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --manifest-path fuzz/Cargo.toml --check
 
+# The client library once more without its features, all of which the workspace takes.
 lint:
 	@tests/tools/packages.sh build
 	@$(TIMED) 'clippy' $(CARGO) clippy --workspace --all-targets -- -D warnings
+	@$(TIMED) 'clippy without features' $(CARGO) clippy -p multinet-client --lib -- -D warnings
 
 docs:
 	@RUSTDOCFLAGS='-D warnings' $(TIMED) 'docs' $(CARGO) doc --workspace --no-deps --lib --bins --examples --quiet
