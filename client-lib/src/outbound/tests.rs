@@ -73,6 +73,13 @@ impl Rig {
         self.actions().into_iter().filter_map(connect).collect()
     }
 
+    /// The connections that are to be made again after a pause.
+    fn retries(&mut self) -> Vec<LinkId> {
+        self.actions();
+        self.pass(Duration::from_secs(1));
+        self.connects()
+    }
+
     fn up(&mut self, link: LinkId, slots: u32) {
         self.outbound.up(self.now, link, slots, 100);
         self.act();

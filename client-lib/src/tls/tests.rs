@@ -159,88 +159,69 @@ fn issue_as(authority: &Authority, connects: bool, change: impl FnOnce(&mut Cert
 }
 
 #[tokio::test]
-async fn another_authority() {
+async fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
+    let year = |params: &mut CertificateParams, year| {
+        (params.not_before, params.not_after) = (date_time_ymd(year, 1, 1), date_time_ymd(year + 1, 1, 1));
+    };
     for connects in [false, true] {
-        let (trusted, other) = (Authority::new(), Authority::new());
-        let certificate = issue_as(&other, connects, |_| {});
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &trusted).await;
-        let name = if connects { DETECT } else { INFER };
-        says(&refusing, &format!("the peer's certificate (for {name}"), "is from no authority in /");
-        says(&refusing, "", "/ca.crt: add its authority there");
-        says(&refused, "the peer refuses: our certificate is from no authority that it trusts", "UnknownCA");
-    }
-}
-
-#[tokio::test]
-async fn an_authority_made_anew() {
-    for connects in [false, true] {
-        let (trusted, other) = (Authority::named("company"), Authority::named("company"));
-        let certificate = issue_as(&other, connects, |_| {});
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &trusted).await;
-        says(&refusing, "the peer's certificate (for ", "names an authority in /");
-        says(&refused, "the peer refuses: our certificate was not signed by the key", "DecryptError");
-    }
-}
-
-#[tokio::test]
-async fn an_expired_certificate() {
-    for connects in [false, true] {
-        let authority = Authority::new();
-        let certificate = issue_as(&authority, connects, |params| {
-            params.not_before = date_time_ymd(2001, 1, 1);
-            params.not_after = date_time_ymd(2002, 1, 1);
-        });
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
-        says(&refusing, "the peer's certificate (for ", "expired ");
-        says(&refusing, "", " days ago: renew it");
-        says(
-            &refused,
-            "the peer refuses: our certificate, or one that vouches for it, has expired",
-            "clocks",
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_certificate_of_the_future() {
-    for connects in [false, true] {
-        let authority = Authority::new();
-        let certificate = issue_as(&authority, connects, |params| {
-            params.not_before = date_time_ymd(2999, 1, 1);
-            params.not_after = date_time_ymd(3000, 1, 1);
-        });
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
-        says(&refusing, "the peer's certificate (for ", "becomes valid only in ");
-        says(&refused, "the peer refuses: our certificate", "not valid yet");
-    }
-}
-
-#[tokio::test]
-async fn a_certificate_for_the_other_side_only() {
-    for connects in [false, true] {
-        let authority = Authority::new();
-        let (usage, needed) = match connects {
-            true => (ExtendedKeyUsagePurpose::ServerAuth, "client authentication"),
-            false => (ExtendedKeyUsagePurpose::ClientAuth, "server authentication"),
+        let (name, usage, needed) = match connects {
+            true => {
+                (DETECT, ExtendedKeyUsagePurpose::ServerAuth, "is not for client authentication: have it")
+            }
+            false => {
+                (INFER, ExtendedKeyUsagePurpose::ClientAuth, "is not for server authentication: have it")
+            }
         };
-        let certificate = issue_as(&authority, connects, |params| params.extended_key_usages = vec![usage]);
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
-        says(&refusing, "the peer's certificate (for ", &format!("is not for {needed}: have it issued"));
-        says(&refused, "the peer refuses: our certificate may not be used for this", "clientAuth");
-    }
-}
-
-#[tokio::test]
-async fn the_certificate_of_an_authority_as_ones_own() {
-    for connects in [false, true] {
-        let authority = Authority::new();
-        let certificate = issue_as(&authority, connects, |params| {
-            params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        });
-        let (refusing, refused) = with_other_certificate(connects, &certificate, &authority).await;
-        says(&refusing, "the peer's certificate (for ", "cannot be used: ");
-        says(&refusing, "", "CaUsedAsEndEntity");
-        says(&refused, "the peer refuses: it does not accept our certificate", "log");
+        let (authority, made_anew) = (Authority::named("company"), Authority::named("company"));
+        let another = Authority::named("another");
+        // Who has issued it, and how; what is said of it, and what its owner is told.
+        type Change<'a> = &'a dyn Fn(&mut CertificateParams);
+        let cases: [(&Authority, Change<'_>, &[&str], [&str; 2]); 6] = [
+            (
+                &another,
+                &|_| {},
+                &["is from no authority in /", "/ca.crt: add its authority there"],
+                ["our certificate is from no authority that it trusts", "UnknownCA"],
+            ),
+            (
+                &made_anew,
+                &|_| {},
+                &["names an authority in /"],
+                ["our certificate was not signed by the key", "DecryptError"],
+            ),
+            (
+                &authority,
+                &|params| year(params, 2001),
+                &["expired ", " days ago: renew it"],
+                ["our certificate, or one that vouches for it, has expired", "clocks"],
+            ),
+            (
+                &authority,
+                &|params| year(params, 2999),
+                &["becomes valid only in "],
+                ["our certificate", "not valid yet"],
+            ),
+            (
+                &authority,
+                &|params| params.extended_key_usages = vec![usage.clone()],
+                &[needed],
+                ["our certificate may not be used for this", "clientAuth"],
+            ),
+            (
+                &authority,
+                &|params| params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained),
+                &["cannot be used: ", "CaUsedAsEndEntity"],
+                ["it does not accept our certificate", "log"],
+            ),
+        ];
+        for (issuer, change, refusing, [refused, why]) in cases {
+            let certificate = issue_as(issuer, connects, change);
+            let (said, told) = with_other_certificate(connects, &certificate, &authority).await;
+            for words in refusing {
+                says(&said, &format!("the peer's certificate (for {name}"), words);
+            }
+            says(&told, &format!("the peer refuses: {refused}"), why);
+        }
     }
 }
 

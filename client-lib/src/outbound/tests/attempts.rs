@@ -50,9 +50,7 @@ fn a_connection_that_lasted_is_tried_at_once() {
         let mut link = rig.connects()[0];
         for _ in 0..3 {
             rig.down(link);
-            rig.actions();
-            rig.pass(Duration::from_secs(1));
-            link = rig.connects()[0];
+            link = rig.retries()[0];
         }
         rig.up(link, 2);
         rig.pass(Duration::from_secs(seconds));

@@ -184,9 +184,7 @@ fn a_frame_that_is_too_large_lets_none_of_its_key_pass() {
     rig.send_as((100, 1), None).unwrap();
     rig.send_as((1, 1), None).unwrap();
     rig.down(link);
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects()[0];
+    let again = rig.retries()[0];
     rig.outbound.up(rig.now, again, 3, 10);
     assert_eq!(rig.write(again), []);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
@@ -203,9 +201,7 @@ fn a_key_has_one_lane() {
     // It waits for that lane, or it would overtake what is on it.
     rig.down(links[1]);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects()[0];
+    let again = rig.retries()[0];
     rig.up(again, 3);
     assert_eq!(rig.send_as((1, 1), None), Ok(again));
     assert_eq!(rig.write(again), [(2, false), (5, false), (7, false)]);
@@ -269,9 +265,7 @@ fn keys_come_back_when_what_they_wait_for_is_taken_back() {
     rig.write(on_b);
     links[2..].iter().for_each(|&link| rig.down(link));
     assert!(rig.outbound.has_work(links[0]), "it is a's now");
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let connects = rig.connects();
+    let connects = rig.retries();
     let again = |of: LinkId| {
         *connects.iter().find(|link| (link.peer, link.lane) == (of.peer, of.lane)).expect("it is tried again")
     };
@@ -299,9 +293,7 @@ fn keys_do_not_come_back_before_what_a_broken_lane_had() {
     // It may still be read by the receiver, until the next connection of that lane is there.
     rig.down(links[0]);
     assert_eq!(rig.send_as((1, 1), None), Err(Refused::Full));
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let first = rig.connects()[0];
+    let first = rig.retries()[0];
     rig.up(first, 10);
     assert_eq!(rig.write(second), [(1, true)]);
     assert_eq!(rig.send_as((1, 1), None), Ok(second));
@@ -349,9 +341,7 @@ fn a_named_peer_gets_its_frames_and_no_other() {
     assert!(!rig.outbound.has_work(links[1]));
     assert_eq!(rig.send_as((1, 0), Some(a)), Err(Refused::NoPeer));
     assert_eq!(rig.send(), Ok(links[1]), "the others go on");
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects()[0];
+    let again = rig.retries()[0];
     rig.up(again, 2);
     assert_eq!(rig.write(again), [(1, true), (2, true)]);
 }

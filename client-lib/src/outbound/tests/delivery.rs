@@ -115,9 +115,7 @@ fn at_most_once_ends_with_the_handing_over() {
     assert_eq!(rig.send(), Ok(links[1]));
     rig.down(links[1]);
     assert_eq!((rig.outbound.counts().lost, rig.outbound.held()), (1, 2));
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects();
+    let again = rig.retries();
     rig.up(again[0], 2);
     assert_eq!(rig.actions(), [Action::Write(again[0]); 2]);
     assert_eq!(rig.write(again[0]), [(2, false), (3, false)]);
@@ -200,9 +198,7 @@ fn what_waits_for_a_peer_may_be_acknowledged_too() {
     rig.send_some(2);
     rig.write(link);
     rig.down(link);
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects()[0];
+    let again = rig.retries()[0];
     // One slot only: the second has to wait.
     rig.up(again, 1);
     rig.ack(again, 0, &[2]);
@@ -293,9 +289,7 @@ fn a_frame_that_nobody_can_take_holds_up_no_other() {
     assert_eq!(rig.send_as((100, 0), None), Ok(links[0]));
     rig.down(links[1]);
     rig.down(links[0]);
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects();
+    let again = rig.retries();
     rig.outbound.up(rig.now, again[1], 2, 10);
     assert!(rig.outbound.has(1) && !rig.outbound.has_work(again[1]));
     assert_eq!(rig.send_as((10, 0), None), Ok(again[1]));

@@ -138,9 +138,7 @@ fn who_comes_back_too_late_is_connected_anew() {
     assert_eq!(rig.endpoints(&["a"]), [link.peer]);
     assert_eq!(rig.send(), Err(Refused::NoPeer));
     rig.down(link);
-    rig.actions();
-    rig.pass(Duration::from_secs(1));
-    let again = rig.connects()[0];
+    let again = rig.retries()[0];
     assert_eq!(again.peer, link.peer);
     rig.up(again, 2);
     assert_eq!(rig.send(), Ok(again));

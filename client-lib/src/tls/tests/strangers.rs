@@ -5,26 +5,22 @@ use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use super::*;
 
-/// A client of somebody else, which trusts the pair's authority and shows no certificate.
-fn client(pair: &Pair, version: &'static SupportedProtocolVersion, alpn: &[&[u8]]) -> ClientConfig {
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+/// A client of somebody else, which trusts the pair's authority, with a certificate that the pair's listener trusts, or with none.
+fn client(
+    pair: &Pair,
+    version: &'static SupportedProtocolVersion,
+    is_known: bool,
+    alpn: &[&[u8]],
+) -> ClientConfig {
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[version])
         .unwrap()
-        .with_root_certificates(pair.authority.roots())
-        .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    config
-}
-
-/// The same with a certificate that the pair's listener trusts.
-fn known_client(pair: &Pair, alpn: &[&[u8]]) -> ClientConfig {
+        .with_root_certificates(pair.authority.roots());
     let issued = pair.authority.issue(&[DETECT]);
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&TLS13])
-        .unwrap()
-        .with_root_certificates(pair.authority.roots())
-        .with_client_auth_cert(vec![issued.der()], issued.key_der())
-        .unwrap();
+    let mut config = match is_known {
+        true => config.with_client_auth_cert(vec![issued.der()], issued.key_der()).unwrap(),
+        false => config.with_no_client_auth(),
+    };
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config
 }
@@ -79,7 +75,7 @@ async fn server_meets(pair: &Pair, config: ServerConfig) -> (String, io::Result<
 #[tokio::test]
 async fn a_connector_without_a_certificate() {
     let pair = Pair::new();
-    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, &[ALPN])).await;
+    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, false, &[ALPN])).await;
     says(&accepted, "the peer showed no certificate: give it one", "");
     let told = explain(&connected.unwrap_err()).unwrap().to_string();
     says(&told, "the peer refuses: it wants a certificate; give one to this side", "CertificateRequired");
@@ -88,7 +84,8 @@ async fn a_connector_without_a_certificate() {
 #[tokio::test]
 async fn a_web_client() {
     let pair = Pair::new();
-    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, &[b"h2", b"http/1.1"])).await;
+    let (connected, accepted) =
+        client_meets(&pair, client(&pair, &TLS13, false, &[b"h2", b"http/1.1"])).await;
     says(&accepted, "the peer speaks TLS, but not multinet", "address and port");
     let told = explain(&connected.unwrap_err()).unwrap().to_string();
     says(&told, "the peer refuses: it does not speak multinet", "NoApplicationProtocol");
@@ -97,7 +94,7 @@ async fn a_web_client() {
 #[tokio::test]
 async fn a_client_that_names_no_protocol() {
     let pair = Pair::new();
-    let (connected, accepted) = client_meets(&pair, known_client(&pair, &[])).await;
+    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS13, true, &[])).await;
     says(&accepted, "the peer speaks TLS, but not multinet", "");
     assert!(connected.is_err());
     // With the protocol's name the same client is somebody who might be one of us.
@@ -106,7 +103,7 @@ async fn a_client_that_names_no_protocol() {
     let connecting = async {
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::try_from(SERVICE).unwrap();
-        let config = Arc::new(known_client(&pair, &[ALPN]));
+        let config = Arc::new(client(&pair, &TLS13, true, &[ALPN]));
         TlsConnector::from(config).connect(name, stream).await.unwrap()
     };
     let accepting = async { listener.accept(socket.accept().await.unwrap().0).await.unwrap() };
@@ -131,7 +128,7 @@ async fn a_web_server() {
 #[tokio::test]
 async fn an_older_tls() {
     let pair = Pair::new();
-    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS12, &[ALPN])).await;
+    let (connected, accepted) = client_meets(&pair, client(&pair, &TLS12, false, &[ALPN])).await;
     says(&accepted, "the peer's TLS does not fit (", "it has to speak TLS 1.3");
     assert!(connected.is_err());
     let (connected, accepted) = server_meets(&pair, server(&pair, &TLS12, &[ALPN])).await;
