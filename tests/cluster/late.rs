@@ -1,4 +1,5 @@
-//! `multinet-dns` comes first: the API server, the kinds that it watches, or its leave to do so, come later.
+//! `multinet-dns` comes first: the API server, or the kinds that it watches, come later. That it waits for a permission, too, is in
+//! `runtime/tests/watch/outages.rs` and `faults`.
 
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use multinet_testing::replica::{Options, Replica};
 use reqwest::StatusCode;
 use tokio::time::{Instant, sleep};
 
-use crate::account::Account;
 use crate::shared;
 
 /// How long a replica is watched while it cannot become ready: time for several attempts.
@@ -87,18 +87,4 @@ async fn api_server_comes_later() -> Result<()> {
     proxy.set(Link::Up);
     replica.ready().await?;
     replica.answers(&namespace.domain("infer"), "A", &["10.21.0.1"]).await
-}
-
-#[tokio::test]
-async fn permission_comes_later() -> Result<()> {
-    let cluster = shared::cluster().await?;
-    let namespace = cluster.temp_namespace("forbidden").await?;
-    namespace.apply(Service::new("infer")).await?;
-    namespace.apply(Slice::new("infer-a", "infer").ready("a", [10, 6, 0, 1])).await?;
-    let account = Account::new(cluster, &namespace).await?;
-    let replica = Options::new(&account.kubeconfig(cluster.address()).await?).start().await?;
-    stays_unready(&replica, &namespace.domain("infer"), "forbidden").await?;
-    account.permit().await?;
-    replica.ready().await?;
-    replica.answers(&namespace.domain("infer"), "A", &["10.6.0.1"]).await
 }

@@ -17,4 +17,3 @@ mod quickstart;
 mod restart;
 mod rules;
 mod shared;
-mod undecodable;

@@ -1,4 +1,5 @@
-//! Messages that are not well-formed queries, and the rule that the question comes back as it was.
+//! Messages that are not well-formed queries, and the rule that the question comes back as it was. What else of a packet is not sound is in
+//! `dns-server/src/slow`.
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
@@ -76,32 +77,6 @@ fn a_name_of_255_octets_can_be_asked_and_one_of_256_cannot() -> Result<()> {
     };
     expect(&labels(61), "QUERY REFUSED rd")?;
     expect(&labels(62), "QUERY FORMERR rd\nno question")
-}
-
-#[test]
-fn counts_that_promise_more_than_there_is_are_a_format_error() -> Result<()> {
-    for section in 1..=3 {
-        expect(&with_count(query().to_wire(), section, 1), "QUERY FORMERR rd")?;
-        expect(&with_count(query().to_wire(), section, 65_535), "QUERY FORMERR rd")?;
-    }
-    Ok(())
-}
-
-/// RFC 6891 §6.1.1 and §6.1.2: there is one OPT record, and its owner is the root.
-#[test]
-fn two_opt_records_or_one_below_the_root_are_a_format_error() -> Result<()> {
-    let opt = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
-    let two = with_count([query().to_wire(), opt.to_vec(), opt.to_vec()].concat(), 3, 2);
-    let below = with_count([&query().to_wire()[..], &[1, b'a'], &opt].concat(), 3, 1);
-    for packet in [two, below] {
-        let [udp, tcp] = Transport::ALL.map(|transport| transport.exchange(server().dns(), &packet));
-        let reply = udp?;
-        ensure!(reply == tcp?, "UDP and TCP differ");
-        let reply = Reply::to(&packet, reply)?;
-        assert_eq!(reply.header(), "QUERY FORMERR rd");
-        ensure!(reply.has_question(), "the question did not come back");
-    }
-    Ok(())
 }
 
 /// RFC 6891 §7: a bad OPT record gives FORMERR *with* an OPT record, so that the client can tell a server
