@@ -3,24 +3,23 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use multinet_client::{
-    Connector, ConnectorBuilder, Endpoint, Listener, ListenerBuilder, PeerSet, Tls, Transport, TransportKind,
-};
+use multinet_client::{Connector, Endpoint, Listener, ListenerBuilder, PeerSet, Transport, TransportKind};
 use multinet_testing::guest;
 use multinet_testing::in_guest;
-use multinet_testing::pki::{Certificate, FileAuthority};
 use multinet_testing::process::workspace_binary;
 use multinet_testing::wait::eventually;
-use tempfile::TempDir;
 
-use super::{BOUND, LINK, amount, nobody};
+use super::{BOUND, LINK, amount, follow, nobody};
 
 /// Changes to the machine, each with the reason why RDMA is off. All run in one guest, one after the other. A passing fault is tried again for half a
-/// minute, which is not waited for (`TRIES`).
+/// minute, which is not waited for (`TRIES`). With `TCP`, a client that may use it is run, too.
 const CASES: &[(&str, &str)] = &[
-    ("SERVER=10.9.5.1", "10.9.5.1:18515 cannot be reached by RDMA: no RDMA device has a GID of 10.9.5.1"),
     (
-        "SERVER=10.9.0.2; PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192'",
+        "TCP=yes SERVER=10.9.5.1",
+        "10.9.5.1:18515 cannot be reached by RDMA: no RDMA device has a GID of 10.9.5.1",
+    ),
+    (
+        "TCP= SERVER=10.9.0.2; PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:8192'",
         "too little memory may be locked: 1036 KiB are needed, 8 KiB is the limit (memlock), of which 0 KiB are in use, as root without CAP_IPC_LOCK; raise memlock \
          (LimitMEMLOCK=infinity in containerd's systemd unit on the node); or add the capability IPC_LOCK (securityContext.capabilities.add)",
     ),
@@ -31,19 +30,15 @@ const CASES: &[(&str, &str)] = &[
     ),
     (
         // Enough for what can be known at first, but not for frames as large as the server's, of which two are copied at a time.
-        "TRIES=again PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=2097152:2097152'",
+        "TRIES=again TCP=yes PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=2097152:2097152'",
         "too little memory may be locked: 16393 KiB are needed, 2048 KiB is the limit (memlock), of which 12 KiB are in use",
-    ),
-    (
-        "TRIES= PREFIX='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock prlimit --memlock=8192:unlimited'",
-        "raise memlock: `ulimit -l unlimited` before the program starts",
     ),
     (
         // A pod that has the address of another pod's row; the device is seen from everywhere.
         "for it in pod far; do ip netns add $it; done; ip link add net1 netns pod type veth peer name net1 netns far
          ip -n pod address add 10.9.0.1/24 dev net1; ip -n far address add 10.9.0.9/24 dev net1
          for it in pod far; do ip -n $it link set lo up; ip -n $it link set net1 up; done
-         serve 10.9.0.9 'ip netns exec far'; SERVER=10.9.0.9 PREFIX='ip netns exec pod' TRIES=again",
+         serve 10.9.0.9 'ip netns exec far'; SERVER=10.9.0.9 PREFIX='ip netns exec pod' TRIES=again TCP=",
         "no RDMA device has a GID of 10.9.0.1; rxe0 port 1 GID 1 (::ffff:10.9.0.1) belongs to the interface rdma0",
     ),
     (
@@ -57,7 +52,7 @@ const CASES: &[(&str, &str)] = &[
     ("rdma link delete rxe0", "this machine has no RDMA device"),
     (
         // Whoever has opened the device keeps the modules.
-        "kill $servers; wait; rmmod rdma_rxe rdma_ucm rdma_cm iw_cm ib_cm ib_uverbs ib_core; serve 10.9.0.2",
+        "TCP=yes; kill $servers; wait; rmmod rdma_rxe rdma_ucm rdma_cm iw_cm ib_cm ib_uverbs ib_core; serve 10.9.0.2",
         "the kernel has no RDMA: its modules (ib_core, ib_uverbs and the device's own) are not loaded",
     ),
 ];
@@ -85,7 +80,7 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
              [ -z \"$TRIES\" ] || kill -KILL $!\n\
              wait $! || echo \"exit status $?\" >>/tmp/refused\n\
              cat /tmp/refused\n\
-             $PREFIX {multinet} bench client $SERVER -n 5 --log-level info\n"
+             [ -z \"$TCP\" ] || $PREFIX {multinet} bench client $SERVER -n 5 --log-level info\n"
         ));
     }
     let said = guest::run(&script, BOUND).await?;
@@ -96,6 +91,9 @@ async fn the_reason_is_said_and_tcp_takes_its_place() -> Result<()> {
         let (by_rdma, by_any) = part.split_once("exit status ").with_context(|| part.to_owned())?;
         ensure!(by_any.starts_with("1\n") || change.contains("TRIES=again"), "{part}");
         ensure!(by_rdma.contains(reason), "{reason:?} is not in:\n{by_rdma}");
+        if !change.contains("TCP=yes") {
+            continue;
+        }
         let reason = reason.split_once("by RDMA: ").map_or(*reason, |(_, reason)| reason);
         ensure!(
             by_any.contains("frames go over TCP: ") && by_any.contains(reason),
@@ -112,7 +110,6 @@ async fn peers_differ() -> Result<()> {
     in_guest!();
     one_set_has_peers_of_both_kinds().await.context("mixed")?;
     both_sides_have_to_agree().await.context("agreeing")?;
-    tls_is_not_given_up_unasked().await.context("TLS")?;
     many_peers_share_a_device().await.context("many")
 }
 
@@ -167,37 +164,6 @@ async fn last_error(peers: &PeerSet) -> Result<String> {
     .await
 }
 
-/// RDMA does not encrypt, so both sides have to want it by name.
-async fn tls_is_not_given_up_unasked() -> Result<()> {
-    let folder = TempDir::new()?;
-    let authority = FileAuthority::new(folder.path())?;
-    let (server, client) = (authority.server("infer")?, authority.client("camera", "vision")?);
-    let tls = |it: &Certificate| Tls::from_files(&it.cert, &it.key, authority.ca());
-    let both = async |ours, theirs| {
-        let listener = listener().transport(theirs).tls(tls(&server)?).bind().await?;
-        let peers = follow(&[&listener], connector(ours)?.tls(tls(&client)?))?;
-        tokio::time::timeout(BOUND, peers.connected(1))
-            .await
-            .with_context(|| format!("{:#?}", peers.status()))?;
-        peers.send("secret").await?;
-        let frame = tokio::time::timeout(BOUND, listener.recv()).await??;
-        ensure!(frame.bytes() == b"secret", "{frame:?}");
-        anyhow::Ok(peers.status().remove(0))
-    };
-    let by_rdma = both(Transport::Rdma, Transport::Rdma).await?;
-    ensure!(by_rdma.transport == Some(TransportKind::Rdma), "{by_rdma:#?}");
-    let by_default = both(Transport::Auto, Transport::Auto).await?;
-    ensure!(by_default.transport == Some(TransportKind::Tcp), "{by_default:#?}");
-    let reason = by_default.instead_of_rdma.unwrap_or_default();
-    ensure!(reason.starts_with("TLS is set, and what goes by RDMA is not encrypted"), "{reason}");
-    // A listener that has not been asked does not give it up, either.
-    let listener = listener().tls(tls(&server)?).bind().await?;
-    let peers = follow(&[&listener], connector(Transport::Rdma)?.tls(tls(&client)?))?;
-    let error = last_error(&peers).await?;
-    ensure!(error.contains("RDMA cannot be used: TLS is set"), "{error}");
-    Ok(())
-}
-
 async fn many_peers_share_a_device() -> Result<()> {
     let (count, rounds) = (amount(16, 64), amount(3, 20) as u8);
     let mut listeners = Vec::new();
@@ -229,14 +195,7 @@ fn listener() -> ListenerBuilder {
 
 /// A PeerSet of these, for ever.
 fn connect(listeners: &[&Listener], transport: Transport) -> Result<PeerSet> {
-    follow(listeners, connector(transport)?)
-}
-
-fn follow(listeners: &[&Listener], connector: ConnectorBuilder) -> Result<PeerSet> {
+    let connector = Connector::builder().resolver(nobody()?).transport(transport);
     let all = listeners.iter().map(|it| Endpoint::at(it.local_addresses()[0])).collect();
-    crate::follow(connector, all)
-}
-
-fn connector(transport: Transport) -> Result<ConnectorBuilder> {
-    Ok(Connector::builder().resolver(nobody()?).transport(transport).patience(Duration::from_secs(60)))
+    follow(connector.patience(Duration::from_secs(60)), all)
 }

@@ -1,4 +1,5 @@
-//! Verbs on a real device: what arrives, and what is said when something is wrong.
+//! Verbs on a real device: what arrives, and what is said when something is wrong. All else is tested on a device in the process
+//! (`client-lib/verbs/src/tests`), and by the frames of the other subjects.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use multinet_client::gid::{self, Local, Place};
 use multinet_client::verbs::{
-    Call, Channel, Class, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Lent, Library,
-    Pages, Pair, Path, Queue, Region, Remote, Report, Write,
+    Call, Class, Completion, Context, Depths, Domain, Endpoint, Fresh, Landing, Library, Pair, Path, Queue,
+    Region, Remote, Write,
 };
 use multinet_testing::in_guest;
 
@@ -113,9 +114,6 @@ async fn verbs_keep_their_word() -> Result<()> {
     in_guest!();
     what_is_written_arrives().context("writing")?;
     failures_have_their_reason().context("failing")?;
-    what_is_in_use_stays().context("letting go")?;
-    completions_are_reported().context("reporting")?;
-    pages_are_sent_from_where_they_lie().context("pages")?;
     a_device_says_whether_it_takes_dma_bufs().context("dma-buf")
 }
 
@@ -221,82 +219,5 @@ fn failures_have_their_reason() -> Result<()> {
 
     let error = here.context.port(9).err().context("there is a ninth port")?;
     ensure!(error.to_string().starts_with("rxe0: cannot ask for the port's state: "), "{error}");
-    Ok(())
-}
-
-/// Each thing keeps alive what it needs, in whatever order the program lets go of them.
-fn what_is_in_use_stays() -> Result<()> {
-    let (here, there) = (End::at(HERE)?, End::at(THERE)?);
-    let (ours, theirs) = connected(&here, &there)?;
-    theirs.receive(1)?;
-    let remote = there.landing.remote(0)?;
-    here.region.write(0, b"kept")?;
-    let (landing, queue) = (there.landing.clone(), there.queue.clone());
-    drop(there);
-    ours.write(&[here.write(1, 0..4, remote, 0)])?;
-    drop(here);
-    let completion = completes(&queue)?;
-    ensure!(completion == Completion { id: 1, status: Ok(()), immediate: Some(0) }, "{completion:?}");
-    let mut arrived = [0; 4];
-    landing.read(0, &mut arrived)?;
-    ensure!(arrived == *b"kept", "{arrived:?}");
-    Ok(())
-}
-
-/// Behind what is copied, and under every domain that they are registered for.
-fn pages_are_sent_from_where_they_lie() -> Result<()> {
-    let mut pages = Pages::new(NonZeroUsize::new(HALF).context("zero")?)?;
-    pages.bytes_mut().copy_from_slice(&bytes(3));
-    for round in 0..2 {
-        let (here, there) = (End::at(HERE)?, End::at(THERE)?);
-        let (ours, theirs) = connected(&here, &there)?;
-        here.region.write(0, b"header")?;
-        let remote = there.landing.remote(0)?;
-        let write =
-            || Write { lent: Some((Lent::Pages(&pages), 0..HALF)), ..here.write(1, 0..6, remote, round) };
-        let error = ours.write(&[write()]).err().context("sent without a registration")?;
-        ensure!(error.call() == Call::Reach, "{error}");
-        pages.register(&here.domain)?;
-        pages.register(&here.domain)?;
-        theirs.receive(1)?;
-        ours.write(&[write()])?;
-        let completion = there.completes()?;
-        ensure!(completion.immediate == Some(round), "{completion:?}");
-        let arrived = there.landing.landed(0..6 + HALF)?;
-        ensure!(arrived[..6] == *b"header" && arrived[6..] == *pages.bytes(), "other bytes have arrived");
-        ensure!(here.completes()?.status.is_ok(), "it failed");
-        drop(ours);
-        here.domain.retire();
-    }
-    Ok(())
-}
-
-/// What is not asked for, and what is.
-fn completions_are_reported() -> Result<()> {
-    let (mut here, there) = (End::at(HERE)?, End::at(THERE)?);
-    let channel = Channel::new(&here.context)?;
-    here.queue = Queue::reporting(&channel, 7, 4 * DEPTH)?;
-    here.queue.arm()?;
-    let (ours, theirs) = connected(&here, &there)?;
-    ensure!(channel.try_wait()? == Report::Nothing, "a report of nothing");
-    let remote = there.landing.remote(0)?;
-    let silent = |id| Write { immediate: None, is_signalled: false, ..here.write(id, 0..8, remote, 0) };
-    theirs.receive(9)?;
-    // An immediate without bytes.
-    let last = Write { part: None, ..here.write(3, 0..0, remote, 4) };
-    ours.write(&[silent(1), silent(2), last])?;
-    ensure!(channel.wait()? == Report::Queue(7), "another queue reports");
-    let completion = here.completes()?;
-    ensure!(completion == Completion { id: 3, status: Ok(()), immediate: None }, "{completion:?}");
-    ensure!(here.queue.poll()?.is_none(), "a completion that nobody asked for");
-    let completion = there.completes()?;
-    ensure!(completion == Completion { id: 9, status: Ok(()), immediate: Some(4) }, "{completion:?}");
-    let waiting = std::thread::spawn({
-        let channel = channel.clone();
-        move || channel.wait()
-    });
-    channel.close();
-    let report = waiting.join().map_err(|_| anyhow::anyhow!("a panic"))??;
-    ensure!(report == Report::Closed, "{report:?}");
     Ok(())
 }

@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::raw::{HEADER, Raw, Receiver};
 use super::{BOUND, connector, listener};
-use crate::{amount, follow, some};
+use crate::{amount, follow};
 
 /// Of frames; large enough for several parts.
 const SIZE: u64 = 256 << 10;
@@ -115,34 +115,22 @@ async fn good() -> Result<Listener> {
 async fn receivers_that_break_the_rules_are_cut_off() -> Result<()> {
     in_guest!();
     let good = good().await?;
-    let [mut data, mut nothing, mut close] = [[0; HEADER]; 3];
-    (data[0], nothing[0], close[0]) = (1, 9, 3);
-    let say = |message: Vec<u8>| vec![(0, 0, message)];
-    // At which places of the ring it says what, by which immediate.
-    let cases: Vec<(Vec<Entry>, &str)> = vec![
-        (say(control(1, 1, &[1], 0)), "it tells of place 1, which is free already"),
-        (say(control(1, 1, &[u16::MAX], 0)), "it tells of place 65535, which there is not"),
-        (say(control(1, 1, &[0, 0], 0)), "it tells of place 0, which is free already"),
-        (say(control(2, 1, &[0], 0)), "2 frames have left their slots, after it said 0, of 1 that were sent"),
-        (say(control(u64::MAX, 1, &[0], 0)), "frames have left their slots"),
-        (say(control(1, 2, &[0], 0)), "2 frames have been taken"),
+    // At which places of the ring it says what, by which immediate. What else cannot be is refused by the tests of the accounts, of the
+    // wire format, and of peers by TCP.
+    let cases: [(Vec<Entry>, &str); 5] = [
+        (vec![(0, 0, control(1, 1, &[1], 0))], "it tells of place 1, which is free already"),
         (
             vec![(0, 0, control(1, 1, &[0], 0)), (1, 1, control(0, 1, &[], 0))],
             "0 frames have left their slots, after it said 1",
         ),
-        (vec![(1, 1, control(1, 1, &[0], 0))], "it tells of place 1, which is not the next one"),
         (vec![(0, u32::MAX, control(1, 1, &[0], 0))], "which is not the next one"),
         (
             vec![(0, 0, control(0, 0, &[], 0)), (0, 0, control(0, 0, &[], 0))],
             "it tells of place 0, which is not the next one",
         ),
-        (say(data.to_vec()), "a frame, where only receivers' messages are allowed"),
-        (say(close.to_vec()), "a frame, where only receivers' messages are allowed"),
-        (say(nothing.to_vec()), "a message of kind 9, which there is not"),
-        (say(control(0, 0, &[], 100)), "a control message of 800 bytes, where 128 are allowed"),
-        (say(control(0, 0, &[], 257)), "257 acknowledgements, where 256 are allowed"),
+        (vec![(0, 0, control(0, 0, &[], 100))], "a control message of 800 bytes, where 128 are allowed"),
     ];
-    for (number, (messages, reason)) in some(cases).enumerate() {
+    for (number, (messages, reason)) in cases.into_iter().enumerate() {
         let delivery = if number % 2 == 0 { Delivery::AtMostOnce } else { Delivery::AtLeastOnce };
         let victim = Victim::of(&good, delivery).await?;
         let mut raw = victim.connected(READY).await.with_context(|| format!("case {number}"))?;
@@ -186,30 +174,17 @@ async fn receivers_whose_ends_cannot_be_get_no_frame() -> Result<()> {
         let key = accept["rdma"]["rkey"].as_u64().unwrap_or_default();
         accept["rdma"]["rkey"] = (key ^ 1).into();
     };
-    let found_in_words: Vec<(Change, u16, &str)> = vec![
+    let cases: [(Change, u16, &str); 6] = [
         (end("gid", "::ffff:10.9.0.77".into()), READY, "the peer's GID is not that of its address"),
-        (end("qpn", (1 << 24).into()), READY, "of more than 24 bits"),
-        (end("psn", (1 << 24).into()), READY, "of more than 24 bits"),
-        (end("mtu", 1500.into()), READY, "an MTU of RDMA that there is not"),
-        (end("places", 0.into()), READY, "memory for RDMA that cannot be"),
-        (end("places", 70_000.into()), READY, "invalid value"),
-        (end("stride", 0.into()), READY, "memory for RDMA that cannot be"),
         (end("stride", 8192.into()), READY, "the peer's memory for RDMA is less than it should be"),
-        (end("prefix", 64.into()), READY, "the peer's memory for RDMA is less than it should be"),
-        (end("prefix", u32::MAX.into()), READY, "memory for RDMA that cannot be"),
-        (end("address", (u64::MAX - 4096).into()), READY, "memory for RDMA that cannot be"),
-        (Box::new(|accept| accept["rdma"] = Value::Null), READY, "a transport that was not offered"),
-        (Box::new(|accept| accept["transport"] = "tcp".into()), READY, "a transport that was not offered"),
-        (Box::new(|accept| accept["frame_size"] = u32::MAX.into()), READY, "less than it should be"),
-    ];
-    let found_by_devices: Vec<(Change, u16, &str)> = vec![
+        // Found by devices.
         (end("address", 4096.into()), READY, "remote access error"),
         (Box::new(flip), READY, "remote access error"),
         (end("qpn", 0x00ab_cdef.into()), READY, "transport retry counter exceeded"),
         // No receive request.
         (Box::new(|_| {}), 0, "nothing is heard of a write within"),
     ];
-    for (change, ready, reason) in found_by_devices.into_iter().chain(some(found_in_words)) {
+    for (change, ready, reason) in cases {
         let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
         let (raw, chosen) = victim.bad.lets_in((1, ready, SIZE), change).await?;
         ensure!(chosen.is_none(), "{chosen:?}, not {reason:?}");
@@ -254,28 +229,24 @@ async fn receivers_that_fail_under_way_cost_their_own_frames_only() -> Result<()
     }
 
     // The moon, of which there are four slots, and nothing for the rest.
-    for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
-        for places in [4, u16::MAX] {
-            let good = good().await?;
-            let victim = Victim::of(&good, delivery).await?;
-            let promise = |accept: &mut Value| {
-                (accept["slots"], accept["rdma"]["places"]) = (u32::MAX.into(), places.into());
-            };
-            let (raw, chosen) = victim.bad.lets_in((1, 64, SIZE), promise).await?;
-            ensure!(chosen.is_some(), "it is not connected");
-            victim.is_connected().await?;
-            stuck(&victim, &good, delivery)
-                .await
-                .with_context(|| format!("{delivery:?}, {places} places"))?;
-            drop(raw);
-        }
-        // One that is ready for nothing but what it has to be.
+    for (delivery, places) in [(Delivery::AtMostOnce, 4), (Delivery::AtLeastOnce, u16::MAX)] {
         let good = good().await?;
         let victim = Victim::of(&good, delivery).await?;
-        let raw = victim.connected(2).await?;
-        stuck(&victim, &good, delivery).await.with_context(|| format!("{delivery:?}, not ready"))?;
+        let promise = |accept: &mut Value| {
+            (accept["slots"], accept["rdma"]["places"]) = (u32::MAX.into(), places.into());
+        };
+        let (raw, chosen) = victim.bad.lets_in((1, 64, SIZE), promise).await?;
+        ensure!(chosen.is_some(), "it is not connected");
+        victim.is_connected().await?;
+        stuck(&victim, &good, delivery).await.with_context(|| format!("{delivery:?}, {places} places"))?;
         drop(raw);
     }
+    // One that is ready for nothing but what it has to be.
+    let good = good().await?;
+    let victim = Victim::of(&good, Delivery::AtMostOnce).await?;
+    let raw = victim.connected(2).await?;
+    stuck(&victim, &good, Delivery::AtMostOnce).await.context("not ready")?;
+    drop(raw);
     Ok(())
 }
 
