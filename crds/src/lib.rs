@@ -52,6 +52,7 @@ mod crd;
 mod network;
 mod numbers;
 mod port;
+mod rules;
 mod schema;
 mod service;
 mod slice;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::NetworkReference;
 use crate::port::Port;
-use crate::schema;
+use crate::{rules, schema};
 
 /// An address family: IPv4 or IPv6.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,19 +53,43 @@ impl IpFamily {
     status = "MultiNetworkServiceStatus",
     derive = "PartialEq",
     doc = "A headless service on secondary networks: the addresses that the selected pods have on these networks are published in DNS, under the name <name>.<namespace>.svc of multinet's zone.",
-    validation = Rule::new("self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')")
-        .message("metadata.name must be a DNS label (a-z, 0-9 and -, at most 63 characters): it is one in the name of the service"),
-    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.endpoints.ready", description = "Endpoints that are answered"),
-    printcolumn(name = "Total", type_ = "integer", json_path = ".status.endpoints.total", description = "Endpoints, ready or not"),
-    printcolumn(name = "Hostname", type_ = "string", json_path = ".status.hostname", description = "The name to ask for", priority = 1),
-    printcolumn(name = "Accepted", type_ = "string", json_path = r#".status.conditions[?(@.type=="Accepted")].status"#, description = "Whether the object makes sense"),
-    printcolumn(name = "Programmed", type_ = "string", json_path = r#".status.conditions[?(@.type=="Programmed")].status"#, description = "Whether the slices say what the object wants"),
+    printcolumn(
+        name = "Ready",
+        type_ = "integer",
+        json_path = ".status.endpoints.ready",
+        description = "Endpoints that are answered"
+    ),
+    printcolumn(
+        name = "Total",
+        type_ = "integer",
+        json_path = ".status.endpoints.total",
+        description = "Endpoints, ready or not"
+    ),
+    printcolumn(
+        name = "Hostname",
+        type_ = "string",
+        json_path = ".status.hostname",
+        description = "The name to ask for",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Accepted",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Accepted")].status"#,
+        description = "Whether the object makes sense"
+    ),
+    printcolumn(
+        name = "Programmed",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Programmed")].status"#,
+        description = "Whether the slices say what the object wants"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.mirror) || !has(self.mirror.network) || self.networks.exists(n, (has(n.alias) ? n.alias : n.name) == self.mirror.network)")
-        .message("mirror.network must be the alias of one of the networks")
+    validation = Rule::new(rules::MIRROR_HAS_A_NETWORK)
+        .message(Message::Expression(rules::MIRROR_HAS_NO_NETWORK.into()))
         .field_path(".mirror.network")
 )]
 pub struct MultiNetworkServiceSpec {
@@ -75,12 +99,14 @@ pub struct MultiNetworkServiceSpec {
     #[schemars(schema_with = "schema::label_selector")]
     pub selector: Option<LabelSelector>,
 
-    /// The secondary networks whose addresses are published, 1 to 16, with unique aliases.
+    /// The secondary networks whose addresses are published, 1 to 16, each under one alias.
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(
         merge_strategy = ListMerge::Atomic,
-        validation = Rule::new("self.all(n, self.exists_one(m, (has(m.alias) ? m.alias : m.name) == (has(n.alias) ? n.alias : n.name)))")
-            .message("the aliases of the networks must be unique; a network without alias has its name for one")
+        validation = Rule::new(rules::ALIASES_ARE_UNIQUE)
+            .message(Message::Expression(rules::ALIAS_OCCURS_TWICE.into())),
+        validation = Rule::new(rules::NETWORKS_ARE_UNIQUE)
+            .message(Message::Expression(rules::NETWORK_OCCURS_TWICE.into()))
     )]
     pub networks: Vec<NetworkReference>,
 

@@ -112,12 +112,12 @@ pub struct Endpoint {
 
     /// Name of the Node that the endpoint runs on: a DNS name of at most 253 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::dns_subdomain")]
+    #[schemars(schema_with = "schema::node_name")]
     pub node_name: Option<String>,
 
     /// Zone that the endpoint is in: the Node's label topology.kubernetes.io/zone, at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::label_value")]
+    #[schemars(schema_with = "schema::zone")]
     pub zone: Option<String>,
 
     /// The object that has the address: a Pod. Its uid tells a client that a pod was replaced under the
@@ -192,22 +192,22 @@ impl EndpointConditions {
 pub struct TargetReference {
     /// Kind of the object, such as Pod: printable ASCII, at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::kind")]
+    #[schemars(schema_with = "schema::target_kind")]
     pub kind: Option<String>,
 
     /// Namespace of the object: a DNS label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::dns_label")]
+    #[schemars(schema_with = "schema::target_namespace")]
     pub namespace: Option<String>,
 
     /// Name of the object: a DNS name of at most 253 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::dns_subdomain")]
+    #[schemars(schema_with = "schema::target_name")]
     pub name: Option<String>,
 
     /// UID of the object: printable ASCII, at most 128 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::uid")]
+    #[schemars(schema_with = "schema::target_uid")]
     pub uid: Option<String>,
 }
 

@@ -40,7 +40,7 @@ impl Text {
     }
 }
 
-/// What is allowed, in words: "a DNS label (a-z, 0-9 and -, …), at most 63 characters".
+/// What is allowed, in words: "a DNS label such as rdma-a (a-z, 0-9 and -, …), at most 63 characters".
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, at most {} characters", self.meaning, self.max)
@@ -58,7 +58,7 @@ pub const DNS_LABEL: Text = Text {
     pattern: "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
     max: 63,
     matches: is_dns_label,
-    meaning: "a DNS label (a-z, 0-9 and -, first and last not -)",
+    meaning: "a DNS label such as rdma-a (a-z, 0-9 and -, first and last not -)",
 };
 
 /// DNS labels joined by dots: names of most Kubernetes objects.
@@ -66,7 +66,7 @@ pub const DNS_SUBDOMAIN: Text = Text {
     pattern: r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
     max: 253,
     matches: is_dns_subdomain,
-    meaning: "a DNS name (a-z, 0-9, - and ., each part beginning and ending with a-z or 0-9)",
+    meaning: "a DNS name such as rdma-a or gpu.example.com (a-z, 0-9, - and ., each part beginning and ending with a-z or 0-9)",
 };
 
 /// The name of a port. Its SRV record's owner has the label `_name`, which leaves 62 of the 63 octets
@@ -75,7 +75,7 @@ pub const PORT_NAME: Text = Text {
     pattern: "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
     max: 62,
     matches: |text| text.is_empty() || is_dns_label(text),
-    meaning: "empty or a DNS label (a-z, 0-9 and -, first and last not -)",
+    meaning: "empty or a DNS label such as rdma (a-z, 0-9 and -, first and last not -)",
 };
 
 /// A qualified name, `[prefix/]name`: label keys, application protocols. Kubernetes bounds prefix (253)
@@ -95,7 +95,7 @@ pub const LABEL_VALUE: Text = Text {
     pattern: "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
     max: 63,
     matches: |text| text.is_empty() || is_label_name(text),
-    meaning: "empty or A-Z, a-z, 0-9, -, _ and ., beginning and ending with a letter or digit",
+    meaning: "empty or a label's value such as infer or v1.2 (A-Z, a-z, 0-9, -, _ and ., beginning and ending with a letter or digit)",
 };
 
 /// The name of a Linux network interface: IFNAMSIZ less the final zero, no `/`, `:` or space
@@ -106,7 +106,7 @@ pub const INTERFACE: Text = Text {
     matches: |text| {
         !text.is_empty() && text.bytes().all(|b| matches!(b, b'!'..=b'.' | b'0'..=b'9' | b';'..=b'~'))
     },
-    meaning: "the name of a network interface (printable ASCII without /, : and spaces)",
+    meaning: "the name of a network interface such as net1 (printable ASCII without /, : and spaces)",
 };
 
 /// A hardware address: EUI-48, EUI-64 or the 20 octets of IP over InfiniBand, with colons.

@@ -56,6 +56,14 @@ async fn judge(namespace: &Namespace, row: &Row) -> Result<Verdict> {
     Ok(verdict)
 }
 
+/// Whether a complaint names a field and says in words what is allowed there. That rules were not checked, since
+/// types, required fields or lengths are wrong, the API server says of no field; and texts that all endpoints have
+/// are checked by patterns.
+fn is_clear(said: &str) -> bool {
+    let names_a_field = !said.contains("<nil>: ") || said.contains("some validation rules were not checked");
+    names_a_field && (!said.contains("should match") || said.contains("spec.endpoints["))
+}
+
 #[tokio::test]
 async fn api_server_says_what_the_table_says() -> Result<()> {
     let cluster = shared::bystander().await?;
@@ -64,16 +72,9 @@ async fn api_server_says_what_the_table_says() -> Result<()> {
     ensure!(rows.len() > 250, "only {} rows", rows.len());
     let mut wrong = Vec::new();
     for row in &rows {
-        match (&row.complaint, judge(&namespace, row).await.with_context(|| row.name.clone())?) {
-            (None, Err(said)) => wrong.push(format!("{}: is good, but: {said}", row.name)),
-            (Some(field), Ok(_)) => {
-                wrong.push(format!("{}: is bad at {field}, but nothing was said", row.name));
-            }
-            (Some(field), Err(said)) if !said.contains(field.as_str()) => {
-                wrong.push(format!("{}: nothing was said of {field}, but: {said}", row.name));
-            }
-            _ => {}
-        }
+        let said = judge(&namespace, row).await.with_context(|| row.name.clone())?.err();
+        wrong.extend(row.contradiction(said.as_deref()));
+        wrong.extend(said.filter(|said| !is_clear(said)).map(|said| format!("{}: {said}", row.name)));
     }
     ensure!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
     Ok(())

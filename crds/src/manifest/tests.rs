@@ -127,8 +127,8 @@ fn a_rejection_is_one_line_that_says_what_and_where() {
     assert_eq!(
         rejected.to_string(),
         "MultiNetworkService vision/infer: spec.networks[0].alias: is required, because name (\"a.b\") is not a DNS \
-         label and cannot stand for it; set alias to a DNS label (a-z, 0-9 and -, first and last not -), at most 63 \
-         characters; spec.ipFamilies: must have 1 to 2 items, not 0"
+         label and cannot stand for it; set alias to a DNS label such as rdma-a (a-z, 0-9 and -, first and last not -), \
+         at most 63 characters; spec.ipFamilies: must have 1 to 2 items, not 0"
     );
     document["metadata"] = json!({});
     document.as_object_mut().unwrap().remove("kind");

@@ -14,17 +14,20 @@ const MAX_NETWORKS: usize = 16;
 impl Rules for MultiNetworkService {
     fn check(&self, check: &mut Check) {
         metadata::check(check, &self.metadata, &DNS_LABEL);
-        check.field("spec", |check| spec(check, &self.spec));
+        let own = self.metadata.namespace.as_deref().unwrap_or_default();
+        check.field("spec", |check| spec(check, &self.spec, own));
     }
 }
 
-fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec) {
+/// Checks the spec of a service in the namespace `own`, empty where it is not known.
+fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec, own: &str) {
     if let Some(selector) = &spec.selector {
         check.field("selector", |check| self::selector(check, selector));
     }
     check.length("networks", spec.networks.len(), 1..=MAX_NETWORKS);
     check.items("networks", &spec.networks, common::network);
     check.unique("networks", "alias", spec.networks.iter().map(NetworkReference::alias));
+    one_alias(check, &spec.networks, own);
     common::ports(check, &spec.ports);
     check.length("ipFamilies", spec.ip_families.len(), 1..=IpFamily::ALL.len());
     check.unique("ipFamilies", "", spec.ip_families.iter().map(|family| family.as_str()));
@@ -41,6 +44,28 @@ fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec) {
             }
         });
     }
+}
+
+/// No network has two aliases.
+fn one_alias(check: &mut Check, networks: &[NetworkReference], own: &str) {
+    let known: Vec<_> =
+        networks.iter().map(|network| (network.kind, &network.name, network.namespace(own))).collect();
+    check.field("networks", |check| {
+        for (index, network) in networks.iter().enumerate() {
+            let alias = network.alias();
+            let other = (0..index).find(|&other| known[other] == known[index] && networks[other].alias() != alias);
+            if let Some(other) = other {
+                check.entry(index, |check| {
+                    check.fail(format!(
+                        "each network may be listed once; {} {} is listed as {} and {alias}: keep one of them",
+                        network.kind.as_str(),
+                        network.name,
+                        networks[other].alias(),
+                    ));
+                });
+            }
+        }
+    });
 }
 
 fn selector(check: &mut Check, selector: &LabelSelector) {

@@ -18,8 +18,8 @@ const API_VERSION: &str = "multinetwork.numaproj.io/v1alpha1";
 pub struct Row {
     /// File and name, for messages.
     pub name: String,
-    /// What must be said against the object; `None` if it is good.
-    pub complaint: Option<String>,
+    /// What must be said against the object: the field, perhaps words of the message. Empty if it is good.
+    pub complaint: Vec<String>,
     /// The object before, where the row is about a change.
     pub old: Option<Value>,
     /// The object.
@@ -39,6 +39,7 @@ struct RawRow {
     name: String,
     verdict: Verdict,
     field: Option<String>,
+    words: Option<String>,
     #[serde(default)]
     repeat: BTreeMap<String, usize>,
     old: Option<Value>,
@@ -75,7 +76,7 @@ pub fn rows(folder: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
 
 /// A row with all that it leaves out; `None` if it makes no sense.
 fn finish(row: RawRow, name: &str, kind: &str) -> Option<Row> {
-    if row.field.is_some() != (row.verdict == Verdict::Bad) {
+    if row.field.is_some() != (row.verdict == Verdict::Bad) || row.words.is_some() && row.field.is_none() {
         return None;
     }
     let mut object = complete(row.object, kind)?;
@@ -86,7 +87,24 @@ fn finish(row: RawRow, name: &str, kind: &str) -> Option<Row> {
         Some(old) => Some(complete(old, kind)?),
         None => None,
     };
-    Some(Row { name: name.to_owned(), complaint: row.field, old, object })
+    let complaint = row.field.into_iter().chain(row.words).collect();
+    Some(Row { name: name.to_owned(), complaint, old, object })
+}
+
+impl Row {
+    /// How `said` differs from what is to be said of the object, where `None` is that it is good.
+    pub fn contradiction(&self, said: Option<&str>) -> Option<String> {
+        let name = &self.name;
+        match said {
+            None if self.complaint.is_empty() => None,
+            None => Some(format!("{name}: is bad ({:?}), but nothing was said", self.complaint)),
+            Some(said) if self.complaint.is_empty() => Some(format!("{name}: is good, but: {said}")),
+            Some(said) => {
+                let missing = self.complaint.iter().find(|text| !said.contains(text.as_str()))?;
+                Some(format!("{name}: nothing was said of {missing:?}, but: {said}"))
+            }
+        }
+    }
 }
 
 fn complete(mut object: Value, kind: &str) -> Option<Value> {
