@@ -68,6 +68,24 @@ async fn the_charts_bring_what_kustomize_brings() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_policy_for_network_status_comes_on_demand() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    let without = rendered(cluster, "")?;
+    let overlay = "kubectl kustomize deploy/kustomize/overlays/network-status";
+    let wanted = by_name(&parse(&shell(cluster, overlay)?)?)?;
+    let mut found = rendered(cluster, "--set networkStatusPolicy.enabled=true")?;
+    found.retain(|name, _| !without.contains_key(name));
+    ensure!(found == wanted, "{:?}, not {:?}", found.keys(), wanted.keys());
+
+    let users = "--set networkStatusPolicy.enabled=true --set 'networkStatusPolicy.users={a,b:c}'";
+    let named = &rendered(cluster, users)?["ValidatingAdmissionPolicy multinet-network-status"];
+    let variables = &named["spec"]["variables"];
+    ensure!(variables[0] == json!({"name": "users", "expression": r#"["a","b:c"]"#}), "{variables}");
+    ensure!(variables[1]["expression"].as_str().is_some_and(|groups| groups.contains("'system:multus'")));
+    Ok(())
+}
+
 /// All values that there are, one way or another, and where they have to come to.
 #[tokio::test]
 async fn values_are_put_in() -> Result<()> {
@@ -234,6 +252,7 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set image.pullPolicy=Often", "/image/pullPolicy"),
         ("--set image.registry=registry.example.com/", "/image/registry"),
         ("--set networkPolicy.apiServerPorts={70000}", "/networkPolicy/apiServerPorts/0"),
+        ("--set networkStatusPolicy.users={}", "/networkStatusPolicy/users/0"),
     ] {
         let said = rendered(cluster, &format!("'{}'", values.replacen(' ', "' '", 1)));
         let said = format!("{:#}", said.err().with_context(|| format!("{values} is taken"))?);

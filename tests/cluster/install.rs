@@ -15,7 +15,7 @@ use multinet_testing::replica::{Options, Replica};
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
 
-use crate::shared;
+use crate::{network_status, shared};
 
 /// How long a command may take to work: a definition that was just applied is not served at once.
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ async fn the_commands_of_the_documentation_work() -> Result<()> {
     let mut cluster = Cluster::start().await?;
     // What removes a namespace, and what makes our roles a part of Kubernetes' own.
     cluster.start_controller_manager("namespace-controller,clusterrole-aggregation-controller").await?;
-    let mut installed = false;
+    let (mut installed, mut has_policy) = (false, false);
     for command in commands("README.md")?.into_iter().chain(commands("docs/install.md")?) {
         let printed = eventually(&command, SERVED, async || shell(&cluster, &command)).await?;
         if command.contains("jsonpath") {
@@ -54,8 +54,12 @@ async fn the_commands_of_the_documentation_work() -> Result<()> {
             users_may(&cluster).await?;
             mirrors_are_for_those_who_write_slices(&cluster).await?;
         }
+        if command == network_status::APPLY {
+            network_status::is_the_network_plugins(&cluster).await?;
+            has_policy = true;
+        }
     }
-    ensure!(installed, "nothing was installed");
+    ensure!(installed && has_policy, "installed: {installed}, with the policy: {has_policy}");
 
     // Nothing of ours is left.
     let policies = "validatingadmissionpolicy,validatingadmissionpolicybinding";

@@ -12,6 +12,7 @@ mod follow;
 mod helm;
 mod install;
 mod late;
+mod network_status;
 mod node_local;
 mod quickstart;
 mod restart;

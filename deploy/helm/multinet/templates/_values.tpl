@@ -51,6 +51,13 @@
 {{- $_ := set .object.spec "ports" $ports }}
 {{- end }}
 
+{{- /* A list of texts in JSON is one in CEL. */}}
+{{- define "multinet.accounts" }}
+{{- range $variable := .object.spec.variables }}
+{{- with get $.root.Values.networkStatusPolicy $variable.name }}{{ $_ := set $variable "expression" (toJson .) }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "multinet.policy" }}
 {{- $values := get .root.Values (trimPrefix "multinet-" .object.metadata.name) }}
 {{- $ports := list }}
