@@ -21,11 +21,11 @@ macro_rules! other {
     };
 }
 
-/// Of `spec.networks`: whether their aliases differ.
+/// Rule of `spec.networks`: their aliases differ.
 pub(crate) const ALIASES_ARE_UNIQUE: &str =
     concat!("self.all(n, self.exists_one(m, ", alias!("m"), " == ", alias!("n"), "))");
 
-/// The first alias that occurs several times.
+/// Message for [`ALIASES_ARE_UNIQUE`], with the first alias that occurs several times.
 pub(crate) const ALIAS_OCCURS_TWICE: &str = concat!(
     "'the aliases of the networks must be unique, and a network without alias has its name for one; \"%s\" occurs \
      several times'.format(self.map(n, ",
@@ -35,10 +35,11 @@ pub(crate) const ALIAS_OCCURS_TWICE: &str = concat!(
     " == a)))"
 );
 
-/// Of `spec.networks`: whether no network has two aliases.
+/// Rule of `spec.networks`: no network has two aliases.
 pub(crate) const NETWORKS_ARE_UNIQUE: &str = concat!("!self.exists(n, self.exists(m, ", other!(), "))");
 
-/// The first network that has several aliases, and two of them. The API server can estimate what `format` costs, unlike `+`.
+/// Message for [`NETWORKS_ARE_UNIQUE`], with the first network that has several aliases, and two of them. The API
+/// server can estimate what `format` costs, unlike `+` in a list.
 pub(crate) const NETWORK_OCCURS_TWICE: &str = concat!(
     "'each network may be listed once; %s %s is listed as %s and %s: keep one of them'.format(self.filter(n, self.exists(m, ",
     other!(),
@@ -51,13 +52,13 @@ pub(crate) const NETWORK_OCCURS_TWICE: &str = concat!(
     ")[0]])[0])"
 );
 
-/// Of `spec`: whether the mirrored network is there.
+/// Rule of `spec`: the network to mirror is one of the networks.
 pub(crate) const MIRROR_HAS_A_NETWORK: &str = concat!(
     "!has(self.mirror) || !has(self.mirror.network) || self.networks.exists(n, ",
     alias!("n"),
     " == self.mirror.network)"
 );
 
-/// The alias that no network has.
+/// Message for [`MIRROR_HAS_A_NETWORK`], with the alias that no network has.
 pub(crate) const MIRROR_HAS_NO_NETWORK: &str =
     "'must be the alias of one of the networks; \"' + self.mirror.network + '\" is not'";
