@@ -320,7 +320,7 @@ fn spec() -> impl Strategy<Value = ServiceSpec> {
     (
         prop::option::of(select(&["t0", "t1"][..])),
         prop::option::weighted(0.9, selector()),
-        prop::collection::vec(network, 1..4),
+        prop::collection::vec(network, 1..4).prop_map(distinct),
         ports,
         families,
         prop::bool::weighted(0.2),
@@ -331,6 +331,22 @@ fn spec() -> impl Strategy<Value = ServiceSpec> {
             let mirror = mirror.map(|(name, only)| (name, only.map(|place| place % networks.len())));
             ServiceSpec { label, selector, networks, ports, families, publishes_not_ready, mirror, flaw }
         })
+}
+
+/// Leaves out networks that are an earlier one again, if only in one of the namespaces that the service may be in.
+fn distinct(networks: Vec<NetworkUse>) -> Vec<NetworkUse> {
+    let mut distinct: Vec<NetworkUse> = Vec::new();
+    for network in networks {
+        let is_again = distinct.iter().any(|known| {
+            let namespaces = [known.namespace, network.namespace];
+            (known.kind, known.name) == (network.kind, network.name)
+                && (namespaces.contains(&None) || known.namespace == network.namespace)
+        });
+        if !is_again {
+            distinct.push(network);
+        }
+    }
+    distinct
 }
 
 fn selector() -> impl Strategy<Value = Vec<Requirement>> {
