@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
@@ -112,6 +114,25 @@ async fn ask(connections: &Connections) -> [StatusCode; 3] {
     let reply = much.into_body().collect().await.unwrap().to_bytes();
     assert!(status != StatusCode::OK || u32::from(answers(&reply)) == BIG_ADDRESSES);
     [small, long, status]
+}
+
+#[tokio::test]
+async fn a_query_may_come_in_the_address() {
+    let connections = Connections::new(100, ConnectionMetrics::default());
+    let mut requests = connect(&connections, 1 << 16).await;
+    let dns = URL_SAFE_NO_PAD.encode(query(0, SMALL, A));
+    for (parameters, expected) in [
+        (format!("?dns={dns}"), StatusCode::OK),
+        (format!("?x=y&dns={dns}"), StatusCode::OK),
+        (format!("?dns={dns}="), StatusCode::BAD_REQUEST),
+        ("?x=y".to_owned(), StatusCode::BAD_REQUEST),
+        (String::new(), StatusCode::BAD_REQUEST),
+    ] {
+        let request = Request::get(format!("https://dns.test/dns-query{parameters}"));
+        requests.ready().await.unwrap();
+        let response = requests.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), expected, "{parameters:?}");
+    }
 }
 
 #[tokio::test]
