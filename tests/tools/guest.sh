@@ -56,7 +56,7 @@ fi
 renew() {
   for module in /modules/*; do
     name=${module##*/???-}
-    [ -e "/sys/module/$(echo "${name%.ko}" | busybox tr - _)" ] || busybox insmod "$module"
+    [ -e "/sys/module/${name%.ko}" ] || busybox insmod "$module"
   done
   for link in /sys/class/net/*; do
     link=${link##*/}
@@ -174,7 +174,9 @@ if [[ ! -f $dir/initramfs ]]; then
   done
   count=100
   while read -r file; do
-    target=$root/modules/$((count++))-$(basename "${file%.ko*}").ko
+    name=$(basename "${file%.ko*}")
+    # As /sys/module has it.
+    target=$root/modules/$((count++))-${name//-/_}.ko
     case $file in
       *.xz) xz -dc "$file" >"$target" ;;
       *.zst) zstd -qdc "$file" >"$target" ;;

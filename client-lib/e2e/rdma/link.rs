@@ -40,10 +40,10 @@ const SCRIPT: &str = r#"
     echo "--- multinet send"
     head -c 300000 /dev/urandom >/tmp/file
     packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
-    $MULTINET recv -o /tmp/received --transport rdma --address 10.9.0.2 >/tmp/server 2>&1 &
+    $MULTINET recv -o /tmp/received --transport rdma --address 10.9.0.2 --frame-size 65536 >/tmp/server 2>&1 &
     wait_for grep -q 'listening on' /tmp/server
     before=$(packets)
-    $MULTINET send 10.9.0.2 --transport rdma -f /tmp/file
+    $MULTINET send 10.9.0.2 --transport rdma --frame-size 65536 -f /tmp/file
     wait $!
     grep '^received' /tmp/server
     cmp /tmp/file /tmp/received

@@ -67,7 +67,13 @@ async fn near_is_what_the_machine_says() -> Result<()> {
 }
 
 async fn rails_are_chosen_by_their_distance_to_the_gpu() -> Result<()> {
-    let listener = Listener::builder().port(0).transport(Transport::Rdma).patience(PATIENCE).bind().await?;
+    let listener = Listener::builder()
+        .port(0)
+        .frame_size(4096)
+        .transport(Transport::Rdma)
+        .patience(PATIENCE)
+        .bind()
+        .await?;
     let port = listener.local_addresses().first().context("it listens nowhere")?.port();
     let mut endpoint = Endpoint::at((RAIL[0], port).into());
     endpoint.addresses = RAIL.map(|ip| EndpointAddress::new(ip.into())).into();
@@ -102,7 +108,13 @@ async fn the_peer_on_the_same_numa_node_is_nearest() -> Result<()> {
     let mut listeners = Vec::new();
     let mut endpoints = Vec::new();
     for rail in RAIL {
-        let listener = Listener::builder().address(rail.into()).port(0).patience(PATIENCE).bind().await?;
+        let listener = Listener::builder()
+            .address(rail.into())
+            .port(0)
+            .frame_size(4096)
+            .patience(PATIENCE)
+            .bind()
+            .await?;
         let mut endpoint = Endpoint::at(listener.local_addresses()[0]);
         endpoint.addresses[0].numa = Some(1);
         endpoints.push(endpoint);

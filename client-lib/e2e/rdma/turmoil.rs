@@ -33,7 +33,9 @@ impl Sink {
     async fn start(address: &'static str) -> Result<Self> {
         let folder = TempDir::new()?;
         let mut command = Command::new(workspace_example("frames_sink")?);
-        command.args(["18515", "--address", address, "--silence", "4"]).env("HOSTNAME", address);
+        command
+            .args(["18515", "--address", address, "--silence", "4", "--slots", "4"])
+            .env("HOSTNAME", address);
         let mut process = Process::spawn(&mut command, &folder.path().join("log"))?;
         process.logged("listening on ", BOUND).await?;
         Ok(Self { process, address, folder })
