@@ -10,8 +10,8 @@ use kube::core::TypeMeta;
 use multinet_testing::cluster::Cluster;
 use multinet_testing::kubectl::shell;
 use multinet_testing::markdown::blocks;
-use multinet_testing::objects::{Objects, parse};
-use multinet_testing::tools::repository;
+use multinet_testing::objects::{Objects, kind, name, parse};
+use multinet_testing::tools::{files_in, repository};
 use serde_json::{Value, json};
 
 use crate::shared;
@@ -25,14 +25,6 @@ const DNS_END: u64 = 5 + 10;
 /// What kustomize makes of a folder of `deploy/kustomize`.
 fn built(cluster: &Cluster, folder: &str) -> Result<Vec<DynamicObject>> {
     parse(&shell(cluster, &format!("kubectl kustomize deploy/kustomize/{folder}"))?)
-}
-
-fn kind(object: &DynamicObject) -> &str {
-    object.types.as_ref().map_or("", |types| &types.kind)
-}
-
-fn name(object: &DynamicObject) -> &str {
-    object.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// The objects of one kind.
@@ -289,15 +281,12 @@ async fn both_programs_get_another_zone() -> Result<()> {
 fn the_definitions_are_all_listed() -> Result<()> {
     let folder = repository().join("deploy/crds");
     let listed = fs::read_to_string(folder.join("Kustomization"))?;
-    let mut files = 0;
-    for entry in fs::read_dir(folder)? {
-        let file = entry?.file_name().into_string().ok().context("a strange file name")?;
-        if file != "Kustomization" {
-            ensure!(listed.lines().any(|line| line == format!("- {file}")), "{file} is not listed");
-            files += 1;
-        }
+    let files = files_in("deploy/crds")?;
+    ensure!(files.len() == 2, "{} definitions", files.len());
+    for file in files {
+        let file = file.strip_prefix(&folder)?.display();
+        ensure!(listed.lines().any(|line| line == format!("- {file}")), "{file} is not listed");
     }
-    ensure!(files == 2, "{files} definitions");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use kube::api::{DynamicObject, Patch, PatchParams, ValidationDirective};
 use kube::core::TypeMeta;
 use multinet_testing::markdown::blocks;
-use multinet_testing::objects::{Objects, parse};
+use multinet_testing::objects::{Objects, kind, name, parse, parse_folder};
 use multinet_testing::tools::repository;
 use serde_json::{Value, json};
 
@@ -52,28 +52,9 @@ async fn stage(namespaces: impl IntoIterator<Item = String>) -> Result<Objects> 
     Ok(objects)
 }
 
-/// A folder of `deploy/examples`, in the order in which kubectl reads it.
+/// A folder of `deploy/examples`.
 fn example(folder: &str) -> Result<Vec<DynamicObject>> {
-    let folder = repository().join("deploy/examples").join(folder);
-    let mut files = fs::read_dir(&folder)
-        .with_context(|| folder.display().to_string())?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    files.sort();
-    let mut objects = Vec::new();
-    for file in files {
-        let yaml = fs::read_to_string(&file)?;
-        objects.extend(parse(&yaml).with_context(|| file.display().to_string())?);
-    }
-    Ok(objects)
-}
-
-fn kind(object: &DynamicObject) -> &str {
-    object.types.as_ref().map_or("", |types| &types.kind)
-}
-
-fn name(object: &DynamicObject) -> &str {
-    object.metadata.name.as_deref().unwrap_or_default()
+    parse_folder(&format!("deploy/examples/{folder}"))
 }
 
 /// What a server-side dry run says of an object, unknown and repeated fields being errors.

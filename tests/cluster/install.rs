@@ -10,7 +10,7 @@ use multinet_testing::cluster::Cluster;
 use multinet_testing::coredns::CoreDns;
 use multinet_testing::kubectl::shell;
 use multinet_testing::markdown::{blocks, examples};
-use multinet_testing::objects::parse;
+use multinet_testing::objects::parse_folder;
 use multinet_testing::replica::{Options, Replica};
 use multinet_testing::tools::repository;
 use multinet_testing::wait::eventually;
@@ -221,15 +221,9 @@ fn documents_show_files_that_are_there() -> Result<()> {
         );
     }
     // The kinds are listed by their short names.
-    for crd in fs::read_dir(repository().join("deploy/crds"))? {
-        let path = crd?.path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
-            for object in parse(&fs::read_to_string(&path)?)? {
-                let short =
-                    object.data["spec"]["names"]["shortNames"][0].as_str().context("no short name")?;
-                ensure!(text.contains(&format!("`{short}`")), "docs/install.md says nothing of {short}");
-            }
-        }
+    for crd in parse_folder("deploy/crds")? {
+        let short = crd.data["spec"]["names"]["shortNames"][0].as_str().context("no short name")?;
+        ensure!(text.contains(&format!("`{short}`")), "docs/install.md says nothing of {short}");
     }
     Ok(())
 }

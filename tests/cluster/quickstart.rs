@@ -1,10 +1,8 @@
 //! The folder that the server is tried out with is also what `kubectl apply` takes.
 
-use std::fs;
-
 use anyhow::Result;
+use multinet_testing::objects::parse_folder;
 use multinet_testing::replica::Options;
-use multinet_testing::tools::repository;
 
 use crate::shared;
 
@@ -12,12 +10,8 @@ use crate::shared;
 async fn the_quickstart_folder_can_be_applied() -> Result<()> {
     let cluster = shared::cluster().await?;
     let objects = cluster.objects().await?;
-    let mut files: Vec<_> = fs::read_dir(repository().join("deploy/examples/quickstart"))?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    files.sort(); // as kubectl reads them
-    for file in files {
-        objects.apply_file(&file).await?;
+    for object in parse_folder("deploy/examples/quickstart")? {
+        objects.apply_object(&object).await?;
     }
     let kubeconfig = cluster.dns_server_kubeconfig(cluster.address()).await?;
     let replica = Options::new(&kubeconfig).start_ready().await?;

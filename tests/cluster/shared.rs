@@ -1,11 +1,9 @@
 //! The control planes that tests share. A test keeps to a namespace of its own in them.
 
-use std::fs;
-
 use anyhow::Result;
 use multinet_testing::cluster::Cluster;
-use multinet_testing::objects::{Objects, parse};
-use multinet_testing::tools::repository;
+use multinet_testing::objects::{Objects, parse_folder};
+use multinet_testing::tools::files_in;
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -65,12 +63,10 @@ pub(crate) async fn older_alone() -> Result<(MutexGuard<'static, ()>, &'static C
 /// Applies our definitions without their rules.
 async fn apply_loose_crds(objects: &Objects) -> Result<()> {
     let mut applied = Vec::new();
-    for file in ["multinetworkservices.yaml", "multinetworkendpointslices.yaml"] {
-        for mut crd in parse(&fs::read_to_string(repository().join("deploy/crds").join(file))?)? {
-            crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
-                json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-            applied.push(objects.apply_object(&crd).await?);
-        }
+    for mut crd in parse_folder("deploy/crds")? {
+        crd.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        applied.push(objects.apply_object(&crd).await?);
     }
     for crd in applied {
         objects.established(&crd).await?;
@@ -87,14 +83,7 @@ pub(crate) async fn bystander() -> Result<&'static Cluster> {
             let mut cluster = Cluster::start().await?;
             cluster.share()?;
             cluster.apply_crds().await?;
-            let objects = cluster.objects().await?;
-            let mut applied = Vec::new();
-            for file in fs::read_dir(repository().join("testing/src/foreign"))? {
-                applied.extend(objects.apply_file(&file?.path()).await?);
-            }
-            for crd in applied {
-                objects.established(&crd).await?;
-            }
+            cluster.objects().await?.define(files_in("testing/src/foreign")?).await?;
             Ok(cluster)
         })
         .await

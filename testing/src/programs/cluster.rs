@@ -21,7 +21,7 @@ use crate::http;
 use crate::objects::{Namespace, Objects};
 use crate::pki::{self, Certificate, FileAuthority};
 use crate::process::{Process, free_port, remove_at_exit};
-use crate::tools::{repository, tool};
+use crate::tools::{files_in, repository, tool};
 use crate::wait::eventually;
 
 /// How long a part of the control plane may take to start. It takes seconds, but the machine may be busy.
@@ -138,24 +138,7 @@ impl Cluster {
 
     /// Applies `deploy/crds`, and waits until the API server serves the new kinds.
     pub async fn apply_crds(&self) -> Result<()> {
-        let folder = repository().join("deploy/crds");
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "yaml") {
-                files.push(path);
-            }
-        }
-        ensure!(!files.is_empty(), "{} holds no CRDs", folder.display());
-        let objects = self.objects().await?;
-        let mut applied = Vec::new();
-        for file in files {
-            applied.extend(objects.apply_file(&file).await?);
-        }
-        for crd in applied {
-            objects.established(&crd).await?;
-        }
-        Ok(())
+        self.objects().await?.define(files_in("deploy/crds")?).await
     }
 
     /// Applies the ServiceAccounts and the roles that we ship.

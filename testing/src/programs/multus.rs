@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use crate::pods::NETWORK_STATUS;
 use crate::process::run;
-use crate::tools::{repository, tool};
+use crate::tools::{files_in, tool};
 
 /// The network by which Multus is known to those who call it.
 pub const NAME: &str = "multus";
@@ -91,14 +91,7 @@ impl Multus {
     }
 
     async fn apply_crds(&self, cluster: &Cluster) -> Result<()> {
-        let objects = cluster.objects().await?;
-        for file in ["network-attachment-definitions.yaml", "whereabouts.yaml"] {
-            let file = repository().join("testing/src/programs/node/crds").join(file);
-            for crd in objects.apply_file(&file).await? {
-                objects.established(&crd).await?;
-            }
-        }
-        Ok(())
+        cluster.objects().await?.define(files_in("testing/src/programs/node/crds")?).await
     }
 
     /// A NetworkAttachmentDefinition: a macvlan network whose pods get an address of each of the `ranges`.

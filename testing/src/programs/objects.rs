@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::manifests;
 use crate::process::print_tail;
+use crate::tools::files_in;
 use crate::wait::eventually;
 
 /// How long the API server may take to serve a new CustomResourceDefinition.
@@ -73,6 +74,18 @@ impl Objects {
             (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(self.client(), namespace, &resource),
             _ => Api::all_with(self.client(), &resource),
         })
+    }
+
+    /// Applies the CustomResourceDefinitions of these files, and waits until the API server serves their kinds.
+    pub async fn define(&self, files: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+        let mut applied = Vec::new();
+        for file in files {
+            applied.extend(self.apply_file(&file).await?);
+        }
+        for crd in applied {
+            self.established(&crd).await?;
+        }
+        Ok(())
     }
 
     /// Waits until the API server serves the kind that a CustomResourceDefinition defines.
@@ -146,6 +159,25 @@ impl Drop for Namespace {
             print_tail(log);
         }
     }
+}
+
+/// The kind of an object.
+pub fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| &types.kind)
+}
+
+/// The name of an object.
+pub fn name(object: &DynamicObject) -> &str {
+    object.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The objects of all YAML files of a folder of this repository, in the order in which kubectl reads them.
+pub fn parse_folder(folder: &str) -> Result<Vec<DynamicObject>> {
+    let mut objects = Vec::new();
+    for file in files_in(folder)? {
+        objects.extend(parse(&fs::read_to_string(&file)?).with_context(|| file.display().to_string())?);
+    }
+    Ok(objects)
 }
 
 /// The objects of a YAML text.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::process::run;
 
@@ -34,4 +34,14 @@ fn built_by(script: &str) -> Result<PathBuf> {
 /// The root of this repository.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
+}
+
+/// The YAML files of a folder of this repository, sorted.
+pub fn files_in(folder: &str) -> Result<Vec<PathBuf>> {
+    let entries = repository().join(folder).read_dir().with_context(|| folder.to_owned())?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort_unstable();
+    ensure!(!files.is_empty(), "{folder} holds no YAML file");
+    Ok(files)
 }

@@ -40,9 +40,7 @@ impl Stage {
         cluster.apply_rbac().await?;
         let objects = cluster.objects().await?;
         let multus = repository().join("testing/src/programs/node/crds/network-attachment-definitions.yaml");
-        for crd in objects.apply_file(&multus).await? {
-            objects.established(&crd).await?;
-        }
+        objects.define([multus]).await?;
         for number in 0..NODES {
             let labels = json!({"topology.kubernetes.io/zone": format!("zone-{}", number / 4)});
             let node = json!({"apiVersion": "v1", "kind": "Node",
