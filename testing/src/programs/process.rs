@@ -340,7 +340,7 @@ mod tests {
             .args([
                 "--exact",
                 "--nocapture",
-                "process::tests::children_and_folders_go_when_the_test_binary_dies",
+                "programs::process::tests::children_and_folders_go_when_the_test_binary_dies",
             ])
             .env(DOOMED, folder.path())
             .output()

@@ -268,7 +268,9 @@ mod tests {
     /// The test of that name, in another process: one to make a mess.
     fn messy(test: &str, mark: &str) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", &format!("sandbox::tests::{test}"), "--nocapture"]).env(MARK, mark);
+        command
+            .args(["--exact", &format!("programs::sandbox::tests::{test}"), "--nocapture"])
+            .env(MARK, mark);
         Ok(command)
     }
 
