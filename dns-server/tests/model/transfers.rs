@@ -13,7 +13,6 @@ use multinet_dns::slow::{self, Verdict};
 use multinet_dns::state::State;
 use multinet_dns::transfer::{Contents, Transfer, Wanted, ZoneCopy};
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
 
 use crate::ask::{Asker, ZONE};
 use crate::events::{self, World};
@@ -90,7 +89,6 @@ proptest! {
             (apex, copy, read_at_once)
         });
         let begun: Vec<_> = begun.collect();
-        let mut given = 0;
         for event in &events {
             world.take(event, state);
             for (number, apex) in apexes.iter().enumerate() {
@@ -98,20 +96,18 @@ proptest! {
                 let before = versions.insert((number, newest), now.clone());
                 prop_assert!(before.is_none_or(|zone| zone == now), "a change under serial {}", newest);
                 for (&(_, serial), before) in versions.range((number, 0)..=(number, u32::MAX)) {
+                    // Zones are small here, and a difference larger than its zone is not given.
                     let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
                     prop_assert_eq!(version.serial, newest);
                     let mut zone = before.clone();
                     apply(&mut zone, serial, newest, &records(apex, Contents::Difference(version, serial, steps)));
                     prop_assert_eq!(&zone, &now);
-                    given += usize::from(serial != newest);
                 }
             }
         }
         for (apex, copy, read_at_once) in begun {
             prop_assert_eq!(read(&apex, copy), read_at_once);
         }
-        // Zones are small here, and a difference larger than its zone is not given.
-        check(versions.len() < 20 || given > 0, "no differences at all")?;
     }
 }
 
@@ -139,8 +135,4 @@ proptest! {
         let Some(Verdict::Transfer(_, wanted)) = slow::judge(&packet) else { panic!("{packet:?}") };
         prop_assert_eq!(wanted, Wanted::Since(serial));
     }
-}
-
-fn check(holds: bool, otherwise: &'static str) -> Result<(), TestCaseError> {
-    if holds { Ok(()) } else { Err(TestCaseError::fail(otherwise)) }
 }
