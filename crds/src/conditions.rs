@@ -17,13 +17,17 @@ pub enum ConditionType {
     ResolvedRefs,
     /// Whether the slices say what the object wants.
     Programmed,
+    /// Whether there is at least one ready endpoint. It is not called Ready: tools that wait for that would take a service that is
+    /// scaled to zero for broken.
+    EndpointsReady,
     /// Whether pods of one network have the same address. True is bad.
     AddressConflict,
 }
 
 impl ConditionType {
     /// All of them. Conditions of other types are whoever's set them.
-    pub const ALL: [Self; 4] = [Self::Accepted, Self::ResolvedRefs, Self::Programmed, Self::AddressConflict];
+    pub const ALL: [Self; 5] =
+        [Self::Accepted, Self::ResolvedRefs, Self::Programmed, Self::EndpointsReady, Self::AddressConflict];
 
     /// As the API spells it.
     pub fn as_str(self) -> &'static str {
@@ -31,6 +35,7 @@ impl ConditionType {
             Self::Accepted => "Accepted",
             Self::ResolvedRefs => "ResolvedRefs",
             Self::Programmed => "Programmed",
+            Self::EndpointsReady => "EndpointsReady",
             Self::AddressConflict => "AddressConflict",
         }
     }
@@ -144,11 +149,28 @@ reasons! {
 }
 
 reasons! {
+    /// Reasons of [`ConditionType::EndpointsReady`].
+    EndpointsReadyReason for EndpointsReady {
+        /// True: at least one endpoint is ready.
+        EndpointsReady => True,
+        /// False: the selector matches no pod.
+        NoPods => False,
+        /// False: no selected pod has an address on the networks.
+        NoAddresses => False,
+        /// False: there are endpoints, and none is ready.
+        NoneReady => False,
+        /// False: the object has no selector, and there are no slices of it.
+        NoSlices => False,
+    }
+}
+
+reasons! {
     /// Reasons of [`ConditionType::AddressConflict`].
     AddressConflictReason for AddressConflict {
-        /// True: pods of one network have the same address. The pod that had it first is published, the
-        /// others are not.
+        /// True: pods of one network and namespace have the same address. One of them is published, the others are not.
         DuplicateAddress => True,
+        /// True: a pod of another namespace reports an address that the object publishes. Nothing is withheld.
+        OtherNamespace => True,
         /// False: every address is one pod's.
         NoConflict => False,
     }

@@ -16,6 +16,10 @@ pub const MANAGED_BY_CONTROLLER: &str = "multinet-controller";
 /// `endpoints.kubernetes.io/last-change-trigger-time` of EndpointSlice v1.
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "multinetwork.numaproj.io/last-change-trigger-time";
 
+/// Annotation of a slice: its first addresses and their pods, for people who list slices. The controller writes it; nothing reads
+/// it.
+pub const ENDPOINTS: &str = "multinetwork.numaproj.io/endpoints";
+
 /// Label of a core EndpointSlice: the name of its core Service. Written on mirrors.
 pub const CORE_SERVICE_NAME: &str = "kubernetes.io/service-name";
 

@@ -61,7 +61,8 @@ pub use crd::{all_crds, crd_manifests};
 pub use network::{NetworkKind, NetworkReference};
 pub use port::{Port, Protocol};
 pub use service::{
-    EndpointCounts, IpFamily, Mirror, MultiNetworkService, MultiNetworkServiceSpec, MultiNetworkServiceStatus,
+    EndpointCounts, IpFamily, Mirror, MultiNetworkService, MultiNetworkServiceSpec,
+    MultiNetworkServiceStatus, NetworkCounts,
 };
 pub use slice::{
     Device, Endpoint, EndpointConditions, MultiNetworkEndpointSlice, MultiNetworkEndpointSliceSpec,

@@ -57,13 +57,13 @@ impl IpFamily {
         name = "Ready",
         type_ = "integer",
         json_path = ".status.endpoints.ready",
-        description = "Endpoints that are answered"
+        description = "Pods that are answered on at least one network"
     ),
     printcolumn(
         name = "Total",
         type_ = "integer",
         json_path = ".status.endpoints.total",
-        description = "Endpoints, ready or not"
+        description = "Pods that have an address, ready or not"
     ),
     printcolumn(
         name = "Hostname",
@@ -180,16 +180,22 @@ pub struct Mirror {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MultiNetworkServiceStatus {
-    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, AddressConflict.
+    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, EndpointsReady, AddressConflict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 
-    /// How many endpoints the slices hold. Absent: not counted yet.
+    /// How many pods the slices hold. Absent: not counted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "EndpointCounts")]
     pub endpoints: Option<EndpointCounts>,
+
+    /// How many pods the slices hold on each network, in the order of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["alias".into()]))]
+    pub networks: Vec<NetworkCounts>,
 
     /// The name to ask for, such as infer.vision.svc.multinet.cluster.local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,14 +203,33 @@ pub struct MultiNetworkServiceStatus {
     pub hostname: Option<String>,
 }
 
-/// Numbers of endpoints, over all networks and families.
+/// Numbers of pods, over all networks and families. A slice's endpoint that names no pod is one pod per host name, else one per
+/// address.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointCounts {
-    /// Endpoints that are ready, and so answered.
+    /// Pods that are ready on at least one network, and so answered.
     #[schemars(schema_with = "schema::count")]
     pub ready: u32,
-    /// Endpoints, ready or not.
+    /// Pods that have an address on at least one network, ready or not.
     #[schemars(schema_with = "schema::count")]
     pub total: u32,
+}
+
+/// Numbers of pods on one network.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkCounts {
+    /// Alias of the network.
+    #[schemars(schema_with = "schema::dns_label")]
+    pub alias: String,
+    /// Pods that are ready and have an address on the network.
+    #[schemars(schema_with = "schema::count")]
+    pub ready: u32,
+    /// Pods that have an address on the network, ready or not.
+    #[schemars(schema_with = "schema::count")]
+    pub total: u32,
+    /// Selected pods that have a sandbox, and no address on the network.
+    #[schemars(schema_with = "schema::count")]
+    pub missing: u32,
 }

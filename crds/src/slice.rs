@@ -44,6 +44,12 @@ use crate::service::IpFamily;
         description = "The service that the endpoints belong to"
     ),
     printcolumn(
+        name = "Endpoints",
+        type_ = "string",
+        json_path = r#".metadata.annotations.multinetwork\.numaproj\.io/endpoints"#,
+        description = "The first addresses and their pods, as the controller writes them"
+    ),
+    printcolumn(
         name = "Port",
         type_ = "integer",
         json_path = ".spec.ports[0].port",
