@@ -35,13 +35,19 @@ pub struct Args {
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
-    /// How many endpoints a slice may have, 1 to 1000 [default: 4; in slices of mirrors 100, as in Kubernetes' own]
+    /// How many endpoints a slice may have, 1 to 1000
     ///
     /// What a change costs the API server, and how long it takes, grows with the slice that has to be written; what it costs to
-    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md).
-    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE",
+    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md). After a change of
+    /// this limit slices are merged bit by bit.
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "25",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
-    max_endpoints_per_slice: Option<u16>,
+    max_endpoints_per_slice: u16,
+
+    /// How many endpoints a slice of a mirror may have, 1 to 1000 (Kubernetes' own have 100)
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value = "100",
+          value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
+    max_endpoints_per_mirror_slice: u16,
 
     /// How many requests may be under way at a time, 1 to 1000
     #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
@@ -89,12 +95,6 @@ Examples:
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 
-/// How many endpoints a slice may have, unless somebody says otherwise.
-const SLICE: u16 = 4;
-
-/// The same of a mirror's: as many as Kubernetes' own.
-const MIRROR_SLICE: u16 = 100;
-
 /// A checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -120,6 +120,7 @@ impl Config {
         let Args {
             zone,
             max_endpoints_per_slice,
+            max_endpoints_per_mirror_slice,
             concurrent_writes,
             lease_namespace,
             lease_name,
@@ -130,8 +131,8 @@ impl Config {
         } = args;
         Self {
             zone,
-            max_endpoints_per_slice: max_endpoints_per_slice.unwrap_or(SLICE).into(),
-            max_endpoints_per_mirror_slice: max_endpoints_per_slice.unwrap_or(MIRROR_SLICE).into(),
+            max_endpoints_per_slice: max_endpoints_per_slice.into(),
+            max_endpoints_per_mirror_slice: max_endpoints_per_mirror_slice.into(),
             concurrent_writes: concurrent_writes.into(),
             lease: LeaseConfig {
                 namespace: lease_namespace.unwrap_or_else(own_namespace),
@@ -212,8 +213,10 @@ mod tests {
         assert_eq!(config.zone, "multinet.cluster.local");
         let limits =
             |config: &Config| (config.max_endpoints_per_slice, config.max_endpoints_per_mirror_slice);
-        assert_eq!((limits(&config), config.concurrent_writes), ((4, 100), 32));
-        assert_eq!(limits(&self::config(&["--max-endpoints-per-slice", "6"]).unwrap()), (6, 6));
+        assert_eq!((limits(&config), config.concurrent_writes), ((25, 100), 32));
+        let both = ["--max-endpoints-per-slice", "6", "--max-endpoints-per-mirror-slice", "7"];
+        assert_eq!(limits(&self::config(&both[..2]).unwrap()), (6, 100));
+        assert_eq!(limits(&self::config(&both).unwrap()), (6, 7));
         assert_eq!(
             (config.lease.namespace.as_str(), config.lease.name.as_str()),
             (NAMESPACE, "multinet-controller")
@@ -245,6 +248,7 @@ mod tests {
             (&["--zone", &long], "choose a shorter zone"),
             (&["--max-endpoints-per-slice", "0"], "0 is not in 1..=1000"),
             (&["--max-endpoints-per-slice", "1001"], "1001 is not in 1..=1000"),
+            (&["--max-endpoints-per-mirror-slice", "0"], "0 is not in 1..=1000"),
             (&["--concurrent-writes", "0"], "0 is not in 1..=1000"),
             (&["--concurrent-writes", "4000000000000000000"], "is not in 1..=1000"),
             (&["--lease-duration", "500ms"], "choose from 1s to 1h"),

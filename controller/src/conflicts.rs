@@ -1,12 +1,22 @@
-//! Who had an address first.
+//! Who holds an address.
 //!
-//! Two pods of one network with the same address cannot both be published: whoever connects would reach either. The pod
-//! that had it first keeps it. A pod that is being deleted steps back for one that is not: its address is being handed
-//! over, which is no conflict.
+//! Several pods of one network may report the same address. Which of them is published is decided within each namespace, so that
+//! no tenant can silence another:
+//!
+//! 1. a pod that a service selects before one that none does,
+//! 2. ready before not ready,
+//! 3. staying before being deleted,
+//! 4. the one that is published already,
+//! 5. the older one.
+//!
+//! The pods of one virtual machine (KubeVirt) hand their address over to each other: among them the one on the machine's node comes
+//! before the one that is published already. Neither that nor a pod that is being deleted is a conflict.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
 use crate::model::Network;
@@ -20,7 +30,54 @@ pub struct Holder {
     pub uid: String,
 }
 
-/// All addresses of all networks, each with the pods that have it, in the order in which they got it.
+/// What decides between the holders of an address.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing<'a> {
+    /// A service publishes the pod's addresses on this network.
+    pub is_selected: bool,
+    /// It serves and is not being deleted.
+    pub is_ready: bool,
+    /// It is being deleted.
+    pub is_terminating: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// The virtual machine that it runs, if any.
+    pub machine: Option<&'a str>,
+    /// It is on the node that the virtual machine is on.
+    pub is_at_home: bool,
+    /// The ResourceClaim that the address is of, if any.
+    pub claim: Option<&'a str>,
+}
+
+/// What a pod is to an address that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The address is published for it, if a service selects it.
+    Holds,
+    /// The address is published for another pod of its namespace, and that is as it should be: it is being deleted, or runs the same
+    /// virtual machine.
+    HandsOver,
+    /// The address is published for another pod of its namespace.
+    LeftOut {
+        /// Both have the address from one ResourceClaim.
+        shares_claim: bool,
+    },
+}
+
+/// A pod that has an address, and what it is to it.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The pod.
+    pub holder: Holder,
+    /// What it is to the address, within its namespace.
+    pub role: Role,
+    /// It is published for the address, and answered.
+    pub is_answered: bool,
+    /// A pod of another namespace reports the address, and stays.
+    pub is_elsewhere: bool,
+}
+
+/// All addresses of all networks, each with the pods that have it.
 #[derive(Debug, Default)]
 pub struct Ledger {
     addresses: HashMap<Network, HashMap<IpAddr, Holders>>,
@@ -35,36 +92,23 @@ enum Holders {
     Many(Vec<Claim>),
 }
 
-#[derive(Clone, Debug)]
-struct Claim {
-    holder: Holder,
-    terminating: bool,
-}
-
 impl Ledger {
-    /// A pod has an address, now or still. Returns whether that is news for other pods that have it, too.
-    pub fn claim(&mut self, network: &Network, address: IpAddr, holder: &Holder, terminating: bool) -> bool {
-        let claim = Claim { holder: holder.clone(), terminating };
+    /// A pod has an address, now or still. Who holds it is to be [decided](Self::decide) afterwards.
+    pub fn claim(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
         if !self.addresses.contains_key(network) {
             self.addresses.insert(network.clone(), HashMap::new());
         }
-        let Some(addresses) = self.addresses.get_mut(network) else { return false };
-        let holders = addresses.entry(address).or_insert_with(|| Holders::One(claim.clone()));
-        let is_news = match holders.as_mut_slice().iter_mut().find(|known| known.holder == *holder) {
-            Some(known) => std::mem::replace(&mut known.terminating, terminating) != terminating,
-            None => {
-                holders.push(claim);
-                true
-            }
-        };
-        let contested = holders.as_slice().len() > 1;
-        if contested {
+        let Some(addresses) = self.addresses.get_mut(network) else { return };
+        let new =
+            || Claim { holder: holder.clone(), role: Role::Holds, is_answered: false, is_elsewhere: false };
+        let holders = addresses.entry(address).or_insert_with(|| Holders::One(new()));
+        if holders.as_slice().iter().all(|known| known.holder != *holder) {
+            holders.push(Claim { role: Role::LeftOut { shares_claim: false }, ..new() });
             self.contested.insert((network.clone(), address));
         }
-        contested && is_news
     }
 
-    /// A pod no longer has an address.
+    /// A pod no longer has an address. Who holds it is to be [decided](Self::decide) afterwards.
     pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
         let Some(addresses) = self.addresses.get_mut(network) else { return };
         let Some(holders) = addresses.get_mut(&address) else { return };
@@ -84,18 +128,50 @@ impl Ledger {
         }
     }
 
-    /// The pod that an address is published for.
-    pub fn winner(&self, network: &Network, address: IpAddr) -> Option<&Holder> {
-        let claims = self.holders(network, address);
-        let staying = claims.iter().find(|claim| !claim.terminating);
-        staying.or_else(|| claims.first()).map(|claim| &claim.holder)
+    /// Decides who holds an address. Returns whether that is news for any of the pods that have it.
+    pub fn decide<'a>(
+        &mut self,
+        network: &Network,
+        address: IpAddr,
+        standing: impl Fn(&Holder) -> Standing<'a>,
+    ) -> bool {
+        let holders = self.addresses.get_mut(network).and_then(|addresses| addresses.get_mut(&address));
+        let Some(claims) = holders.map(Holders::as_mut_slice) else { return false };
+        if let [claim] = claims {
+            let was_alone = claim.role == Role::Holds && !claim.is_elsewhere;
+            (claim.role, claim.is_elsewhere) = (Role::Holds, false);
+            return !was_alone;
+        }
+        let standings: Vec<Standing<'a>> = claims.iter().map(|claim| standing(&claim.holder)).collect();
+        let winners = winners(claims, &standings);
+        let elsewhere = elsewhere(claims, &standings);
+        let mut is_news = false;
+        for (place, claim) in claims.iter_mut().enumerate() {
+            let (own, winner) = (&standings[place], &standings[winners[place]]);
+            let role = if place == winners[place] {
+                Role::Holds
+            } else if own.is_terminating || own.machine.is_some() && own.machine == winner.machine {
+                Role::HandsOver
+            } else {
+                Role::LeftOut { shares_claim: own.claim.is_some() && own.claim == winner.claim }
+            };
+            let is_answered = role == Role::Holds && own.is_selected && own.is_ready;
+            let before = (claim.role, claim.is_answered, claim.is_elsewhere);
+            (claim.role, claim.is_answered, claim.is_elsewhere) = (role, is_answered, elsewhere[place]);
+            is_news |= before != (claim.role, claim.is_answered, claim.is_elsewhere);
+        }
+        is_news
     }
 
-    /// The pods that have the address and are neither the winner nor being deleted, in the order in which they got it.
-    pub fn losers(&self, network: &Network, address: IpAddr) -> impl Iterator<Item = &Holder> {
-        let winner = self.winner(network, address);
-        let staying = self.holders(network, address).iter().filter(|claim| !claim.terminating);
-        staying.map(|claim| &claim.holder).filter(move |holder| Some(*holder) != winner)
+    /// Returns what a pod is to an address that it has, and the claims of all that have it; `None` if no other pod has it.
+    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<(&Claim, &[Claim])> {
+        // The usual case costs one comparison.
+        if self.contested.is_empty() {
+            return None;
+        }
+        let claims = self.holders(network, address);
+        let own = claims.iter().find(|claim| claim.holder.pod == *pod)?;
+        (claims.len() > 1).then_some((own, claims))
     }
 
     /// All pods that have the address.
@@ -103,20 +179,43 @@ impl Ledger {
         self.holders(network, address).iter().map(|claim| &claim.holder.pod)
     }
 
-    /// How many addresses have more than one holder.
-    pub fn contested(&self) -> usize {
-        self.contested.len()
+    /// Returns whether several pods have any one address.
+    pub fn is_contested(&self) -> bool {
+        !self.contested.is_empty()
     }
 
-    /// Sorts the holders of every contested address. A ledger that was filled from lists knows nothing of who came
-    /// first; `rank` tells what there is to know, the first to keep the address having the lowest.
-    pub fn settle<R: Ord>(&mut self, rank: impl Fn(&Network, IpAddr, &Holder) -> R) {
-        for (network, address) in &self.contested {
-            let holders = self.addresses.get_mut(network).and_then(|addresses| addresses.get_mut(address));
-            if let Some(holders) = holders {
-                let claims = holders.as_mut_slice();
-                claims.sort_by_cached_key(|claim| rank(network, *address, &claim.holder));
+    /// Returns how many addresses several pods have that should not.
+    pub fn conflicts(&self) -> usize {
+        let is_conflict = |claim: &Claim| claim.is_elsewhere || matches!(claim.role, Role::LeftOut { .. });
+        let contested = self.contested.iter();
+        contested.filter(|(network, address)| self.holders(network, *address).iter().any(is_conflict)).count()
+    }
+
+    /// Decides every contested address anew, for a new leader: who is published already is in the slices (`is_published`). Where
+    /// none is, and nothing else is known either (`is_first`), nobody is ahead.
+    pub fn settle<'a>(
+        &mut self,
+        is_first: bool,
+        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
+        standing: impl Fn(&Network, IpAddr, &Holder) -> Standing<'a>,
+    ) {
+        for (network, address) in self.contested.clone() {
+            let holders = self.addresses.get_mut(&network).and_then(|addresses| addresses.get_mut(&address));
+            let Some(claims) = holders.map(Holders::as_mut_slice) else { continue };
+            let published: Vec<bool> =
+                claims.iter().map(|claim| is_published(&network, address, &claim.holder)).collect();
+            let namespaces: HashSet<String> = (claims.iter().zip(&published))
+                .filter(|(_, published)| **published)
+                .map(|(claim, _)| claim.holder.pod.namespace.clone())
+                .collect();
+            for (claim, published) in claims.iter_mut().zip(published) {
+                if published {
+                    claim.role = Role::Holds;
+                } else if is_first || namespaces.contains(&claim.holder.pod.namespace) {
+                    claim.role = Role::LeftOut { shares_claim: false };
+                }
             }
+            self.decide(&network, address, |holder| standing(&network, address, holder));
         }
     }
 
@@ -124,6 +223,41 @@ impl Ledger {
         let holders = self.addresses.get(network).and_then(|addresses| addresses.get(&address));
         holders.map_or(&[], Holders::as_slice)
     }
+}
+
+/// Returns for each claim the place of the one that holds the address in its namespace.
+fn winners(claims: &[Claim], standings: &[Standing<'_>]) -> Vec<usize> {
+    let rank = |place: usize, is_at_home: bool| {
+        let (claim, standing) = (&claims[place], &standings[place]);
+        let is_published = claim.role == Role::Holds && standing.is_selected;
+        let age = Reverse((standing.created, &claim.holder));
+        (standing.is_selected, standing.is_ready, !standing.is_terminating, is_at_home, is_published, age)
+    };
+    let namespace = |place: usize| claims[place].holder.pod.namespace.as_str();
+    let mut best: HashMap<&str, usize> = HashMap::new();
+    for place in 0..claims.len() {
+        let best = best.entry(namespace(place)).or_insert(place);
+        if rank(place, true) > rank(*best, true) {
+            *best = place;
+        }
+    }
+    for best in best.values_mut() {
+        let Some(machine) = standings[*best].machine else { continue };
+        let siblings = (0..claims.len()).filter(|&place| {
+            standings[place].machine == Some(machine) && namespace(place) == namespace(*best)
+        });
+        *best = siblings.max_by_key(|&place| rank(place, standings[place].is_at_home)).unwrap_or(*best);
+    }
+    (0..claims.len()).map(|place| best[namespace(place)]).collect()
+}
+
+/// Returns for each claim whether one of another namespace stays.
+fn elsewhere(claims: &[Claim], standings: &[Standing<'_>]) -> Vec<bool> {
+    let staying: HashSet<&str> = (claims.iter().zip(standings))
+        .filter(|(_, standing)| !standing.is_terminating)
+        .map(|(claim, _)| claim.holder.pod.namespace.as_str())
+        .collect();
+    claims.iter().map(|claim| staying.iter().any(|other| *other != claim.holder.pod.namespace)).collect()
 }
 
 impl Holders {
@@ -150,85 +284,4 @@ impl Holders {
 }
 
 #[cfg(test)]
-mod tests {
-    use multinet_crds::NetworkKind;
-
-    use super::*;
-
-    fn network() -> Network {
-        Network {
-            kind: NetworkKind::NetworkAttachmentDefinition,
-            namespace: Some("vision".into()),
-            name: "rdma-a".into(),
-        }
-    }
-
-    fn holder(name: &str) -> Holder {
-        let pod = ObjectKey { namespace: "vision".into(), name: name.into() };
-        Holder { pod, uid: format!("uid-{name}") }
-    }
-
-    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 111, 5));
-
-    #[test]
-    fn the_first_keeps_the_address() {
-        let (network, mut ledger) = (network(), Ledger::default());
-        assert!(!ledger.claim(&network, ADDRESS, &holder("b"), false));
-        assert!(ledger.claim(&network, ADDRESS, &holder("a"), false));
-        assert!(!ledger.claim(&network, ADDRESS, &holder("b"), false), "still");
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("b")));
-        assert_eq!(ledger.losers(&network, ADDRESS).collect::<Vec<_>>(), [&holder("a")]);
-        assert_eq!((ledger.contested(), ledger.pods(&network, ADDRESS).count()), (1, 2));
-
-        ledger.release(&network, ADDRESS, &holder("b"));
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("a")));
-        assert_eq!((ledger.contested(), ledger.losers(&network, ADDRESS).count()), (0, 0));
-        ledger.release(&network, ADDRESS, &holder("a"));
-        ledger.release(&network, ADDRESS, &holder("a"));
-        assert_eq!(ledger.winner(&network, ADDRESS), None);
-        assert!(ledger.addresses.is_empty());
-    }
-
-    #[test]
-    fn who_leaves_steps_back_and_is_no_conflict() {
-        let (network, mut ledger) = (network(), Ledger::default());
-        ledger.claim(&network, ADDRESS, &holder("old"), false);
-        ledger.claim(&network, ADDRESS, &holder("old"), true);
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("old")), "nobody else has it");
-        assert!(ledger.claim(&network, ADDRESS, &holder("new"), false));
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("new")));
-        assert_eq!(ledger.losers(&network, ADDRESS).count(), 0);
-        assert!(ledger.claim(&network, ADDRESS, &holder("new"), true), "the old one gets it back");
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("old")));
-    }
-
-    #[test]
-    fn a_pod_of_the_same_name_is_another_pod() {
-        let (network, mut ledger) = (network(), Ledger::default());
-        let again = Holder { uid: "another".into(), ..holder("a") };
-        ledger.claim(&network, ADDRESS, &holder("a"), false);
-        ledger.claim(&network, ADDRESS, &again, false);
-        ledger.release(&network, ADDRESS, &holder("a"));
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&again));
-    }
-
-    #[test]
-    fn networks_are_apart() {
-        let mut ledger = Ledger::default();
-        let other = Network { name: "rdma-b".into(), ..network() };
-        ledger.claim(&network(), ADDRESS, &holder("a"), false);
-        assert!(!ledger.claim(&other, ADDRESS, &holder("b"), false));
-        assert_eq!(ledger.winner(&other, ADDRESS), Some(&holder("b")));
-    }
-
-    #[test]
-    fn what_lists_cannot_tell_is_settled_once() {
-        let (network, mut ledger) = (network(), Ledger::default());
-        for name in ["c", "a", "b"] {
-            ledger.claim(&network, ADDRESS, &holder(name), false);
-        }
-        ledger.settle(|_, _, holder| (holder.pod.name != "b", holder.uid.clone()));
-        assert_eq!(ledger.winner(&network, ADDRESS), Some(&holder("b")));
-        assert_eq!(ledger.losers(&network, ADDRESS).collect::<Vec<_>>(), [&holder("a"), &holder("c")]);
-    }
-}
+mod tests;

@@ -4,31 +4,35 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use multinet_crds::{
-    Endpoint, EndpointConditions, EndpointCounts, IpFamily, MultiNetworkServiceSpec, NetworkReference,
+    Device, Endpoint, EndpointConditions, IpFamily, MultiNetworkServiceSpec, NetworkReference,
     TargetReference,
 };
 use multinet_runtime::ObjectKey;
 
-use crate::conflicts::{Holder, Ledger};
-use crate::model::{Attachment, Network, Pod};
+use crate::conflicts::{Claim, Ledger, Role};
+use crate::missing::{Missing, why};
+use crate::model::{Attachment, Interfaces, Network, Pod};
 use crate::slices::Group;
+use crate::tally::{Few, Tally};
 
-/// A pod that the service selects, with all its interfaces on secondary networks, whoever reported them.
+/// A pod that the service selects, with all its interfaces on secondary networks, whatever source reports them.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// Its interfaces.
-    pub attachments: &'a [Attachment],
+    pub interfaces: &'a Interfaces,
 }
 
 /// What endpoints depend on besides the service and its pods.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// Who has which address.
     pub ledger: &'a Ledger,
     /// The zone of each node that has one.
     pub zones: &'a HashMap<String, String>,
+    /// The devices of the endpoints that are published already, by the uid of the pod and the address.
+    pub published: &'a HashMap<(&'a str, IpAddr), &'a Device>,
 }
 
 /// The endpoints of a service, and what a person should know of how they came about.
@@ -36,36 +40,38 @@ pub struct Surroundings<'a> {
 pub struct Collected {
     /// One per network and family, in the order of the spec.
     pub groups: Vec<Group>,
-    /// Over all groups.
-    pub counts: EndpointCounts,
-    /// How many of them are of pods that are being deleted.
-    pub terminating: u32,
-    /// Addresses of the service's pods that other pods of the same network have, too.
+    /// How many pods have endpoints.
+    pub tally: Tally,
+    /// Addresses of the service's pods that other pods of the same network and namespace have, too.
     pub conflicts: BTreeMap<(Network, IpAddr), Conflict>,
-    /// Selected pods that are no endpoints, with the reason.
-    pub left_out: Vec<(String, LeftOut)>,
+    /// Addresses that the service publishes and that pods of other namespaces report, too.
+    pub elsewhere: BTreeSet<(Network, IpAddr)>,
+    /// Selected pods that have no address, or not all, by the reason and the network; no network stands for all of the service's.
+    pub missing: BTreeMap<(Missing, Option<String>), Few>,
     /// How many pods are selected, terminal ones apart.
     pub pods: usize,
 }
 
-/// Pods that share an address.
+/// Pods of one namespace that share an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The one that is published.
-    pub kept: ObjectKey,
+    /// The pod that holds it.
+    pub holder: ObjectKey,
+    /// Whether the address is published for that pod, and answered.
+    pub is_answered: bool,
     /// The others.
     pub left_out: Vec<ObjectKey>,
+    /// The ResourceClaim that the address is of, if they share one.
+    pub claim: Option<String>,
 }
 
-/// Why a selected pod is no endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LeftOut {
-    /// It has its node's network.
-    HostNetwork,
-    /// What is reported of its networks cannot be read.
-    Unreadable,
-    /// It has no address on the service's networks (yet).
-    NoAddress,
+/// What a pod has on a network of the service.
+#[derive(Default)]
+struct Presence {
+    is_published: bool,
+    is_ready: bool,
+    /// Why it has no address, or not as many as it should, with a detail for people.
+    missing: Option<(Missing, Option<String>)>,
 }
 
 /// Collects the endpoints of the service in namespace `own`. Terminal pods are passed over. The order of the members is
@@ -76,46 +82,142 @@ pub fn collect<'a>(
     members: impl Iterator<Item = Member<'a>>,
     around: Surroundings<'_>,
 ) -> Collected {
-    let networks: Vec<(Network, NetworkReference)> = spec
-        .networks
-        .iter()
-        .map(|reference| (Network::referenced(reference, own), resolved(reference, own)))
-        .collect();
     let families: BTreeSet<IpFamily> = spec.ip_families.iter().copied().collect();
-    let mut collected = Collected::default();
-    let mut groups: Vec<Vec<(IpFamily, Vec<Endpoint>)>> =
-        networks.iter().map(|_| families.iter().map(|&family| (family, Vec::new())).collect()).collect();
+    let mut rails: Vec<Rail> = (spec.networks.iter())
+        .map(|reference| Rail {
+            network: Network::referenced(reference, own),
+            reference: resolved(reference, own),
+            groups: families.iter().map(|&family| (family, Vec::new())).collect(),
+        })
+        .collect();
+    let mut collected = Collected {
+        tally: Tally::of(spec.networks.iter().map(NetworkReference::alias)),
+        ..Collected::default()
+    };
     for member in members.filter(|member| !member.pod.terminal) {
         collected.pods += 1;
-        let mut has_address = false;
-        for ((network, _), groups) in networks.iter().zip(&mut groups) {
-            for (address, attachment) in addresses(member, network) {
-                let Some((_, endpoints)) =
-                    groups.iter_mut().find(|(family, _)| *family == IpFamily::of(address))
-                else {
-                    continue;
-                };
-                has_address = true;
-                note_conflict(&mut collected, network, address, around.ledger);
-                if is_kept(member.pod, network, address, around.ledger) {
-                    endpoints.push(endpoint(member.pod, address, attachment, spec, around.zones));
-                }
-            }
-        }
-        if let Some(reason) = left_out(member.pod, has_address) {
-            collected.left_out.push((member.pod.key.name.clone(), reason));
-        }
+        let presences: Vec<Presence> =
+            rails.iter_mut().map(|rail| rail.take_in(member, spec, around, &mut collected)).collect();
+        collected.note(member.pod, spec, presences);
     }
-    for ((_, reference), groups) in networks.into_iter().zip(groups) {
+    for Rail { reference, groups, .. } in rails {
         for (family, endpoints) in groups {
-            count(&mut collected, &endpoints);
             collected.groups.push(Group { network: reference.clone(), family, endpoints });
         }
     }
     collected
 }
 
+/// A network of the service, and its endpoints by family.
+struct Rail {
+    network: Network,
+    reference: NetworkReference,
+    groups: Vec<(IpFamily, Vec<Endpoint>)>,
+}
+
+impl Rail {
+    /// Makes endpoints of the pod's addresses on the network.
+    fn take_in(
+        &mut self,
+        member: Member<'_>,
+        spec: &MultiNetworkServiceSpec,
+        around: Surroundings<'_>,
+        collected: &mut Collected,
+    ) -> Presence {
+        let pod = member.pod;
+        let mut presence = Presence::default();
+        let (mut is_handed_over, mut is_other_family) = (false, false);
+        for (address, attachment) in addresses(member, &self.network) {
+            let family = IpFamily::of(address);
+            let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) else {
+                is_other_family = true;
+                continue;
+            };
+            let role = match around.ledger.contest(&self.network, address, &pod.key) {
+                None => Role::Holds,
+                Some((own, claims)) => {
+                    collected.note_contest(&self.network, address, attachment, own, claims);
+                    own.role
+                }
+            };
+            match role {
+                Role::Holds => {
+                    let endpoint = endpoint(pod, address, attachment, spec, around);
+                    presence.is_published = true;
+                    presence.is_ready |= endpoint.is_ready();
+                    endpoints.push(endpoint);
+                }
+                Role::HandsOver => is_handed_over = true,
+                Role::LeftOut { shares_claim: true } => presence.missing = Some((Missing::SharedClaim, None)),
+                Role::LeftOut { shares_claim: false } => presence.missing = Some((Missing::Taken, None)),
+            }
+        }
+        if presence.is_published || (presence.missing.is_none() && !is_handed_over) {
+            presence.missing = why(member, &self.network, presence.is_published, is_other_family);
+        }
+        presence
+    }
+}
+
 impl Collected {
+    /// Counts a pod, and notes what it lacks.
+    fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<Presence>) {
+        // What a pod lacks that is being deleted concerns nobody any more.
+        let told = presences.iter().map(|presence| presence.missing.as_ref().filter(|_| !pod.terminating));
+        let told: Vec<_> = told.collect();
+        let is_same = told.len() > 1 && told.iter().all(|missing| *missing == told[0]);
+        for ((missing, presence), reference) in told.iter().zip(&presences).zip(&spec.networks) {
+            let is_missing = !presence.is_published && missing.is_some() && pod.has_sandbox;
+            self.tally.network(reference.alias(), presence.is_published, presence.is_ready, is_missing);
+        }
+        let is_published = presences.iter().any(|presence| presence.is_published);
+        let is_ready = presences.iter().any(|presence| presence.is_ready);
+        self.tally.pod(&pod.key.name, is_published, is_ready);
+        for (index, missing) in told.into_iter().enumerate() {
+            let Some((reason, detail)) = missing else { continue };
+            if is_same && index > 0 {
+                break;
+            }
+            let network = (!is_same && presences.len() > 1).then(|| spec.networks[index].alias().to_owned());
+            let name = match detail {
+                Some(detail) => format!("{} ({detail})", pod.key.name),
+                None => pod.key.name.clone(),
+            };
+            self.missing.entry((*reason, network)).or_default().add(name);
+        }
+    }
+
+    /// Notes that other pods have the address of one of the service's pods, too.
+    fn note_contest(
+        &mut self,
+        network: &Network,
+        address: IpAddr,
+        attachment: &Attachment,
+        own: &Claim,
+        claims: &[Claim],
+    ) {
+        let place = || (network.clone(), address);
+        if own.is_elsewhere && own.role == Role::Holds {
+            self.elsewhere.insert(place());
+        }
+        let namespace = &own.holder.pod.namespace;
+        let of_ours = claims.iter().filter(|claim| claim.holder.pod.namespace == *namespace);
+        let left_out: Vec<&Claim> =
+            of_ours.clone().filter(|claim| matches!(claim.role, Role::LeftOut { .. })).collect();
+        let Some(holder) = of_ours.clone().find(|claim| claim.role == Role::Holds) else { return };
+        if left_out.is_empty() {
+            return;
+        }
+        let is_shared = left_out.iter().all(|claim| claim.role == Role::LeftOut { shares_claim: true });
+        let conflict = Conflict {
+            holder: holder.holder.pod.clone(),
+            is_answered: holder.is_answered,
+            left_out: left_out.into_iter().map(|claim| claim.holder.pod.clone()).collect(),
+            claim: attachment.claimed.as_ref().filter(|_| is_shared).map(|device| device.claim.clone()),
+        };
+        self.conflicts.insert(place(), conflict);
+    }
+
     /// What a mirror shows: the ready endpoints of one network, or of all of them, each address once; but for those that core
     /// [refuses](is_refused_by_core), and the whole slice with them.
     pub fn mirrored(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
@@ -160,7 +262,8 @@ fn resolved(reference: &NetworkReference, own: &str) -> NetworkReference {
 /// The pod's addresses on a network, each once.
 fn addresses<'a>(member: Member<'a>, network: &Network) -> Vec<(IpAddr, &'a Attachment)> {
     let mut found: Vec<(IpAddr, &Attachment)> = Vec::new();
-    for attachment in member.attachments.iter().filter(|attachment| attachment.networks.contains(network)) {
+    let attachments = &member.interfaces.attachments;
+    for attachment in attachments.iter().filter(|attachment| attachment.networks.contains(network)) {
         for &address in &attachment.addresses {
             if found.iter().all(|(known, _)| *known != address) {
                 found.push((address, attachment));
@@ -170,30 +273,14 @@ fn addresses<'a>(member: Member<'a>, network: &Network) -> Vec<(IpAddr, &'a Atta
     found
 }
 
-fn is_kept(pod: &Pod, network: &Network, address: IpAddr, ledger: &Ledger) -> bool {
-    let Some(Holder { pod: key, uid }) = ledger.winner(network, address) else { return false };
-    *key == pod.key && *uid == pod.uid
-}
-
-fn note_conflict(collected: &mut Collected, network: &Network, address: IpAddr, ledger: &Ledger) {
-    // The usual case costs one comparison.
-    if ledger.contested() == 0 {
-        return;
-    }
-    let losers: Vec<ObjectKey> = ledger.losers(network, address).map(|holder| holder.pod.clone()).collect();
-    let Some(winner) = ledger.winner(network, address).filter(|_| !losers.is_empty()) else { return };
-    let conflict = Conflict { kept: winner.pod.clone(), left_out: losers };
-    collected.conflicts.insert((network.clone(), address), conflict);
-}
-
 fn endpoint(
     pod: &Pod,
     address: IpAddr,
     attachment: &Attachment,
     spec: &MultiNetworkServiceSpec,
-    zones: &HashMap<String, String>,
+    around: Surroundings<'_>,
 ) -> Endpoint {
-    let ready = spec.publish_not_ready_addresses || (pod.serving && !pod.terminating);
+    let ready = spec.publish_not_ready_addresses || pod.is_ready();
     Endpoint {
         addresses: vec![address.to_string()],
         conditions: EndpointConditions {
@@ -203,36 +290,28 @@ fn endpoint(
         },
         hostname: pod.hostname.clone(),
         node_name: pod.node.clone(),
-        zone: pod.node.as_ref().and_then(|node| zones.get(node).cloned()),
+        zone: pod.node.as_ref().and_then(|node| around.zones.get(node).cloned()),
         target_ref: Some(TargetReference {
             kind: Some("Pod".to_owned()),
             namespace: Some(pod.key.namespace.clone()),
             name: Some(pod.key.name.clone()),
             uid: Some(pod.uid.clone()),
         }),
-        device: Some(attachment.device.clone()).filter(|device| *device != Default::default()),
+        device: Some(device(pod, address, attachment, around)).filter(|device| *device != Default::default()),
     }
 }
 
-fn left_out(pod: &Pod, has_address: bool) -> Option<LeftOut> {
-    if has_address {
-        None
-    } else if pod.host_network {
-        Some(LeftOut::HostNetwork)
-    } else if pod.reported.is_err() {
-        Some(LeftOut::Unreadable)
-    } else {
-        Some(LeftOut::NoAddress)
+/// What is known of the device. The driver of a device in use may no longer show what it is; what is published of it already stays.
+fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, around: Surroundings<'_>) -> Device {
+    let device = attachment.device.clone();
+    let known = attachment.claimed.as_ref().and_then(|_| around.published.get(&(pod.uid.as_str(), address)));
+    let Some(known) = known else { return device };
+    Device {
+        rdma_device: device.rdma_device.or_else(|| known.rdma_device.clone()),
+        pci_address: device.pci_address.or_else(|| known.pci_address.clone()),
+        numa_node: device.numa_node.or(known.numa_node),
+        ..device
     }
-}
-
-fn count(collected: &mut Collected, endpoints: &[Endpoint]) {
-    let number = |of: &dyn Fn(&Endpoint) -> bool| {
-        u32::try_from(endpoints.iter().filter(|endpoint| of(endpoint)).count()).unwrap_or(u32::MAX)
-    };
-    collected.counts.ready += number(&Endpoint::is_ready);
-    collected.counts.total += number(&|_| true);
-    collected.terminating += number(&|endpoint| endpoint.conditions.is_terminating());
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
 use multinet_runtime::Escaped;
 
-use crate::model::Unreadable;
+use crate::model::{Lack, Unreadable};
 
 /// How many addresses of one interface are used. The API server lets no more into the status of a claim's device.
 pub(crate) const MAX_ADDRESSES: usize = 16;
@@ -62,18 +62,19 @@ pub(crate) fn shortened(text: &str, max: usize) -> String {
     }
 }
 
-/// The addresses among `texts` that can be published: each once, in their order. What is left out is noted as one of
-/// `whose`; but for link-local IPv6 addresses, which every interface has and which are of no use without a zone.
+/// Returns the addresses among `texts` that can be published, each once and in their order, or why there is none. What is left
+/// out is noted as one of `whose`; but for link-local IPv6 addresses, which every interface has and which are of no use without
+/// a zone.
 pub(crate) fn addresses<T: AsRef<str>>(
     texts: &[T],
     whose: &dyn fmt::Display,
     problems: &mut Problems,
-) -> Vec<IpAddr> {
+) -> Result<Vec<IpAddr>, Lack> {
     let mut addresses = Vec::new();
-    let mut beyond = 0;
+    let (mut beyond, mut has_link_local) = (0, false);
     for text in texts {
         match address(text.as_ref()) {
-            Ok(None) => {}
+            Ok(None) => has_link_local = true,
             Ok(Some(address)) if addresses.contains(&address) => {}
             Ok(Some(_)) if addresses.len() >= MAX_ADDRESSES => beyond += 1,
             Ok(Some(address)) => addresses.push(address),
@@ -87,7 +88,11 @@ pub(crate) fn addresses<T: AsRef<str>>(
             format!("{whose} has {beyond} addresses beyond the first {MAX_ADDRESSES}; they are left out")
         });
     }
-    addresses
+    match (addresses.is_empty(), has_link_local) {
+        (false, _) => Ok(addresses),
+        (true, true) => Err(Lack::LinkLocal),
+        (true, false) => Err(Lack::NoAddress),
+    }
 }
 
 /// The address in a text, which may have a prefix length. `None` if it is an IPv6 link-local one.
@@ -208,7 +213,7 @@ mod tests {
     fn link_local_ones_are_no_news() {
         for text in ["fe80::1", "fe80::1/64", "fe80::1%net1", "fe80::1%net1/64"] {
             let mut problems = Problems::default();
-            assert!(addresses(&[text], &"net1", &mut problems).is_empty(), "{text}");
+            assert_eq!(addresses(&[text], &"net1", &mut problems), Err(Lack::LinkLocal), "{text}");
             assert!(problems.into_lines().is_empty(), "{text}");
         }
     }
@@ -219,7 +224,7 @@ mod tests {
         let many: Vec<String> = (0..20).map(|i| format!("10.0.1.{i}")).collect();
         texts.extend(many.iter().map(String::as_str));
         let mut problems = Problems::default();
-        let found = addresses(&texts, &"net1", &mut problems);
+        let found = addresses(&texts, &"net1", &mut problems).unwrap();
         assert_eq!(found.len(), MAX_ADDRESSES);
         assert_eq!(
             found[..3],

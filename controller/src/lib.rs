@@ -4,7 +4,7 @@
 //!   API server                      pure                                     API server
 //!  ┌───────────┐  views   ┌──────────────────────────┐  Work      ┌────────┐ slices
 //!  │ pods      │ ───────> │ world                    │ ─────────> │ writer │ ───────> mirrors
-//!  │ nodes     │          │  ├ network_status claims │            │        │ ───────> status
+//!  │ nodes     │          │  ├ sources               │            │        │ ───────> status
 //!  │ claims …  │          │  ├ selector conflicts    │ <───────── │        │
 //!  │ services  │          │  ├ endpoints status      │  answers   └────────┘
 //!  │ slices    │          │  └ slices mirror         │                ▲   ▲ Turn
@@ -15,8 +15,8 @@
 //! Along one change:
 //!
 //! 1. A watch decodes the object into its [view](views), a type with the few fields that matter, and hands it to the
-//!    [`World`](world::World), where it becomes a [`model`] type: parsed once, at the edge. What
-//!    [Multus](network_status) and [claims] say of a pod's interfaces is alike from there on.
+//!    [`World`](world::World), where it becomes a [`model`] type: parsed once, at the edge. What the
+//!    [sources] say of a pod's interfaces is alike from there on.
 //! 2. The world finds the services that the change concerns, by [selectors](selector), claims, nodes and
 //!    [shared addresses](conflicts), and at the watch's commit puts them into the [`queue`]. Nothing is done for other services.
 //! 3. A worker of the writer takes a service from the queue and asks the world for its [work]: the [endpoints] that
@@ -37,21 +37,22 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
-pub mod claims;
 pub mod config;
 pub mod conflicts;
 pub mod endpoints;
 pub mod events;
 pub mod metrics;
 pub mod mirror;
+pub mod missing;
 pub mod model;
-pub mod network_status;
 pub mod optional;
 pub mod queue;
 pub mod relations;
 pub mod selector;
 pub mod slices;
+pub mod sources;
 pub mod status;
+pub mod tally;
 pub mod views;
 pub mod work;
 pub mod world;

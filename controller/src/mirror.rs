@@ -17,7 +17,7 @@ use multinet_runtime::ObjectKey;
 
 use crate::slices::metadata::{Stamp, controller_of, label};
 use crate::slices::pack::{Entry, Identity};
-use crate::slices::planner::{Intent, Slice, remove};
+use crate::slices::planner::{Intent, Packing, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
 
 /// Label of the slices of a headless Service, without value: kube-proxy need not look at them.
@@ -44,9 +44,8 @@ pub struct DesiredMirror {
 pub fn plan(
     desired: Option<&DesiredMirror>,
     existing: &[Arc<EndpointSlice>],
-    limit: usize,
+    packing: Packing,
     trigger: Option<Timestamp>,
-    seed: u64,
 ) -> Plan<EndpointSlice> {
     let Some(desired) = desired else {
         return remove(existing);
@@ -65,7 +64,7 @@ pub fn plan(
         ports: &desired.ports,
         groups: IpFamily::ALL.map(|family| (family, of(family).collect())).into(),
     };
-    intent.plan(existing, limit, seed)
+    intent.plan(existing, packing)
 }
 
 /// The service that a core slice is a mirror of, if it is ours to write: by its label, or, where somebody has taken that off, by its

@@ -42,6 +42,15 @@ impl fmt::Display for Network {
     }
 }
 
+/// The interfaces of a pod on secondary networks, as the [sources](crate::sources) report them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    /// Interfaces with addresses.
+    pub attachments: Vec<Attachment>,
+    /// Interfaces and devices without any.
+    pub bare: Vec<Bare>,
+}
+
 /// An interface of a pod on a secondary network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
@@ -53,6 +62,59 @@ pub struct Attachment {
     pub addresses: Vec<IpAddr>,
     /// What is known of the device. Every field is one that the schema of slices accepts.
     pub device: Device,
+    /// The device, if it is one of a claim.
+    pub claimed: Option<ClaimedDevice>,
+}
+
+/// An interface or a device of a pod that is on a network and has no address to publish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bare {
+    /// The networks that it is on; see [`Attachment::networks`].
+    pub networks: Vec<Network>,
+    /// The device, if it is one of a claim.
+    pub claimed: Option<ClaimedDevice>,
+    /// Why it has no address.
+    pub lack: Lack,
+}
+
+/// A device of one of a pod's claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedDevice {
+    /// The ResourceClaim, in the pod's namespace.
+    pub claim: String,
+    /// Which device.
+    pub id: DeviceId,
+}
+
+/// Why an interface or a device has no address to publish.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lack {
+    /// Its report names no address that can be published.
+    NoAddress,
+    /// It has link-local IPv6 addresses only, which are of no use to other pods.
+    LinkLocal,
+    /// The DRA driver has not reported network data (yet).
+    NotReported,
+    /// The DRA driver reports that the device carries RDMA only, so that it never has an address.
+    RdmaOnly,
+    /// The DRA driver reports the device as not ready: the condition, and what it says.
+    NotReady(String),
+    /// The device was allocated with `adminAccess`: the pod observes what is another's.
+    Observer,
+}
+
+/// What a pod's annotations say of its interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The interfaces.
+    pub interfaces: Interfaces,
+    /// The networks that the pod asks for, attached or not.
+    pub requested: Vec<Network>,
+    /// Annotations that cannot be read at all, one line each.
+    pub unreadable: Vec<Unreadable>,
+    /// What was left out of an annotation, one line each: entries and addresses that cannot be used, and whatever is beyond a
+    /// limit. Everything else is in use.
+    pub rejected: Vec<Unreadable>,
 }
 
 /// A pod.
@@ -74,26 +136,34 @@ pub struct Pod {
     pub serving: bool,
     /// Since when condition Ready is as it is.
     pub serving_changed: Option<Timestamp>,
-    /// The name that it asks to have in DNS: `spec.hostname`, if it is a DNS label and `spec.subdomain` is set too.
+    /// The name that it asks to have in DNS: `spec.hostname`, if it is a DNS label.
     pub hostname: Option<String>,
     /// The node that it is bound to.
     pub node: Option<String>,
     /// It has its node's network instead of one of its own, and hence no second NIC.
     pub host_network: bool,
-    /// Its interfaces as Multus reports them, or why the report cannot be read.
-    pub reported: Result<Vec<Attachment>, Unreadable>,
-    /// What was left out of `reported`, one line each: addresses that are none, and whatever is beyond a limit. Everything else is
-    /// in use.
-    pub rejected: Vec<Unreadable>,
+    /// It has a sandbox: `status.podIPs` is not empty. Before that its annotations are those of another life, from a backup or a
+    /// template.
+    pub has_sandbox: bool,
+    /// The uid of the VirtualMachineInstance that it runs (KubeVirt), if it is the pod's controller. Its pods hand their addresses
+    /// over to each other in a live migration.
+    pub machine: Option<String>,
+    /// What its annotations say of its interfaces.
+    pub report: Report,
     /// The claims that it uses.
     pub claims: Vec<PodClaim>,
 }
 
 impl Pod {
-    /// Whether what is written about its second NICs can be so. It has none before it has a node (a backup may bring back an old
-    /// annotation), after it has ended, and if it has its node's network.
+    /// Whether what is written about its second NICs can be so. It has none before it has a sandbox, after it has ended, and if it
+    /// has its node's network.
     pub fn has_networks(&self) -> bool {
-        self.node.is_some() && !self.terminal && !self.host_network
+        self.has_sandbox && !self.terminal && !self.host_network
+    }
+
+    /// Whether it serves and is to go on serving.
+    pub fn is_ready(&self) -> bool {
+        self.serving && !self.terminating
     }
 }
 
@@ -118,8 +188,10 @@ pub struct Claim {
     pub key: ObjectKey,
     /// The uids of the pods that it is reserved for. (Empty where nobody has said so.)
     pub reserved_for: Vec<String>,
-    /// Its devices that have network data.
+    /// Its devices that have addresses.
     pub devices: Vec<ClaimDevice>,
+    /// Its devices that have none, allocated or reported.
+    pub bare: Vec<BareClaimDevice>,
     /// What of its status cannot be read, if anything; the rest is in `devices`.
     pub unreadable: Option<Unreadable>,
 }
@@ -135,6 +207,17 @@ pub struct ClaimDevice {
     pub addresses: Vec<IpAddr>,
     /// What the status says of it: interface and mac. The rest is in the ResourceSlice.
     pub device: Device,
+}
+
+/// A device of a claim that has no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BareClaimDevice {
+    /// Which device.
+    pub id: DeviceId,
+    /// The DeviceClass of the request that it was allocated for.
+    pub class: Option<String>,
+    /// Why it has no address.
+    pub lack: Lack,
 }
 
 /// A device, wherever it is spoken of.
@@ -159,6 +242,8 @@ pub struct DeviceSlice {
     pub pool: String,
     /// See `driver`.
     pub generation: i64,
+    /// How many slices make that generation complete.
+    pub slice_count: usize,
     /// What is known of each network device, by its name in the pool. Only `interface`, `mac`, `rdma_device`, `pci_address` and
     /// `numa_node` are kept, and only as far as the schema of slices accepts them; devices of which nothing is known are left out.
     pub devices: BTreeMap<String, Device>,

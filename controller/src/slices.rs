@@ -24,8 +24,11 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
+use crate::tally::Few;
+
 use self::metadata::{Stamp, controller_of, label};
 use self::pack::{Entry, Identity};
+pub use self::planner::Packing;
 use self::planner::{Intent, Slice};
 
 pub(crate) mod metadata;
@@ -121,13 +124,12 @@ impl SliceId {
 }
 
 /// Plans the writes that make `existing` say what is desired. `existing` are the slices that [belong](service_of) to this
-/// service. `trigger` is when the change happened; `seed` varies the names of new slices.
+/// service. `trigger` is when the change happened.
 pub fn plan(
     desired: &Desired,
     existing: &[Arc<MultiNetworkEndpointSlice>],
-    limit: usize,
+    packing: Packing,
     trigger: Option<Timestamp>,
-    seed: u64,
 ) -> Plan<MultiNetworkEndpointSlice> {
     let owner = &desired.owner;
     let mut labels = desired.labels.clone();
@@ -143,7 +145,14 @@ pub fn plan(
             .map(|group| ((group.network.clone(), group.family), group.endpoints.iter().collect()))
             .collect(),
     };
-    intent.plan(existing, limit, seed)
+    intent.plan(existing, packing)
+}
+
+/// Returns whether any two slices of a group fit into one. Each slice is its group and how many endpoints it has.
+pub(crate) fn could_merge<G: Ord>(slices: impl Iterator<Item = (G, usize)>, limit: usize) -> bool {
+    let mut slices: Vec<(G, usize)> = slices.collect();
+    slices.sort_unstable();
+    slices.windows(2).any(|two| two[0].0 == two[1].0 && two[0].1 + two[1].1 <= limit)
 }
 
 /// The service that a slice belongs to, if it is ours to write: by its labels; or, where somebody has taken one of the two off, by
@@ -199,12 +208,14 @@ impl Slice for MultiNetworkEndpointSlice {
     }
 
     fn build(
-        metadata: ObjectMeta,
+        mut metadata: ObjectMeta,
         (network, family): &Self::Group,
         ports: &[Port],
         endpoints: Vec<Endpoint>,
     ) -> Self {
         let (network, ports) = (network.clone(), ports.to_vec());
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(labels::ENDPOINTS.to_owned(), summary(&endpoints));
         Self {
             metadata,
             spec: MultiNetworkEndpointSliceSpec { address_type: *family, network, ports, endpoints },
@@ -236,6 +247,20 @@ impl Entry for Endpoint {
             && same_or_empty(self.target_ref.as_ref(), other.target_ref.as_ref())
             && same_or_empty(self.device.as_ref(), other.device.as_ref())
     }
+}
+
+/// The first addresses with their pods, for `kubectl get`: a printer column shows one value, and no list.
+fn summary(endpoints: &[Endpoint]) -> String {
+    let mut few = Few::default();
+    for endpoint in endpoints {
+        let address = endpoint.addresses.first().map(String::as_str).unwrap_or_default();
+        let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref());
+        few.add(match pod {
+            Some(pod) => format!("{address} ({pod})"),
+            None => address.to_owned(),
+        });
+    }
+    few.to_string()
 }
 
 fn same_conditions(a: &EndpointConditions, b: &EndpointConditions) -> bool {

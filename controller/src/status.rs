@@ -1,20 +1,19 @@
 //! What a service's status says: conditions with reasons, and messages that say what to do (pure).
 
-use std::fmt::Write as _;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use multinet_crds::conditions::{
-    AcceptedReason, AddressConflictReason, ConditionType, ProgrammedReason, ResolvedRefsReason, upsert,
+    AcceptedReason, AddressConflictReason, ConditionType, EndpointsReadyReason, ProgrammedReason,
+    ResolvedRefsReason, upsert,
 };
 use multinet_crds::syntax::DNS_SUBDOMAIN;
 use multinet_crds::validate::Violation;
-use multinet_crds::{EndpointCounts, MultiNetworkService, MultiNetworkServiceStatus, NetworkKind};
+use multinet_crds::{
+    EndpointCounts, MultiNetworkService, MultiNetworkServiceStatus, NetworkCounts, NetworkKind,
+};
 
-use crate::endpoints::{Collected, LeftOut};
+use crate::endpoints::{Collected, Conflict};
 use crate::model::Network;
-
-/// How many pods or conflicts a message names before it only counts.
-const NAMED: usize = 3;
+use crate::tally::{Few, NAMED, Tally};
 
 /// A reference of a service that leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +35,8 @@ pub enum Unresolved {
 pub enum Verdict {
     /// It breaks rules; its slices stay as they were.
     Invalid(Vec<Violation>),
-    /// It has no selector: its slices are somebody else's.
-    NoSelector(Vec<Unresolved>),
+    /// It has no selector: its slices, which say this, are somebody else's.
+    NoSelector(Tally, Vec<Unresolved>),
     /// It has endpoints, or could have.
     Collected(Box<Collected>, Vec<Unresolved>),
 }
@@ -60,7 +59,7 @@ pub fn status(
             let message = "the service is not accepted; its slices stay as they were";
             upsert(conditions, ProgrammedReason::Invalid, message, generation, now);
         }
-        Verdict::NoSelector(unresolved) => {
+        Verdict::NoSelector(tally, unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
             let (reason, message) = match (written, &service.spec.mirror) {
                 // What it had when it had a selector is still there.
@@ -76,8 +75,13 @@ pub fn status(
                 ),
             };
             upsert(conditions, reason, message, generation, now);
+            let none = "no MultiNetworkEndpointSlice has the label multinetwork.numaproj.io/service-name of this service; write one, \
+                        or give the service a selector";
+            let (reason, message) =
+                endpoints_ready(tally).unwrap_or((EndpointsReadyReason::NoSlices, none.to_owned()));
+            upsert(conditions, reason, &message, generation, now);
             upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
-            status.endpoints = None;
+            (status.endpoints, status.networks) = (Some(tally.endpoints), tally.networks.clone());
         }
         Verdict::Collected(collected, unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
@@ -85,7 +89,11 @@ pub fn status(
                 Ok(()) => {
                     let message = programmed(service, collected);
                     upsert(conditions, ProgrammedReason::Programmed, &message, generation, now);
-                    status.endpoints = Some(collected.counts);
+                    let (reason, message) =
+                        endpoints_ready(&collected.tally).unwrap_or_else(|| no_endpoints(collected));
+                    upsert(conditions, reason, &message, generation, now);
+                    let tally = &collected.tally;
+                    (status.endpoints, status.networks) = (Some(tally.endpoints), tally.networks.clone());
                 }
                 Err(why) => {
                     upsert(conditions, ProgrammedReason::WriteFailed, why, generation, now);
@@ -98,12 +106,16 @@ pub fn status(
     status
 }
 
-/// Whether two statuses differ in no more than numbers: how many endpoints, which pods are none, and which share addresses.
+/// Whether two statuses differ in no more than numbers: how many pods, whether any, which are no endpoints, and which share addresses.
 /// Those may wait a moment, since they change with every pod.
 pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetworkServiceStatus) -> bool {
     let essence = |status: &MultiNetworkServiceStatus| {
         let mut status = status.clone();
         status.endpoints = status.endpoints.map(|_| EndpointCounts::default());
+        for counts in &mut status.networks {
+            *counts = NetworkCounts { alias: std::mem::take(&mut counts.alias), ..NetworkCounts::default() };
+        }
+        status.conditions.retain(|condition| condition.type_ != ConditionType::EndpointsReady.as_str());
         for condition in status.conditions.iter_mut().filter(|condition| counts(condition)) {
             condition.message.clear();
         }
@@ -193,77 +205,117 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
         );
     }
     let mut parts = Vec::new();
-    for reason in [LeftOut::NoAddress, LeftOut::HostNetwork, LeftOut::Unreadable] {
-        let pods = collected.left_out.iter().filter(|(_, why)| *why == reason).map(|(pod, _)| pod.as_str());
-        let pods: Vec<&str> = pods.collect();
-        if !pods.is_empty() {
-            let (count, why, some) = (pods.len(), reason.message(), few(&pods));
-            let remedy = reason.remedy();
-            parts.push(format!("{count} of {} pods {why} ({some}): {remedy}", collected.pods));
-        }
+    for ((missing, network), pods) in &collected.missing {
+        let network = network.as_ref().map(|alias| format!("{alias}: ")).unwrap_or_default();
+        let (count, why, remedy) = (pods.count, missing.message(), missing.remedy());
+        parts.push(format!("{network}{count} of {} pods {why} ({pods}): {remedy}", collected.pods));
     }
     if let Some(mirror) = &service.spec.mirror {
         let addresses = collected.not_mirrored(mirror.network.as_deref());
         if !addresses.is_empty() {
-            let some = few(&addresses);
+            let some = few(addresses);
             parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
         }
     }
     parts.join("; ")
 }
 
-impl LeftOut {
-    fn message(self) -> &'static str {
-        match self {
-            Self::NoAddress => "have no address on these networks",
-            Self::HostNetwork => "have their node's network (hostNetwork) and no other",
-            Self::Unreadable => "have a network-status annotation that cannot be read",
-        }
+/// Returns what condition EndpointsReady says of endpoints, if there are any.
+fn endpoints_ready(tally: &Tally) -> Option<(EndpointsReadyReason, String)> {
+    if tally.endpoints.ready > 0 {
+        Some((EndpointsReadyReason::EndpointsReady, String::new()))
+    } else if tally.endpoints.total > 0 {
+        let message = format!(
+            "none of the pods with an address is ready ({}), so the name does not exist: see why their condition Ready is not True, or \
+             set spec.publishNotReadyAddresses",
+            tally.not_ready
+        );
+        Some((EndpointsReadyReason::NoneReady, message))
+    } else {
+        None
     }
+}
 
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::NoAddress => {
-                "name the network in annotation k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; \
-                 if it is named there, see its events"
-            }
-            Self::HostNetwork => "remove hostNetwork from the pod",
-            Self::Unreadable => "see the pod's events",
+fn no_endpoints(collected: &Collected) -> (EndpointsReadyReason, String) {
+    match collected.pods {
+        0 => (
+            EndpointsReadyReason::NoPods,
+            "spec.selector matches no pod, so the name does not exist".to_owned(),
+        ),
+        pods => {
+            let message = format!(
+                "none of the {pods} selected pods has an address on these networks, so the name does not exist: see condition Programmed"
+            );
+            (EndpointsReadyReason::NoAddresses, message)
         }
     }
 }
 
 fn conflicts(conditions: &mut Vec<Condition>, collected: &Collected, generation: Option<i64>, now: &Time) {
-    if collected.conflicts.is_empty() {
-        upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
-        return;
-    }
-    let mut message = String::new();
-    // Writing to a String cannot fail.
+    let mut parts: Vec<String> = Vec::new();
+    let mut causes: Vec<&str> = Vec::new();
     for ((network, address), conflict) in collected.conflicts.iter().take(NAMED) {
-        let others: Vec<String> = conflict.left_out.iter().map(ToString::to_string).collect();
-        let others: Vec<&str> = others.iter().map(String::as_str).collect();
-        let _ = write!(
-            message,
-            "{address} on {network} is published for pod {}, which had it first, and not for {}; ",
-            conflict.kept,
-            few(&others)
-        );
+        parts.push(format!("{address} on {network} {}", conflict.message()));
+        if !causes.contains(&conflict.remedy()) {
+            causes.push(conflict.remedy());
+        }
     }
     if collected.conflicts.len() > NAMED {
-        let _ = write!(message, "{} more addresses are shared; ", collected.conflicts.len() - NAMED);
+        parts.push(format!("{} more addresses are shared", collected.conflicts.len() - NAMED));
     }
-    message.push_str("give every pod of a network an address of its own: one IPAM range for all nodes (whereabouts, nv-ipam), not host-local per node");
-    upsert(conditions, AddressConflictReason::DuplicateAddress, &message, generation, now);
+    parts.extend(causes.iter().map(|&remedy| remedy.to_owned()));
+    if !collected.elsewhere.is_empty() {
+        let addresses =
+            collected.elsewhere.iter().map(|(network, address)| format!("{address} on {network}"));
+        parts.push(format!(
+            "pods of other namespaces report {}, too; it stays published here: if those namespaces share the network, give every pod an \
+             address of its own",
+            few(addresses)
+        ));
+    }
+    let reason = match (collected.conflicts.is_empty(), collected.elsewhere.is_empty()) {
+        (true, true) => AddressConflictReason::NoConflict,
+        (true, false) => AddressConflictReason::OtherNamespace,
+        (false, _) => AddressConflictReason::DuplicateAddress,
+    };
+    upsert(conditions, reason, &parts.join("; "), generation, now);
+}
+
+impl Conflict {
+    fn message(&self) -> String {
+        let others = few(&self.left_out);
+        let shared = match &self.claim {
+            Some(claim) => format!("is of ResourceClaim {claim}, which several pods share: it "),
+            None => String::new(),
+        };
+        if self.is_answered {
+            format!("{shared}is published for pod {}, and not for {others}", self.holder)
+        } else {
+            format!(
+                "{shared}is also reported by {others}, beside pod {}, which is not ready or not selected",
+                self.holder
+            )
+        }
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.claim {
+            Some(_) => {
+                "give every pod a claim of its own, by resourceClaimTemplateName in the place of resourceClaimName"
+            }
+            None => {
+                "give every pod of a network an address of its own: one IPAM range for all nodes (whereabouts, nv-ipam), not host-local \
+                 per node"
+            }
+        }
+    }
 }
 
 /// The first few, and how many more there are.
-fn few(names: &[&str]) -> String {
-    let mut text = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED {
-        let _ = write!(text, " and {} more", names.len() - NAMED);
-    }
-    text
+fn few(names: impl IntoIterator<Item = impl ToString>) -> Few {
+    let mut few = Few::default();
+    names.into_iter().for_each(|name| few.add(name.to_string()));
+    few
 }
 
 /// The name to ask for, if there is one: below a long zone it may be too long for DNS, which the API server would refuse.

@@ -33,7 +33,7 @@ pub use self::dra::{
 };
 pub use self::metadata::Keep;
 pub use self::pod::Pod;
-use crate::claims::nullable;
+use crate::sources::dra::nullable;
 
 /// A kind of object, and what of it is read.
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
@@ -52,6 +52,8 @@ pub trait Kind: Clone + Debug + Send + Sync + 'static {
     const LABELS: Keep = Keep::None;
     /// The annotations that are kept.
     const ANNOTATIONS: Keep = Keep::None;
+    /// Whether the owners are kept.
+    const OWNERS: bool = false;
     /// Nothing but metadata is read: the API server need not send the rest.
     const METADATA_ONLY: bool = false;
 

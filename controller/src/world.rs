@@ -12,9 +12,9 @@
 //! around everything, held for one object or one service at a time. The only clock is the one that is passed in.
 
 mod decide;
-mod devices;
 mod dirty;
 mod feed;
+mod handwritten;
 mod pods;
 mod refs;
 mod written;
@@ -36,6 +36,7 @@ use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use self::dirty::Dirty;
+use self::handwritten::Handwritten;
 use self::pods::Pods;
 use self::refs::References;
 use self::written::{Written, is_newer, is_news};
@@ -77,6 +78,7 @@ struct State {
     zones: HashMap<String, String>,
     references: References,
     slices: Written<MultiNetworkEndpointSlice>,
+    handwritten: Handwritten,
     mirrors: Written<EndpointSlice>,
     dirty: Dirty,
     /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
@@ -131,7 +133,7 @@ pub struct Census {
     pub not_ready: usize,
     /// Endpoints of pods that are being deleted.
     pub terminating: usize,
-    /// Addresses that several pods of one network have.
+    /// Addresses that several pods of one network have, and should not.
     pub conflicts: usize,
     /// Pods whose network-status annotation cannot be read.
     pub unreadable: usize,
@@ -151,6 +153,7 @@ impl World {
             zones: HashMap::new(),
             references: References::default(),
             slices: Written::new(slices::service_of),
+            handwritten: Handwritten::default(),
             mirrors: Written::new(mirror::service_of),
             settled: false,
             told: HashMap::new(),
@@ -161,7 +164,17 @@ impl World {
 
     /// What is to be written for a service now.
     pub fn work(&self, service: &ObjectKey) -> Work {
-        self.lock().work(service)
+        self.lock().work(service, false)
+    }
+
+    /// What is to be written for a service now; if that is nothing, what merges some of its slices that are half empty.
+    pub fn work_or_merge(&self, service: &ObjectKey) -> Work {
+        self.lock().work(service, true)
+    }
+
+    /// Whether two slices of a service would fit into one.
+    pub fn could_merge(&self, service: &ObjectKey) -> bool {
+        self.lock().could_merge(service)
     }
 
     /// What is to be said of a service, after the writes of its last [`work`](Self::work) were done, or why they failed.
@@ -290,7 +303,7 @@ impl State {
     /// Whoever wrote the slices has decided who keeps an address that several pods have.
     fn settle(&mut self) {
         let is_first = !std::mem::replace(&mut self.settled, true);
-        if self.pods.ledger().contested() == 0 {
+        if !self.pods.ledger().is_contested() {
             return;
         }
         let mut published: HashSet<(Network, IpAddr, &str)> = HashSet::new();
@@ -355,12 +368,16 @@ impl State {
         }
         let asks_for = asks_for(&object);
         let selector = match &asks_for {
-            AsksFor::Pods(selector) => Some(selector.clone()),
+            AsksFor::Pods(selector) => {
+                let networks = object.spec.networks.iter();
+                let networks = networks.map(|reference| Network::referenced(reference, &key.namespace));
+                Some((selector.clone(), networks.collect()))
+            }
             AsksFor::Nothing | AsksFor::Nonsense(_) => None,
         };
         // One that has come to break a rule keeps its slices as they are.
         if !matches!(asks_for, AsksFor::Nonsense(_)) {
-            self.pods.select(&key, selector);
+            self.pods.select(&key, selector, &mut self.dirty);
         }
         self.references.insert(&key, &object.spec);
         let old = self.services.remove(&key);
@@ -394,7 +411,7 @@ impl State {
 
     fn delete_service(&mut self, key: &ObjectKey) {
         if self.services.remove(key).is_some() | self.undecodable.remove(key) {
-            self.pods.select(key, None);
+            self.pods.select(key, None, &mut self.dirty);
             self.references.remove(key);
             let at = self.dirty.now();
             self.dirty.mark(key.clone(), at);
@@ -407,8 +424,8 @@ impl State {
             services: self.services.len(),
             slices: self.slices.len(),
             mirrors: self.mirrors.len(),
-            conflicts: self.pods.ledger().contested(),
-            unreadable: self.pods.iter().filter(|pod| pod.reported.is_err()).count(),
+            conflicts: self.pods.ledger().conflicts(),
+            unreadable: self.pods.iter().filter(|pod| !pod.report.unreadable.is_empty()).count(),
             ..Census::default()
         };
         for endpoint in self.slices.iter().flat_map(|slice| &slice.spec.endpoints) {

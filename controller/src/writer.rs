@@ -19,6 +19,7 @@ mod apply;
 mod failure;
 mod outages;
 mod pace;
+mod repack;
 mod request;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,7 @@ use self::apply::Abandoned;
 use self::failure::Failure;
 use self::outages::Outages;
 use self::pace::{Pace, When};
+use self::repack::Repack;
 use crate::events::Events;
 use crate::metrics::WriterMetrics;
 use crate::queue::{Pause, Queue, Turn};
@@ -78,6 +80,7 @@ pub struct Writer {
 struct State {
     outages: Outages,
     pace: Pace,
+    repack: Repack,
 }
 
 /// What is left to do for a service.
@@ -152,6 +155,7 @@ impl Writer {
         writer.queue.open();
         let services = writer.world.all_services();
         tracing::info!(term, services = services.len(), "this process writes from now on");
+        writer.state().repack.all(&services, Instant::now());
         services.iter().for_each(|service| writer.queue.add(service));
         loop {
             let (turn, slot) = tokio::select! {
@@ -169,6 +173,7 @@ impl Writer {
         let mut state = writer.state();
         state.outages.clear();
         state.pace.clear();
+        state.repack.clear();
     }
 
     /// The next service, and leave to work on it. Cancelling it loses nothing.
@@ -182,7 +187,8 @@ impl Writer {
     async fn work(&self, turn: Turn, term: u64) {
         let begun = Instant::now();
         let service = turn.service().clone();
-        let written = match self.bring_in_step(&service, term).await {
+        let merges = self.state().repack.is_due(&service, begun);
+        let written = match self.bring_in_step(&service, term, merges).await {
             Ok(()) => Ok(()),
             Err(Abandoned::NotLeader) => return self.world.given_up(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
@@ -206,7 +212,12 @@ impl Writer {
             (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
             (Ok(()), Ok(Next::Done)) => {
                 self.succeeded(&service);
-                turn.done();
+                let could_merge = || self.world.could_merge(&service);
+                let repack = self.state().repack.next(&service, could_merge, Instant::now());
+                match repack {
+                    Some(time) => turn.done_until(time),
+                    None => turn.done(),
+                }
             }
             (Ok(()), Ok(Next::At(time))) => turn.done_until(time),
             (Ok(()), Ok(Next::Again)) => turn.failed(Pause::Own),

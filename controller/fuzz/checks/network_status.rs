@@ -1,17 +1,22 @@
 //! Any annotation: it is read to what a slice may hold, or refused in one short line.
 
 use super::hold;
-use multinet_controller::network_status::{KEY, MAX_ATTACHMENTS, read};
+use multinet_controller::sources::multus::{KEY, MAX_ATTACHMENTS};
+use multinet_controller::sources::{Annotated, ovn_kubernetes, report};
 
 /// Checks what is read of these bytes.
 pub(crate) fn check(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let status = read(KEY, &text, "own");
-    for attachment in status.reported.iter().flatten() {
-        hold::addresses(&attachment.addresses);
-        hold::device(&attachment.device);
-        assert_eq!(attachment.networks.len(), 1);
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    for key in [KEY, ovn_kubernetes::KEY, "k8s.v1.cni.cncf.io/networks"] {
+        let annotations = [(key.to_owned(), text.clone()), (KEY.to_owned(), text.clone())].into();
+        let report = report(&Annotated { namespace: "own", annotations: &annotations });
+        for attachment in &report.interfaces.attachments {
+            hold::addresses(&attachment.addresses);
+            hold::device(&attachment.device);
+            assert_eq!(attachment.networks.len(), 1);
+        }
+        let interfaces = report.interfaces.attachments.len() + report.interfaces.bare.len();
+        assert!(interfaces <= 2 * MAX_ATTACHMENTS, "{interfaces}");
+        report.unreadable.iter().chain(&report.rejected).for_each(hold::line);
     }
-    assert!(status.reported.as_ref().map_or(0, Vec::len) <= MAX_ATTACHMENTS);
-    status.reported.err().iter().chain(&status.rejected).for_each(hold::line);
 }

@@ -1,9 +1,10 @@
 use jiff::Timestamp;
-use multinet_crds::{Device, NetworkKind};
+use multinet_crds::{Device, EndpointCounts, NetworkKind};
 use serde_json::json;
 
 use super::*;
-use crate::model::Unreadable;
+use crate::conflicts::{Holder, Standing};
+use crate::model::{Bare, ClaimedDevice, DeviceId, Lack, Report, Unreadable};
 
 fn network(name: &str) -> Network {
     Network {
@@ -18,6 +19,7 @@ fn attachment(name: &str, interface: &str, addresses: &[&str]) -> Attachment {
         networks: vec![network(name)],
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         device: Device { interface: Some(interface.into()), ..Device::default() },
+        claimed: None,
     }
 }
 
@@ -34,8 +36,9 @@ fn pod(name: &str) -> Pod {
         hostname: None,
         node: Some("gpu-1".into()),
         host_network: false,
-        reported: Ok(Vec::new()),
-        rejected: Vec::new(),
+        has_sandbox: true,
+        machine: None,
+        report: Report::default(),
         claims: Vec::new(),
     }
 }
@@ -46,18 +49,51 @@ fn spec(networks: serde_json::Value) -> MultiNetworkServiceSpec {
 
 /// Collects, with a ledger that has seen the pods in this order.
 fn collected(spec: &MultiNetworkServiceSpec, pods: &[(Pod, Vec<Attachment>)]) -> Collected {
+    let pods: Vec<(Pod, Interfaces)> = (pods.iter())
+        .map(|(pod, attachments)| {
+            (pod.clone(), Interfaces { attachments: attachments.clone(), bare: Vec::new() })
+        })
+        .collect();
+    collected_with(spec, &pods, &HashMap::new())
+}
+
+fn collected_with(
+    spec: &MultiNetworkServiceSpec,
+    pods: &[(Pod, Interfaces)],
+    published: &HashMap<(&str, IpAddr), &Device>,
+) -> Collected {
     let mut ledger = Ledger::default();
-    for (pod, attachments) in pods {
+    for (pod, interfaces) in pods {
         let holder = Holder { pod: pod.key.clone(), uid: pod.uid.clone() };
-        for attachment in attachments {
+        for attachment in &interfaces.attachments {
             for address in &attachment.addresses {
-                ledger.claim(&attachment.networks[0], *address, &holder, pod.terminating);
+                let network = &attachment.networks[0];
+                ledger.claim(network, *address, &holder);
+                ledger.decide(network, *address, |holder| standing(pods, holder));
             }
         }
     }
     let zones = HashMap::from([("gpu-1".to_owned(), "a".to_owned())]);
-    let members = pods.iter().map(|(pod, attachments)| Member { pod, attachments });
-    collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones })
+    let members = pods.iter().map(|(pod, interfaces)| Member { pod, interfaces });
+    collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones, published })
+}
+
+fn standing<'a>(pods: &'a [(Pod, Interfaces)], holder: &Holder) -> Standing<'a> {
+    let (pod, interfaces) = pods.iter().find(|(pod, _)| pod.key == holder.pod).unwrap();
+    let claimed = interfaces.attachments.first().and_then(|attachment| attachment.claimed.as_ref());
+    Standing {
+        is_selected: true,
+        is_ready: pod.is_ready(),
+        is_terminating: pod.terminating,
+        claim: claimed.map(|device| device.claim.as_str()),
+        ..Standing::default()
+    }
+}
+
+/// Reason, network, and the pods as a message names them.
+fn missing(collected: &Collected) -> Vec<(Missing, Option<&str>, String)> {
+    let missing = collected.missing.iter();
+    missing.map(|((reason, network), few)| (*reason, network.as_deref(), few.to_string())).collect()
 }
 
 fn texts(group: &Group) -> Vec<&str> {
@@ -86,8 +122,7 @@ fn ready_is_as_core_has_it() {
         let wanted =
             EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) };
         assert_eq!(endpoint.conditions, wanted);
-        assert_eq!(collected.counts, EndpointCounts { ready: u32::from(ready), total: 1 });
-        assert_eq!(collected.terminating, u32::from(terminating));
+        assert_eq!(collected.tally.endpoints, EndpointCounts { ready: u32::from(ready), total: 1 });
     }
 }
 
@@ -156,41 +191,142 @@ fn there_is_a_group_for_every_network_and_family() {
         .map(|endpoint| endpoint.device.clone().unwrap().interface.unwrap())
         .collect();
     assert_eq!(interfaces, ["net1", "net2"], "the first interface that has the address");
-    assert_eq!(both.counts.total, 6);
+    let counts: Vec<_> =
+        both.tally.networks.iter().map(|counts| (counts.ready, counts.total, counts.missing)).collect();
+    assert_eq!(counts, [(0, 0, 1), (1, 1, 0), (1, 1, 0)], "pods, not addresses");
+    assert_eq!(both.tally.endpoints, EndpointCounts { ready: 1, total: 1 });
 
     let one = MultiNetworkServiceSpec { ip_families: vec![IpFamily::Ipv6], ..spec(networks) };
-    assert_eq!(collected(&one, &pods).counts.total, 2);
+    let endpoints = collected(&one, &pods).groups.iter().map(|group| group.endpoints.len()).sum::<usize>();
+    assert_eq!(endpoints, 2);
 }
 
 #[test]
-fn pods_without_endpoints_are_told_of() {
+fn a_pod_without_an_address_says_why() {
     let rail = || vec![attachment("rdma-a", "net1", &["10.0.0.1"])];
-    let unreadable = Err(Unreadable("no JSON".into()));
+    let garbled = Report { unreadable: vec![Unreadable("no JSON".into())], ..Report::default() };
+    let asking = Report { requested: vec![network("rdma-a")], ..Report::default() };
     let pods = [
         (Pod { terminal: true, ..pod("done") }, rail()),
         (Pod { host_network: true, ..pod("host") }, Vec::new()),
-        (Pod { reported: unreadable.clone(), ..pod("garbled") }, Vec::new()),
-        (Pod { reported: unreadable, ..pod("claimed") }, vec![attachment("rdma-a", "eth1", &["10.0.0.2"])]),
+        (Pod { has_sandbox: false, node: None, ..pod("queued") }, Vec::new()),
+        (Pod { has_sandbox: false, ..pod("starting") }, Vec::new()),
+        (Pod { report: garbled.clone(), ..pod("garbled") }, Vec::new()),
+        (Pod { report: garbled, ..pod("claimed") }, vec![attachment("rdma-a", "eth1", &["10.0.0.2"])]),
         (pod("late"), Vec::new()),
+        (Pod { report: asking, ..pod("asking") }, Vec::new()),
         (pod("elsewhere"), vec![attachment("rdma-b", "net1", &["10.0.0.3"])]),
         (pod("six"), vec![attachment("rdma-a", "net1", &["fd00::1"])]),
+        (Pod { terminating: true, ..pod("leaving") }, Vec::new()),
     ];
     let spec =
         MultiNetworkServiceSpec { ip_families: vec![IpFamily::Ipv4], ..spec(json!([{"name": "rdma-a"}])) };
     let collected = collected(&spec, &pods);
     assert_eq!(texts(&collected.groups[0]), ["10.0.0.2"]);
-    assert_eq!(collected.pods, 6, "one has ended for good");
-    let left_out: Vec<_> = collected.left_out.iter().map(|(pod, why)| (pod.as_str(), *why)).collect();
+    assert_eq!(collected.pods, 10, "one has ended for good");
     assert_eq!(
-        left_out,
+        missing(&collected),
         [
-            ("host", LeftOut::HostNetwork),
-            ("garbled", LeftOut::Unreadable),
-            ("late", LeftOut::NoAddress),
-            ("elsewhere", LeftOut::NoAddress),
-            ("six", LeftOut::NoAddress),
+            (Missing::HostNetwork, None, "host".into()),
+            (Missing::NotScheduled, None, "queued".into()),
+            (Missing::NoSandbox, None, "starting".into()),
+            (Missing::Unreadable, None, "garbled".into()),
+            (Missing::NotRequested(NetworkKind::NetworkAttachmentDefinition), None, "late, elsewhere".into()),
+            (Missing::NotAttached, None, "asking".into()),
+            (Missing::OtherFamily, None, "six".into()),
         ]
     );
+    assert_eq!(collected.tally.networks[0].missing, 6, "with a sandbox, and not being deleted");
+}
+
+#[test]
+fn a_pod_that_lacks_one_rail_names_it() {
+    let pods = [
+        (
+            pod("a"),
+            vec![attachment("rdma-a", "net1", &["10.0.0.1"]), attachment("rdma-b", "net2", &["10.1.0.1"])],
+        ),
+        (pod("b"), vec![attachment("rdma-a", "net1", &["10.0.0.2"])]),
+        (Pod { serving: false, ..pod("c") }, vec![attachment("rdma-a", "net1", &["10.0.0.3"])]),
+    ];
+    let spec = spec(json!([{"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-b", "alias": "rail1"}]));
+    let collected = collected(&spec, &pods);
+    let reason = Missing::NotRequested(NetworkKind::NetworkAttachmentDefinition);
+    assert_eq!(missing(&collected), [(reason, Some("rail1"), "b, c".into())]);
+    assert_eq!(
+        json!(collected.tally.networks),
+        json!([
+            {"alias": "rail0", "ready": 2, "total": 3, "missing": 0},
+            {"alias": "rail1", "ready": 1, "total": 1, "missing": 2},
+        ])
+    );
+    assert_eq!(collected.tally.endpoints, EndpointCounts { ready: 2, total: 3 });
+    assert_eq!(collected.tally.not_ready.to_string(), "c");
+}
+
+fn claimed(device: &str, driver: &str) -> Option<ClaimedDevice> {
+    let id = DeviceId { driver: driver.into(), pool: "n1".into(), device: device.into() };
+    Some(ClaimedDevice { claim: "nics".into(), id })
+}
+
+fn bare(device: &str, driver: &str, lack: Lack) -> Bare {
+    Bare { networks: vec![network("rdma-a")], claimed: claimed(device, driver), lack }
+}
+
+#[test]
+fn devices_without_an_address_are_named() {
+    let spec = spec(json!([{"name": "rdma-a"}]));
+    let lacks = |attachments: Vec<Attachment>, bare: Vec<Bare>| {
+        let collected =
+            collected_with(&spec, &[(pod("a"), Interfaces { attachments, bare })], &HashMap::new());
+        missing(&collected).into_iter().map(|(reason, _, pods)| (reason, pods)).collect::<Vec<_>>()
+    };
+    let failed = || Lack::NotReady("NetworkReady is False: no route".into());
+    let detail = "a (device eth7 of claim nics: NetworkReady is False: no route)";
+    assert_eq!(
+        lacks(vec![], vec![bare("eth1", "dra.net", Lack::NotReported), bare("eth7", "dra.net", failed())]),
+        [(Missing::DeviceNotReady, detail.to_owned())]
+    );
+    let attached =
+        || Attachment { claimed: claimed("eth0", "dra.net"), ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
+    let many = (1..7).map(|number| bare(&format!("eth{number}"), "dra.net", Lack::NotReported));
+    assert_eq!(
+        lacks(vec![attached()], many.collect()),
+        [(Missing::Partly, "a (no address on eth1, eth2, eth3, eth4 and 2 more)".to_owned())]
+    );
+    let never =
+        vec![bare("gpu0", "gpu.nvidia.com", Lack::NotReported), bare("ib0", "dra.net", Lack::RdmaOnly)];
+    assert_eq!(lacks(vec![attached()], never), [], "these never have one");
+    assert_eq!(
+        lacks(vec![], vec![Bare { claimed: None, ..bare("", "", Lack::LinkLocal) }]),
+        [(Missing::LinkLocal, "a".to_owned())]
+    );
+}
+
+#[test]
+fn what_is_published_of_a_device_stays_when_its_driver_no_longer_shows_it() {
+    let spec = spec(json!([{"name": "rdma-a"}]));
+    let published = Device {
+        interface: Some("old".into()),
+        rdma_device: Some("mlx5_4".into()),
+        numa_node: Some(1),
+        ..Device::default()
+    };
+    let known = HashMap::from([(("uid-a", "10.0.0.1".parse().unwrap()), &published)]);
+    let shown = |claimed: Option<ClaimedDevice>, rdma: Option<&str>| {
+        let device =
+            Device { rdma_device: rdma.map(str::to_owned), ..attachment("rdma-a", "net1", &[]).device };
+        let attachment = Attachment { claimed, device, ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
+        let interfaces = Interfaces { attachments: vec![attachment], bare: Vec::new() };
+        let device =
+            collected_with(&spec, &[(pod("a"), interfaces)], &known).groups[0].endpoints[0].device.clone();
+        let device = device.unwrap();
+        (device.interface.unwrap(), device.rdma_device, device.numa_node)
+    };
+    let claimed = || claimed("eth0", "dra.net");
+    assert_eq!(shown(claimed(), None), ("net1".into(), Some("mlx5_4".into()), Some(1)));
+    assert_eq!(shown(claimed(), Some("mlx5_9")), ("net1".into(), Some("mlx5_9".into()), Some(1)));
+    assert_eq!(shown(None, None), ("net1".into(), None, None), "Multus says all there is");
 }
 
 #[test]
@@ -205,17 +341,44 @@ fn an_address_is_one_pods() {
     let [first, second] = shared.groups[0].endpoints.as_slice() else { panic!("{shared:?}") };
     assert_eq!(first.target_ref.as_ref().unwrap().name.as_deref(), Some("b"));
     assert_eq!(second.addresses, ["10.0.0.2"]);
-    let conflict = Conflict { kept: pods[0].0.key.clone(), left_out: vec![pods[1].0.key.clone()] };
+    let (holder, left_out) = (pods[0].0.key.clone(), vec![pods[1].0.key.clone()]);
+    let conflict = Conflict { holder, is_answered: true, left_out, claim: None };
     assert_eq!(
         shared.conflicts,
         BTreeMap::from([((network("rdma-a"), "10.0.0.1".parse().unwrap()), conflict)])
     );
-    assert!(shared.left_out.is_empty(), "the conflict is told of by itself");
+    assert_eq!(missing(&shared), [(Missing::Taken, None, "a".into())]);
+    assert_eq!(shared.tally.networks[0].missing, 1);
 
     let pods = [(Pod { terminating: true, ..pod("b") }, rail()), (pod("a"), rail())];
     let handed_over = collected(&spec(json!([{"name": "rdma-a"}])), &pods);
     assert_eq!(handed_over.groups[0].endpoints[0].target_ref.as_ref().unwrap().name.as_deref(), Some("a"));
     assert_eq!((handed_over.groups[0].endpoints.len(), handed_over.conflicts.len()), (1, 0));
+}
+
+#[test]
+fn pods_that_share_a_claim_are_told_so() {
+    let interfaces = || {
+        let attachment = attachment("rdma-a", "net1", &["10.0.0.1"]);
+        Interfaces {
+            attachments: vec![Attachment { claimed: claimed("eth0", "dra.net"), ..attachment }],
+            bare: vec![],
+        }
+    };
+    let pods = [(pod("a"), interfaces()), (pod("b"), interfaces())];
+    let shared = collected_with(&spec(json!([{"name": "rdma-a"}])), &pods, &HashMap::new());
+    assert_eq!(missing(&shared), [(Missing::SharedClaim, None, "b".into())]);
+    assert_eq!(shared.conflicts.values().next().unwrap().claim.as_deref(), Some("nics"));
+}
+
+#[test]
+fn an_address_that_another_namespace_reports_stays_published() {
+    let rail = || vec![attachment("rdma-a", "net1", &["10.0.0.1"])];
+    let stranger = ObjectKey { namespace: "infra".into(), name: "stranger".into() };
+    let pods = [(Pod { key: stranger, ..pod("stranger") }, rail()), (pod("a"), rail())];
+    let shared = collected(&spec(json!([{"name": "rdma-a"}])), &pods);
+    assert_eq!(shared.elsewhere, [(network("rdma-a"), "10.0.0.1".parse().unwrap())].into());
+    assert_eq!((shared.groups[0].endpoints.len(), shared.conflicts.len()), (2, 0));
 }
 
 #[test]
@@ -253,7 +416,11 @@ fn a_mirror_leaves_out_what_core_refuses() {
     let addresses = ["10.0.0.1", "169.254.7.1", "fd00::1", "169.254.7.2"];
     let pods = [(pod("a"), vec![attachment("rdma-a", "net1", &addresses)])];
     let collected = collected(&spec(json!([{"name": "rdma-a"}])), &pods);
-    assert_eq!(collected.counts.ready, 4, "our own slices have them");
+    assert_eq!(
+        collected.groups.iter().map(|group| group.endpoints.len()).sum::<usize>(),
+        4,
+        "our own slices have them"
+    );
     let mirrored = collected.mirrored(None).into_iter().map(|(_, endpoint)| endpoint.addresses[0].clone());
     assert_eq!(mirrored.collect::<Vec<_>>(), ["10.0.0.1", "fd00::1"]);
     assert_eq!(collected.not_mirrored(None), ["169.254.7.1", "169.254.7.2"]);

@@ -5,9 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::*;
-use crate::slices::tests::{label, stored, text};
-
-const LIMIT: usize = 3;
+use crate::slices::tests::{label, packing, stored, text};
 
 fn endpoint(address: &str) -> (IpFamily, Endpoint) {
     let target = TargetReference {
@@ -37,11 +35,11 @@ fn desired(addresses: &[&str]) -> DesiredMirror {
 }
 
 fn existing(desired: &DesiredMirror) -> Vec<Arc<EndpointSlice>> {
-    stored(plan(Some(desired), &[], LIMIT, None, 0).create)
+    stored(plan(Some(desired), &[], packing(0), None).create)
 }
 
 fn again(desired: &DesiredMirror, existing: &[Arc<EndpointSlice>]) -> Plan<EndpointSlice> {
-    plan(Some(desired), existing, LIMIT, None, 1)
+    plan(Some(desired), existing, packing(1), None)
 }
 
 fn edited(existing: &[Arc<EndpointSlice>], edit: fn(&mut EndpointSlice)) -> Vec<Arc<EndpointSlice>> {
@@ -53,7 +51,7 @@ fn edited(existing: &[Arc<EndpointSlice>], edit: fn(&mut EndpointSlice)) -> Vec<
 #[test]
 fn a_new_slice_is_as_core_s() {
     let trigger = Some("2026-01-02T03:04:05Z".parse().unwrap());
-    let mut slice = json!(plan(Some(&desired(&["10.0.0.1"])), &[], LIMIT, trigger, 0).create[0]);
+    let mut slice = json!(plan(Some(&desired(&["10.0.0.1"])), &[], packing(0), trigger).create[0]);
     let name = slice["metadata"]["name"].take();
     assert!(
         name.as_str().is_some_and(|name| name.starts_with("infer-mirror-") && name.len() == 18),
@@ -185,7 +183,7 @@ fn what_cannot_be_changed_is_replaced() {
     ];
     for edit in edits {
         // The seed is the same, so that the same name comes to mind.
-        let plan = plan(Some(&desired), &edited(&existing, edit), LIMIT, None, 0);
+        let plan = plan(Some(&desired), &edited(&existing, edit), packing(0), None);
         assert_eq!((plan.create.len(), plan.delete.len(), plan.writes()), (1, 1, 2));
         assert_eq!(plan.create[0].endpoints, existing[0].endpoints);
         assert_ne!(plan.create[0].metadata.name, existing[0].metadata.name);
@@ -208,7 +206,7 @@ fn a_mirror_that_is_not_wanted_is_removed() {
     let existing = existing(&desired(&["10.0.0.1", "2001:db8::1"]));
     let dying =
         edited(&existing, |slice| slice.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)));
-    let plan = plan(None, &dying, LIMIT, None, 0);
+    let plan = plan(None, &dying, packing(0), None);
     assert_eq!(plan.writes(), 1);
     assert_eq!((plan.delete[0].uid.as_str(), plan.delete[0].resource_version.as_str()), ("slice-1", "1"));
 }

@@ -85,11 +85,13 @@ pub(crate) struct Content<'a, E> {
     pub(crate) entries: Vec<&'a E>,
 }
 
-/// Packs. `found` comes in some fixed order (that of the names), which settles ties.
+/// Packs. `found` comes in some fixed order (that of the names), which settles ties. `merges`: slices are emptied into one of the
+/// same group that has room for them, as many as that takes.
 pub(crate) fn pack<'a, E: Entry>(
     wanted: &[Wanted<'a, E>],
     found: &[Found<'a, E>],
     limit: usize,
+    merges: bool,
 ) -> Packing<'a, E> {
     let limit = limit.max(1);
     let groups: Vec<Group<'a, E>> = wanted.iter().map(Group::new).collect();
@@ -117,6 +119,9 @@ pub(crate) fn pack<'a, E: Entry>(
     for (group, mut shelf) in shelves.into_iter().enumerate() {
         shelf.fill_spares(groups[group].family, &mut spares, limit);
         packing.create.extend(shelf.fill_rest(limit).into_iter().map(|entries| Content { group, entries }));
+        if merges {
+            shelf.merge(limit);
+        }
         for member in shelf.members {
             packing.fates[member.slice] = if member.changed {
                 Fate::Write(Content { group, entries: member.entries })
@@ -314,6 +319,25 @@ impl<'a, E> Shelf<'a, E> {
             }
         }
         create
+    }
+
+    /// Empties the smallest slices into the fullest one that has room for any of them.
+    fn merge(&mut self, limit: usize) {
+        self.members.sort_by_key(|member| (Reverse(member.entries.len()), member.slice));
+        let Some(smallest) = self.members.last().map(|member| member.entries.len()) else { return };
+        let last = self.members.len() - 1;
+        let has_room = |member: &Member<'a, E>| member.entries.len() + smallest <= limit;
+        let Some(target) = self.members.iter().position(has_room).filter(|&target| target < last) else {
+            return;
+        };
+        let emptied = self.members.split_off(target + 1);
+        let mut rest = emptied.into_iter().rev().peekable();
+        let member = &mut self.members[target];
+        while let Some(emptied) = rest.next_if(|next| member.entries.len() + next.entries.len() <= limit) {
+            member.changed = true;
+            member.entries.extend(emptied.entries);
+        }
+        self.members.extend(rest);
     }
 }
 

@@ -55,9 +55,21 @@ pub(crate) struct Intent<'a, S: Slice> {
     pub(crate) groups: Vec<(S::Group, Vec<&'a S::Entry>)>,
 }
 
+/// How endpoints are packed into slices.
+#[derive(Clone, Copy, Debug)]
+pub struct Packing {
+    /// How many endpoints a slice may have.
+    pub limit: usize,
+    /// Varies the names of new slices.
+    pub seed: u64,
+    /// Some of the slices that are half empty are merged.
+    pub merges: bool,
+}
+
 impl<S: Slice> Intent<'_, S> {
-    /// The fewest writes that make the slices say it.
-    pub(crate) fn plan(&self, existing: &[Arc<S>], limit: usize, seed: u64) -> Plan<S> {
+    /// The fewest writes that make the slices say it. With `merges`, they leave fewer slices.
+    pub(crate) fn plan(&self, existing: &[Arc<S>], packing: Packing) -> Plan<S> {
+        let Packing { limit, seed, merges } = packing;
         let taken = existing.iter().filter_map(|slice| slice.meta().name.clone()).collect();
         let mut names = Names::new(self.prefix, &self.stamp.owner.uid, seed, taken);
         let existing = alive(existing);
@@ -66,7 +78,7 @@ impl<S: Slice> Intent<'_, S> {
             .map(|(group, entries)| Wanted { family: S::family_of(group), entries: entries.clone() })
             .collect();
         let found: Vec<_> = existing.iter().map(|slice| self.find(slice)).collect();
-        let packing = pack(&wanted, &found, limit);
+        let packing = pack(&wanted, &found, limit, merges);
 
         let mut plan = Plan::default();
         for (slice, fate) in existing.iter().zip(packing.fates) {

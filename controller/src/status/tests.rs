@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::endpoints::Conflict;
+use crate::missing::Missing;
 use crate::slices::Group;
 
 fn network(name: &str) -> Network {
@@ -47,17 +48,27 @@ fn collected(collected: Collected) -> Verdict {
     Verdict::Collected(Box::new(collected), Vec::new())
 }
 
-use ConditionType::{Accepted, AddressConflict, Programmed, ResolvedRefs};
+fn counted(ready: u32, total: u32) -> Tally {
+    let networks = vec![NetworkCounts { alias: "rail0".into(), ready, total, missing: 0 }];
+    let mut tally = Tally { endpoints: EndpointCounts { ready, total }, networks, ..Tally::default() };
+    (ready..total).for_each(|number| tally.not_ready.add(format!("infer-{number}")));
+    tally
+}
+
+use ConditionType::{Accepted, AddressConflict, EndpointsReady, Programmed, ResolvedRefs};
 
 #[test]
 fn a_service_in_good_order() {
-    let counts = EndpointCounts { ready: 3, total: 4 };
-    let status = judged(&collected(Collected { counts, pods: 4, ..Collected::default() }), Ok(()));
+    let tally = counted(3, 4);
+    let status =
+        judged(&collected(Collected { tally: tally.clone(), pods: 4, ..Collected::default() }), Ok(()));
+    assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
+    assert_eq!(status.networks, tally.networks);
     assert_eq!(says(&status, Accepted), ("True", "Accepted", ""));
     assert_eq!(says(&status, ResolvedRefs), ("True", "ResolvedRefs", ""));
     assert_eq!(says(&status, Programmed), ("True", "Programmed", ""));
     assert_eq!(says(&status, AddressConflict), ("False", "NoConflict", ""));
-    assert_eq!(status.endpoints, Some(counts));
+    assert_eq!(status.endpoints, Some(tally.endpoints));
     assert_eq!(status.hostname.as_deref(), Some("infer.vision.svc.z.test"));
 }
 
@@ -83,10 +94,10 @@ fn a_service_that_breaks_rules_says_which() {
 }
 
 #[test]
-fn a_service_without_selector_has_nothing_to_count() {
-    let before = json!({"endpoints": {"ready": 1, "total": 1}});
-    let verdict = Verdict::NoSelector(vec![Unresolved::NoNetwork(network("rdma-a"))]);
-    let mut service = service(before);
+fn a_service_without_selector_counts_the_slices_of_others() {
+    let unresolved = || vec![Unresolved::NoNetwork(network("rdma-a"))];
+    let verdict = Verdict::NoSelector(counted(1, 2), unresolved());
+    let mut service = service(json!(null));
     let status = |service: &MultiNetworkService| status(service, &verdict, Ok(()), "z.test", &at(100));
     service.spec.mirror = Some(Mirror { service_name: "infer-fast".into(), network: None });
     let mirrored = status(&service);
@@ -97,9 +108,32 @@ fn a_service_without_selector_has_nothing_to_count() {
         assert_eq!((reason, message.contains("remove spec.mirror")), ("NoSelector", is_mirrored));
     }
     assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
-    assert_eq!(status.endpoints, None);
+    assert_eq!(status.endpoints, Some(EndpointCounts { ready: 1, total: 2 }));
+    assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
+    let none = judged(&Verdict::NoSelector(Tally::default(), Vec::new()), Ok(()));
+    assert_eq!(says(&none, EndpointsReady).1, "NoSlices");
     let failed = judged(&verdict, Err("the API server does not allow it"));
     assert_eq!(says(&failed, Programmed), ("False", "WriteFailed", "the API server does not allow it"));
+}
+
+#[test]
+fn a_name_that_does_not_exist_says_why() {
+    let judged = |tally, pods| judged(&collected(Collected { tally, pods, ..Collected::default() }), Ok(()));
+    let unready = judged(counted(0, 4), 5);
+    assert_eq!(
+        says(&unready, EndpointsReady),
+        (
+            "False",
+            "NoneReady",
+            "none of the pods with an address is ready (infer-0, infer-1, infer-2 and 1 more), so the name does not exist: see why their \
+             condition Ready is not True, or set spec.publishNotReadyAddresses"
+        )
+    );
+    assert_eq!(says(&judged(Tally::default(), 0), EndpointsReady).1, "NoPods");
+    let none = judged(Tally::default(), 3);
+    let (status, reason, message) = says(&none, EndpointsReady);
+    assert_eq!((status, reason), ("False", "NoAddresses"));
+    assert!(message.starts_with("none of the 3 selected pods has an address"), "{message}");
 }
 
 /// Every status with it would be refused.
@@ -117,8 +151,7 @@ fn a_name_that_dns_has_no_room_for_is_left_out() {
 #[test]
 fn a_failure_keeps_the_counts_of_what_was_written() {
     let before = json!({"endpoints": {"ready": 1, "total": 1}});
-    let counts = EndpointCounts { ready: 3, total: 4 };
-    let verdict = collected(Collected { counts, pods: 4, ..Collected::default() });
+    let verdict = collected(Collected { tally: counted(3, 4), pods: 4, ..Collected::default() });
     let status = status(&service(before), &verdict, Err("the API server has no room"), "z.test", &at(100));
     assert_eq!(says(&status, Programmed), ("False", "WriteFailed", "the API server has no room"));
     assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1));
@@ -174,19 +207,24 @@ fn pods_without_endpoints_are_counted_and_some_named() {
         "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for"
     );
 
-    let late = (0..5).map(|number| (format!("late-{number}"), LeftOut::NoAddress));
-    let others = [("host".to_owned(), LeftOut::HostNetwork), ("garbled".to_owned(), LeftOut::Unreadable)];
-    let left_out = late.chain(others).collect();
-    let some = judged(&collected(Collected { left_out, pods: 9, ..Collected::default() }), Ok(()));
+    let not_requested = Missing::NotRequested(NetworkKind::NetworkAttachmentDefinition);
+    let pods = |names: &[&str]| few(names);
+    let missing = BTreeMap::from([
+        ((not_requested, None), pods(&["late-0", "late-1", "late-2", "late-3", "late-4"])),
+        ((Missing::HostNetwork, None), pods(&["host"])),
+        ((Missing::NotAttached, Some("rail1".to_owned())), pods(&["worker-1"])),
+    ]);
+    let some = judged(&collected(Collected { missing, pods: 9, ..Collected::default() }), Ok(()));
     assert_eq!(
         says(&some, Programmed),
         (
             "True",
             "Programmed",
-            "5 of 9 pods have no address on these networks (late-0, late-1, late-2 and 2 more): name the network in \
-             annotation k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; if it is named there, see its events; \
-             1 of 9 pods have their node's network (hostNetwork) and no other (host): remove hostNetwork from the pod; \
-             1 of 9 pods have a network-status annotation that cannot be read (garbled): see the pod's events"
+            "1 of 9 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; \
+             5 of 9 pods are not attached (late-0, late-1, late-2 and 2 more): name the network in annotation \
+             k8s.v1.cni.cncf.io/networks of the pod; \
+             rail1: 1 of 9 pods ask for the network and were not attached (worker-1): see the pod's events and the CNI's log; a new pod \
+             is attached anew"
         )
     );
 }
@@ -197,11 +235,10 @@ fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
     let endpoint = |address: &str| Endpoint { addresses: vec![address.to_owned()], ..Endpoint::default() };
     let endpoints = ["10.0.0.1", "169.254.7.1", "169.254.7.2"].map(endpoint).into();
     let groups = vec![Group { network, family: IpFamily::Ipv4, endpoints }];
-    let left_out = vec![("late".to_owned(), LeftOut::NoAddress)];
-    let verdict = collected(Collected { groups, left_out, pods: 4, ..Collected::default() });
+    let missing = [((Missing::HostNetwork, None), few(["host"]))].into();
+    let verdict = collected(Collected { groups, missing, pods: 4, ..Collected::default() });
     let mut service = service(json!(null));
-    let pods = "1 of 4 pods have no address on these networks (late): name the network in annotation \
-                k8s.v1.cni.cncf.io/networks or in a resource claim of the pod; if it is named there, see its events";
+    let pods = "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod";
     let refused =
         "; not mirrored, as core EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2";
     for (alias, added) in [(None, ""), (Some(None), refused), (Some(Some("rail1")), "")] {
@@ -215,7 +252,12 @@ fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
 
 fn conflict(pods: &[&str]) -> Conflict {
     let key = |name: &&str| ObjectKey { namespace: "vision".into(), name: (*name).into() };
-    Conflict { kept: key(&pods[0]), left_out: pods[1..].iter().map(key).collect() }
+    Conflict {
+        holder: key(&pods[0]),
+        is_answered: true,
+        left_out: pods[1..].iter().map(key).collect(),
+        claim: None,
+    }
 }
 
 #[test]
@@ -225,9 +267,32 @@ fn conflicts_name_who_keeps_the_address_and_what_to_do() {
     let status = judged(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
     let (value, reason, message) = says(&status, AddressConflict);
     assert_eq!((value, reason), ("True", "DuplicateAddress"));
-    let wanted = "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is published for pod vision/a, which had it first, \
+    let wanted = "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is published for pod vision/a, \
                   and not for vision/b, vision/c, vision/d and 1 more; give every pod of a network an address of its own";
     assert!(message.starts_with(wanted), "{message}");
+
+    let others = BTreeMap::from([
+        (address(1), Conflict { claim: Some("nic".into()), ..conflict(&["a", "b"]) }),
+        (address(2), Conflict { is_answered: false, ..conflict(&["a", "b"]) }),
+    ]);
+    let elsewhere = [address(3)].into();
+    let status =
+        judged(&collected(Collected { conflicts: others, elsewhere, ..Collected::default() }), Ok(()));
+    assert_eq!(
+        says(&status, AddressConflict).2,
+        "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is of ResourceClaim nic, which several pods share: it is published for \
+         pod vision/a, and not for vision/b; 10.0.0.2 on NetworkAttachmentDefinition vision/rdma-a is also reported by vision/b, beside \
+         pod vision/a, which is not ready or not selected; give every pod a claim of its own, by resourceClaimTemplateName in the place \
+         of resourceClaimName; give every pod of a network an address of its own: one IPAM range for all nodes (whereabouts, nv-ipam), \
+         not host-local per node; pods of other namespaces report 10.0.0.3 on NetworkAttachmentDefinition vision/rdma-a, too; it stays \
+         published here: if those namespaces share the network, give every pod an address of its own"
+    );
+    let elsewhere = [address(3)].into();
+    let status = judged(&collected(Collected { elsewhere, ..Collected::default() }), Ok(()));
+    assert_eq!(
+        (says(&status, AddressConflict).0, says(&status, AddressConflict).1),
+        ("True", "OtherNamespace")
+    );
 
     let many = (0..200).map(|number| (address(number), conflict(&["a", "b"]))).collect();
     let status = judged(&collected(Collected { conflicts: many, ..Collected::default() }), Ok(()));
@@ -253,23 +318,30 @@ fn others_conditions_and_times_stay() {
         "True before and after"
     );
     assert_eq!(find(&status.conditions, Accepted).unwrap().last_transition_time, at(100));
-    assert_eq!(status.conditions.len(), 5);
+    assert_eq!(status.conditions.len(), 6);
 }
 
 #[test]
 fn numbers_are_told_from_news() {
-    let base = judged(&collected(Collected { pods: 2, ..Collected::default() }), Ok(()));
-    let counts = EndpointCounts { ready: 1, total: 2 };
-    let left_out = vec![("late".to_owned(), LeftOut::NoAddress)];
-    let numbers = judged(&collected(Collected { counts, left_out, pods: 2, ..Collected::default() }), Ok(()));
+    let base =
+        judged(&collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }), Ok(()));
+    let missing = [((Missing::HostNetwork, None), few(["late"]))].into();
+    let numbers = judged(
+        &collected(Collected { tally: counted(0, 2), missing, pods: 2, ..Collected::default() }),
+        Ok(()),
+    );
     assert_ne!(base, numbers);
     assert!(differ_in_counts_only(&base, &numbers));
-    let failed = judged(&collected(Collected { pods: 2, ..Collected::default() }), Err("no room"));
+    let failed = judged(
+        &collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }),
+        Err("no room"),
+    );
     assert!(!differ_in_counts_only(&base, &failed));
     assert!(!differ_in_counts_only(&MultiNetworkServiceStatus::default(), &base), "the first one");
     let contested = |pods: &[&str]| {
         let conflicts = [((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(pods))].into();
-        judged(&collected(Collected { conflicts, pods: 2, ..Collected::default() }), Ok(()))
+        let collected = Collected { conflicts, tally: counted(2, 2), pods: 2, ..Collected::default() };
+        judged(&self::collected(collected), Ok(()))
     };
     let (two, three) = (contested(&["a", "b"]), contested(&["a", "b", "c"]));
     assert!(!differ_in_counts_only(&base, &two) && !differ_in_counts_only(&two, &base));

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{Keep, Kind, View};
-use crate::claims::nullable;
 use crate::model;
+use crate::sources::dra::nullable;
 
 /// The label of a node that says in which zone it is.
 const ZONE: &str = "topology.kubernetes.io/zone";

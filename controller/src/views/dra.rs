@@ -9,8 +9,8 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{Kind, View};
-use crate::claims::{self, SliceSpec};
 use crate::model;
+use crate::sources::dra::{self, SliceSpec};
 
 /// The group of all kinds here.
 const GROUP: &str = "resource.k8s.io";
@@ -105,7 +105,7 @@ pub struct Unread(Option<Box<RawValue>>);
 
 impl<V: Version> From<ResourceClaim<V>> for model::Claim {
     fn from(claim: ResourceClaim<V>) -> Self {
-        claims::read(claim.key(), claim.spec.0.as_deref(), claim.status.0.as_deref())
+        dra::read(claim.key(), claim.spec.0.as_deref(), claim.status.0.as_deref())
     }
 }
 

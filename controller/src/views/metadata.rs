@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Kind;
@@ -16,6 +16,8 @@ pub enum Keep {
     None,
     /// Those with these keys.
     Only(&'static [&'static str]),
+    /// Those whose keys this accepts.
+    If(fn(&str) -> bool),
     /// All.
     All,
 }
@@ -35,6 +37,7 @@ struct Metadata<K: Kind> {
     labels: Option<BTreeMap<String, String>>,
     #[serde(default, deserialize_with = "annotations::<K, _>")]
     annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
     #[serde(skip)]
     kind: PhantomData<K>,
 }
@@ -51,6 +54,7 @@ pub(super) fn decode<'de, K: Kind, D: Deserializer<'de>>(deserializer: D) -> Res
         deletion_timestamp,
         labels,
         annotations,
+        owner_references,
         kind: PhantomData,
     } = serde::Deserialize::deserialize(deserializer)?;
     Ok(ObjectMeta {
@@ -63,6 +67,7 @@ pub(super) fn decode<'de, K: Kind, D: Deserializer<'de>>(deserializer: D) -> Res
         deletion_timestamp,
         labels,
         annotations,
+        owner_references: owner_references.filter(|_| K::OWNERS),
         ..ObjectMeta::default()
     })
 }
@@ -136,6 +141,7 @@ impl Visitor<'_> for Key {
         let is_kept = match self.0 {
             Keep::None => false,
             Keep::Only(keys) => keys.contains(&key),
+            Keep::If(accepts) => accepts(key),
             Keep::All => true,
         };
         Ok(is_kept.then(|| key.to_owned()))

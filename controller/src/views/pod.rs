@@ -6,15 +6,15 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use multinet_crds::syntax::DNS_LABEL;
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::{Keep, Kind, View};
-use crate::claims::nullable;
 use crate::model::{self, PodClaim};
-use crate::network_status::{self, NetworkStatus};
+use crate::sources::dra::nullable;
+use crate::sources::{self, Annotated};
 
 /// A pod: what services select it by, whether it is ready, and where its addresses are.
 pub type Pod = View<PodKind>;
@@ -30,7 +30,8 @@ impl Kind for PodKind {
     const PLURAL: &'static str = "pods";
     type Scope = NamespaceResourceScope;
     const LABELS: Keep = Keep::All;
-    const ANNOTATIONS: Keep = Keep::Only(&[network_status::KEY, network_status::OLD_KEY]);
+    const ANNOTATIONS: Keep = Keep::If(sources::is_read);
+    const OWNERS: bool = true;
     type Spec = PodSpec;
     type Status = PodStatus;
 }
@@ -40,7 +41,6 @@ impl Kind for PodKind {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
     hostname: Option<String>,
-    subdomain: Option<String>,
     node_name: Option<String>,
     #[serde(deserialize_with = "nullable")]
     host_network: bool,
@@ -63,6 +63,8 @@ struct SpecClaim {
 pub struct PodStatus {
     #[serde(deserialize_with = "nullable")]
     phase: String,
+    #[serde(rename = "podIPs", deserialize_with = "nullable")]
+    pod_ips: Vec<IgnoredAny>,
     #[serde(rename = "conditions", deserialize_with = "ready")]
     ready: Option<Ready>,
     #[serde(deserialize_with = "nullable")]
@@ -96,7 +98,8 @@ impl From<Pod> for model::Pod {
     fn from(pod: Pod) -> Self {
         let key = pod.key();
         let View { metadata, spec, status } = pod;
-        let NetworkStatus { reported, rejected } = network_status(&metadata);
+        let report = report(&metadata);
+        let machine = machine(&metadata);
         let claims = claims(&spec, status.resource_claim_statuses, status.extended_resource_claim_status);
         Self {
             key,
@@ -107,30 +110,32 @@ impl From<Pod> for model::Pod {
             terminating: metadata.deletion_timestamp.is_some(),
             serving: status.ready.as_ref().is_some_and(|ready| ready.is_true),
             serving_changed: status.ready.and_then(|ready| ready.since),
-            hostname: hostname(spec.hostname, spec.subdomain.as_deref()),
+            hostname: spec.hostname.filter(|hostname| DNS_LABEL.accepts(hostname)),
             node: spec.node_name.filter(|node| !node.is_empty()),
             host_network: spec.host_network,
-            reported,
-            rejected,
+            has_sandbox: !status.pod_ips.is_empty(),
+            machine,
+            report,
             claims,
         }
     }
 }
 
-fn network_status(metadata: &ObjectMeta) -> NetworkStatus {
+fn report(metadata: &ObjectMeta) -> model::Report {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let annotation = |key| Some((key, metadata.annotations.as_ref()?.get(key)?));
-    match annotation(network_status::KEY).or_else(|| annotation(network_status::OLD_KEY)) {
-        Some((key, text)) => network_status::read(key, text, namespace),
-        None => NetworkStatus { reported: Ok(Vec::new()), rejected: Vec::new() },
-    }
+    let report = |annotations| sources::report(&Annotated { namespace, annotations });
+    metadata.annotations.as_ref().map(report).unwrap_or_default()
 }
 
-/// The name that a pod asks to have in DNS. As core, it asks by a subdomain; of whichever Service that is: pods of StatefulSets
-/// and of Numaflow have the name of their own headless Service there.
-fn hostname(hostname: Option<String>, subdomain: Option<&str>) -> Option<String> {
-    subdomain.filter(|subdomain| !subdomain.is_empty())?;
-    hostname.filter(|hostname| DNS_LABEL.accepts(hostname))
+/// Returns the uid of the VirtualMachineInstance that is the pod's controller.
+fn machine(metadata: &ObjectMeta) -> Option<String> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let is_machine = |owner: &&OwnerReference| {
+        owner.controller == Some(true)
+            && owner.kind == "VirtualMachineInstance"
+            && owner.api_version.starts_with("kubevirt.io/")
+    };
+    owners.find(is_machine).map(|owner| owner.uid.clone())
 }
 
 /// The claims that a pod uses, each once. One from a template has no name as long as it has not been made, and for good if

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{self, PodClaim};
-use crate::network_status;
 
 const NETWORK_STATUS: &str = include_str!("../../fuzz/seeds/network_status/macvlan.json");
 
@@ -68,7 +67,7 @@ fn running_but(pointer: &str, value: Value) -> model::Pod {
 #[test]
 fn a_running_pod() {
     let pod = pod(&running());
-    let attachments = pod.reported.as_ref().unwrap();
+    let attachments = &pod.report.interfaces.attachments;
     assert_eq!(attachments.len(), 1);
     assert_eq!(attachments[0].addresses[0].to_string(), "192.168.100.3");
     let time = |text: &str| Some(text.parse().unwrap());
@@ -88,8 +87,9 @@ fn a_running_pod() {
             hostname: Some("infer-0".into()),
             node: Some("worker-a".into()),
             host_network: false,
-            reported: pod.reported.clone(),
-            rejected: Vec::new(),
+            has_sandbox: true,
+            machine: None,
+            report: pod.report.clone(),
             claims: Vec::new(),
         }
     );
@@ -108,8 +108,8 @@ fn a_pod_that_has_just_been_made() {
         let pod = pod(&object);
         assert!(!pod.serving && !pod.terminal && !pod.terminating && !pod.host_network, "{object}");
         assert_eq!(
-            (pod.reported, pod.claims, pod.hostname, pod.node),
-            (Ok(vec![]), vec![], None, None),
+            (pod.report, pod.claims, pod.hostname, pod.node, pod.has_sandbox),
+            (model::Report::default(), vec![], None, None, false),
             "{object}"
         );
     }
@@ -136,45 +136,52 @@ fn life_of_a_pod() {
 #[test]
 fn hostnames() {
     let cases = [
-        (json!("worker-0"), json!("a-headless"), Some("worker-0")),
-        (json!("worker-0"), json!(""), None),
-        (json!("worker-0"), json!(null), None),
-        (json!(null), json!("a-headless"), None),
-        (json!(""), json!("a-headless"), None),
-        (json!("Worker.0"), json!("a-headless"), None),
+        (json!("worker-0"), Some("worker-0")),
+        (json!(null), None),
+        (json!(""), None),
+        (json!("Worker.0"), None),
     ];
-    for (hostname, subdomain, expected) in cases {
-        let mut object = running();
-        object["spec"]["hostname"] = hostname;
-        object["spec"]["subdomain"] = subdomain;
-        assert_eq!(pod(&object).hostname.as_deref(), expected, "{object}");
+    for (hostname, expected) in cases {
+        assert_eq!(
+            running_but("/spec/hostname", hostname.clone()).hostname.as_deref(),
+            expected,
+            "{hostname}"
+        );
+    }
+    let mut object = running();
+    object["spec"]["subdomain"] = json!(null);
+    assert!(pod(&object).hostname.is_some(), "a subdomain is not asked for");
+}
+
+#[test]
+fn a_pod_without_addresses_has_no_sandbox() {
+    for (ips, expected) in [(json!([{"ip": "10.20.0.1"}]), true), (json!([]), false), (json!(null), false)] {
+        assert_eq!(running_but("/status/podIPs", ips.clone()).has_sandbox, expected, "{ips}");
     }
 }
 
 #[test]
-fn both_keys_of_the_annotation() {
-    let entry = |address: &str| format!(r#"[{{"name":"n","ips":["{address}"]}}]"#);
-    let read = |annotations: Value| {
-        let reported = running_but("/metadata/annotations", annotations).reported;
-        reported.map(|attachments| {
-            attachments.iter().map(|found| found.addresses[0].to_string()).collect::<Vec<_>>()
-        })
+fn the_virtual_machine_of_a_pod_is_its_controller() {
+    let owner = |kind: &str, group: &str, controller: bool| {
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u-n"},
+            {"apiVersion": format!("{group}/v1"), "kind": kind, "name": "vm", "uid": "u-vm", "controller": controller}])
     };
-    let (new, old) = (network_status::KEY, network_status::OLD_KEY);
-    assert_eq!(read(json!({old: entry("10.0.0.1")})), Ok(vec!["10.0.0.1".to_owned()]));
-    assert_eq!(
-        read(json!({old: entry("10.0.0.1"), new: entry("10.0.0.2")})),
-        Ok(vec!["10.0.0.2".to_owned()])
-    );
-    assert_eq!(read(json!({old: entry("10.0.0.1"), new: "[]"})), Ok(vec![]));
-    assert!(read(json!({old: entry("10.0.0.1"), new: "x"})).is_err());
-    assert!(read(json!({old: "x"})).unwrap_err().0.contains(old));
+    for (owners, expected) in [
+        (owner("VirtualMachineInstance", "kubevirt.io", true), Some("u-vm")),
+        (owner("VirtualMachineInstance", "kubevirt.io", false), None),
+        (owner("VirtualMachineInstance", "example.com", true), None),
+        (owner("ReplicaSet", "apps", true), None),
+    ] {
+        let mut object = running();
+        object["metadata"]["ownerReferences"] = owners;
+        assert_eq!(pod(&object).machine.as_deref(), expected, "{object}");
+    }
 }
 
 #[test]
 fn an_unreadable_annotation_does_not_keep_a_pod_from_being_decoded() {
     let pod = running_but("/metadata/annotations/k8s.v1.cni.cncf.io~1network-status", json!("{"));
-    assert!(pod.reported.is_err());
+    assert_eq!(pod.report.unreadable.len(), 1);
     assert!(pod.serving, "everything else is known");
 }
 
@@ -216,11 +223,8 @@ fn metadata_has_what_the_watch_needs_and_no_more() {
     assert_eq!(metadata.resource_version.as_deref(), Some("7"));
     assert_eq!(metadata.generation, Some(2));
     let keys: Vec<&String> = metadata.annotations.as_ref().unwrap().keys().collect();
-    assert_eq!(keys, ["k8s.v1.cni.cncf.io/network-status"]);
-    assert_eq!(
-        (&metadata.owner_references, &metadata.managed_fields, &metadata.generate_name),
-        (&None, &None, &None)
-    );
+    assert_eq!(keys, ["k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks"]);
+    assert_eq!((&metadata.managed_fields, &metadata.generate_name), (&None, &None));
 }
 
 #[test]

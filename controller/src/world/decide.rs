@@ -6,20 +6,25 @@ use kube::Resource;
 use multinet_crds::conditions::{
     AcceptedReason, AddressConflictReason, ConditionType, Reason as _, ResolvedRefsReason, find,
 };
-use multinet_crds::{MultiNetworkService, MultiNetworkServiceStatus};
+use multinet_crds::{
+    MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceSpec, MultiNetworkServiceStatus,
+    NetworkKind, NetworkReference, labels,
+};
 use multinet_runtime::ObjectKey;
 
 use super::{AsksFor, Service, Settings, State};
 use crate::endpoints::{Collected, Member, Surroundings, collect};
 use crate::mirror::{self, DesiredMirror};
 use crate::model::{Claim, Pod};
+use crate::slices::metadata::label;
 use crate::slices::planner::remove;
-use crate::slices::{self, Desired, Owner};
+use crate::slices::{self, Desired, Owner, Packing};
 use crate::status::{Verdict, differ_in_counts_only, news, status};
+use crate::tally::{Rows, Tally};
 use crate::work::{Notice, Outcome, StatusWrite, Work};
 
 impl State {
-    pub(super) fn work(&mut self, key: &ObjectKey) -> Work {
+    pub(super) fn work(&mut self, key: &ObjectKey, merges: bool) -> Work {
         self.slices.begin(key);
         self.mirrors.begin(key);
         if self.slices.is_doubtful(key) || self.mirrors.is_doubtful(key) {
@@ -43,14 +48,35 @@ impl State {
         let unresolved = self.references.unresolved(key);
         let verdict = match &service.asks_for {
             AsksFor::Nonsense(violations) => Verdict::Invalid(violations.clone()),
-            AsksFor::Nothing => Verdict::NoSelector(unresolved),
+            AsksFor::Nothing => {
+                let aliases = service.object.spec.networks.iter().map(NetworkReference::alias);
+                let mut tally = Tally::of(aliases);
+                // Others may have made the service the controller of their slices.
+                let slices = self.slices.of(key);
+                let owned = slices.iter().filter(|slice| {
+                    let name = label(&slice.metadata, labels::SERVICE_NAME);
+                    !slices::is_labelled(slice) && name == Some(&key.name)
+                });
+                let owned: Vec<Rows> = owned.map(|slice| rows(slice)).collect();
+                tally.count(owned.iter().chain(self.handwritten.of(key)));
+                Verdict::NoSelector(tally, unresolved)
+            }
             AsksFor::Pods(_) => {
-                let around = Surroundings { ledger: self.pods.ledger(), zones: &self.zones };
-                let collected = collect(&key.namespace, &service.object.spec, self.pods.of(key), around);
+                let mut collected = self.collect(key, &service.object.spec);
+                let handwritten = self.handwritten.of(key);
+                if !handwritten.is_empty() {
+                    let own = collected.groups.iter();
+                    let own: Vec<Rows> =
+                        own.map(|group| Rows::of(group.network.alias(), &group.endpoints)).collect();
+                    collected.tally.count(own.iter().chain(handwritten));
+                }
                 Verdict::Collected(Box::new(collected), unresolved)
             }
         };
-        let mut work = self.plan(key, service, &verdict);
+        let mut work = self.plan(key, service, &verdict, false);
+        if merges && work.is_empty() {
+            work = self.plan(key, service, &verdict, true);
+        }
         if service.object.metadata.deletion_timestamp.is_some() {
             // Whoever deletes a service sees its slices deleted by their ownerReferences. Until then endpoints leave, as ever.
             work.slices.create.clear();
@@ -63,7 +89,31 @@ impl State {
         work
     }
 
-    fn plan(&self, key: &ObjectKey, service: &Service, verdict: &Verdict) -> Work {
+    pub(super) fn could_merge(&self, key: &ObjectKey) -> bool {
+        let (slices, mirrors) = (self.slices.of(key), self.mirrors.of(key));
+        let slices = slices.iter().map(|slice| {
+            ((slice.spec.network.alias(), slice.spec.address_type.as_str()), slice.spec.endpoints.len())
+        });
+        let mirrors =
+            mirrors.iter().map(|mirror| (("", mirror.address_type.as_str()), mirror.endpoints.len()));
+        let Settings { limit, mirror_limit, .. } = self.settings;
+        slices::could_merge(slices, limit) || slices::could_merge(mirrors, mirror_limit)
+    }
+
+    fn collect(&self, key: &ObjectKey, spec: &MultiNetworkServiceSpec) -> Collected {
+        let has_devices =
+            spec.networks.iter().any(|network| network.kind != NetworkKind::NetworkAttachmentDefinition);
+        let slices = if has_devices { self.slices.of(key) } else { Vec::new() };
+        let published = slices.iter().flat_map(|slice| &slice.spec.endpoints).filter_map(|endpoint| {
+            let uid = endpoint.target_ref.as_ref()?.uid.as_deref()?;
+            Some(((uid, endpoint.address()?.ok()?), endpoint.device.as_ref()?))
+        });
+        let published = published.collect();
+        let around = Surroundings { ledger: self.pods.ledger(), zones: &self.zones, published: &published };
+        collect(&key.namespace, spec, self.pods.of(key), around)
+    }
+
+    fn plan(&self, key: &ObjectKey, service: &Service, verdict: &Verdict, merges: bool) -> Work {
         let owner = Owner {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
@@ -72,7 +122,7 @@ impl State {
         let (slices, mirrors) = (self.slices.of(key), self.mirrors.of(key));
         let collected = match verdict {
             Verdict::Invalid(_) => return Work::default(),
-            Verdict::NoSelector(_) => {
+            Verdict::NoSelector(..) => {
                 // Whoever writes its slices now may well have made the service their controller.
                 let ours: Vec<_> = slices.into_iter().filter(|slice| slices::is_labelled(slice)).collect();
                 return Work { slices: remove(&ours), mirrors: remove(&mirrors), ..Work::default() };
@@ -87,10 +137,12 @@ impl State {
             groups: collected.groups.clone(),
         };
         let Settings { limit, mirror_limit, .. } = self.settings;
+        let packing = Packing { limit, seed: self.seed, merges };
+        let mirror_packing = Packing { limit: mirror_limit, ..packing };
         Work {
             doubtful: false,
-            slices: slices::plan(&desired, &slices, limit, service.writing, self.seed),
-            mirrors: mirror::plan(mirror.as_ref(), &mirrors, mirror_limit, service.writing, self.seed),
+            slices: slices::plan(&desired, &slices, packing, service.writing),
+            mirrors: mirror::plan(mirror.as_ref(), &mirrors, mirror_packing, service.writing),
         }
     }
 
@@ -166,6 +218,10 @@ impl State {
     }
 }
 
+fn rows(slice: &MultiNetworkEndpointSlice) -> Rows {
+    Rows::of(slice.spec.network.alias(), &slice.spec.endpoints)
+}
+
 /// What of a service's status is ours to write.
 pub(super) fn ours(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
     of_ours(service.status.clone().unwrap_or_default())
@@ -232,6 +288,7 @@ fn reason_of(reason: &str) -> Option<&'static str> {
         ResolvedRefsReason::MirrorNotFound.as_str(),
         ResolvedRefsReason::MirrorNotUsable.as_str(),
         AddressConflictReason::DuplicateAddress.as_str(),
+        AddressConflictReason::OtherNamespace.as_str(),
     ];
     told.into_iter().find(|known| *known == reason)
 }
@@ -241,10 +298,8 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
     if !pod.has_networks() {
         return Vec::new();
     }
-    let reported = match &pod.reported {
-        Err(error) => Some(("NetworkStatusUnreadable", error.to_string())),
-        Ok(_) => lines(&pod.rejected).map(|lines| ("NetworkStatusRejected", lines)),
-    };
+    let unreadable = lines(&pod.report.unreadable).map(|lines| ("NetworkStatusUnreadable", lines));
+    let rejected = lines(&pod.report.rejected).map(|lines| ("NetworkStatusRejected", lines));
     let claims: Vec<String> = claims
         .filter_map(|claim| Some(format!("ResourceClaim {}: {}", claim.key.name, claim.unreadable.as_ref()?)))
         .collect();
@@ -259,7 +314,7 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
     };
     let notice =
         |(reason, note): (_, String)| Notice { regarding: regarding.clone(), warning: true, reason, note };
-    reported.into_iter().chain(claims).map(notice).collect()
+    unreadable.into_iter().chain(rejected).chain(claims).map(notice).collect()
 }
 
 /// All of them as one text, if there are any.

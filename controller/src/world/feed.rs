@@ -73,14 +73,15 @@ impl Index<MultiNetworkService> for World {
 impl Index<MultiNetworkEndpointSlice> for World {
     fn apply(&self, slice: MultiNetworkEndpointSlice) {
         self.change(|state| {
-            let concerned = state.slices.shown(slice);
+            let mut concerned = state.handwritten.shown(&slice);
+            concerned.extend(state.slices.shown(slice));
             state.mark(concerned);
         });
     }
 
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
-            let concerned = state.slices.gone(key).into_iter().collect();
+            let concerned = state.handwritten.gone(key).into_iter().chain(state.slices.gone(key)).collect();
             state.mark(concerned);
         });
     }
@@ -91,7 +92,8 @@ impl Index<MultiNetworkEndpointSlice> for World {
 
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| {
-            let concerned = state.slices.reset(live);
+            let mut concerned = state.handwritten.retain(live);
+            concerned.extend(state.slices.reset(live));
             state.mark(concerned);
         });
     }

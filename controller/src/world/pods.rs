@@ -8,13 +8,20 @@ use jiff::Timestamp;
 use kube::core::Selector;
 use multinet_runtime::ObjectKey;
 
-use super::devices::Devices;
 use super::dirty::Dirty;
-use crate::conflicts::{Holder, Ledger};
+use crate::conflicts::{Holder, Ledger, Standing};
 use crate::endpoints::Member;
-use crate::model::{Attachment, Claim, DeviceSlice, Network, Pod, PodClaim, Unreadable};
+use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Network, Pod, PodClaim, Unreadable};
 use crate::relations::Relations;
 use crate::selector::Selectors;
+use crate::sources::dra::Devices;
+use crate::sources::{Claims, SOURCES};
+
+/// The label of KubeVirt's pods that names the node that their virtual machine is on.
+const MACHINE_NODE: &str = "kubevirt.io/nodeName";
+
+/// The interfaces of a pod that has none.
+static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), bare: Vec::new() };
 
 /// All pods, and what connects them with services.
 ///
@@ -23,6 +30,8 @@ use crate::selector::Selectors;
 pub(super) struct Pods {
     pods: BTreeMap<ObjectKey, Entry>,
     selectors: Selectors,
+    /// The networks of each service.
+    networks: HashMap<ObjectKey, Vec<Network>>,
     /// The names of the pods that a service selects.
     members: Relations<ObjectKey, String>,
     by_node: Relations<String, ObjectKey>,
@@ -37,26 +46,22 @@ pub(super) struct Pods {
 #[derive(Debug)]
 struct Entry {
     pod: Pod,
-    /// What Multus reports and what the claims say, together; only for pods with claims.
-    joined: Option<Vec<Attachment>>,
+    /// What the annotations and the claims say, together; only for pods with claims.
+    joined: Option<Interfaces>,
     /// The names of the services that select the pod.
     services: BTreeSet<String>,
 }
 
 impl Entry {
-    fn attachments(&self) -> &[Attachment] {
+    fn interfaces(&self) -> &Interfaces {
         if !self.pod.has_networks() {
-            return &[];
+            return &NO_INTERFACES;
         }
-        match (&self.joined, &self.pod.reported) {
-            (Some(joined), _) => joined,
-            (None, Ok(reported)) => reported,
-            (None, Err(_)) => &[],
-        }
+        self.joined.as_ref().unwrap_or(&self.pod.report.interfaces)
     }
 
     fn addresses(&self) -> HashSet<(Network, IpAddr)> {
-        let attachments = self.attachments().iter();
+        let attachments = self.interfaces().attachments.iter();
         let pairs = attachments.flat_map(|attachment| {
             let networks = attachment.networks.iter();
             networks.flat_map(|network| {
@@ -121,7 +126,7 @@ impl Pods {
         let holder = old.holder();
         for (network, address) in old.addresses() {
             self.ledger.release(&network, address, &holder);
-            self.mark_holders(&network, address, at, dirty);
+            self.decide(&network, address, at, dirty);
         }
     }
 
@@ -133,29 +138,47 @@ impl Pods {
         }
     }
 
-    /// A service selects by this from now on; `None`: it selects nothing.
-    pub(super) fn select(&mut self, service: &ObjectKey, selector: Option<Selector>) {
+    /// A service selects by this and publishes these networks from now on; `None`: it selects nothing.
+    pub(super) fn select(
+        &mut self,
+        service: &ObjectKey,
+        selector: Option<(Selector, Vec<Network>)>,
+        dirty: &mut Dirty,
+    ) {
         match selector {
-            Some(selector) => self.selectors.insert(service, selector),
-            None => self.selectors.remove(service),
+            Some((selector, networks)) => {
+                self.selectors.insert(service, selector);
+                self.networks.insert(service.clone(), networks);
+            }
+            None => {
+                self.selectors.remove(service);
+                self.networks.remove(service);
+            }
         }
         let first = ObjectKey { namespace: service.namespace.clone(), name: String::new() };
         let pods = self.pods.range_mut((Bound::Included(first), Bound::Unbounded));
+        let mut concerned = Vec::new();
         for (key, entry) in pods.take_while(|(key, _)| key.namespace == service.namespace) {
-            if self.selectors.selects(service, &entry.pod.labels) {
+            let was_selected = entry.services.remove(&service.name);
+            let is_selected = self.selectors.selects(service, &entry.pod.labels);
+            if is_selected {
                 entry.services.insert(service.name.clone());
                 self.members.insert(service.clone(), key.name.clone());
-            } else if entry.services.remove(&service.name) {
+            } else if was_selected {
                 self.members.remove(service, &key.name);
             }
+            if is_selected || was_selected {
+                concerned.push(key.clone());
+            }
         }
+        self.decide_all(&concerned, dirty);
     }
 
     /// The pods that a service selects, in the order of their names.
     pub(super) fn of<'a>(&'a self, service: &'a ObjectKey) -> impl Iterator<Item = Member<'a>> {
         let entries =
             self.members.of(service).filter_map(move |name| self.pods.get(&in_namespace(service, name)));
-        entries.map(|entry| Member { pod: &entry.pod, attachments: entry.attachments() })
+        entries.map(|entry| Member { pod: &entry.pod, interfaces: entry.interfaces() })
     }
 
     /// The zone of a node, or something else that its pods show, has changed.
@@ -169,9 +192,13 @@ impl Pods {
     /// A claim is new or has changed.
     pub(super) fn apply_claim(&mut self, claim: Claim, dirty: &mut Dirty) {
         let key = claim.key.clone();
+        // Before the old claim is forgotten: what is known of a device that both have stays.
+        for id in devices_of(&claim) {
+            self.devices.take(id);
+        }
         let old = self.forget_claim(&key);
-        for device in &claim.devices {
-            self.claims_by_pool.insert((device.id.driver.clone(), device.id.pool.clone()), key.clone());
+        for id in devices_of(&claim) {
+            self.claims_by_pool.insert((id.driver.clone(), id.pool.clone()), key.clone());
         }
         let is_news = complaint(old.as_ref()) != complaint(Some(&claim));
         self.claims.insert(key.clone(), claim);
@@ -224,22 +251,16 @@ impl Pods {
         &self.ledger
     }
 
-    /// Sorts out who came first to an address that several have: who is published already (`is_published`). Where nothing is
-    /// known of the order yet (`is_first`), who no service selects comes next, since that may be why nobody is published;
-    /// then who was created first.
+    /// Decides anew who holds the addresses that several pods have: who is published already (`is_published`) is ahead. Where nobody
+    /// is, and nothing else is known either (`is_first`), nobody is.
     pub(super) fn settle(
         &mut self,
         is_first: bool,
         is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
     ) {
-        let pods = &self.pods;
-        self.ledger.settle(|network, address, holder| {
-            let by_age = is_first.then(|| {
-                let entry = pods.get(&holder.pod);
-                let is_selected = entry.is_some_and(|entry| !entry.services.is_empty());
-                (is_selected, entry.and_then(|entry| entry.pod.created), holder.clone())
-            });
-            (!is_published(network, address, holder), by_age)
+        let (pods, networks) = (&self.pods, &self.networks);
+        self.ledger.settle(is_first, is_published, |network, address, holder| {
+            standing(pods, networks, network, address, holder)
         });
     }
 
@@ -286,8 +307,9 @@ impl Pods {
 
     fn forget_claim(&mut self, key: &ObjectKey) -> Option<Claim> {
         let claim = self.claims.remove(key)?;
-        for device in &claim.devices {
-            self.claims_by_pool.remove(&(device.id.driver.clone(), device.id.pool.clone()), key);
+        for id in devices_of(&claim) {
+            self.claims_by_pool.remove(&(id.driver.clone(), id.pool.clone()), key);
+            self.devices.release(id);
         }
         Some(claim)
     }
@@ -309,8 +331,11 @@ impl Pods {
 
     fn pool_changed(&mut self, pool: &(String, String), dirty: &mut Dirty) {
         let claims: Vec<ObjectKey> = self.claims_by_pool.of(pool).cloned().collect();
-        for claim in claims {
-            self.claim_changed(&claim, dirty);
+        for key in claims {
+            for id in self.claims.get(&key).into_iter().flat_map(devices_of) {
+                self.devices.look(id);
+            }
+            self.claim_changed(&key, dirty);
         }
     }
 
@@ -334,19 +359,16 @@ impl Pods {
         claims.filter(move |(_, claim)| is_its(claim))
     }
 
-    /// What Multus reports of a pod and what its claims say of it; `None` for a pod without claims.
-    fn join(&self, pod: &Pod) -> Option<Vec<Attachment>> {
+    /// What a pod's annotations and its claims say of it; `None` for a pod without claims.
+    fn join(&self, pod: &Pod) -> Option<Interfaces> {
         if pod.claims.is_empty() {
             return None;
         }
-        let mut attachments = pod.reported.clone().unwrap_or_default();
-        for (reference, claim) in self.claims_of(pod) {
-            let template = reference.template.as_deref();
-            let devices = claim.devices.iter();
-            attachments
-                .extend(devices.map(|device| self.devices.attachment(device, template, &pod.key.namespace)));
-        }
-        Some(attachments)
+        let facts = |id: &DeviceId| self.devices.facts(id);
+        let claims = Claims { claims: self.claims_of(pod).collect(), facts: &facts };
+        let mut interfaces = pod.report.interfaces.clone();
+        SOURCES.iter().for_each(|source| source.read_claims(pod, &claims, &mut interfaces));
+        Some(interfaces)
     }
 
     /// Brings the ledger in step with the addresses that a pod has now and had `before`.
@@ -358,21 +380,43 @@ impl Pods {
         dirty: &mut Dirty,
     ) {
         let Some(entry) = self.pods.get(key) else { return };
-        let (holder, terminating, now) = (entry.holder(), entry.pod.terminating, entry.addresses());
+        let (holder, now) = (entry.holder(), entry.addresses());
         for (network, address) in before.difference(&now) {
             self.ledger.release(network, *address, &holder);
-            self.mark_holders(network, *address, at, dirty);
+            self.decide(network, *address, at, dirty);
         }
         for (network, address) in &now {
-            if self.ledger.claim(network, *address, &holder, terminating) {
-                self.mark_holders(network, *address, at, dirty);
+            self.ledger.claim(network, *address, &holder);
+            self.decide(network, *address, at, dirty);
+        }
+    }
+
+    /// Decides anew who holds the addresses of these pods.
+    fn decide_all(&mut self, pods: &[ObjectKey], dirty: &mut Dirty) {
+        if self.ledger.is_contested() {
+            let at = dirty.now();
+            let entries = pods.iter().filter_map(|key| self.pods.get(key));
+            let addresses: HashSet<(Network, IpAddr)> = entries.flat_map(Entry::addresses).collect();
+            for (network, address) in addresses {
+                self.decide(&network, address, at, dirty);
             }
         }
     }
 
-    fn mark_holders(&self, network: &Network, address: IpAddr, at: Timestamp, dirty: &mut Dirty) {
-        for pod in self.ledger.pods(network, address) {
-            self.mark_services(pod, at, dirty);
+    /// Decides who holds an address. If that is news, the services that publish the network for any of the pods that have it are
+    /// marked.
+    fn decide(&mut self, network: &Network, address: IpAddr, at: Timestamp, dirty: &mut Dirty) {
+        let (pods, networks) = (&self.pods, &self.networks);
+        let standing = |holder: &Holder| standing(pods, networks, network, address, holder);
+        if self.ledger.decide(network, address, standing) {
+            for pod in self.ledger.pods(network, address) {
+                for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
+                    let service = in_namespace(pod, service);
+                    if publishes(&self.networks, &service, network) {
+                        dirty.mark(service, at);
+                    }
+                }
+            }
         }
     }
 
@@ -381,6 +425,42 @@ impl Pods {
             dirty.mark(in_namespace(pod, service), at);
         }
     }
+}
+
+/// Returns what decides whether a pod holds an address.
+fn standing<'a>(
+    pods: &'a BTreeMap<ObjectKey, Entry>,
+    networks: &HashMap<ObjectKey, Vec<Network>>,
+    network: &Network,
+    address: IpAddr,
+    holder: &Holder,
+) -> Standing<'a> {
+    let Some(entry) = pods.get(&holder.pod).filter(|entry| entry.pod.uid == holder.uid) else {
+        return Standing::default();
+    };
+    let pod = &entry.pod;
+    let attachment = (entry.interfaces().attachments.iter())
+        .find(|attachment| attachment.networks.contains(network) && attachment.addresses.contains(&address));
+    let claimed = attachment.and_then(|attachment| attachment.claimed.as_ref());
+    let mut services = entry.services.iter();
+    Standing {
+        is_selected: services.any(|service| publishes(networks, &in_namespace(&pod.key, service), network)),
+        is_ready: pod.is_ready(),
+        is_terminating: pod.terminating,
+        created: pod.created,
+        machine: pod.machine.as_deref(),
+        is_at_home: pod.node.is_some() && pod.labels.get(MACHINE_NODE) == pod.node.as_ref(),
+        claim: claimed.map(|device| device.claim.as_str()),
+    }
+}
+
+/// Returns whether a service publishes addresses on this network.
+fn publishes(networks: &HashMap<ObjectKey, Vec<Network>>, service: &ObjectKey, network: &Network) -> bool {
+    networks.get(service).is_some_and(|networks| networks.contains(network))
+}
+
+fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
+    claim.devices.iter().map(|device| &device.id).chain(claim.bare.iter().map(|device| &device.id))
 }
 
 /// Another object in the same namespace.
@@ -405,8 +485,8 @@ fn shows_the_same(old: &Entry, new: &Entry) -> bool {
         && before.hostname == after.hostname
         && before.node == after.node
         && before.host_network == after.host_network
-        && before.reported == after.reported
-        && before.rejected == after.rejected
+        && before.has_sandbox == after.has_sandbox
+        && before.report == after.report
 }
 
 /// When what is new about a pod came to be: core's rule is the transition of condition Ready. Other changes carry no time; they

@@ -5,6 +5,7 @@ use std::cell::Cell;
 
 use futures::FutureExt as _;
 use jiff::SignedDuration;
+use multinet_crds::conditions::{ConditionType, find};
 use multinet_crds::labels;
 use multinet_runtime::Index;
 use serde_json::Value;
@@ -76,7 +77,7 @@ fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) ->
         },
         "spec": {"nodeName": "n1"},
         "status": {
-            "phase": "Running",
+            "phase": "Running", "podIPs": [{"ip": "10.20.0.9"}],
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time(10)}],
         },
     });
@@ -182,21 +183,87 @@ fn who_is_published_on_one_network_may_be_second_on_another() {
 }
 
 #[test]
-fn an_address_that_nobody_publishes_may_be_one_that_nobody_selects() {
+fn a_pod_that_no_service_selects_withholds_nothing() {
     let world = world();
     world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    world.apply(pod("b", "nobody", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
-    world.all_services();
+    world.apply(pod("a", "nobody", "10.0.0.1", |_| {}));
+    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
     write(&world, "infer", 1);
-    assert!(published(&world, "infer").is_empty(), "b may have had it first, and a not for that reason");
+    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
+
+    world.apply(service("nobody", 1, |service| service["spec"]["networks"] = json!([{"name": "rdma-b"}])));
+    assert_eq!(published(&world, "infer"), ["b"], "on another network");
+    world.apply(service("nobody", 2, |_| {}));
+    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["status"]["conditions"] = json!([])));
+    write(&world, "infer", 2);
+    write(&world, "nobody", 2);
+    assert_eq!((published(&world, "infer"), published(&world, "nobody")), (vec![], vec!["a".to_owned()]));
+}
+
+#[test]
+fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
+    let world = world();
+    world.apply(service("infer", 1, |_| {}));
+    world.apply(pod("secret", "any", "10.0.0.1", |pod| {
+        pod["metadata"]["namespace"] = json!("other");
+        pod["status"]["podIPs"] = Value::Null;
+    }));
+    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    let conflict = |version| {
+        let outcome = write(&world, "infer", version);
+        let status = outcome.status.map(|write| write.status).unwrap_or_default();
+        let found = find(&status.conditions, ConditionType::AddressConflict).cloned();
+        (published(&world, "infer"), found.map(|condition| (condition.reason, condition.message)))
+    };
+    let (names, found) = conflict(1);
+    assert_eq!(
+        (names, found.unwrap().0),
+        (vec!["a".to_owned()], "NoConflict".to_owned()),
+        "it has no sandbox"
+    );
+    world.apply(pod("secret", "any", "10.0.0.1", |pod| pod["metadata"]["namespace"] = json!("other")));
+    let (names, found) = conflict(2);
+    let (reason, message) = found.unwrap();
+    assert_eq!((names, reason), (vec!["a".to_owned()], "OtherNamespace".to_owned()));
+    assert!(
+        message.contains("10.0.0.1") && !message.contains("secret") && !message.contains("other/"),
+        "{message}"
+    );
+}
+
+#[test]
+fn slices_written_by_hand_are_counted() {
+    let world = world();
+    world.apply(service("infer", 1, |service| service["spec"]["selector"] = Value::Null));
+    let slice = |name: &str, endpoints: Value| -> MultiNetworkEndpointSlice {
+        serde_json::from_value(json!({
+            "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice",
+            "metadata": {"name": name, "namespace": "vision", "labels": {labels::SERVICE_NAME: "infer"}},
+            "spec": {"addressType": "IPv4", "network": {"name": "rdma-a"}, "endpoints": endpoints},
+        }))
+        .unwrap()
+    };
+    let counts = |version| {
+        let status = write(&world, "infer", version).status.unwrap().status;
+        let reason = find(&status.conditions, ConditionType::EndpointsReady).unwrap().reason.clone();
+        (status.endpoints.map(|counts| (counts.ready, counts.total)), status.networks[0].total, reason)
+    };
+    assert_eq!(counts(1), (Some((0, 0)), 0, "NoSlices".to_owned()));
+    world.apply(slice(
+        "one",
+        json!([{"addresses": ["10.0.0.1"], "hostname": "h"}, {"addresses": ["10.0.0.2"], "hostname": "h"}]),
+    ));
+    world.apply(slice("two", json!([{"addresses": ["10.0.0.3"], "conditions": {"ready": false}}])));
+    assert_eq!(counts(2), (Some((1, 2)), 2, "EndpointsReady".to_owned()));
+    Index::<MultiNetworkEndpointSlice>::delete(&world, &key("one"));
+    assert_eq!(counts(3), (Some((0, 1)), 1, "NoneReady".to_owned()));
 }
 
 /// As a restore from a backup leaves it: Pending, with the annotation of the pod that it was.
 #[test]
-fn a_pod_without_node_has_no_address() {
+fn a_pod_without_sandbox_has_no_address() {
     let world = world();
-    let waits = |pod: &mut Value| (pod["spec"], pod["status"]) = (json!({}), json!({"phase": "Pending"}));
+    let waits = |pod: &mut Value| pod["status"] = json!({"phase": "Pending"});
     world.apply(service("infer", 1, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
     world.apply(pod("a", "infer", "10.0.0.1", waits));
     write(&world, "infer", 1);
@@ -206,7 +273,7 @@ fn a_pod_without_node_has_no_address() {
     assert_eq!(published(&world, "infer"), ["b"]);
     assert_eq!(world.census().conflicts, 0);
 
-    // It gets a node: the last in the row.
+    // It gets a sandbox: the last in the row.
     world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     write(&world, "infer", 3);
     assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
@@ -217,7 +284,7 @@ fn a_pod_without_node_has_no_address() {
 
 /// A claim that nobody is named to have may be any pod's that uses it, but for one that nothing was prepared for.
 #[test]
-fn a_pod_without_node_has_nothing_of_its_claims() {
+fn a_pod_without_sandbox_has_nothing_of_its_claims() {
     let world = world();
     let class = json!([{"kind": "DeviceClass", "name": "rdma"}]);
     world.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
@@ -230,9 +297,11 @@ fn a_pod_without_node_has_nothing_of_its_claims() {
         },
     });
     world.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(&claim.to_string()).unwrap());
-    for (node, expected) in [(Value::Null, &[][..]), (json!("n1"), &["a"][..])] {
+    for (ips, expected) in [(Value::Null, &[][..]), (json!([{"ip": "10.20.0.9"}]), &["a"][..])] {
         world.apply(pod("a", "infer", "", |pod| {
-            pod["spec"] = json!({"nodeName": node, "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]});
+            pod["status"]["podIPs"] = ips;
+            pod["spec"] =
+                json!({"nodeName": "n1", "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]});
         }));
         write(&world, "infer", 1);
         assert_eq!(published(&world, "infer"), expected);

@@ -110,10 +110,15 @@ impl From<Result<(), Verdict>> for Results {
 
 impl Writer {
     /// Writes what is to be written for a service, until nothing is.
-    pub(super) async fn bring_in_step(&self, service: &ObjectKey, term: u64) -> Result<(), Abandoned> {
+    pub(super) async fn bring_in_step(
+        &self,
+        service: &ObjectKey,
+        term: u64,
+        merges: bool,
+    ) -> Result<(), Abandoned> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let work = self.world.work(service);
+            let work = if merges { self.world.work_or_merge(service) } else { self.world.work(service) };
             let mut results = if work.doubtful {
                 Results { is_stale: true, ..Results::default() }
             } else if work.is_empty() {

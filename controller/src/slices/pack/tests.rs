@@ -30,7 +30,7 @@ fn text(entries: &[&Letter]) -> String {
 }
 
 /// What becomes of the slices: `=` stays, `0:abc` is written, `-` goes; behind `+` the new ones.
-fn packed(limit: usize, wanted: &str, found: &str) -> String {
+fn packed(limit: usize, wanted: &str, found: &str, merges: bool) -> String {
     // `wanted` are groups `abc`, with IPv6 `6abc`; `.` is a group without endpoints.
     let groups: Vec<(IpFamily, Vec<Letter>)> = wanted
         .split_whitespace()
@@ -66,7 +66,7 @@ fn packed(limit: usize, wanted: &str, found: &str) -> String {
         })
         .collect();
 
-    let packing = pack(&wanted, &found, limit);
+    let packing = pack(&wanted, &found, limit, merges);
     let content = |content: &Content<'_, Letter>| format!("{}:{}", content.group, text(&content.entries));
     let mut words: Vec<String> = packing
         .fates
@@ -86,7 +86,24 @@ fn packed(limit: usize, wanted: &str, found: &str) -> String {
 
 #[track_caller]
 fn check(limit: usize, wanted: &str, found: &str, expected: &str) {
-    assert_eq!(packed(limit, wanted, found), expected, "limit {limit}, wanted {wanted}, found {found}");
+    assert_eq!(
+        packed(limit, wanted, found, false),
+        expected,
+        "limit {limit}, wanted {wanted}, found {found}"
+    );
+}
+
+#[test]
+fn slices_are_merged_into_the_fullest_with_room_for_any() {
+    let merged = |limit, wanted, found| packed(limit, wanted, found, true);
+    assert_eq!(merged(4, "abcde", "0:a 0:b 0:c 0:de"), "= - - 0:decb");
+    assert_eq!(merged(4, "abcdefg", "0:abcd 0:ef 0:g"), "= 0:efg -");
+    assert_eq!(merged(4, "abc 6def", "0:ab 0:c 1:def"), "0:abc - =", "each group by itself");
+    for found in ["0:abc 0:de", "0:abcd 0:e"] {
+        assert_eq!(merged(4, "abcde", found), "= =", "{found}: no two fit into one");
+    }
+    assert_eq!(merged(4, ".", "0:"), "=", "the placeholder of an empty group");
+    assert_eq!(merged(4, "abx", "0:a 0:bc"), "- 0:bxa", "beside other changes");
 }
 
 #[test]

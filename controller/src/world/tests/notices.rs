@@ -59,7 +59,7 @@ fn what_is_wrong_with_a_pod_again_is_said_again() {
     let has_ended = |pod: &mut Value| pod["status"]["phase"] = json!("Failed");
     world.apply(pod("a", "infer", "10.0.0.999", has_ended));
     world.apply(pod("b", "infer", "10.0.0.999", |pod| pod["spec"]["hostNetwork"] = json!(true)));
-    world.apply(pod("c", "infer", "10.0.0.999", |pod| pod["spec"]["nodeName"] = Value::Null));
+    world.apply(pod("c", "infer", "10.0.0.999", |pod| pod["status"]["podIPs"] = Value::Null));
     assert!(reasons(&write(&world, "infer", 5).notices).is_empty());
 }
 

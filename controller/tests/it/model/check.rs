@@ -5,7 +5,9 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{Endpoint as CoreEndpoint, EndpointSlice};
 use kube::Resource;
-use multinet_crds::{Endpoint, IpFamily, MultiNetworkEndpointSlice, MultiNetworkServiceStatus, Port, labels};
+use multinet_crds::{
+    Device, Endpoint, IpFamily, MultiNetworkEndpointSlice, MultiNetworkServiceStatus, Port, labels,
+};
 use multinet_runtime::ObjectKey;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -40,7 +42,7 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
                 check_mirrors(cluster, simulation.mirror_limit(), key, service, ours)?;
             }
         }
-        check_status(key, service, &expected)?;
+        check_status(cluster, key, service, &expected)?;
     }
     check_census(simulation)?;
     for (name, slice) in cluster.slices.iter().filter(|(_, slice)| is_alive(*slice)) {
@@ -88,10 +90,25 @@ fn mirrors_of<'a>(cluster: &'a Cluster, key: &ObjectKey) -> Vec<&'a EndpointSlic
 fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Checked {
     let Expected::Ours(ours) = expected else { return Ok(()) };
     for endpoint in slices_of(cluster, key).into_iter().flat_map(|slice| &slice.spec.endpoints) {
-        let is_true = ours.groups.iter().any(|(_, _, endpoints)| endpoints.contains(endpoint));
+        let shown = shown(endpoint, ours);
+        let is_true = ours.groups.iter().any(|(_, _, endpoints)| endpoints.contains(&shown));
         prop_assert!(is_true, "{} is being deleted, and still says {:?}", key, endpoint);
     }
     Ok(())
+}
+
+/// An endpoint without what is only remembered of its device.
+fn shown(endpoint: &Endpoint, ours: &Ours) -> Endpoint {
+    let mut endpoint = endpoint.clone();
+    let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
+    if let Some(Ok(address)) = endpoint.address()
+        && ours.unshown.contains(&(uid, address))
+    {
+        let interface = endpoint.device.and_then(|device| device.interface);
+        endpoint.device =
+            interface.map(|interface| Device { interface: Some(interface), ..Device::default() });
+    }
+    endpoint
 }
 
 fn check_slices(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Service, ours: &Ours) -> Checked {
@@ -124,7 +141,8 @@ fn check_slices(cluster: &Cluster, limit: usize, key: &ObjectKey, service: &Serv
         let most = usize::from(endpoints.is_empty());
         prop_assert!(placeholders <= most, "{}: {} empty slices of {:?}", key, placeholders, (place, family));
         let sorted = |endpoints: Vec<&Endpoint>| {
-            let mut texts: Vec<String> = endpoints.iter().map(|endpoint| format!("{endpoint:?}")).collect();
+            let mut texts: Vec<String> =
+                endpoints.iter().map(|endpoint| format!("{:?}", shown(endpoint, ours))).collect();
             texts.sort();
             texts
         };
@@ -202,7 +220,75 @@ fn check_mirrors(
     Ok(())
 }
 
-fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Checked {
+/// The pods that a service's slices tell of, and whether they are ready, by network.
+#[derive(Default)]
+struct Counted(BTreeMap<String, BTreeMap<String, bool>>);
+
+impl Counted {
+    fn add(&mut self, alias: &str, endpoint: &Endpoint) {
+        let target = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
+        let pod = target.or(endpoint.hostname.clone()).unwrap_or_else(|| endpoint.addresses[0].clone());
+        *self.0.entry(alias.to_owned()).or_default().entry(pod).or_default() |= endpoint.is_ready();
+    }
+
+    fn ready(&self) -> usize {
+        let ready = self.0.values().flatten().filter(|(_, ready)| **ready).map(|(pod, _)| pod);
+        ready.collect::<BTreeSet<_>>().len()
+    }
+
+    fn total(&self) -> usize {
+        self.0.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>().len()
+    }
+
+    fn reason(&self) -> &'static str {
+        if self.ready() > 0 { "EndpointsReady" } else { "NoneReady" }
+    }
+}
+
+fn count(cluster: &Cluster, key: &ObjectKey, service: &Service, expected: &Expected) -> Counted {
+    let mut counted = Counted::default();
+    if let Expected::Ours(ours) = expected {
+        for (place, _, endpoints) in &ours.groups {
+            endpoints.iter().for_each(|endpoint| counted.add(&alias(*place), endpoint));
+        }
+    }
+    let is_theirs = service.spec.selector.is_none();
+    for (name, slice) in cluster.slices.iter() {
+        let is_ours = slice.label(labels::MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER);
+        let is_foreign = match slice.service() {
+            None => true,
+            Some(service) => is_theirs && service == *key && !is_ours,
+        };
+        let is_named =
+            name.namespace == key.namespace && slice.label(labels::SERVICE_NAME) == Some(&key.name);
+        if is_foreign && is_named {
+            let alias = slice.spec.network.alias();
+            slice.spec.endpoints.iter().for_each(|endpoint| counted.add(alias, endpoint));
+        }
+    }
+    counted
+}
+
+fn check_counts(
+    key: &ObjectKey,
+    status: &MultiNetworkServiceStatus,
+    counted: &Counted,
+    missing: &BTreeMap<usize, u32>,
+) -> Checked {
+    let counts = status.endpoints.map(|counts| (counts.ready as usize, counts.total as usize));
+    prop_assert_eq!(counts, Some((counted.ready(), counted.total())), "{}: counts", key);
+    for (place, counts) in status.networks.iter().enumerate() {
+        prop_assert_eq!(&counts.alias, &alias(place), "{}", key);
+        let pods = counted.0.get(&counts.alias).cloned().unwrap_or_default();
+        let ready = pods.values().filter(|ready| **ready).count();
+        let found = (counts.ready as usize, counts.total as usize, counts.missing);
+        let wanted = (ready, pods.len(), missing.get(&place).copied().unwrap_or_default());
+        prop_assert_eq!(found, wanted, "{}: {}", key, counts.alias);
+    }
+    Ok(())
+}
+
+fn check_status(cluster: &Cluster, key: &ObjectKey, service: &Service, expected: &Expected) -> Checked {
     let status: Option<MultiNetworkServiceStatus> =
         serde_json::from_value(service.status.clone()).expect("a status");
     let Some(status) = status else {
@@ -226,23 +312,31 @@ fn check_status(key: &ObjectKey, service: &Service, expected: &Expected) -> Chec
             wanted.insert("ResolvedRefs", refs(unresolved));
             wanted.insert("Programmed", ("True", ["NoSelector"].into()));
             wanted.insert("AddressConflict", ("False", ["NoConflict"].into()));
-            prop_assert_eq!(status.endpoints, None, "{}", key);
+            let counted = count(cluster, key, service, expected);
+            let reason = if counted.total() == 0 { "NoSlices" } else { counted.reason() };
+            wanted.insert(
+                "EndpointsReady",
+                (if reason == "EndpointsReady" { "True" } else { "False" }, [reason].into()),
+            );
+            check_counts(key, &status, &counted, &BTreeMap::new())?;
         }
         Expected::Ours(ours) => {
             wanted.insert("Accepted", ("True", ["Accepted"].into()));
             wanted.insert("ResolvedRefs", refs(&ours.unresolved));
             wanted.insert("Programmed", ("True", ["Programmed"].into()));
-            let conflict = if ours.has_conflict {
-                ("True", ["DuplicateAddress"].into())
-            } else {
-                ("False", ["NoConflict"].into())
+            let is_conflict = if ours.conflict == "NoConflict" { "False" } else { "True" };
+            wanted.insert("AddressConflict", (is_conflict, [ours.conflict].into()));
+            let counted = count(cluster, key, service, expected);
+            let reason = match (counted.total(), ours.pods) {
+                (0, 0) => "NoPods",
+                (0, _) => "NoAddresses",
+                _ => counted.reason(),
             };
-            wanted.insert("AddressConflict", conflict);
-            let endpoints = || ours.groups.iter().flat_map(|(_, _, endpoints)| endpoints);
-            let (ready, total) =
-                (endpoints().filter(|endpoint| endpoint.is_ready()).count(), endpoints().count());
-            let counts = status.endpoints.map(|counts| (counts.ready as usize, counts.total as usize));
-            prop_assert_eq!(counts, Some((ready, total)), "{}: counts", key);
+            wanted.insert(
+                "EndpointsReady",
+                (if reason == "EndpointsReady" { "True" } else { "False" }, [reason].into()),
+            );
+            check_counts(key, &status, &counted, &ours.missing)?;
         }
     }
     for (kind, (value, reasons)) in wanted {

@@ -39,6 +39,8 @@ struct Attachment {
     networks: Vec<Network>,
     addresses: Vec<IpAddr>,
     device: Device,
+    /// It is a device of a claim.
+    is_claimed: bool,
 }
 
 /// What pods' addresses are found in, as far as somebody knows it.
@@ -60,10 +62,10 @@ impl<'a> Sources<'a> {
     }
 
     fn attachments(&self, key: &ObjectKey, pod: &Pod) -> Vec<Attachment> {
-        if matches!(pod.phase, "Failed" | "Succeeded") || pod.host_network || pod.node.is_none() {
+        if matches!(pod.phase, "Failed" | "Succeeded") || pod.host_network || !pod.has_sandbox {
             return Vec::new();
         }
-        let mut attachments = reported(pod.report.as_ref().or(pod.old_report.as_ref()), &key.namespace);
+        let mut attachments = reported(pod, &key.namespace);
         let mut used = BTreeSet::new();
         for claim in &pod.claims {
             let (name, template) = match claim {
@@ -108,18 +110,21 @@ impl<'a> Sources<'a> {
                     numa_node: known.map(|(_, numa)| *numa),
                     ..Device::default()
                 },
+                is_claimed: true,
             });
         }
         attachments
     }
 
-    /// The addresses that a pod has on a network, each with the first device that has it.
-    fn on(&self, network: &Network, key: &ObjectKey, pod: &Pod) -> BTreeMap<IpAddr, Device> {
+    /// The addresses that a pod has on a network, each with the first device that has it, and whether a claim has that.
+    fn on(&self, network: &Network, key: &ObjectKey, pod: &Pod) -> BTreeMap<IpAddr, (Device, bool)> {
         let mut found = BTreeMap::new();
         for attachment in self.attachments(key, pod) {
             if attachment.networks.contains(network) {
                 for address in attachment.addresses {
-                    found.entry(address).or_insert_with(|| attachment.device.clone());
+                    found
+                        .entry(address)
+                        .or_insert_with(|| (attachment.device.clone(), attachment.is_claimed));
                 }
             }
         }
@@ -144,30 +149,57 @@ fn meant(places: &[usize]) -> Vec<IpAddr> {
     texts.map(|text| text.parse().expect("an address")).collect()
 }
 
-fn reported(report: Option<&Report>, own: &str) -> Vec<Attachment> {
+fn reported(pod: &Pod, own: &str) -> Vec<Attachment> {
+    let report = pod.report.as_ref().or(pod.old_report.as_ref());
     let Some(Report::Interfaces(interfaces)) = report else { return Vec::new() };
     let mut attachments = Vec::new();
     for (number, interface) in interfaces.iter().enumerate() {
-        let is_bare = !interface.network.contains('/');
-        let is_of_the_default =
-            interfaces.iter().any(|other| other.is_default && other.network == interface.network);
-        if interface.is_default || is_bare && is_of_the_default || interface.network.contains(' ') {
-            continue;
-        }
-        let (namespace, name) = interface.network.split_once('/').unwrap_or((own, interface.network));
+        let device = format!("net{number}");
+        let network = if let Some((namespace, name)) = interface.network.split_once('/') {
+            Some((namespace, name))
+        } else if interface.network.contains(' ')
+            || interfaces.iter().any(|other| other.is_default && other.network == interface.network)
+        {
+            None
+        } else {
+            meaning(pod.asked, interface.network, &device, own)
+                .map(|namespace| (namespace, interface.network))
+        };
+        let Some((namespace, name)) = network else { continue };
         attachments.push(Attachment {
             networks: vec![Network::new(NetworkKind::NetworkAttachmentDefinition, namespace, name)],
             addresses: meant(&interface.addresses),
             device: Device {
-                interface: Some(format!("net{number}")),
+                interface: Some(device),
                 mac: interface.mac.map(str::to_lowercase),
                 pci_address: interface.function.map(|(pci, _)| pci.to_owned()),
                 rdma_device: interface.function.map(|(_, rdma)| rdma.to_owned()),
                 numa_node: None,
             },
+            is_claimed: false,
         });
     }
     attachments
+}
+
+/// The namespace of the network that a bare name of an interface's network means; `None` if it may be several.
+fn meaning<'a>(asked: Option<&'a str>, name: &str, interface: &str, own: &'a str) -> Option<&'a str> {
+    let mut candidates = BTreeSet::new();
+    for request in asked.into_iter().flat_map(|asked| asked.split(',')) {
+        let (network, at) = request.split_once('@').unwrap_or((request, ""));
+        let (namespace, network) = network.split_once('/').unwrap_or((own, network));
+        if network == name && at == interface {
+            return Some(namespace);
+        }
+        if network == name && at.is_empty() {
+            candidates.insert(namespace);
+        }
+    }
+    match candidates.len() {
+        0 => Some(own),
+        1 => candidates.pop_first(),
+        _ => None,
+    }
 }
 
 /// Whether a pod with these labels is selected.
@@ -204,7 +236,14 @@ pub(crate) struct Ours {
     pub(crate) groups: Vec<(usize, IpFamily, Vec<Endpoint>)>,
     /// Reasons that ResolvedRefs may have; none: all is well.
     pub(crate) unresolved: BTreeSet<&'static str>,
-    pub(crate) has_conflict: bool,
+    /// The reason that AddressConflict has.
+    pub(crate) conflict: &'static str,
+    /// Endpoints of devices of which the drivers show nothing: what was once known of them stays.
+    pub(crate) unshown: BTreeSet<(String, IpAddr)>,
+    /// Selected pods that have a sandbox and no address, by the place of the network.
+    pub(crate) missing: BTreeMap<usize, u32>,
+    /// How many pods are selected.
+    pub(crate) pods: usize,
     /// What is mirrored to which core Service, by address; `None`: nothing is.
     pub(crate) mirror: Option<(&'static str, BTreeMap<IpAddr, Endpoint>)>,
 }
@@ -219,28 +258,54 @@ impl Expected {
         let Some(selector) = &spec.selector else { return Self::Theirs { unresolved } };
         let sources = Sources::of(cluster);
         let mut groups = Vec::new();
-        let mut has_conflict = false;
+        let (mut is_contested, mut is_elsewhere) = (false, false);
+        let (mut unshown, mut missing) = (BTreeSet::new(), BTreeMap::new());
+        let selected: Vec<(&ObjectKey, &Pod)> = (sources.pods.iter())
+            .map(|(key, pod)| (*key, *pod))
+            .filter(|(key, pod)| key.namespace == name.namespace && selects(selector, pod))
+            .filter(|(_, pod)| !matches!(pod.phase, "Failed" | "Succeeded"))
+            .collect();
         for (place, network) in spec.networks.iter().enumerate() {
             let network = Network::meant(network, &name.namespace);
+            let mut present = BTreeSet::new();
             for &family in &spec.families {
                 let mut endpoints = Vec::new();
-                for (&key, &pod) in &sources.pods {
-                    if key.namespace != name.namespace || !selects(selector, pod) {
-                        continue;
-                    }
+                for &(key, pod) in &selected {
                     let found = sources.on(&network, key, pod).into_iter();
-                    for (address, device) in found.filter(|(address, _)| IpFamily::of(*address) == family) {
-                        has_conflict |= order.is_contested(&sources, &network, address);
-                        if order.winner(&sources, &network, address) == Some((key, pod.uid.as_str())) {
+                    for (address, (device, is_claimed)) in
+                        found.filter(|(address, _)| IpFamily::of(*address) == family)
+                    {
+                        let staying = order.staying(&sources, &network, address);
+                        let winner = order.winner(&network, address, &key.namespace);
+                        let is_winner = winner.is_some_and(|(winner, uid)| winner == key && *uid == pod.uid);
+                        is_contested |= staying
+                            .iter()
+                            .any(|other| other.0.namespace == key.namespace && Some(*other) != winner);
+                        if is_winner {
+                            is_elsewhere |= staying.iter().any(|other| other.0.namespace != key.namespace);
+                            if is_claimed && device.rdma_device.is_none() {
+                                unshown.insert((pod.uid.clone(), address));
+                            }
+                            present.insert(key);
                             endpoints.push(endpoint(cluster, spec, key, pod, address, device));
                         }
                     }
                 }
                 groups.push((place, family, endpoints));
             }
+            let lacking = selected
+                .iter()
+                .filter(|(key, pod)| pod.has_sandbox && !pod.is_deleted && !present.contains(key));
+            missing.insert(place, lacking.count() as u32);
         }
+        let conflict = match (is_contested, is_elsewhere) {
+            (true, _) => "DuplicateAddress",
+            (false, true) => "OtherNamespace",
+            (false, false) => "NoConflict",
+        };
         let mirror = mirror(cluster, name, spec, &groups);
-        Self::Ours(Box::new(Ours { groups, unresolved, has_conflict, mirror }))
+        let pods = selected.len();
+        Self::Ours(Box::new(Ours { groups, unresolved, conflict, unshown, missing, pods, mirror }))
     }
 }
 
@@ -262,7 +327,7 @@ fn endpoint(
             serving: Some(serving),
             terminating: Some(terminating),
         },
-        hostname: pod.hostname.filter(|_| pod.subdomain.is_some()).map(str::to_owned),
+        hostname: pod.hostname.map(str::to_owned),
         node_name: pod.node.map(str::to_owned),
         zone: zone.map(str::to_owned),
         target_ref: Some(TargetReference {

@@ -30,6 +30,15 @@ pub(crate) const VALUES: [&str; 2] = ["x", "y"];
 pub(crate) const REPORTED: [&str; 8] =
     ["red/rail0", "red/rail1", "blue/rail0", "blue/rail1", "rail0", "rail1", "cbr0", "No such name"];
 
+/// The networks that a pod may ask for.
+pub(crate) const ASKED: [&str; 5] = [
+    "rail0",
+    "blue/rail0@net0,rail1",
+    "blue/rail0@net1,red/rail0@net0",
+    "red/rail1,blue/rail1",
+    "blue/rail1@net2",
+];
+
 /// What is reported as an address, and the address that it is if it can be published.
 pub(crate) const ADDRESSES: [(&str, Option<&str>); 17] = [
     ("10.0.0.1", Some("10.0.0.1")),
@@ -52,7 +61,7 @@ pub(crate) const ADDRESSES: [(&str, Option<&str>); 17] = [
 ];
 
 /// Annotations that cannot be read.
-pub(crate) const MALFORMED: [&str; 4] = ["[{", "{}", r#"[{"name":7}]"#, r#"[{"ips":"10.0.0.1"}]"#];
+pub(crate) const MALFORMED: [&str; 4] = ["[{", "{}", r#"[{"name":7}]"#, r#"[{"name":"red/rail0","ips":7}]"#];
 
 /// A kind of object in the cluster, and what the controller reads it as.
 pub(crate) trait Object: Clone + Debug + PartialEq {
@@ -95,6 +104,9 @@ pub(crate) struct Pod {
     pub(crate) subdomain: Option<&'static str>,
     pub(crate) node: Option<&'static str>,
     pub(crate) host_network: bool,
+    pub(crate) has_sandbox: bool,
+    /// The annotation networks.
+    pub(crate) asked: Option<&'static str>,
     /// The annotations network-status and networks-status.
     pub(crate) report: Option<Report>,
     pub(crate) old_report: Option<Report>,
@@ -166,6 +178,9 @@ impl Object for Pod {
                 annotations[format!("k8s.v1.cni.cncf.io/{name}")] = json!(report.text());
             }
         }
+        if let Some(asked) = self.asked {
+            annotations["k8s.v1.cni.cncf.io/networks"] = json!(asked);
+        }
         metadata["uid"] = json!(self.uid);
         metadata["labels"] = labels;
         metadata["annotations"] = annotations;
@@ -199,7 +214,7 @@ impl Object for Pod {
                 "hostNetwork": self.host_network, "resourceClaims": claims, "containers": [{"name": "main"}],
             },
             "status": {
-                "phase": self.phase, "podIP": "10.244.0.9", "conditions": conditions,
+                "phase": self.phase, "podIPs": self.has_sandbox.then(|| json!([{"ip": "10.244.0.9"}])), "conditions": conditions,
                 "resourceClaimStatuses": claim_statuses,
             },
         })

@@ -20,6 +20,8 @@ pub(crate) enum Operation {
     /// A pod is deleted for good, and created anew at once.
     Recreate(ObjectKey, Pod),
     Ready(ObjectKey, bool),
+    /// The pod gets its sandbox, or loses it.
+    Sandbox(ObjectKey, bool),
     Report(ObjectKey, Option<Report>),
     /// A pod is being deleted.
     Terminate(ObjectKey),
@@ -105,6 +107,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         8 => (named(&PODS), pod()).prop_map(|(key, pod)| O::Pod(key, pod)),
         2 => (named(&PODS), pod()).prop_map(|(key, pod)| O::Recreate(key, pod)),
         5 => (named(&PODS), any::<bool>()).prop_map(|(key, ready)| O::Ready(key, ready)),
+        1 => (named(&PODS), prop::bool::weighted(0.8)).prop_map(|(key, has)| O::Sandbox(key, has)),
         5 => (named(&PODS), prop::option::weighted(0.9, report())).prop_map(|(key, report)| O::Report(key, report)),
         2 => named(&PODS).prop_map(O::Terminate),
         2 => named(&PODS).prop_map(O::RemovePod),
@@ -172,17 +175,21 @@ fn pod() -> impl Strategy<Value = Pod> {
     ];
     let place = (
         prop::option::weighted(0.9, select(&NODES[..])),
-        prop::bool::weighted(0.05),
+        (prop::bool::weighted(0.05), prop::bool::weighted(0.9)),
         phase,
         prop::option::weighted(0.9, prop::bool::weighted(0.8)),
     );
-    let reports = (prop::option::weighted(0.8, report()), prop::option::weighted(0.2, report()));
+    let reports = (
+        prop::option::weighted(0.8, report()),
+        prop::option::weighted(0.2, report()),
+        prop::option::of(select(&ASKED[..])),
+    );
     (labels(), hostname, place, reports, prop::collection::vec(claim, 0..3)).prop_map(
         |(
             labels,
             (hostname, subdomain),
-            (node, host_network, phase, ready),
-            (report, old_report),
+            (node, (host_network, has_sandbox), phase, ready),
+            (report, old_report, asked),
             claims,
         )| Pod {
             uid: String::new(),
@@ -197,6 +204,8 @@ fn pod() -> impl Strategy<Value = Pod> {
             subdomain,
             node,
             host_network,
+            has_sandbox,
+            asked,
             report,
             old_report,
             claims,

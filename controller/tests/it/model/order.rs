@@ -1,79 +1,135 @@
-//! Who had an address first, by the order in which the controller was told.
+//! Who holds which address, by what the controller was told, event by event.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use multinet_runtime::ObjectKey;
 
-use super::expected::{Network, Sources};
+use super::expected::{Network, Sources, selects};
+use super::objects::{NetworkUse, Requirement, Service};
 
 /// A pod, and its uid.
-type Holder = (ObjectKey, String);
+pub(crate) type Holder = (ObjectKey, String);
 
-/// All holders of every address of every network, the first one first.
+type Place = (Network, IpAddr);
+
+/// All holders of every address of every network.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    holders: BTreeMap<(Network, IpAddr), Vec<Holder>>,
+    holders: BTreeMap<Place, BTreeSet<Holder>>,
+    /// The one of each namespace that the address is published for.
+    published: BTreeMap<Place, BTreeSet<Holder>>,
+    /// What each service selected and published when it was last valid.
+    services: BTreeMap<ObjectKey, (Vec<Requirement>, Vec<NetworkUse>)>,
 }
 
 impl Order {
-    /// Something has been told: who has lost an address is out, who has got one comes last.
-    pub(crate) fn follow(&mut self, told: &Sources<'_>) {
-        let mut now: BTreeMap<(Network, IpAddr), Vec<Holder>> = BTreeMap::new();
-        for (&key, pod) in &told.pods {
-            for place in told.held(key, pod) {
-                now.entry(place).or_default().push((key.clone(), pod.uid.clone()));
+    /// Something has been told.
+    pub(crate) fn follow(&mut self, told: &Sources<'_>, services: &BTreeMap<ObjectKey, Service>) {
+        self.services.retain(|key, _| services.contains_key(key));
+        for (key, service) in services.iter().filter(|(_, service)| service.spec.flaw.is_none()) {
+            match &service.spec.selector {
+                Some(selector) => {
+                    self.services.insert(key.clone(), (selector.clone(), service.spec.networks.clone()));
+                }
+                None => drop(self.services.remove(key)),
             }
         }
-        for (place, holders) in &mut self.holders {
-            let still = now.get(place);
-            holders.retain(|holder| still.is_some_and(|still| still.contains(holder)));
+        let places: BTreeSet<Place> = self.holders.keys().cloned().collect();
+        let is_there = |(key, uid): &Holder| told.pods.get(key).is_some_and(|pod| pod.uid == *uid);
+        for place in &places {
+            if let Some(holders) = self.holders.get_mut(place) {
+                holders.retain(is_there);
+            }
+            self.decide(told, place);
         }
-        for (place, holders) in now {
-            let known = self.holders.entry(place).or_default();
-            for holder in holders {
-                if !known.contains(&holder) {
-                    known.push(holder);
+        for (&key, pod) in &told.pods {
+            let holder = (key.clone(), pod.uid.clone());
+            let now = told.held(key, pod);
+            for place in places.iter().chain(&now) {
+                let holders = self.holders.entry(place.clone()).or_default();
+                let has_changed = if now.contains(place) {
+                    holders.insert(holder.clone())
+                } else {
+                    holders.remove(&holder)
+                };
+                if has_changed {
+                    self.decide(told, place);
                 }
             }
         }
-        self.holders.retain(|_, holders| !holders.is_empty());
+        self.decide_all(told);
     }
 
-    /// Sorts the holders of each address.
-    pub(crate) fn settle<R: Ord>(&mut self, rank: impl Fn(&Network, IpAddr, &Holder) -> R) {
-        for ((network, address), holders) in &mut self.holders {
-            holders.sort_by_key(|holder| rank(network, *address, holder));
+    /// A new leader goes by what the slices publish.
+    pub(crate) fn settle(
+        &mut self,
+        told: &Sources<'_>,
+        is_first: bool,
+        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
+    ) {
+        for (place, holders) in self.holders.iter().filter(|(_, holders)| holders.len() > 1) {
+            let shown: BTreeSet<Holder> =
+                holders.iter().filter(|holder| is_published(&place.0, place.1, holder)).cloned().collect();
+            let published = self.published.entry(place.clone()).or_default();
+            let namespaces: BTreeSet<&String> = shown.iter().map(|(key, _)| &key.namespace).collect();
+            published.retain(|(key, _)| !is_first && !namespaces.contains(&key.namespace));
+            published.extend(shown);
         }
+        self.decide_all(told);
     }
 
-    /// Who the address is published for: the first that is not being deleted, else the first.
-    pub(crate) fn winner(
-        &self,
-        now: &Sources<'_>,
-        network: &Network,
-        address: IpAddr,
-    ) -> Option<(&ObjectKey, &str)> {
-        let holders = self.of(network, address);
-        let staying = holders.iter().find(|holder| is_staying(now, holder));
-        staying.or_else(|| holders.first()).map(|(key, uid)| (key, uid.as_str()))
+    /// Who the address is published for in a namespace.
+    pub(crate) fn winner(&self, network: &Network, address: IpAddr, namespace: &str) -> Option<&Holder> {
+        let mut published = self.published.get(&(network.clone(), address)).into_iter().flatten();
+        published.find(|(key, _)| key.namespace == namespace)
     }
 
-    /// Whether several pods have the address that are not being deleted.
-    pub(crate) fn is_contested(&self, now: &Sources<'_>, network: &Network, address: IpAddr) -> bool {
-        self.of(network, address).iter().filter(|holder| is_staying(now, holder)).count() > 1
+    /// The pods that have the address and are not being deleted.
+    pub(crate) fn staying(&self, now: &Sources<'_>, network: &Network, address: IpAddr) -> Vec<&Holder> {
+        let holders = self.holders.get(&(network.clone(), address)).into_iter().flatten();
+        holders.filter(|(key, _)| now.pods.get(key).is_some_and(|pod| !pod.is_deleted)).collect()
     }
 
     /// All addresses with their holders.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&(Network, IpAddr), &Vec<Holder>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Place, &BTreeSet<Holder>)> {
         self.holders.iter()
     }
 
-    fn of(&self, network: &Network, address: IpAddr) -> &[Holder] {
-        self.holders.get(&(network.clone(), address)).map_or(&[], Vec::as_slice)
+    fn decide_all(&mut self, told: &Sources<'_>) {
+        let places: Vec<Place> = self.holders.keys().cloned().collect();
+        places.iter().for_each(|place| self.decide(told, place));
+        self.holders.retain(|_, holders| !holders.is_empty());
+        self.published.retain(|_, holders| !holders.is_empty());
     }
-}
 
-fn is_staying(now: &Sources<'_>, (key, uid): &Holder) -> bool {
-    now.pods.get(key).is_some_and(|pod| pod.uid == *uid && !pod.is_deleted)
+    fn decide(&mut self, told: &Sources<'_>, place: &Place) {
+        let was_published = self.published.remove(place).unwrap_or_default();
+        let holders = self.holders.get(place).cloned().unwrap_or_default();
+        let mut best = BTreeMap::new();
+        for holder in holders {
+            let (key, _) = &holder;
+            let Some(pod) = told.pods.get(key) else { continue };
+            let is_selected = self.services.iter().any(|(service, (selector, networks))| {
+                service.namespace == key.namespace
+                    && selects(selector, pod)
+                    && networks.iter().any(|network| Network::meant(network, &service.namespace) == place.0)
+            });
+            let rank = (
+                !is_selected,
+                pod.ready != Some(true) || pod.is_deleted,
+                pod.is_deleted,
+                !(is_selected && was_published.contains(&holder)),
+                pod.created,
+                holder.clone(),
+            );
+            let namespace =
+                best.entry(key.namespace.clone()).or_insert_with(|| (rank.clone(), holder.clone()));
+            if rank < namespace.0 {
+                *namespace = (rank, holder);
+            }
+        }
+        let best: BTreeSet<Holder> = best.into_values().map(|(_, holder)| holder).collect();
+        self.published.insert(place.clone(), best);
+    }
 }

@@ -12,7 +12,7 @@ use proptest::test_runner::TestCaseError;
 use super::check::{check, slices_of};
 use super::cluster::{Cluster, Write};
 use super::edits::{change_pod, edit_mirror, edit_slice, set_ready};
-use super::expected::{Network, Sources, services_of};
+use super::expected::{Network, services_of};
 use super::objects::{
     CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, Service, key,
 };
@@ -236,11 +236,13 @@ fn check_idle(world: &World, service: &ObjectKey) -> Checked {
 /// cannot know.
 fn undecided(simulation: &Simulation) -> BTreeSet<ObjectKey> {
     let cluster = &simulation.cluster;
-    let sources = Sources::of(cluster);
     let order = &simulation.told.order;
     let mut services = BTreeSet::new();
     for ((network, address), holders) in order.iter().filter(|(_, holders)| holders.len() > 1) {
-        let winner = order.winner(&sources, network, *address).map(|(_, uid)| uid);
+        let winners: BTreeSet<&str> = (holders.iter())
+            .filter_map(|(key, _)| order.winner(network, *address, &key.namespace))
+            .map(|(_, uid)| uid.as_str())
+            .collect();
         let shown: BTreeSet<&str> = cluster
             .slices
             .iter()
@@ -249,8 +251,7 @@ fn undecided(simulation: &Simulation) -> BTreeSet<ObjectKey> {
             .filter(|endpoint| endpoint.address() == Some(Ok(*address)))
             .filter_map(|endpoint| endpoint.target_ref.as_ref()?.uid.as_deref())
             .collect();
-        // The order of those who come after the winner is in the messages.
-        if shown != winner.into_iter().collect() || holders.len() > 2 {
+        if shown != winners {
             let pods = holders.iter().filter_map(|(key, _)| Some((key, cluster.pods.get(key)?)));
             services.extend(pods.flat_map(|(key, pod)| services_of(cluster.services.iter(), key, pod)));
         }

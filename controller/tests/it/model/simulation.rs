@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::clock;
 use super::cluster::{Cluster, Written as _};
 use super::edits;
-use super::expected::{Network, services_of};
+use super::expected::Network;
 use super::objects::{Class, Nad, Template};
 use super::operations::{Edit, Operation};
 use super::watches::{Kind, Told, Watches};
@@ -186,8 +186,7 @@ impl Simulation {
         self.look_at_all();
     }
 
-    /// Who came first: who is published already. Where all were in the first lists, who would not be published anyway comes next,
-    /// since no service selects it; then who is older.
+    /// A new leader goes by what the slices say of who is published already.
     fn settle(&mut self, is_first: bool) {
         let mut published: BTreeSet<(Network, IpAddr, String)> = BTreeSet::new();
         for (key, slice) in &self.told.slices {
@@ -204,13 +203,11 @@ impl Simulation {
                 }
             }
         }
-        let Told { services, pods, order, .. } = &mut self.told;
-        order.settle(|network, address, (key, uid)| {
-            let pod = pods.get(key);
-            let is_selected = pod.is_some_and(|pod| !services_of(services.iter(), key, pod).is_empty());
-            let is_published = published.contains(&(network.clone(), address, uid.clone()));
-            (!is_published, is_first.then(|| (is_selected, pod.map(|pod| pod.created), key.clone())))
+        let mut order = std::mem::take(&mut self.told.order);
+        order.settle(&self.told.sources(), is_first, |network, address, (_, uid)| {
+            published.contains(&(network.clone(), address, uid.clone()))
         });
+        self.told.order = order;
     }
 }
 
@@ -235,6 +232,7 @@ fn change(cluster: &mut Cluster, operation: Operation) {
             edits::put_pod(cluster, &key, pod);
         }
         Operation::Ready(key, ready) => edits::change_pod(cluster, &key, |pod| edits::set_ready(pod, ready)),
+        Operation::Sandbox(key, has) => edits::change_pod(cluster, &key, |pod| pod.has_sandbox = has),
         Operation::Report(key, report) => edits::change_pod(cluster, &key, |pod| pod.report = report),
         Operation::Terminate(key) => edits::change_pod(cluster, &key, |pod| pod.is_deleted = true),
         Operation::RemovePod(key) => drop(cluster.pods.remove(&key)),

@@ -82,7 +82,7 @@ impl Told {
 
     fn follow(&mut self) {
         let mut order = std::mem::take(&mut self.order);
-        order.follow(&self.sources());
+        order.follow(&self.sources(), &self.services);
         self.order = order;
     }
 }

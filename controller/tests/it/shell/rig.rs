@@ -178,7 +178,9 @@ pub(crate) fn pod(name: &str, app: &str, last: u8) -> Value {
             "annotations": {"k8s.v1.cni.cncf.io/network-status": attached.to_string()},
         },
         "spec": {"nodeName": "worker-a"},
-        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {
+            "phase": "Running", "podIPs": [{"ip": "10.244.0.7"}], "conditions": [{"type": "Ready", "status": "True"}],
+        },
     })
 }
 

@@ -34,6 +34,10 @@ struct Write {
 
 /// Packs, and returns the resulting slices and the writes that lead to them.
 fn packed(groups: &Groups, existing: &[Slice], limit: usize) -> (Vec<Slice>, Vec<Write>) {
+    packed_with(groups, existing, limit, false)
+}
+
+fn packed_with(groups: &Groups, existing: &[Slice], limit: usize, merges: bool) -> (Vec<Slice>, Vec<Write>) {
     let numbers: Vec<usize> = groups.keys().copied().collect();
     let wanted: Vec<Vec<Letter>> = groups.values().map(|group| letters(group)).collect();
     let wanted: Vec<_> = numbers
@@ -51,7 +55,7 @@ fn packed(groups: &Groups, existing: &[Slice], limit: usize) -> (Vec<Slice>, Vec
         })
         .collect();
 
-    let packing = pack(&wanted, &found, limit);
+    let packing = pack(&wanted, &found, limit, merges);
     let slice = |content: &Content<'_, Letter>| {
         let group = numbers[content.group];
         let letters = text(&content.entries);
@@ -218,6 +222,39 @@ proptest! {
         let mut service = Service::default();
         changes.iter().for_each(|change| service.take(change));
         check(&service.wanted(), &existing, limit)?;
+    }
+
+    /// Starts from slices that a packer with a lower limit has written.
+    #[test]
+    fn merging_loses_no_endpoint_and_ends_when_no_two_slices_fit_into_one(
+        changes in vec(change(), 1..20),
+        (lower, limit) in (1..4_usize, 4..8_usize),
+    ) {
+        let mut service = Service::default();
+        changes.iter().for_each(|change| service.take(change));
+        let wanted = service.wanted();
+        let mut slices = packed(&wanted, &[], lower).0;
+        loop {
+            let (merged, writes) = packed_with(&wanted, &slices, limit, true);
+            // Endpoints are added before others are taken away: what goes is in what stays.
+            for write in writes.iter().filter(|write| write.after.is_none()) {
+                let gone = &write.before.as_ref().unwrap().letters;
+                let stays = |slice: &Slice| common(gone, &slice.letters).len() == gone.len();
+                prop_assert!(merged.iter().any(stays), "{} is lost", gone);
+            }
+            check(&wanted, &merged, limit)?;
+            prop_assert!(writes.is_empty() || merged.len() < slices.len());
+            slices = merged;
+            if writes.is_empty() {
+                break;
+            }
+        }
+        for (place, slice) in slices.iter().enumerate() {
+            let others = slices[place + 1..].iter().filter(|other| other.group == slice.group);
+            for other in others {
+                prop_assert!(slice.letters.len() + other.letters.len() > limit, "{:?} {:?}", slice, other);
+            }
+        }
     }
 
     /// Starts from slices that only the packer has written.

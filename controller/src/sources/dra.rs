@@ -21,32 +21,89 @@
 //!   them, and let the pod start nevertheless. Today's fails the pod instead and only ever writes True.
 //! - cni-dra-driver's design has Ready, False when the CNI plugin failed.
 //! - dra-driver-sriov writes no conditions.
+//! - DRANET writes RDMAOnlyDeviceReady for a device that never has an address.
 //!
-//! So a device of which Ready or NetworkReady is False is left out, silently, since its driver may be about to succeed. A missing
-//! or Unknown condition says nothing. RDMALinkReady is not looked at: without the RDMA link the address still answers.
+//! So a device of which Ready or NetworkReady is False has no address, since its driver may be about to succeed; the service's status
+//! tells which condition it is. A missing or Unknown condition says nothing. RDMALinkReady is not looked at: without the RDMA link the
+//! address still answers.
+//!
+//! # Observers
+//!
+//! A device that was allocated with `adminAccess` is another's: the pod observes it, and its addresses are not the pod's.
 
 mod attributes;
+mod devices;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::attributes::SliceSpec;
+pub(crate) use self::devices::Devices;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
-use multinet_crds::Device;
+use multinet_crds::{Device, NetworkKind};
 use multinet_runtime::ObjectKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::{Claims, Source};
 use crate::foreign::{self, Problems, shortened};
-use crate::model::{Claim, ClaimDevice, DeviceId, Unreadable};
+use crate::model::{
+    Attachment, Bare, BareClaimDevice, Claim, ClaimDevice, ClaimedDevice, DeviceId, Interfaces, Lack,
+    Network, Pod, Unreadable,
+};
 
 /// How much of the parser's complaint is repeated, in characters.
 const COMPLAINT: usize = 120;
 
 /// How many problems of a claim are told.
 const MAX_TOLD: usize = 3;
+
+/// How much of a condition's message is repeated, in characters.
+const CONDITION: usize = 80;
+
+/// The source.
+pub struct Dra;
+
+impl Source for Dra {
+    fn read_claims(&self, pod: &Pod, claims: &Claims<'_>, interfaces: &mut Interfaces) {
+        for (reference, claim) in &claims.claims {
+            let template = reference.template.as_ref().map(|name| Network {
+                kind: NetworkKind::ResourceClaimTemplate,
+                namespace: Some(pod.key.namespace.clone()),
+                name: name.clone(),
+            });
+            let networks = |class: &Option<String>| {
+                let class = class.clone().map(|name| Network {
+                    kind: NetworkKind::DeviceClass,
+                    namespace: None,
+                    name,
+                });
+                class.into_iter().chain(template.clone()).collect()
+            };
+            interfaces.attachments.extend(claim.devices.iter().map(|device| {
+                let (said, known) = (device.device.clone(), (claims.facts)(&device.id));
+                Attachment {
+                    networks: networks(&device.class),
+                    addresses: device.addresses.clone(),
+                    device: Device {
+                        interface: said.interface.or(known.interface),
+                        mac: said.mac.or(known.mac),
+                        ..known
+                    },
+                    claimed: Some(ClaimedDevice { claim: claim.key.name.clone(), id: device.id.clone() }),
+                }
+            }));
+            interfaces.bare.extend(claim.bare.iter().map(|device| Bare {
+                networks: networks(&device.class),
+                claimed: Some(ClaimedDevice { claim: claim.key.name.clone(), id: device.id.clone() }),
+                lack: device.lack.clone(),
+            }));
+        }
+    }
+}
 
 /// Reads what a claim says. Never fails: what cannot be read is left out, and noted in [`Claim::unreadable`].
 pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawValue>) -> Claim {
@@ -56,19 +113,36 @@ pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawV
     let allocation: Allocation = part(status.allocation.as_deref(), "status.allocation", &mut problems);
     let reserved_for: Vec<Consumer> =
         part(status.reserved_for.as_deref(), "status.reservedFor", &mut problems);
-    let requests: HashMap<SharedDevice, &str> =
-        allocation.devices.results.iter().map(|result| (result.device(), result.request.as_str())).collect();
-    let devices: Vec<Box<RawValue>> = part(status.devices.as_deref(), "status.devices", &mut problems);
-    let devices = devices.iter().enumerate().filter_map(|(index, raw)| {
+    let results: HashMap<SharedDevice, &AllocationResult> =
+        allocation.devices.results.iter().map(|result| (result.device(), result)).collect();
+    let statuses: Vec<Box<RawValue>> = part(status.devices.as_deref(), "status.devices", &mut problems);
+    let (mut devices, mut bare, mut reported) = (Vec::new(), Vec::new(), HashSet::new());
+    for (index, raw) in statuses.iter().enumerate() {
         let path = format!("status.devices[{index}]");
-        let status = part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems)?;
-        let class =
-            requests.get(&status.device()).and_then(|request| spec.class_of(request)).map(str::to_owned);
-        status.into_device(class, &path, &mut problems)
-    });
+        let Some(status) = part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems) else { continue };
+        let result = results.get(&status.device());
+        reported.insert(status.device());
+        let class = result.and_then(|result| spec.class_of(&result.request)).map(str::to_owned);
+        let id = DeviceId {
+            driver: status.driver.clone(),
+            pool: status.pool.clone(),
+            device: status.device.clone(),
+        };
+        let is_observed = result.is_some_and(|result| result.admin_access);
+        match status.into_network(is_observed, &path, &mut problems) {
+            Ok((addresses, device)) => devices.push(ClaimDevice { id, class, addresses, device }),
+            Err(lack) => bare.push(BareClaimDevice { id, class, lack }),
+        }
+    }
+    for result in allocation.devices.results.iter().filter(|result| !reported.contains(&result.device())) {
+        let lack = if result.admin_access { Lack::Observer } else { Lack::NotReported };
+        let class = spec.class_of(&result.request).map(str::to_owned);
+        bare.push(BareClaimDevice { id: result.device().0, class, lack });
+    }
     Claim {
         key,
-        devices: devices.collect(),
+        devices,
+        bare,
         reserved_for: reserved_for.into_iter().filter(Consumer::is_pod).map(|pod| pod.uid).collect(),
         unreadable: told(problems),
     }
@@ -197,6 +271,8 @@ struct AllocationResult {
     device: String,
     #[serde(rename = "shareID")]
     share_id: Option<String>,
+    #[serde(default, rename = "adminAccess", deserialize_with = "nullable")]
+    admin_access: bool,
 }
 
 /// A device, and which share of it, if it is shared.
@@ -244,6 +320,8 @@ struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+    #[serde(default, deserialize_with = "nullable")]
+    message: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -264,28 +342,37 @@ impl DeviceStatus {
         (id, share_id.clone())
     }
 
-    fn is_refused(&self) -> bool {
-        let refuses = |condition: &Condition| {
-            matches!(condition.kind.as_str(), "Ready" | "NetworkReady") && condition.status == "False"
+    /// Returns the addresses and what the status says of the device, or why it has no address.
+    fn into_network(
+        self,
+        is_observed: bool,
+        path: &str,
+        problems: &mut Problems,
+    ) -> Result<(Vec<IpAddr>, Device), Lack> {
+        if is_observed {
+            return Err(Lack::Observer);
+        }
+        if let Some(condition) = self.condition(&["Ready", "NetworkReady"], "False") {
+            let message = shortened(&condition.message, CONDITION);
+            let says = if message.is_empty() { String::new() } else { format!(": {message}") };
+            return Err(Lack::NotReady(format!("{} is False{says}", condition.kind)));
+        }
+        let rdma_only = self.condition(&["RDMAOnlyDeviceReady"], "True").is_some();
+        let Some(network) = self.network_data else {
+            return Err(if rdma_only { Lack::RdmaOnly } else { Lack::NotReported });
         };
-        self.conditions.iter().any(refuses)
+        let addresses = foreign::addresses(&network.ips, &path, problems)?;
+        let device = Device {
+            interface: foreign::interface(&network.interface_name),
+            mac: foreign::mac(&network.hardware_address),
+            ..Device::default()
+        };
+        Ok((addresses, device))
     }
 
-    fn into_device(self, class: Option<String>, path: &str, problems: &mut Problems) -> Option<ClaimDevice> {
-        if self.is_refused() {
-            return None;
-        }
-        let network = self.network_data?;
-        let addresses = foreign::addresses(&network.ips, &path, problems);
-        (!addresses.is_empty()).then(|| ClaimDevice {
-            id: DeviceId { driver: self.driver, pool: self.pool, device: self.device },
-            class,
-            addresses,
-            device: Device {
-                interface: foreign::interface(&network.interface_name),
-                mac: foreign::mac(&network.hardware_address),
-                ..Device::default()
-            },
-        })
+    fn condition(&self, kinds: &[&str], status: &str) -> Option<&Condition> {
+        self.conditions
+            .iter()
+            .find(|condition| kinds.contains(&condition.kind.as_str()) && condition.status == status)
     }
 }

@@ -6,26 +6,28 @@ use std::net::IpAddr;
 use multinet_crds::Device;
 
 use super::*;
+use crate::model::Lack;
 
-const MACVLAN: &str = include_str!("../../fuzz/seeds/network_status/macvlan.json");
-const SRIOV: &str = include_str!("../../fuzz/seeds/network_status/sriov.json");
-const VDPA: &str = include_str!("../../fuzz/seeds/network_status/vdpa.json");
-const VHOST_USER: &str = include_str!("../../fuzz/seeds/network_status/vhost_user.json");
-const MEMIF: &str = include_str!("../../fuzz/seeds/network_status/memif.json");
-const SEVERAL: &str = include_str!("../../fuzz/seeds/network_status/several.json");
-const LAYER2: &str = include_str!("../../fuzz/seeds/network_status/layer2.json");
-const ANTREA: &str = include_str!("../../fuzz/seeds/network_status/antrea.json");
+const MACVLAN: &str = include_str!("../../../fuzz/seeds/network_status/macvlan.json");
+const SRIOV: &str = include_str!("../../../fuzz/seeds/network_status/sriov.json");
+const VDPA: &str = include_str!("../../../fuzz/seeds/network_status/vdpa.json");
+const VHOST_USER: &str = include_str!("../../../fuzz/seeds/network_status/vhost_user.json");
+const MEMIF: &str = include_str!("../../../fuzz/seeds/network_status/memif.json");
+const SEVERAL: &str = include_str!("../../../fuzz/seeds/network_status/several.json");
+const LAYER2: &str = include_str!("../../../fuzz/seeds/network_status/layer2.json");
+const ANTREA: &str = include_str!("../../../fuzz/seeds/network_status/antrea.json");
 
 fn attachment(network: &str, addresses: &[&str], device: Device) -> Attachment {
     let (namespace, name) = network.split_once('/').unwrap();
     Attachment {
         networks: vec![Network {
-            kind: NetworkKind::NetworkAttachmentDefinition,
+            kind: multinet_crds::NetworkKind::NetworkAttachmentDefinition,
             namespace: Some(namespace.to_owned()),
             name: name.to_owned(),
         }],
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         device,
+        claimed: None,
     }
 }
 
@@ -36,34 +38,53 @@ fn device(fields: [&str; 4]) -> Device {
     Device { interface, mac, rdma_device, pci_address, numa_node: None }
 }
 
-/// Reads an annotation of a pod in namespace `own`.
-fn status(text: &str) -> NetworkStatus {
-    read(KEY, text, "own")
+/// Reads the annotations of a pod in namespace `own`.
+fn report(annotations: &[(&str, &str)]) -> Report {
+    let annotations = annotations.iter().map(|&(key, text)| (key.to_owned(), text.to_owned())).collect();
+    let mut report = Report::default();
+    Multus.read(&Annotated { namespace: "own", annotations: &annotations }, &mut report);
+    report
+}
+
+fn status(text: &str) -> Report {
+    report(&[(KEY, text)])
 }
 
 /// Of an annotation of which nothing is to be left out.
 fn attachments(text: &str) -> Vec<Attachment> {
-    let status = status(text);
-    assert_eq!(status.rejected, [], "{text}");
-    status.reported.expect(text)
+    let report = status(text);
+    assert_eq!((report.rejected, report.unreadable), (Vec::new(), Vec::new()), "{text}");
+    report.interfaces.attachments
+}
+
+fn texts(report: &Report) -> Vec<Vec<String>> {
+    let addresses = |attachment: &Attachment| attachment.addresses.iter().map(IpAddr::to_string).collect();
+    report.interfaces.attachments.iter().map(addresses).collect()
 }
 
 /// Of an annotation with an attachment for each list of addresses.
 fn addresses(text: &str) -> Vec<Vec<String>> {
-    let addresses = |attachment: &Attachment| attachment.addresses.iter().map(IpAddr::to_string).collect();
-    attachments(text).iter().map(addresses).collect()
+    let report = status(text);
+    assert_eq!((&report.rejected, &report.unreadable), (&Vec::new(), &Vec::new()), "{text}");
+    texts(&report)
 }
 
 fn rejected(text: &str) -> Vec<String> {
-    let status = status(text);
-    assert!(status.reported.is_ok(), "{text}");
-    status.rejected.into_iter().map(|line| line.0).collect()
+    let report = status(text);
+    assert_eq!(report.unreadable, [], "{text}");
+    report.rejected.into_iter().map(|line| line.0).collect()
 }
 
 fn unreadable(text: &str) -> String {
-    let status = status(text);
-    assert_eq!(status.rejected, [], "{text}");
-    status.reported.expect_err(text).0
+    let Report { unreadable, rejected, .. } = status(text);
+    assert_eq!((unreadable.len(), rejected.len()), (1, 0), "{text}");
+    unreadable[0].0.clone()
+}
+
+/// The networks of the attachments, as `namespace/name`.
+fn networks(report: &Report) -> Vec<String> {
+    let networks = report.interfaces.attachments.iter().map(|attachment| &attachment.networks[0]);
+    networks.map(|network| format!("{}/{}", network.namespace.as_deref().unwrap(), network.name)).collect()
 }
 
 #[test]
@@ -119,9 +140,43 @@ fn bare_names_and_the_default_network_last() {
 }
 
 #[test]
-fn a_definition_may_be_the_default_network_and_be_attached_once_more() {
+fn a_definition_may_be_the_default_network() {
     let text = r#"[{"name":"a/n","ips":["10.0.0.1"],"default":true},{"name":"a/n","ips":["10.0.0.2"]}]"#;
-    assert_eq!(addresses(text), [["10.0.0.2"]]);
+    assert_eq!(addresses(text), [["10.0.0.1"], ["10.0.0.2"]]);
+    let bare = r#"[{"name":"n","ips":["10.0.0.1"],"default":true},{"name":"n","ips":["10.0.0.2"]}]"#;
+    assert_eq!(networks(&status(bare)), [""; 0], "a CNI configuration");
+    let named = |default| report(&[(KEY, bare), (DEFAULT_NETWORK, default), (requests::KEY, "own/n")]);
+    assert_eq!(networks(&named("x/n")), ["x/n", "x/n"]);
+    for other in ["x/m", "n", ""] {
+        assert_eq!(networks(&named(other)), [""; 0], "{other}: the namespace is Multus' own");
+    }
+}
+
+#[test]
+fn a_bare_name_means_what_the_pod_asks_for() {
+    let text = r#"[{"name":"n","interface":"eth1","ips":["10.0.0.1"]},{"name":"n","interface":"eth2","ips":["10.0.0.2"]},
+        {"name":"m","interface":"eth3","ips":["10.0.0.3"]},{"name":"k","interface":"eth4","ips":["10.0.0.4"]}]"#;
+    let asked = |requests| report(&[(KEY, text), (requests::KEY, requests)]);
+    assert_eq!(networks(&asked("n@eth1,x/n@eth2,y/m")), ["own/n", "x/n", "y/m", "own/k"]);
+    let ambiguous = asked("n,x/n@eth2,x/n,m");
+    assert_eq!(networks(&ambiguous), ["x/n", "own/m", "own/k"]);
+    assert_eq!(
+        ambiguous.rejected[0].0,
+        "eth1 on n is left out: the pod asks for NetworkAttachmentDefinition own/n and NetworkAttachmentDefinition x/n; \
+         name an interface for each in annotation k8s.v1.cni.cncf.io/networks"
+    );
+    let requested = ambiguous.requested.iter().map(Network::to_string).collect::<Vec<_>>();
+    assert_eq!(requested.len(), 3, "{requested:?}");
+}
+
+#[test]
+fn interfaces_without_an_address_say_why() {
+    let text = r#"[{"name":"a/n"},{"name":"a/m","ips":["fe80::1"]},{"name":"a/k","ips":[]},{"name":"cbr0","default":true}]"#;
+    let report = status(text);
+    let bare: Vec<_> =
+        report.interfaces.bare.iter().map(|bare| (bare.networks[0].name.as_str(), &bare.lack)).collect();
+    assert_eq!(bare, [("n", &Lack::NoAddress), ("m", &Lack::LinkLocal), ("k", &Lack::NoAddress)]);
+    assert_eq!((report.rejected, report.interfaces.attachments), (Vec::new(), Vec::new()));
 }
 
 #[test]
@@ -144,6 +199,15 @@ fn nothing_is_no_error() {
 }
 
 #[test]
+fn addresses_of_every_shape() {
+    for ips in [r#"["10.0.0.1","fd00::1"]"#, r#""10.0.0.1, fd00::1""#, r#"["10.0.0.1/24",null,"fd00::1/64"]"#]
+    {
+        let text = format!(r#"[{{"name":"a/n","ips":{ips}}}]"#);
+        assert_eq!(addresses(&text), [["10.0.0.1", "fd00::1"]], "{ips}");
+    }
+}
+
+#[test]
 fn addresses_with_prefix_lengths_and_twice() {
     let text = r#"[{"name":"a/n","ips":["10.0.0.1/24","fd00::1/64","10.0.0.1","fe80::1"]}]"#;
     assert_eq!(addresses(text), [["10.0.0.1", "fd00::1"]]);
@@ -153,8 +217,10 @@ fn addresses_with_prefix_lengths_and_twice() {
 fn a_bad_address_costs_only_itself() {
     let text = r#"[{"name":"a/n","interface":"net1","ips":["10.0.0.999","10.0.0.1","::ffff:10.0.0.2"]},
         {"name":"a/m","ips":["<nil>"]}]"#;
-    let NetworkStatus { reported, .. } = status(text);
-    assert_eq!(reported.unwrap(), [attachment("a/n", &["10.0.0.1"], device(["net1", "-", "-", "-"]))]);
+    assert_eq!(
+        status(text).interfaces.attachments,
+        [attachment("a/n", &["10.0.0.1"], device(["net1", "-", "-", "-"]))]
+    );
     assert_eq!(
         rejected(text),
         [
@@ -194,7 +260,7 @@ fn several_rdma_devices_stay_together() {
 }
 
 #[test]
-fn what_is_not_of_the_format_is_unreadable_as_a_whole() {
+fn what_is_no_list_is_unreadable_as_a_whole() {
     let good = r#"{"name":"a/n","ips":["10.0.0.1"]}"#;
     let cases = [
         "{}".to_owned(),
@@ -204,15 +270,6 @@ fn what_is_not_of_the_format_is_unreadable_as_a_whole() {
         "not JSON".to_owned(),
         format!("[{good}] and more"),
         format!("[{good}][{good}]"),
-        format!("[{good},7]"),
-        format!("[{good},null]"),
-        format!("[{good},[]]"),
-        format!(r#"[{good},["a/m",null,["10.0.0.2"],null,null,null]]"#),
-        format!(r#"[{good},{{"name":7}}]"#),
-        format!(r#"[{good},{{"name":"a/m","ips":"10.0.0.2"}}]"#),
-        format!(r#"[{good},{{"name":"a/m","ips":[7]}}]"#),
-        format!(r#"[{good},{{"name":"a/m","ips":[null]}}]"#),
-        format!(r#"[{good},{{"name":"a/m","default":"true"}}]"#),
         format!("[{good},{{\"name\":\"a/\u{1b}\"}}]"),
         "[".repeat(100_000),
     ];
@@ -229,22 +286,48 @@ fn what_is_not_of_the_format_is_unreadable_as_a_whole() {
 }
 
 #[test]
-fn the_message_shows_the_place() {
-    let text = "[{\n    \"name\": \"a/n\",\n    \"ips\": \"10.0.0.1\"\n}]";
-    assert_eq!(
-        unreadable(text),
-        "annotation k8s.v1.cni.cncf.io/network-status is unreadable at line 3 column 21, \
-         after \"    \"ips\": \"10.0.0.1\"\": invalid type: string \"10.0.0.1\", expected a sequence; \
-         delete the pod to have it written anew"
-    );
-    let long = format!(r#"[{{"name":"a/n","ips":"{}"}}]"#, "ä\u{202e}".repeat(50_000));
-    assert!(unreadable(&long).chars().count() < 500, "{}", unreadable(&long));
+fn an_entry_that_is_not_of_the_format_costs_only_itself() {
+    let good = r#"{"name":"a/n","ips":["10.0.0.1"]}"#;
+    let long = format!(r#"{{"name":"a/m","ips":[["{}"]]}}"#, "ä\u{202e}".repeat(50_000));
+    for bad in [
+        "7",
+        "null",
+        "[]",
+        r#"["a/m",null,["10.0.0.2"],null,null,null]"#,
+        r#"{"name":7}"#,
+        r#"{"name":"a/m","ips":7}"#,
+        r#"{"name":"a/m","ips":{}}"#,
+        r#"{"name":"a/m","ips":[7]}"#,
+        r#"{"name":"a/m","default":"true"}"#,
+        &long,
+    ] {
+        for text in [format!("[{bad},{good}]"), format!("[{good},{bad}]")] {
+            assert_eq!(texts(&status(&text)), [["10.0.0.1"]], "{bad}");
+            let [line] = &rejected(&text)[..] else { panic!("{bad}") };
+            assert!(line.contains(" of the network status is left out: ") && line.len() < 280, "{line}");
+        }
+    }
 }
 
 #[test]
-fn which_annotation_it_was() {
-    let NetworkStatus { reported, .. } = read(OLD_KEY, "x", "own");
-    assert!(reported.unwrap_err().0.starts_with("annotation k8s.v1.cni.cncf.io/networks-status is"));
+fn the_message_shows_the_place() {
+    assert_eq!(
+        unreadable("[{\n    \"name\": \"a/n\",\n    \"ips\": \"10.0.0.1\"\n} 7]"),
+        "annotation k8s.v1.cni.cncf.io/network-status is unreadable at line 4 column 3, \
+         after \"} 7\": expected `,` or `]`; delete the pod to have it written anew"
+    );
+}
+
+#[test]
+fn the_older_key_counts_where_the_new_one_is_absent() {
+    let entry = |address: &str| format!(r#"[{{"name":"n","ips":["{address}"]}}]"#);
+    let (one, two) = (entry("10.0.0.1"), entry("10.0.0.2"));
+    assert_eq!(texts(&report(&[(OLD_KEY, &one)])), [["10.0.0.1"]]);
+    assert_eq!(texts(&report(&[(OLD_KEY, &one), (KEY, &two)])), [["10.0.0.2"]]);
+    assert_eq!(report(&[(OLD_KEY, &one), (KEY, "[]")]), Report::default());
+    assert_eq!(report(&[(OLD_KEY, &one), (KEY, "x")]).unreadable.len(), 1);
+    let old = report(&[(OLD_KEY, "x")]);
+    assert!(old.unreadable[0].0.starts_with("annotation k8s.v1.cni.cncf.io/networks-status is"));
 }
 
 #[test]
@@ -252,7 +335,7 @@ fn attachments_beyond_the_limit_are_told_of() {
     let entries: Vec<String> =
         (0..70).map(|i| format!(r#"{{"name":"a/n{i}","ips":["10.0.0.{i}"]}}"#)).collect();
     let text = format!("[{}]", entries.join(","));
-    assert_eq!(status(&text).reported.unwrap().len(), MAX_ATTACHMENTS);
+    assert_eq!(status(&text).interfaces.attachments.len(), MAX_ATTACHMENTS);
     assert_eq!(rejected(&text), ["6 attachments beyond the first 64 are left out"]);
 }
 
@@ -267,8 +350,8 @@ fn the_largest_annotation_gives_a_short_answer() {
         ips("\"x\""),
         ips("\"10.0.0.1\""),
     ] {
-        let NetworkStatus { reported, rejected } = status(&text);
-        assert!(reported.unwrap().len() <= MAX_ATTACHMENTS);
+        let Report { interfaces, rejected, .. } = status(&text);
+        assert!(interfaces.attachments.len() + interfaces.bare.len() <= MAX_ATTACHMENTS);
         assert!(rejected.len() < 20, "{rejected:?}");
     }
 }

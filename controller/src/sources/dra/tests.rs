@@ -5,9 +5,9 @@ use super::*;
 use crate::model::DeviceSlice;
 use crate::views::{self, V1, V1Beta1};
 
-const DRANET: &str = include_str!("../../fuzz/seeds/claim/dranet.json");
-const OLD: &str = include_str!("../../fuzz/seeds/claim/v1beta1.json");
-const SRIOV: &str = include_str!("../../fuzz/seeds/claim/sriov.json");
+const DRANET: &str = include_str!("../../../fuzz/seeds/claim/dranet.json");
+const OLD: &str = include_str!("../../../fuzz/seeds/claim/v1beta1.json");
+const SRIOV: &str = include_str!("../../../fuzz/seeds/claim/sriov.json");
 
 fn claim(text: &str) -> Claim {
     serde_json::from_str::<views::ResourceClaim<V1>>(text).expect(text).into()
@@ -55,6 +55,7 @@ fn what_dranet_writes() {
                     ..Device::default()
                 },
             }],
+            bare: Vec::new(),
             unreadable: None,
         }
     );
@@ -92,17 +93,21 @@ fn conditions() {
         let device = json!({"driver": "dra.net", "pool": "p", "device": "d", "conditions": conditions,
             "networkData": {"ips": ["10.0.0.1/24"]}});
         let claim = with_device(device);
-        assert_eq!(claim.unreadable, None);
-        claim.devices.len()
+        assert_eq!((&claim.unreadable, claim.devices.len() + claim.bare.len()), (&None, 1));
+        claim.bare.into_iter().next().map(|device| device.lack)
     };
+    let not_ready = |says: &str| Some(Lack::NotReady(says.to_owned()));
     let cases = [
-        (json!(null), 1),
-        (json!([]), 1),
-        (json!([{"type": "Ready", "status": "True"}, {"type": "NetworkReady", "status": "True"}]), 1),
-        (json!([{"type": "Ready", "status": "Unknown"}]), 1),
-        (json!([{"type": "RDMALinkReady", "status": "False"}]), 1),
-        (json!([{"type": "Ready", "status": "False"}]), 0),
-        (json!([{"type": "Ready", "status": "True"}, {"type": "NetworkReady", "status": "False"}]), 0),
+        (json!(null), None),
+        (json!([]), None),
+        (json!([{"type": "Ready", "status": "True"}, {"type": "NetworkReady", "status": "True"}]), None),
+        (json!([{"type": "Ready", "status": "Unknown"}]), None),
+        (json!([{"type": "RDMALinkReady", "status": "False"}]), None),
+        (json!([{"type": "Ready", "status": "False"}]), not_ready("Ready is False")),
+        (
+            json!([{"type": "Ready", "status": "True"}, {"type": "NetworkReady", "status": "False", "message": "no\nroute"}]),
+            not_ready("NetworkReady is False: no\\nroute"),
+        ),
     ];
     for (conditions, expected) in cases {
         assert_eq!(with(conditions.clone()), expected, "{conditions}");
@@ -206,10 +211,42 @@ fn bad_addresses_are_told_of_briefly() {
 }
 
 #[test]
-fn a_device_without_addresses_is_left_out() {
-    for network in [json!(null), json!({}), json!({"ips": null}), json!({"ips": ["fe80::1/64"]})] {
-        let claim = with_device(json!({"driver": "d", "pool": "p", "device": "d", "networkData": network}));
-        assert_eq!((claim.devices.len(), claim.unreadable), (0, None), "{network}");
+fn a_device_without_addresses_says_why() {
+    let device = |network: serde_json::Value, conditions: serde_json::Value| json!({"driver": "dra.net", "pool": "p", "device": "d", "networkData": network, "conditions": conditions});
+    let rdma_only = json!([{"type": "RDMAOnlyDeviceReady", "status": "True"}]);
+    for (status, expected) in [
+        (device(json!(null), json!(null)), Lack::NotReported),
+        (device(json!({}), json!(null)), Lack::NoAddress),
+        (device(json!({"ips": null}), json!(null)), Lack::NoAddress),
+        (device(json!({"ips": ["fe80::1/64"]}), json!(null)), Lack::LinkLocal),
+        (device(json!(null), rdma_only), Lack::RdmaOnly),
+        (json!(null), Lack::NotReported),
+    ] {
+        let claim = with_device(status.clone());
+        let [bare] = &claim.bare[..] else { panic!("{status}: {claim:?}") };
+        assert_eq!((&bare.lack, bare.class.as_deref()), (&expected, Some("rdma")), "{status}");
+        assert_eq!((claim.devices.len(), &claim.unreadable), (0, &None), "{status}");
+    }
+}
+
+#[test]
+fn a_device_with_admin_access_is_another_pods() {
+    let with = |status: serde_json::Value| {
+        let result =
+            json!({"request": "nic", "driver": "dra.net", "pool": "p", "device": "d", "adminAccess": true});
+        claim(
+            &json!({
+                "metadata": {"name": "c", "namespace": "n"},
+                "status": {"allocation": {"devices": {"results": [result]}}, "devices": status},
+            })
+            .to_string(),
+        )
+    };
+    let reported =
+        json!([{"driver": "dra.net", "pool": "p", "device": "d", "networkData": {"ips": ["10.0.0.1/24"]}}]);
+    for status in [json!([]), reported] {
+        let claim = with(status);
+        assert_eq!((claim.devices.len(), &claim.bare[0].lack), (0, &Lack::Observer));
     }
 }
 
@@ -259,6 +296,7 @@ fn what_dranet_publishes() {
                 driver: "dra.net".into(),
                 pool: "worker-a".into(),
                 generation: 7,
+                slice_count: 1,
                 devices: [("pci-0000-18-00-2".to_owned(), expected.clone())].into(),
             }
         );

@@ -49,6 +49,8 @@ struct Pool {
     name: String,
     #[serde(deserialize_with = "nullable")]
     generation: i64,
+    #[serde(rename = "resourceSliceCount", deserialize_with = "nullable")]
+    slice_count: usize,
 }
 
 #[derive(Clone, Debug, serde::Deserialize)]
@@ -121,8 +123,8 @@ impl SliceSpec {
                 devices.insert(device.name, known);
             }
         }
-        let Pool { name: pool, generation } = self.pool;
-        DeviceSlice { key, driver: self.driver, pool, generation, devices }
+        let Pool { name: pool, generation, slice_count } = self.pool;
+        DeviceSlice { key, driver: self.driver, pool, generation, slice_count, devices }
     }
 }
 

@@ -1,0 +1,177 @@
+//! Why a selected pod has no address on a network of a service, and what to do about it.
+
+use multinet_crds::NetworkKind;
+
+use crate::endpoints::Member;
+use crate::model::{Bare, ClaimedDevice, Lack, Network};
+
+/// How many devices of a pod are named.
+const DEVICES: usize = 4;
+
+/// Why a selected pod has no address on a network, or fewer than it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Missing {
+    /// It has its node's network.
+    HostNetwork,
+    /// It is bound to no node yet.
+    NotScheduled,
+    /// It has no sandbox yet.
+    NoSandbox,
+    /// Its annotations cannot be read.
+    Unreadable,
+    /// It does not ask for the network.
+    NotRequested(NetworkKind),
+    /// It asks for the network, and was not attached.
+    NotAttached,
+    /// It has addresses of a family that the service does not publish.
+    OtherFamily,
+    /// It is attached without an address.
+    NoAddress,
+    /// It has a link-local address only.
+    LinkLocal,
+    /// The driver of its device has not reported an address.
+    NotReported,
+    /// Its device carries RDMA only.
+    RdmaOnly,
+    /// Its device is not ready.
+    DeviceNotReady,
+    /// It only observes the device.
+    Observer,
+    /// It shares a claim with another pod, which is published.
+    SharedClaim,
+    /// Another pod has its address.
+    Taken,
+    /// It has an address, but some of its devices on the network have none.
+    Partly,
+}
+
+impl Missing {
+    /// Returns what is the matter, as it follows "2 of 9 pods".
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::HostNetwork => "use their node's network (hostNetwork)",
+            Self::NotScheduled => "are not scheduled yet",
+            Self::NoSandbox => "wait for their network (they have no IP address at all yet)",
+            Self::Unreadable => "have an annotation that cannot be read",
+            Self::NotRequested(NetworkKind::NetworkAttachmentDefinition) => "are not attached",
+            Self::NotRequested(_) => "have no device of it",
+            Self::NotAttached => "ask for the network and were not attached",
+            Self::OtherFamily => "have addresses of the other family only",
+            Self::NoAddress => "are attached without an address",
+            Self::LinkLocal => "have a link-local address only",
+            Self::NotReported => "have a device whose driver has reported no address",
+            Self::RdmaOnly => "have a device that carries RDMA only",
+            Self::DeviceNotReady => "have a device that is not ready",
+            Self::Observer => "only observe a device (adminAccess)",
+            Self::SharedClaim => "share a ResourceClaim, and so the address, with another pod",
+            Self::Taken => "have an address that another pod has, too",
+            Self::Partly => "have an address, but not on all of their devices",
+        }
+    }
+
+    /// Returns what to do.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::HostNetwork => "remove hostNetwork from the pod",
+            Self::NotScheduled | Self::NoSandbox => "if that lasts, see the pod's events",
+            Self::Unreadable => "see the pod's events",
+            Self::NotRequested(NetworkKind::NetworkAttachmentDefinition) => {
+                "name the network in annotation k8s.v1.cni.cncf.io/networks of the pod"
+            }
+            Self::NotRequested(NetworkKind::DeviceClass) => {
+                "request a device of that class in a resource claim of the pod"
+            }
+            Self::NotRequested(NetworkKind::ResourceClaimTemplate) => {
+                "name the template in spec.resourceClaims of the pod"
+            }
+            Self::NotAttached => "see the pod's events and the CNI's log; a new pod is attached anew",
+            Self::OtherFamily => "add the family to spec.ipFamilies, or have such addresses assigned",
+            Self::NoAddress => {
+                "have IPAM assign one; an address that only the guest of a virtual machine knows is not reported"
+            }
+            Self::LinkLocal => "have IPAM assign an address that other nodes can reach",
+            Self::NotReported => "see status.devices of the claim and the driver's log",
+            Self::RdmaOnly => "publish a device that has an address",
+            Self::DeviceNotReady => "see the driver's log",
+            Self::Observer => "request a device without adminAccess",
+            Self::SharedClaim => "give each pod a claim of its own, by resourceClaimTemplateName",
+            Self::Taken => "see condition AddressConflict",
+            Self::Partly => "see status.devices of the claim and the driver's log",
+        }
+    }
+}
+
+/// Returns why a pod has no address on a network, or not on all of its devices, with a detail. `is_other_family`: it has addresses
+/// there, of a family that the service does not publish.
+pub(crate) fn why(
+    member: Member<'_>,
+    network: &Network,
+    is_published: bool,
+    is_other_family: bool,
+) -> Option<(Missing, Option<String>)> {
+    let (pod, interfaces) = (member.pod, member.interfaces);
+    let bare: Vec<&Bare> = interfaces.bare.iter().filter(|bare| bare.networks.contains(network)).collect();
+    if is_published {
+        return partly(member, network, &bare);
+    }
+    let reason = if pod.host_network {
+        Missing::HostNetwork
+    } else if !pod.has_sandbox {
+        if pod.node.is_none() { Missing::NotScheduled } else { Missing::NoSandbox }
+    } else if is_other_family {
+        Missing::OtherFamily
+    } else if let Some(worst) = bare.iter().max_by_key(|bare| &bare.lack) {
+        return Some((Missing::of(&worst.lack), detail(worst)));
+    } else if !pod.report.unreadable.is_empty() {
+        Missing::Unreadable
+    } else if pod.report.requested.contains(network) {
+        Missing::NotAttached
+    } else {
+        Missing::NotRequested(network.kind)
+    };
+    Some((reason, None))
+}
+
+/// Some devices of the pod have no address. Those of other drivers may never have one, such as GPUs.
+fn partly(member: Member<'_>, network: &Network, bare: &[&Bare]) -> Option<(Missing, Option<String>)> {
+    let attachments =
+        member.interfaces.attachments.iter().filter(|attachment| attachment.networks.contains(network));
+    let siblings: Vec<&ClaimedDevice> =
+        attachments.filter_map(|attachment| attachment.claimed.as_ref()).collect();
+    let is_sibling = |device: &ClaimedDevice| {
+        siblings.iter().any(|known| known.claim == device.claim && known.id.driver == device.id.driver)
+    };
+    let has_no_address =
+        |bare: &&&Bare| matches!(bare.lack, Lack::NotReported | Lack::NotReady(_) | Lack::NoAddress);
+    let devices = bare.iter().filter(has_no_address).filter_map(|bare| bare.claimed.as_ref());
+    let devices = devices.filter(|device| is_sibling(device));
+    let names: Vec<&str> = devices.map(|device| device.id.device.as_str()).collect();
+    let some = names.iter().take(DEVICES).copied().collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| {
+        let more = names.len().saturating_sub(DEVICES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (Missing::Partly, Some(format!("no address on {some}{more}")))
+    })
+}
+
+fn detail(bare: &Bare) -> Option<String> {
+    let device = bare.claimed.as_ref()?;
+    let about = format!("device {} of claim {}", device.id.device, device.claim);
+    Some(match &bare.lack {
+        Lack::NotReady(condition) => format!("{about}: {condition}"),
+        _ => about,
+    })
+}
+
+impl Missing {
+    fn of(lack: &Lack) -> Self {
+        match lack {
+            Lack::NoAddress => Self::NoAddress,
+            Lack::LinkLocal => Self::LinkLocal,
+            Lack::NotReported => Self::NotReported,
+            Lack::RdmaOnly => Self::RdmaOnly,
+            Lack::NotReady(_) => Self::DeviceNotReady,
+            Lack::Observer => Self::Observer,
+        }
+    }
+}

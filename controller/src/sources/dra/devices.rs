@@ -1,0 +1,193 @@
+//! What DRA drivers say of their devices.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use multinet_crds::Device;
+use multinet_runtime::ObjectKey;
+
+use crate::model::{DeviceId, DeviceSlice};
+use crate::relations::Relations;
+
+/// Driver and name of a pool.
+pub(crate) type Pool = (String, String);
+
+/// All ResourceSlices, by pool, and what is known of the devices in use.
+///
+/// While a device is in a pod's network namespace, its driver may no longer see it, and publishes it without its RDMA device, or not
+/// at all. So what was once known of a device stays known for as long as a claim has it.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    slices: HashMap<ObjectKey, DeviceSlice>,
+    by_pool: Relations<Pool, ObjectKey>,
+    in_use: HashMap<DeviceId, InUse>,
+}
+
+#[derive(Debug, Default)]
+struct InUse {
+    /// How many claims have the device.
+    claims: usize,
+    facts: Device,
+}
+
+impl Devices {
+    /// A slice is new or has changed. Returns the pools of which anything is different.
+    pub(crate) fn apply(&mut self, slice: DeviceSlice) -> Vec<Pool> {
+        if self.slices.get(&slice.key) == Some(&slice) {
+            return Vec::new();
+        }
+        let pool = (slice.driver.clone(), slice.pool.clone());
+        let mut changed: Vec<Pool> = self.delete(&slice.key).into_iter().collect();
+        self.by_pool.insert(pool.clone(), slice.key.clone());
+        self.slices.insert(slice.key.clone(), slice);
+        if !changed.contains(&pool) {
+            changed.push(pool);
+        }
+        changed
+    }
+
+    /// A slice is gone. Returns its pool.
+    pub(crate) fn delete(&mut self, key: &ObjectKey) -> Option<Pool> {
+        let slice = self.slices.remove(key)?;
+        let pool = (slice.driver, slice.pool);
+        self.by_pool.remove(&pool, key);
+        Some(pool)
+    }
+
+    /// Returns the slices that are not among the `live` ones.
+    pub(crate) fn missing(&self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect()
+    }
+
+    /// A claim has got a device.
+    pub(crate) fn take(&mut self, id: &DeviceId) {
+        self.in_use.entry(id.clone()).or_default().claims += 1;
+        self.look(id);
+    }
+
+    /// A claim no longer has a device.
+    pub(crate) fn release(&mut self, id: &DeviceId) {
+        if let Some(device) = self.in_use.get_mut(id) {
+            device.claims -= 1;
+            if device.claims == 0 {
+                self.in_use.remove(id);
+            }
+        }
+    }
+
+    /// Notes what the slices say of a device in use, beside what is known of it already.
+    pub(crate) fn look(&mut self, id: &DeviceId) {
+        let shown = self.shown(id);
+        if let Some(device) = self.in_use.get_mut(id) {
+            device.facts = either(shown, std::mem::take(&mut device.facts));
+        }
+    }
+
+    /// Returns what is known of a device in use.
+    pub(crate) fn facts(&self, id: &DeviceId) -> Device {
+        self.in_use.get(id).map(|device| device.facts.clone()).unwrap_or_default()
+    }
+
+    /// Returns what the slices say of a device: those of the pool's newest generation and, as long as that is not complete, those
+    /// before it.
+    fn shown(&self, id: &DeviceId) -> Device {
+        let pool = (id.driver.clone(), id.pool.clone());
+        let mut generations: BTreeMap<Reverse<i64>, Vec<&DeviceSlice>> = BTreeMap::new();
+        for slice in self.by_pool.of(&pool).filter_map(|key| self.slices.get(key)) {
+            generations.entry(Reverse(slice.generation)).or_default().push(slice);
+        }
+        let mut shown = Device::default();
+        for slices in generations.values() {
+            let found = slices.iter().find_map(|slice| slice.devices.get(&id.device));
+            shown = either(shown, found.cloned().unwrap_or_default());
+            if slices.iter().any(|slice| slices.len() >= slice.slice_count) {
+                break;
+            }
+        }
+        shown
+    }
+}
+
+/// Returns what `first` says, and of what it says nothing, what `second` says.
+fn either(first: Device, second: Device) -> Device {
+    Device {
+        interface: first.interface.or(second.interface),
+        mac: first.mac.or(second.mac),
+        rdma_device: first.rdma_device.or(second.rdma_device),
+        pci_address: first.pci_address.or(second.pci_address),
+        numa_node: first.numa_node.or(second.numa_node),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(device: &str) -> DeviceId {
+        DeviceId { driver: "dra.net".into(), pool: "n1".into(), device: device.into() }
+    }
+
+    /// A slice of a pool whose generation has two of them.
+    fn slice(name: &str, generation: i64, devices: &[(&str, Option<&str>)]) -> DeviceSlice {
+        let devices = devices.iter().map(|&(name, rdma)| {
+            let device =
+                Device { rdma_device: rdma.map(str::to_owned), numa_node: Some(1), ..Device::default() };
+            (name.to_owned(), device)
+        });
+        let key = ObjectKey { namespace: String::new(), name: name.into() };
+        let (driver, pool) = ("dra.net".into(), "n1".into());
+        DeviceSlice { key, driver, pool, generation, slice_count: 2, devices: devices.collect() }
+    }
+
+    fn changed(devices: &mut Devices, slice: DeviceSlice) {
+        devices.apply(slice);
+        for device in ["a", "b"] {
+            devices.look(&id(device));
+        }
+    }
+
+    fn rdma(devices: &Devices, device: &str) -> Option<String> {
+        devices.facts(&id(device)).rdma_device
+    }
+
+    #[test]
+    fn what_is_known_of_a_device_stays_as_long_as_a_claim_has_it() {
+        let mut devices = Devices::default();
+        changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
+        changed(&mut devices, slice("s2", 4, &[]));
+        devices.take(&id("a"));
+        devices.take(&id("a"));
+        for shown in [&[("a", None)][..], &[]] {
+            changed(&mut devices, slice("s1", 4, shown));
+            assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_4"), "{shown:?}");
+        }
+        changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_9"))]));
+        assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_9"), "the driver knows better");
+        devices.delete(&slice("s1", 4, &[]).key);
+        devices.release(&id("a"));
+        assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_9"), "another claim has it");
+        devices.release(&id("a"));
+        devices.take(&id("a"));
+        assert_eq!(rdma(&devices, "a"), None, "another use of it");
+    }
+
+    #[test]
+    fn a_pool_half_way_to_its_next_generation_keeps_what_it_says() {
+        let mut devices = Devices::default();
+        changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
+        changed(&mut devices, slice("s2", 4, &[("b", Some("mlx5_5"))]));
+        changed(&mut devices, slice("s1", 5, &[("a", Some("mlx5_6"))]));
+        devices.take(&id("a"));
+        devices.take(&id("b"));
+        assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_6"));
+        assert_eq!(
+            rdma(&devices, "b").as_deref(),
+            Some("mlx5_5"),
+            "its slice is still of the last generation"
+        );
+        devices.release(&id("b"));
+        changed(&mut devices, slice("s3", 5, &[]));
+        devices.take(&id("b"));
+        assert_eq!(rdma(&devices, "b"), None, "the new generation is complete, and has no such device");
+    }
+}

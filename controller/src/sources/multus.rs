@@ -1,0 +1,308 @@
+//! Multus' report of a pod's interfaces: the annotation `k8s.v1.cni.cncf.io/network-status`.
+//!
+//! The format is that of net-attach-def-client, which Multus writes with: a list of objects, one for each interface.
+//! Others write it too (Antrea, OVN-Kubernetes), in their own ways:
+//!
+//! - The default network's entry says `"default": true`; it may be anywhere. If a default CNI makes several interfaces, only
+//!   one of them says so, and the others are told by its name. It counts if it is a NetworkAttachmentDefinition's: its name is
+//!   `namespace/name` then, or the pod names it in `v1.multus-cni.io/default-network`.
+//! - `name` is `namespace/name` of a NetworkAttachmentDefinition, or only its name. A bare name is looked up among the
+//!   [networks that the pod asks for](requests), before it means the pod's own namespace. A name that no such object can have is that
+//!   of a CNI configuration, and none of ours.
+//! - A network may come several times: a pod may be attached twice, and one attachment may have several interfaces.
+//! - `ips` is a list of texts, with or without prefix length, or a single text.
+//!
+//! # What cannot be read
+//!
+//! | what | then |
+//! |---|---|
+//! | no JSON, no list | nothing of the annotation is used |
+//! | an entry that is no object; `name`, `default` or `ips` of another type; a bare name that may be several networks' | the entry is left out and told of |
+//! | an address that is none or cannot be published | it is left out and told of |
+//! | more than [`MAX_ATTACHMENTS`] attachments, or 16 addresses of one | those beyond are left out and told of |
+//! | details of the device, of whatever kind | they are left out |
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+
+use multinet_crds::Device;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::requests::{self, Meaning, Requests, definition};
+use super::{Annotated, Source};
+use crate::foreign::{self, Problems, quoted, shortened};
+use crate::model::{Attachment, Bare, Interfaces, Network, Report, Unreadable};
+
+/// The annotation.
+pub const KEY: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// What it was called until 2020. Multus wrote both for some years; where there are both, the new one counts.
+pub const OLD_KEY: &str = "k8s.v1.cni.cncf.io/networks-status";
+
+/// The NetworkAttachmentDefinition that a pod asks to have in the place of the cluster's default network.
+const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+
+/// How many attachments of a pod are used. A node has tens of NICs, not hundreds.
+pub const MAX_ATTACHMENTS: usize = 64;
+
+/// How much of the annotation is repeated in front of the place where it cannot be read, in bytes.
+const EXCERPT: usize = 40;
+
+/// How much of a network's name is repeated, in characters.
+const NAME: usize = 80;
+
+/// How much of the parser's complaint is repeated, in characters. It may quote the annotation.
+const COMPLAINT: usize = 80;
+
+/// The source.
+pub struct Multus;
+
+impl Source for Multus {
+    fn annotations(&self) -> &'static [&'static str] {
+        &[KEY, OLD_KEY, DEFAULT_NETWORK, requests::KEY]
+    }
+
+    fn read(&self, pod: &Annotated<'_>, report: &mut Report) {
+        let requests = Requests::of(pod);
+        report.requested.extend(requests.networks());
+        let annotation = |key| Some((key, pod.get(key)?));
+        let Some((key, text)) = annotation(KEY).or_else(|| annotation(OLD_KEY)) else { return };
+        let mut problems = Problems::default();
+        match parse(text, &mut problems) {
+            Ok(entries) => {
+                let names = Names::new(&entries, requests, pod);
+                let found = interfaces(&entries, &names, &mut problems);
+                report.interfaces.attachments.extend(found.attachments);
+                report.interfaces.bare.extend(found.bare);
+                report.rejected.extend(problems.into_lines());
+            }
+            Err(error) => report.unreadable.push(unreadable(key, text, &error)),
+        }
+    }
+}
+
+/// An interface, as far as it matters. What is no `RawValue` has to be of its type, if it is there at all.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry<'a> {
+    name: Option<String>,
+    default: Option<bool>,
+    #[serde(default, deserialize_with = "ips")]
+    ips: Vec<String>,
+    #[serde(borrow)]
+    interface: Option<&'a RawValue>,
+    #[serde(borrow)]
+    mac: Option<&'a RawValue>,
+    #[serde(borrow)]
+    device_info: Option<&'a RawValue>,
+}
+
+/// The device behind an interface. Those of types vhost-user and memif have neither PCI address nor RDMA device.
+#[derive(Default, Deserialize)]
+struct DeviceInfo {
+    pci: Option<PciFunction>,
+    vdpa: Option<PciFunction>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct PciFunction {
+    pci_address: Option<String>,
+    rdma_device: Option<String>,
+}
+
+/// The addresses of an interface.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a list of addresses")]
+enum Ips {
+    List(Vec<Option<String>>),
+    One(String),
+}
+
+impl Ips {
+    fn into_texts(self) -> Vec<String> {
+        match self {
+            Self::List(texts) => texts.into_iter().flatten().collect(),
+            Self::One(texts) => texts.split(',').map(|text| text.trim().to_owned()).collect(),
+        }
+    }
+}
+
+fn ips<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::<Ips>::deserialize(deserializer)?.map(Ips::into_texts).unwrap_or_default())
+}
+
+/// Reads the entries, each by itself.
+fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<Entry<'a>>> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    // Go writes null for a list that was never made.
+    let entries: Option<Vec<&RawValue>> = serde_json::from_str(text)?;
+    let mut read = Vec::new();
+    for (index, entry) in entries.unwrap_or_default().into_iter().enumerate() {
+        match serde_json::from_str::<Object<Entry<'_>>>(entry.get()) {
+            Ok(entry) => read.push(entry.0),
+            Err(error) => problems.note(|| {
+                let complaint = shortened(&error.to_string(), COMPLAINT);
+                format!("entry {} of the network status is left out: {complaint}", index + 1)
+            }),
+        }
+    }
+    Ok(read)
+}
+
+/// A `T` of a JSON object only. By itself a struct can be had of a list as well, field by field.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Object<T>, M::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+/// What the names of networks mean in a pod.
+struct Names<'a> {
+    own_namespace: &'a str,
+    requests: Requests,
+    /// The name of the default network, which may be a NetworkAttachmentDefinition.
+    defaults: HashSet<&'a str>,
+    /// The NetworkAttachmentDefinition that the pod has for a default network, if it names one.
+    default_network: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Names<'a> {
+    fn new(entries: &'a [Entry<'_>], requests: Requests, pod: &Annotated<'a>) -> Self {
+        let defaults = entries.iter().filter(|entry| entry.is_default());
+        Self {
+            own_namespace: pod.namespace,
+            requests,
+            defaults: defaults.map(Entry::name).collect(),
+            default_network: pod.get(DEFAULT_NETWORK).and_then(|name| name.trim().split_once('/')),
+        }
+    }
+
+    /// Returns the network that an entry is of, if it is a NetworkAttachmentDefinition's.
+    fn network(
+        &self,
+        entry: &Entry<'_>,
+        interface: Option<&str>,
+        problems: &mut Problems,
+    ) -> Option<Network> {
+        let name = entry.name();
+        if let Some((namespace, name)) = name.split_once('/') {
+            return definition(namespace, name);
+        }
+        if entry.is_default() || self.defaults.contains(name) {
+            let (namespace, _) = self.default_network.filter(|&(_, default)| default == name)?;
+            return definition(namespace, name);
+        }
+        match self.requests.meaning(name, interface) {
+            Meaning::Namespace(namespace) => definition(&namespace, name),
+            Meaning::NotRequested => definition(self.own_namespace, name),
+            Meaning::Ambiguous(networks) => {
+                problems.note(|| {
+                    let networks: Vec<String> = networks.iter().map(Network::to_string).collect();
+                    let interface = interface.unwrap_or("an interface");
+                    format!(
+                        "{interface} on {} is left out: the pod asks for {}; name an interface for each in annotation {}",
+                        shortened(name, NAME),
+                        networks.join(" and "),
+                        requests::KEY
+                    )
+                });
+                None
+            }
+        }
+    }
+}
+
+fn interfaces(entries: &[Entry<'_>], names: &Names<'_>, problems: &mut Problems) -> Interfaces {
+    let mut found = Interfaces::default();
+    let mut beyond = 0;
+    for entry in entries {
+        let device = entry.device();
+        let Some(network) = names.network(entry, device.interface.as_deref(), problems) else { continue };
+        if found.attachments.len() + found.bare.len() >= MAX_ATTACHMENTS {
+            beyond += usize::from(!entry.ips.is_empty());
+            continue;
+        }
+        let interface = device.interface.as_deref().unwrap_or("an interface");
+        let whose = fmt::from_fn(|f| write!(f, "{interface} on {}", shortened(entry.name(), NAME)));
+        let networks = vec![network];
+        match foreign::addresses(&entry.ips, &whose, problems) {
+            Ok(addresses) => {
+                found.attachments.push(Attachment { networks, addresses, device, claimed: None })
+            }
+            Err(lack) => found.bare.push(Bare { networks, claimed: None, lack }),
+        }
+    }
+    if beyond > 0 {
+        problems.note(|| format!("{beyond} attachments beyond the first {MAX_ATTACHMENTS} are left out"));
+    }
+    found
+}
+
+impl Entry<'_> {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    fn is_default(&self) -> bool {
+        self.default == Some(true)
+    }
+
+    fn device(&self) -> Device {
+        let text =
+            |raw: Option<&RawValue>| raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        let info = self.device_info.and_then(|raw| serde_json::from_str::<DeviceInfo>(raw.get()).ok());
+        let function = info.and_then(|info| info.pci.or(info.vdpa));
+        let (pci_address, rdma_device) =
+            function.map_or((None, None), |function| (function.pci_address, function.rdma_device));
+        Device {
+            interface: text(self.interface).and_then(|text| foreign::interface(&text)),
+            mac: text(self.mac).and_then(|text| foreign::mac(&text)),
+            rdma_device: rdma_device.and_then(|text| foreign::rdma_device(&text)),
+            pci_address: pci_address.and_then(|text| foreign::pci_address(&text)),
+            numa_node: None,
+        }
+    }
+}
+
+/// Why the annotation cannot be read, where, and what to do.
+fn unreadable(key: &str, text: &str, error: &serde_json::Error) -> Unreadable {
+    let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let end = line.floor_char_boundary(error.column());
+    let start = line.floor_char_boundary(end.saturating_sub(EXCERPT));
+    let complaint = error.to_string();
+    // The complaint ends with the place, but may be too long for its end to be seen.
+    let complaint = complaint.rsplit_once(" at line ").map_or(complaint.as_str(), |(complaint, _)| complaint);
+    Unreadable(format!(
+        "annotation {key} is unreadable at line {} column {}, after {}: {}; delete the pod to have it written anew",
+        error.line(),
+        error.column(),
+        quoted(&line[start..end]),
+        shortened(complaint, COMPLAINT),
+    ))
+}

@@ -1,0 +1,193 @@
+//! The networks that a pod asks for: the annotation `k8s.v1.cni.cncf.io/networks`.
+//!
+//! It is a list separated by commas, `[namespace/]name[@interface]`, or a JSON list of objects with these three fields (Kubernetes
+//! Network Custom Resource Definition De-facto Standard, section 4.1). Whatever of it cannot be read is passed over: the CNI has
+//! refused such a pod already.
+
+use multinet_crds::NetworkKind;
+use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Annotated;
+use crate::model::Network;
+
+/// The annotation.
+pub(super) const KEY: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// How many requests of a pod are looked at.
+const MAX_REQUESTS: usize = 64;
+
+/// The networks that a pod asks for.
+#[derive(Debug, Default)]
+pub(super) struct Requests(Vec<Request>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    network: Network,
+    interface: Option<String>,
+}
+
+/// What the name of a network without a namespace stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The network of this namespace, that the pod asks for.
+    Namespace(String),
+    /// The pod asks for no network of this name.
+    NotRequested,
+    /// The pod asks for several networks of this name, and it may be any of these.
+    Ambiguous(Vec<Network>),
+}
+
+impl Requests {
+    /// Reads the annotation.
+    pub(super) fn of(pod: &Annotated<'_>) -> Self {
+        let text = pod.get(KEY).unwrap_or_default().trim();
+        let requests: Vec<Request> = if text.starts_with('[') {
+            let entries: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
+            let entries = entries.iter().take(MAX_REQUESTS);
+            entries.filter_map(|entry| Element::parse(entry)?.into_request(pod.namespace)).collect()
+        } else {
+            let entries = text.split(',').take(MAX_REQUESTS);
+            entries.filter_map(|entry| shorthand(entry.trim(), pod.namespace)).collect()
+        };
+        Self(requests)
+    }
+
+    /// Returns the networks, each once.
+    pub(super) fn networks(&self) -> Vec<Network> {
+        let mut networks: Vec<Network> = self.0.iter().map(|request| request.network.clone()).collect();
+        networks.sort_unstable();
+        networks.dedup();
+        networks
+    }
+
+    /// Returns what the bare `name` of the network of `interface` means: by the interface, then by the name alone.
+    pub(super) fn meaning(&self, name: &str, interface: Option<&str>) -> Meaning {
+        let named = || self.0.iter().filter(|request| request.network.name == name);
+        let at_interface =
+            named().find(|request| interface.is_some() && request.interface.as_deref() == interface);
+        if let Some(Request { network, .. }) = at_interface {
+            return Meaning::of([network]);
+        }
+        // A request for another interface is not this one.
+        Meaning::of(
+            named()
+                .filter(|request| request.interface.is_none() || interface.is_none())
+                .map(|request| &request.network),
+        )
+    }
+}
+
+impl Meaning {
+    fn of<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Self {
+        let mut networks: Vec<Network> = networks.into_iter().cloned().collect();
+        networks.sort_unstable();
+        networks.dedup();
+        match networks.as_slice() {
+            [] => Self::NotRequested,
+            [network] => Self::Namespace(network.namespace.clone().unwrap_or_default()),
+            _ => Self::Ambiguous(networks),
+        }
+    }
+}
+
+/// An element of the JSON form.
+#[derive(Deserialize)]
+struct Element {
+    name: String,
+    namespace: Option<String>,
+    interface: Option<String>,
+}
+
+impl Element {
+    fn parse(text: &RawValue) -> Option<Self> {
+        serde_json::from_str(text.get()).ok()
+    }
+
+    fn into_request(self, own: &str) -> Option<Request> {
+        let namespace = self.namespace.filter(|namespace| !namespace.is_empty());
+        let network = definition(namespace.as_deref().unwrap_or(own), &self.name)?;
+        Some(Request { network, interface: self.interface.filter(|interface| !interface.is_empty()) })
+    }
+}
+
+fn shorthand(text: &str, own: &str) -> Option<Request> {
+    let (name, interface) = match text.split_once('@') {
+        Some((name, interface)) => (name, Some(interface.to_owned())),
+        None => (text, None),
+    };
+    let (namespace, name) = name.split_once('/').unwrap_or((own, name));
+    Some(Request { network: definition(namespace, name)?, interface })
+}
+
+/// Returns the NetworkAttachmentDefinition of this name, if there can be one.
+pub(super) fn definition(namespace: &str, name: &str) -> Option<Network> {
+    (DNS_LABEL.accepts(namespace) && DNS_SUBDOMAIN.accepts(name)).then(|| Network {
+        kind: NetworkKind::NetworkAttachmentDefinition,
+        namespace: Some(namespace.to_owned()),
+        name: name.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(text: &str) -> Requests {
+        let annotations = [(KEY.to_owned(), text.to_owned())].into();
+        Requests::of(&Annotated { namespace: "own", annotations: &annotations })
+    }
+
+    fn networks(text: &str) -> Vec<String> {
+        let networks = requests(text).networks();
+        networks
+            .iter()
+            .map(|network| format!("{}/{}", network.namespace.as_deref().unwrap(), network.name))
+            .collect()
+    }
+
+    #[test]
+    fn both_forms_name_the_same_networks() {
+        let json =
+            r#"[{"name":"a"},{"name":"b","namespace":"x","interface":"eth2"},{"name":"c","namespace":""}]"#;
+        for text in [json, "a,x/b@eth2,c", " a , x/b@eth2,\nc "] {
+            assert_eq!(networks(text), ["own/a", "own/c", "x/b"], "{text}");
+        }
+    }
+
+    #[test]
+    fn what_names_no_network_is_passed_over() {
+        for text in ["", "[", "[7]", r#"[{"namespace":"x"}]"#, "x/y/z", "/a", "a/", "A", "[[]]", "{}"] {
+            assert_eq!(networks(text), [""; 0], "{text}");
+        }
+        assert_eq!(networks(r#"[7,{"name":7},{"name":"a"}]"#), ["own/a"]);
+        assert_eq!(requests(&"a,".repeat(1000)).0.len(), MAX_REQUESTS);
+    }
+
+    #[test]
+    fn a_bare_name_means_what_the_pod_asks_for() {
+        let found = |namespace: &str| Meaning::Namespace(namespace.to_owned());
+        let two = "n@eth1,x/n@eth2,y/m";
+        let cases = [
+            (two, "n", Some("eth1"), found("own")),
+            (two, "n", Some("eth2"), found("x")),
+            (two, "m", Some("eth3"), found("y")),
+            (two, "m", None, found("y")),
+            (two, "n", Some("eth3"), Meaning::NotRequested),
+            (two, "k", Some("eth1"), Meaning::NotRequested),
+            ("n@eth1,x/n", "n", Some("net2"), found("x")),
+            ("x/n,x/n", "n", Some("net2"), found("x")),
+            ("x/n@eth1", "n", None, found("x")),
+        ];
+        for (text, name, interface, expected) in cases {
+            assert_eq!(requests(text).meaning(name, interface), expected, "{text} {name} {interface:?}");
+        }
+        for (text, interface) in [("n,x/n", Some("net1")), (two, None)] {
+            let Meaning::Ambiguous(networks) = requests(text).meaning("n", interface) else {
+                panic!("{text}")
+            };
+            assert_eq!(networks.len(), 2);
+        }
+    }
+}

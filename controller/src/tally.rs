@@ -1,0 +1,116 @@
+//! How many pods of a service have endpoints, and how many are ready.
+
+use std::collections::BTreeMap;
+
+use multinet_crds::{Endpoint, EndpointCounts, NetworkCounts};
+
+/// How many names a message tells before it only counts.
+pub const NAMED: usize = 3;
+
+/// The first few of many names, and how many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Few {
+    /// The first few.
+    pub names: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Few {
+    /// Adds a name.
+    pub fn add(&mut self, name: impl Into<String>) {
+        if self.names.len() < NAMED {
+            self.names.push(name.into());
+        }
+        self.count += 1;
+    }
+}
+
+impl std::fmt::Display for Few {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.names.join(", "))?;
+        match self.count - self.names.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// The pods of a service that have endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// On at least one network.
+    pub endpoints: EndpointCounts,
+    /// By network, in the order of the spec.
+    pub networks: Vec<NetworkCounts>,
+    /// Pods that have an address and are not ready.
+    pub not_ready: Few,
+}
+
+impl Tally {
+    /// Returns a tally of nothing on the networks with these aliases.
+    pub fn of<'a>(aliases: impl Iterator<Item = &'a str>) -> Self {
+        let counts = |alias: &str| NetworkCounts { alias: alias.to_owned(), ..NetworkCounts::default() };
+        Self { networks: aliases.map(counts).collect(), ..Self::default() }
+    }
+
+    /// Counts a pod on a network.
+    pub fn network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
+        if let Some(counts) = self.networks.iter_mut().find(|counts| counts.alias == alias) {
+            counts.total += u32::from(is_there);
+            counts.ready += u32::from(is_ready);
+            counts.missing += u32::from(is_missing);
+        }
+    }
+
+    /// Counts a pod.
+    pub fn pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
+        self.endpoints.total += u32::from(is_there);
+        self.endpoints.ready += u32::from(is_ready);
+        if is_there && !is_ready {
+            self.not_ready.add(name);
+        }
+    }
+
+    /// Counts anew the pods that slices tell of, each once. What is missing stays.
+    pub fn count<'a>(&mut self, slices: impl Iterator<Item = &'a Rows>) {
+        let mut pods: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut by_network: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+        for rows in slices {
+            for (pod, is_ready) in &rows.pods {
+                *pods.entry(pod).or_default() |= is_ready;
+                *by_network.entry((&rows.alias, pod)).or_default() |= is_ready;
+            }
+        }
+        (self.endpoints, self.not_ready) = (EndpointCounts::default(), Few::default());
+        for counts in &mut self.networks {
+            (counts.ready, counts.total) = (0, 0);
+        }
+        for ((alias, _), is_ready) in by_network {
+            self.network(alias, true, is_ready, false);
+        }
+        for (pod, is_ready) in pods {
+            self.pod(pod, true, is_ready);
+        }
+    }
+}
+
+/// What a slice says of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    alias: String,
+    /// Each endpoint's pod, and whether it is ready. An endpoint that names no pod is one per host name, else one per address.
+    pods: Vec<(String, bool)>,
+}
+
+impl Rows {
+    /// Reads the endpoints of a slice on the network with this alias.
+    pub fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
+        let pods = endpoints.iter().map(|endpoint| {
+            let target = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
+            let name = target.or(endpoint.hostname.as_ref()).or(endpoint.addresses.first());
+            (name.cloned().unwrap_or_default(), endpoint.is_ready())
+        });
+        Self { alias: alias.to_owned(), pods: pods.collect() }
+    }
+}

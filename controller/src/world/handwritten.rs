@@ -1,0 +1,57 @@
+//! Slices that the controller does not write: by hand, or by another program. DNS answers from them all the same.
+
+use std::collections::{HashMap, HashSet};
+
+use multinet_crds::{MultiNetworkEndpointSlice, labels};
+use multinet_runtime::ObjectKey;
+
+use super::key_of;
+use crate::relations::Relations;
+use crate::slices;
+use crate::slices::metadata::label;
+use crate::tally::Rows;
+
+/// What those slices say, by service.
+#[derive(Debug, Default)]
+pub(super) struct Handwritten {
+    slices: HashMap<ObjectKey, (ObjectKey, Rows)>,
+    by_service: Relations<ObjectKey, ObjectKey>,
+}
+
+impl Handwritten {
+    /// The watch shows a slice. Returns the services that it is news for.
+    pub(super) fn shown(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
+        let Some(key) = key_of(&slice.metadata) else { return Vec::new() };
+        let service =
+            label(&slice.metadata, labels::SERVICE_NAME).filter(|_| slices::service_of(slice).is_none());
+        let Some(service) = service else { return self.gone(&key).into_iter().collect() };
+        let service = ObjectKey { namespace: key.namespace.clone(), name: service.to_owned() };
+        let new = (service.clone(), Rows::of(slice.spec.network.alias(), &slice.spec.endpoints));
+        if self.slices.get(&key) == Some(&new) {
+            return Vec::new();
+        }
+        let mut concerned: Vec<ObjectKey> = self.gone(&key).into_iter().collect();
+        self.by_service.insert(service.clone(), key.clone());
+        self.slices.insert(key, new);
+        concerned.push(service);
+        concerned
+    }
+
+    /// The watch shows that a slice is gone. Returns the service that it is news for.
+    pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
+        let (service, _) = self.slices.remove(key)?;
+        self.by_service.remove(&service, key);
+        Some(service)
+    }
+
+    /// Only these slices are there. Returns the services that have lost one.
+    pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
+        let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect();
+        gone.iter().filter_map(|key| self.gone(key)).collect()
+    }
+
+    /// Returns what the slices of a service say.
+    pub(super) fn of<'a>(&'a self, service: &ObjectKey) -> Vec<&'a Rows> {
+        self.by_service.of(service).filter_map(|key| Some(&self.slices.get(key)?.1)).collect()
+    }
+}
