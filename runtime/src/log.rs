@@ -14,8 +14,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 /// kube_client: an error per failed request, although the request's caller
 /// reports it too (once per outage, see [`watch`](crate::watch())), and the whole text of an answer that
 /// cannot be decoded.
-const QUIET: &[(&str, &str)] =
-    &[("kube_client", "kube_client::client=error,kube_client::client::builder=off")];
+///
+/// notify: a warning per watch that ended with its folder, as each update of a ConfigMap volume makes it.
+const QUIET: &[(&str, &str)] = &[
+    ("kube_client", "kube_client::client=error,kube_client::client::builder=off"),
+    ("notify", "notify::inotify=error"),
+];
 
 /// The command-line flags about logs.
 #[derive(clap::Args, Debug, Clone)]
