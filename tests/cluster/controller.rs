@@ -14,6 +14,7 @@ mod mirror;
 mod parity;
 mod rbac;
 mod references;
+mod repack;
 mod repair;
 mod restart;
 mod roles;

@@ -205,6 +205,16 @@ impl Pods {
             .await
     }
 
+    /// The kubelet has made sandboxes for these pods, which do not run yet.
+    pub async fn give_sandboxes(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        let status = || json!({"podIP": default_address(), "podIPs": [{"ip": default_address()}]});
+        stream::iter(names)
+            .map(|name| async move { self.status(&name, status()).await })
+            .buffer_unordered(AT_ONCE)
+            .try_for_each(|_| future::ready(Ok(())))
+            .await
+    }
+
     /// The scheduler has found a node for a pod.
     pub async fn bind(&self, name: &str, node: &str) -> Result<()> {
         let binding = json!({

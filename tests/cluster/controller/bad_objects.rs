@@ -69,7 +69,7 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
         "true",
         r#"{"name": "rdma-a"}"#,
         r#"[{"name": 7}]"#,
-        r#"[{"name": "rdma-a", "ips": "10.1.0.2"}]"#,
+        r#"[{"name": "rdma-a", "ips": {"v4": "10.1.0.2"}}]"#,
     ];
     for shape in shapes {
         scene.pods.annotate("bad", NETWORK_STATUS, Some(shape)).await?;
@@ -80,7 +80,7 @@ async fn an_annotation_that_is_no_json() -> Result<()> {
     }
     // Empty ones say that there is nothing, which is fine.
     scene.pods.annotate("bad", NETWORK_STATUS, Some("[]")).await?;
-    status.explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "bad"]).await?;
+    status.explains("Programmed=True Programmed", &["1 of 2 pods are not attached (bad)"]).await?;
     scene.pods.report("bad", &[Nic::new("rdma-a", &["10.1.0.3"])]).await?;
     slices.are(&[GOOD, "rail0 10.1.0.3 bad rs-"]).await?;
     scene.answers("infer", "A", &["10.1.0.1", "10.1.0.3"]).await
@@ -114,7 +114,11 @@ async fn addresses_that_are_none() -> Result<()> {
     // Whoever has nothing else is left out. Link-local addresses are every interface's, and no news.
     scene.pods.start(Pod::new("only").nic("rdma-a", &["nonsense"])).await?;
     scene.pods.start(Pod::new("local").nic("rdma-a", &["fe80::1"])).await?;
-    scene.status("infer")?.explains("Programmed=True Programmed", &["2 of 10 pods", "local", "only"]).await?;
+    let said = [
+        "1 of 10 pods are attached without an address (only)",
+        "1 of 10 pods have a link-local address only (local)",
+    ];
+    scene.status("infer")?.explains("Programmed=True Programmed", &said).await?;
     scene.events.warn("Pod", "only", REJECTED, &["nonsense"]).await?;
     scene.slices("infer")?.are(&lines).await?;
     ensure!(scene.events.about("Pod", "local").await?.is_empty(), "said of a link-local address");
@@ -147,7 +151,8 @@ async fn pods_that_have_no_second_nic() -> Result<()> {
     }
     scene.pods.start(Pod::new("plain")).await?;
     let status = scene.status("infer")?;
-    let said = ["1 of 3 pods have no address", "plain", "1 of 3 pods have their node's network", "host"];
+    let said =
+        ["1 of 3 pods are not attached (plain)", "1 of 3 pods use their node's network (hostNetwork) (host)"];
     status.explains("Programmed=True Programmed", &said).await?;
     status.is(&FINE).await?;
     slices.are(&[GOOD]).await?;

@@ -101,7 +101,10 @@ async fn what_slices_say_is_answered_and_counted() -> Result<()> {
     scene.pods.create(Pod::new("c").nics(&[nic(3)])).await?;
     scene.pods.run("c").await?;
 
-    let status = scene.status("infer")?.counts(4, 6).await?;
+    let status = scene.status("infer")?.counts(2, 3).await?;
+    let rails = json!([{"alias": "rail0", "ready": 2, "total": 3, "missing": 0}]);
+    ensure!(status["networks"] == rails, "networks {}", status["networks"]);
+    scene.status("infer")?.is(&["EndpointsReady=True EndpointsReady"]).await?;
     let domain = scene.namespace.domain("infer");
     ensure!(status["hostname"] == domain.as_str(), "hostname {}", status["hostname"]);
     scene.status("infer")?.is(&FINE).await?;
@@ -217,9 +220,7 @@ async fn a_change_of_one_endpoint_writes_one_slice() -> Result<()> {
         Pod::new(&format!("p{i}")).nic("rdma-a", &[&format!("10.1.0.{i}"), &format!("fd00:1::{i:x}")])
     };
     scene.pods.create_all((1..=PODS).map(pod)).await?;
-    for i in 1..=3 {
-        scene.pods.run(&format!("p{i}")).await?;
-    }
+    scene.pods.give_sandboxes((1..=PODS).map(|i| format!("p{i}"))).await?;
     let slices = scene.slices("infer")?;
     let lines = |ready: &[u8]| -> Vec<String> {
         let each = |i: u8| {

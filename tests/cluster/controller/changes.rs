@@ -19,10 +19,10 @@ async fn pods_come_change_and_go() -> Result<()> {
     pods.start(Pod::new("stays").nic("rdma-a", &["10.1.0.100"])).await?;
     let stays = "rail0 10.1.0.100 stays rs-";
 
-    // Multus reports before the pod runs.
+    // It runs before it is ready.
     pods.create(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
-    slices.are(&[stays, "rail0 10.1.0.1 a ---"]).await?;
     pods.run("a").await?;
+    slices.are(&[stays, "rail0 10.1.0.1 a ---"]).await?;
     pods.ready("a", true).await?;
     slices.are(&[stays, "rail0 10.1.0.1 a rs-"]).await?;
     scene.answers("infer", "A", &["10.1.0.1", "10.1.0.100"]).await?;
@@ -41,7 +41,7 @@ async fn pods_come_change_and_go() -> Result<()> {
     slices.are(&[stays]).await?;
     scene
         .status("infer")?
-        .explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "a"])
+        .explains("Programmed=True Programmed", &["1 of 2 pods are not attached (a)"])
         .await?;
     pods.report("a", &[Nic::new("rdma-a", &["10.1.0.3"])]).await?;
     slices.are(&[stays, "rail0 10.1.0.3 a rs-"]).await?;
@@ -85,6 +85,7 @@ async fn a_service_changes_in_every_part() -> Result<()> {
     let nics = [Nic::new("rdma-a", &["10.1.0.1"]), Nic::new("rdma-b", &["10.2.0.1"]).interface("net2")];
     scene.pods.start(Pod::new("a").nics(&nics)).await?;
     scene.pods.create(Pod::new("b").label("app", "train").nic("rdma-a", &["10.1.0.2"])).await?;
+    scene.pods.run("b").await?;
     slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
 
     // The ports are written into the slices that there are.

@@ -11,7 +11,7 @@ use crate::controller::stage::{Scene, infer};
 const CONFLICT: &str = "AddressConflict=True DuplicateAddress";
 
 #[tokio::test]
-async fn the_first_keeps_the_address_until_it_leaves() -> Result<()> {
+async fn the_ready_pod_holds_the_address_and_keeps_it_until_it_leaves() -> Result<()> {
     let scene = Scene::with_service("conflict").await?;
     let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
     // The names are in the wrong order on purpose.
@@ -21,28 +21,27 @@ async fn the_first_keeps_the_address_until_it_leaves() -> Result<()> {
     scene.pods.start(Pod::new("first").nic("rdma-a", &["10.1.0.1", "fd00::2"])).await?;
     let said_of = |name: &str| format!("{}/{name}", scene.namespace.name());
     let (kept, left_out) = (said_of("second"), said_of("first"));
-    status.explains(CONFLICT, &["10.1.0.1", &kept, &left_out, "had it first"]).await?;
+    status.explains(CONFLICT, &["10.1.0.1", "is published for pod", &kept, "and not for", &left_out]).await?;
     // Only the address is left out, not the pod.
     slices.are(&["rail0 10.1.0.1 second rs-", "rail0 fd00::2 first rs-"]).await?;
     scene.events.warn(SERVICE, "infer", "DuplicateAddress", &["10.1.0.1", &kept, &left_out]).await?;
 
-    // Whoever keeps it does so even while it is not ready; and nothing is said again.
-    for ready in [false, true].into_iter().cycle().take(21) {
+    // The other pod takes over, and keeps the address when this one is ready again; and nothing is said again.
+    for ready in [false, true].into_iter().cycle().take(20) {
         scene.pods.ready("second", ready).await?;
     }
-    slices.are(&["rail0 10.1.0.1 second ---", "rail0 fd00::2 first rs-"]).await?;
-    scene.answers("infer", "AAAA", &["fd00::2"]).await?;
+    slices.are(&["rail0 10.1.0.1 first rs-", "rail0 fd00::2 first rs-"]).await?;
+    scene.answers("infer", "A", &["10.1.0.1"]).await?;
     let events = scene.events.about(SERVICE, "infer").await?;
     ensure!(events.len() == 1 && events[0].series.is_none(), "said more than once: {:#?}", said(&events));
 
     // It begins to leave: the address is handed over.
-    scene.pods.ready("second", true).await?;
-    scene.pods.terminate("second").await?;
-    slices.are(&["rail0 10.1.0.1 first rs-", "rail0 fd00::2 first rs-"]).await?;
+    scene.pods.terminate("first").await?;
+    slices.are(&["rail0 10.1.0.1 second rs-", "rail0 fd00::2 first -st"]).await?;
     scene.answers("infer", "A", &["10.1.0.1"]).await?;
     status.is(&FINE).await?;
-    scene.pods.remove("second").await?;
-    slices.are(&["rail0 10.1.0.1 first rs-", "rail0 fd00::2 first rs-"]).await
+    scene.pods.remove("first").await?;
+    slices.are(&["rail0 10.1.0.1 second rs-"]).await
 }
 
 #[tokio::test]
@@ -85,24 +84,53 @@ async fn a_conflict_ends_by_another_address_or_phase() -> Result<()> {
 
 /// A restore from a backup brings pods back with the annotation that they had. They are not what it says before Multus has written it.
 #[tokio::test]
-async fn a_pod_without_node_has_no_address() -> Result<()> {
+async fn a_pod_without_sandbox_has_no_address() -> Result<()> {
     let scene = Scene::new("restored").await?;
     scene.network("rdma-a").await?;
     let mut spec = infer();
     spec["publishNotReadyAddresses"] = json!(true);
     scene.service("infer", spec).await?;
     let (slices, status) = (scene.slices("infer")?, scene.status("infer")?);
-    let nowhere = Pod::new("old").nic("rdma-a", &["10.1.0.1"]).with("nodeName", json!(null));
-    scene.pods.create(nowhere).await?;
-    status.explains("Programmed=True Programmed", &["1 of 1 pods have no address", "old"]).await?;
+    let waits = |name: &str| Pod::new(name).nic("rdma-a", &["10.1.0.1"]);
+    scene.pods.create(waits("old")).await?;
+    scene.pods.create(waits("queued").with("nodeName", json!(null))).await?;
+    let said = ["1 of 2 pods are not scheduled yet (queued)", "1 of 2 pods wait for their network", "(old)"];
+    status.explains("Programmed=True Programmed", &said).await?;
+    status.is(&["EndpointsReady=False NoAddresses"]).await?;
     scene.pods.start(Pod::new("new").nic("rdma-a", &["10.1.0.1"])).await?;
     slices.are(&["rail0 10.1.0.1 new rs-"]).await?;
     status.is(&FINE).await?;
 
-    scene.pods.bind("old", "gpu-1").await?;
+    scene.pods.run("old").await?;
     status.is(&[CONFLICT]).await?;
     scene.pods.report("old", &[Nic::new("rdma-a", &["10.1.0.2"])]).await?;
     slices.are(&["rail0 10.1.0.1 new rs-", "rail0 10.1.0.2 old r--"]).await?;
+    status.is(&FINE).await.map(drop)
+}
+
+/// Tenant b lists the whole network of tenant a in the annotation of a pod of its own.
+#[tokio::test]
+async fn a_pod_of_another_namespace_takes_no_address_away_and_is_not_named() -> Result<()> {
+    let (tenant, squatter) = (Scene::with_service("tenant").await?, Scene::new("squatter").await?);
+    let network = format!("{}/rdma-a", tenant.namespace.name());
+    let addresses: Vec<String> = (0..16).map(|number| format!("10.1.0.{number}")).collect();
+    let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    squatter.pods.create(Pod::new("squat").nic(&network, &all)).await?;
+    tenant.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    let (slices, status) = (tenant.slices("infer")?, tenant.status("infer")?);
+    slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
+    status.is(&FINE).await?;
+
+    for is_ready in [false, true] {
+        squatter.pods.run("squat").await?;
+        squatter.pods.ready("squat", is_ready).await?;
+        let message =
+            status.explains("AddressConflict=True OtherNamespace", &["10.1.0.1"]).await?.to_string();
+        ensure!(!message.contains("squat"), "{message}");
+        slices.are(&["rail0 10.1.0.1 a rs-"]).await?;
+        tenant.answers("infer", "A", &["10.1.0.1"]).await?;
+    }
+    squatter.pods.remove("squat").await?;
     status.is(&FINE).await.map(drop)
 }
 

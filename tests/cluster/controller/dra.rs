@@ -152,7 +152,7 @@ async fn claims_named_by_the_pod() -> Result<()> {
     // A pod that only waits for the claim has nothing of it yet. One that shares it has the same address, which is one pod's.
     scene.pods.create(with_claim("b", "mine").with("nodeName", Value::Null)).await?;
     let status = scene.status("infer")?;
-    status.explains("Programmed=True Programmed", &["1 of 2 pods", "no address", "b"]).await?;
+    status.explains("Programmed=True Programmed", &["1 of 2 pods are not scheduled yet (b)"]).await?;
     scene.pods.start(with_claim("c", "mine")).await?;
     status.explains("AddressConflict=True DuplicateAddress", &["10.7.0.1", "/a", "/c"]).await?;
     slices.are(&["rail0 10.7.0.1 a rs-"]).await?;
@@ -184,14 +184,24 @@ async fn status_that_comes_late_or_never() -> Result<()> {
     driver.report_infiniband(&infiniband, "nic3").await?;
 
     slices.are(&["rail0 10.7.0.1 first rs-"]).await?;
-    let left_out = ["3 of 4 pods have no address", "infiniband", "late", "never"];
+    let left_out = [
+        "2 of 4 pods have a device whose driver has reported no address",
+        "late (device nic1 of claim",
+        "never (device nic2 of claim",
+        "1 of 4 pods have a device that carries RDMA only (infiniband",
+    ];
     status.explains("Programmed=True Programmed", &left_out).await?;
     status.counts(1, 1).await?;
     scene.answers("infer", "A", &["10.7.0.1"]).await?;
 
     driver.report(&late, &[("nic1", "net1", &["10.7.0.2/24"])]).await?;
     slices.are(&["rail0 10.7.0.1 first rs-", "rail0 10.7.0.2 late rs-"]).await?;
-    status.explains("Programmed=True Programmed", &["2 of 4 pods have no address", "never"]).await?;
+    status
+        .explains(
+            "Programmed=True Programmed",
+            &["1 of 4 pods have a device whose driver has reported no address (never"],
+        )
+        .await?;
     scene.answers("infer", "A", &["10.7.0.1", "10.7.0.2"]).await?;
     // Nothing is wrong that a person would have to hear of.
     let events = scene.events.about(SERVICE, "infer").await?;

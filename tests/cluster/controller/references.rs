@@ -23,7 +23,7 @@ async fn a_network_is_missing_then_made() -> Result<()> {
     scene.events.warn(SERVICE, "infer", "NetworkNotFound", &[&network]).await?;
 
     // However much happens meanwhile, it is said once.
-    scene.pods.create(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
+    scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
     for ready in [true, false].into_iter().cycle().take(20) {
         scene.pods.ready("a", ready).await?;
     }

@@ -128,7 +128,7 @@ async fn what_others_write_stays_as_it_is() -> Result<()> {
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.1"])).await?;
     ours.are(&["rail0 10.1.0.1 a rs-"]).await?;
     scene.answers("infer", "A", &["10.1.0.1", "10.1.0.50", "10.1.0.51"]).await?;
-    scene.status("infer")?.counts(1, 1).await?;
+    scene.status("infer")?.counts(3, 3).await?;
 
     // Neither changes of pods nor of the service, nor its end, concern them.
     scene.pods.remove("a").await?;
@@ -153,7 +153,10 @@ async fn a_service_without_selector_is_left_to_others() -> Result<()> {
     let conditions =
         ["Accepted=True Accepted", "Programmed=True NoSelector", "ResolvedRefs=True ResolvedRefs"];
     status.is(&conditions).await?;
+    status.is(&["EndpointsReady=False NoSlices"]).await?;
     scene.apply(slice("infer-mine", json!({SERVICE_NAME: "infer"}), endpoint("10.1.0.1"))).await?;
+    status.is(&["EndpointsReady=True EndpointsReady"]).await?;
+    status.counts(1, 1).await?;
     scene.pods.start(Pod::new("a").nic("rdma-a", &["10.1.0.2"])).await?;
     scene.answers("infer", "A", &["10.1.0.1"]).await?;
 

@@ -48,7 +48,8 @@ impl Pod {
     }
 
     fn is_published(&self) -> bool {
-        self.phase != Phase::Succeeded
+        // Before it runs it has no sandbox.
+        self.phase == Phase::Running
     }
 
     fn is_ready(&self) -> bool {

@@ -1,6 +1,6 @@
 //! A control plane to break, with services, pods that change, a DNS server, and somebody who asks it all the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -136,10 +136,15 @@ impl Rig {
         for service in services() {
             let lines = self.model.lines(service);
             self.slices(service)?.are(&lines).await?;
-            let ready = lines.iter().filter(|line| line.ends_with(" rs-")).count();
+            let pods = |lines: &mut dyn Iterator<Item = &String>| {
+                lines.filter_map(|line| line.split(' ').nth(2)).collect::<BTreeSet<_>>().len()
+            };
+            let ready = pods(&mut lines.iter().filter(|line| line.ends_with(" rs-")));
             let status = Status::of(&self.namespace, service)?;
             status.is(&FINE).await?;
-            status.counts(ready as u64, lines.len() as u64).await?;
+            let theirs = if service == SHARED { FOREIGN.len() } else { 0 };
+            let total = pods(&mut lines.iter());
+            status.counts((ready + theirs) as u64, (total + theirs) as u64).await?;
             self.answers(service).await?;
         }
         let mirrors = Slices::of_core(&self.namespace, CORE).with_label(CORE_MANAGED_BY, CONTROLLER);
