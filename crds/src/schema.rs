@@ -179,7 +179,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
                 "type": {
-                    "description": "Accepted, ResolvedRefs, Programmed or AddressConflict.",
+                    "description": "Accepted, ResolvedRefs, Programmed, EndpointsReady or AddressConflict.",
                     "type": "string",
                     "maxLength": 316,
                     "pattern": concat!(
