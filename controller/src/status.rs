@@ -78,7 +78,7 @@ pub fn status(
             let none = "no MultiNetworkEndpointSlice has the label multinetwork.numaproj.io/service-name of this service; write one, \
                         or give the service a selector";
             let (reason, message) =
-                endpoints_ready(tally).unwrap_or((EndpointsReadyReason::NoSlices, none.to_owned()));
+                endpoints_ready(tally).unwrap_or_else(|| (EndpointsReadyReason::NoSlices, none.to_owned()));
             upsert(conditions, reason, &message, generation, now);
             upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
             (status.endpoints, status.networks) = (Some(tally.endpoints), tally.networks.clone());

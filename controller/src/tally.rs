@@ -108,7 +108,7 @@ impl Rows {
     pub fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
         let pods = endpoints.iter().map(|endpoint| {
             let target = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
-            let name = target.or(endpoint.hostname.as_ref()).or(endpoint.addresses.first());
+            let name = target.or(endpoint.hostname.as_ref()).or_else(|| endpoint.addresses.first());
             (name.cloned().unwrap_or_default(), endpoint.is_ready())
         });
         Self { alias: alias.to_owned(), pods: pods.collect() }

@@ -155,7 +155,6 @@ impl Writer {
         writer.queue.open();
         let services = writer.world.all_services();
         tracing::info!(term, services = services.len(), "this process writes from now on");
-        writer.state().repack.all(&services, Instant::now());
         services.iter().for_each(|service| writer.queue.add(service));
         loop {
             let (turn, slot) = tokio::select! {
@@ -212,7 +211,7 @@ impl Writer {
             (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
             (Ok(()), Ok(Next::Done)) => {
                 self.succeeded(&service);
-                let could_merge = || self.world.could_merge(&service);
+                let could_merge = self.world.could_merge(&service);
                 let repack = self.state().repack.next(&service, could_merge, Instant::now());
                 match repack {
                     Some(time) => turn.done_until(time),

@@ -253,7 +253,7 @@ fn interfaces(entries: &[Entry<'_>], names: &Names<'_>, problems: &mut Problems)
         let networks = vec![network];
         match foreign::addresses(&entry.ips, &whose, problems) {
             Ok(addresses) => {
-                found.attachments.push(Attachment { networks, addresses, device, claimed: None })
+                found.attachments.push(Attachment { networks, addresses, device, claimed: None });
             }
             Err(lack) => found.bare.push(Bare { networks, claimed: None, lack }),
         }

@@ -1,7 +1,7 @@
-//! When slices are merged that an earlier controller has left half empty, such as one with a lower limit (pure).
+//! When slices are merged that are half empty: after many pods have come or gone, or after a controller with another limit (pure).
 //!
-//! A new leader looks at every service once, and merges at the pace of [`PAUSE`], whatever there is to merge: the API server and the
-//! readers of slices have better things to do.
+//! Merging can wait: it is done when nothing else is to be written for a service, and at the pace of [`PAUSE`] over all services,
+//! whatever there is to merge.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,47 +12,35 @@ use tokio::time::Instant;
 /// How much time passes between two services' merges.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How much time passes between two merges of one service, at least.
+/// How much time passes between two merges of one service, and before the first, at least.
 const PAUSE_OF_SERVICE: Duration = Duration::from_secs(1);
 
-/// The services whose slices may have to be merged, and when.
+/// The services that have slices to merge, and when that is to be done.
 #[derive(Debug, Default)]
 pub(super) struct Repack {
     due: HashMap<ObjectKey, Instant>,
 }
 
 impl Repack {
-    /// All services may have slices to merge.
-    pub(super) fn all(&mut self, services: &[ObjectKey], now: Instant) {
-        let mut due = now;
-        for service in services {
-            due += PAUSE;
-            self.due.insert(service.clone(), due);
-        }
-    }
-
     /// Returns whether it is a service's turn to have slices merged.
     pub(super) fn is_due(&self, service: &ObjectKey, now: Instant) -> bool {
         self.due.get(service).is_some_and(|due| *due <= now)
     }
 
-    /// A service has had a turn. Returns when it is to have the next one to have slices merged, if any `could_merge`.
-    pub(super) fn next(
-        &mut self,
-        service: &ObjectKey,
-        could_merge: impl FnOnce() -> bool,
-        now: Instant,
-    ) -> Option<Instant> {
-        let others = u32::try_from(self.due.len()).unwrap_or(u32::MAX);
-        let due = self.due.get_mut(service)?;
-        if !could_merge() {
+    /// A service has had a turn. Returns when it is to have the next one to have slices merged, if it has any to merge.
+    pub(super) fn next(&mut self, service: &ObjectKey, could_merge: bool, now: Instant) -> Option<Instant> {
+        if !could_merge {
             self.due.remove(service);
             return None;
         }
-        if *due <= now {
-            *due = now + PAUSE_OF_SERVICE.max(PAUSE.saturating_mul(others));
+        if let Some(due) = self.due.get(service).filter(|due| **due > now) {
+            return Some(*due);
         }
-        Some(*due)
+        self.due.insert(service.clone(), now);
+        let services = u32::try_from(self.due.len()).unwrap_or(u32::MAX);
+        let due = now + PAUSE_OF_SERVICE.max(PAUSE.saturating_mul(services));
+        self.due.insert(service.clone(), due);
+        Some(due)
     }
 
     /// Somebody else writes from now on.
@@ -70,28 +58,37 @@ mod tests {
     }
 
     #[test]
-    fn services_take_turns_and_leave_when_nothing_is_left_to_merge() {
-        let (a, b) = (key(1), key(2));
+    fn a_service_has_a_turn_each_second_until_nothing_is_left_to_merge() {
+        let service = key(1);
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut repack = Repack::default();
-        repack.all(&[a.clone(), b.clone()], start);
-        assert_eq!(repack.next(&a, || true, start), Some(after(100)), "not yet");
-        assert_eq!((repack.is_due(&a, after(100)), repack.is_due(&b, after(100))), (true, false));
-        assert_eq!(repack.next(&a, || true, after(100)), Some(after(1100)));
-        assert!(!repack.is_due(&a, after(1000)));
-        assert_eq!(repack.next(&a, || false, after(1000)), None);
-        assert!(!repack.is_due(&a, after(2000)), "nothing is left");
+        assert_eq!(repack.next(&service, false, start), None);
+        assert_eq!(repack.next(&service, true, start), Some(after(1000)));
+        assert_eq!(
+            repack.next(&service, true, after(500)),
+            Some(after(1000)),
+            "another turn brings none forward"
+        );
+        assert_eq!(
+            (repack.is_due(&service, after(999)), repack.is_due(&service, after(1000))),
+            (false, true)
+        );
+        assert_eq!(repack.next(&service, true, after(1000)), Some(after(2000)));
+        assert_eq!(repack.next(&service, false, after(1500)), None);
+        assert!(!repack.is_due(&service, after(3000)), "nothing is left");
+        repack.next(&service, true, start);
         repack.clear();
-        assert_eq!(repack.next(&b, || true, after(200)), None);
+        assert!(repack.due.is_empty());
     }
 
     #[test]
     fn many_services_are_merged_no_faster_than_few() {
-        let services: Vec<ObjectKey> = (0..100).map(key).collect();
         let start = Instant::now();
         let mut repack = Repack::default();
-        repack.all(&services, start);
-        assert_eq!(repack.next(&services[0], || true, start + PAUSE), Some(start + PAUSE * 101));
+        for number in 1..=100 {
+            let due = repack.next(&key(number), true, start);
+            assert_eq!(due, Some(start + PAUSE_OF_SERVICE.max(PAUSE * number as u32)));
+        }
     }
 }
