@@ -227,7 +227,8 @@ struct Counted(BTreeMap<String, BTreeMap<String, bool>>);
 impl Counted {
     fn add(&mut self, alias: &str, endpoint: &Endpoint) {
         let target = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
-        let pod = target.or_else(|| endpoint.hostname.clone()).unwrap_or_else(|| endpoint.addresses[0].clone());
+        let pod =
+            target.or_else(|| endpoint.hostname.clone()).unwrap_or_else(|| endpoint.addresses[0].clone());
         *self.0.entry(alias.to_owned()).or_default().entry(pod).or_default() |= endpoint.is_ready();
     }
 
