@@ -88,6 +88,7 @@ pub fn collect<'a>(
             network: Network::referenced(reference, own),
             reference: resolved(reference, own),
             groups: families.iter().map(|&family| (family, Vec::new())).collect(),
+            without: BTreeMap::new(),
         })
         .collect();
     let mut collected = Collected {
@@ -100,8 +101,12 @@ pub fn collect<'a>(
             rails.iter_mut().map(|rail| rail.take_in(member, spec, around, &mut collected)).collect();
         collected.note(member.pod, spec, presences);
     }
-    for Rail { reference, groups, .. } in rails {
+    for Rail { reference, groups, mut without, .. } in rails {
         for (family, endpoints) in groups {
+            if let Some(pods) = without.remove(&family).filter(|_| !endpoints.is_empty()) {
+                let network = (spec.networks.len() > 1).then(|| reference.alias().to_owned());
+                collected.missing.insert((Missing::Family(family), network), pods);
+            }
             collected.groups.push(Group { network: reference.clone(), family, endpoints });
         }
     }
@@ -113,6 +118,8 @@ struct Rail {
     network: Network,
     reference: NetworkReference,
     groups: Vec<(IpFamily, Vec<Endpoint>)>,
+    /// Pods that have an address on the network, but none of this family.
+    without: BTreeMap<IpFamily, Few>,
 }
 
 impl Rail {
@@ -127,6 +134,7 @@ impl Rail {
         let pod = member.pod;
         let mut presence = Presence::default();
         let (mut is_handed_over, mut is_other_family) = (false, false);
+        let mut families = BTreeSet::new();
         for (address, attachment) in addresses(member, &self.network) {
             let family = IpFamily::of(address);
             let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) else {
@@ -144,12 +152,18 @@ impl Rail {
                 Role::Holds => {
                     let endpoint = endpoint(pod, address, attachment, spec, around);
                     presence.is_published = true;
+                    families.insert(family);
                     presence.is_ready |= endpoint.is_ready();
                     endpoints.push(endpoint);
                 }
                 Role::HandsOver => is_handed_over = true,
                 Role::LeftOut { shares_claim: true } => presence.missing = Some((Missing::SharedClaim, None)),
                 Role::LeftOut { shares_claim: false } => presence.missing = Some((Missing::Taken, None)),
+            }
+        }
+        if presence.is_published && !pod.terminating {
+            for (family, _) in self.groups.iter().filter(|(family, _)| !families.contains(family)) {
+                self.without.entry(*family).or_default().add(pod.key.name.as_str());
             }
         }
         if presence.is_published || (presence.missing.is_none() && !is_handed_over) {
@@ -162,7 +176,7 @@ impl Rail {
 impl Collected {
     /// Counts a pod, and notes what it lacks.
     fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<Presence>) {
-        // What a pod lacks that is being deleted concerns nobody any more.
+        // A pod that is being deleted need not have anything any more.
         let told = presences.iter().map(|presence| presence.missing.as_ref().filter(|_| !pod.terminating));
         let told: Vec<_> = told.collect();
         let is_same = told.len() > 1 && told.iter().all(|missing| *missing == told[0]);

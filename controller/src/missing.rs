@@ -1,6 +1,6 @@
 //! Why a selected pod has no address on a network of a service, and what to do about it.
 
-use multinet_crds::NetworkKind;
+use multinet_crds::{IpFamily, NetworkKind};
 
 use crate::endpoints::Member;
 use crate::model::{Bare, ClaimedDevice, Lack, Network};
@@ -43,6 +43,8 @@ pub enum Missing {
     Taken,
     /// It has an address, but some of its devices on the network have none.
     Partly,
+    /// It has an address, but none of this family, which other pods have.
+    Family(IpFamily),
 }
 
 impl Missing {
@@ -66,6 +68,8 @@ impl Missing {
             Self::SharedClaim => "share a ResourceClaim, and so the address, with another pod",
             Self::Taken => "have an address that another pod has, too",
             Self::Partly => "have an address, but not on all of their devices",
+            Self::Family(IpFamily::Ipv4) => "have no IPv4 address, unlike others",
+            Self::Family(IpFamily::Ipv6) => "have no IPv6 address, unlike others",
         }
     }
 
@@ -90,13 +94,13 @@ impl Missing {
                 "have IPAM assign one; an address that only the guest of a virtual machine knows is not reported"
             }
             Self::LinkLocal => "have IPAM assign an address that other nodes can reach",
-            Self::NotReported => "see status.devices of the claim and the driver's log",
+            Self::NotReported | Self::Partly => "see status.devices of the claim and the driver's log",
             Self::RdmaOnly => "publish a device that has an address",
             Self::DeviceNotReady => "see the driver's log",
             Self::Observer => "request a device without adminAccess",
             Self::SharedClaim => "give each pod a claim of its own, by resourceClaimTemplateName",
             Self::Taken => "see condition AddressConflict",
-            Self::Partly => "see status.devices of the claim and the driver's log",
+            Self::Family(_) => "have IPAM assign one of each family to every pod",
         }
     }
 }

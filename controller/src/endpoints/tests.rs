@@ -264,6 +264,18 @@ fn a_pod_that_lacks_one_rail_names_it() {
     assert_eq!(collected.tally.not_ready.to_string(), "c");
 }
 
+#[test]
+fn a_pod_that_lacks_a_family_which_others_have_is_named() {
+    let pods = [
+        (pod("both"), vec![attachment("rdma-a", "net1", &["10.0.0.1", "fd00::1"])]),
+        (pod("four"), vec![attachment("rdma-a", "net1", &["10.0.0.2"])]),
+    ];
+    let spec = spec(json!([{"name": "rdma-a"}]));
+    let reason = Missing::Family(IpFamily::Ipv6);
+    assert_eq!(missing(&collected(&spec, &pods)), [(reason, None, "four".into())]);
+    assert_eq!(missing(&collected(&spec, &pods[1..])), [], "a network without IPv6");
+}
+
 fn claimed(device: &str, driver: &str) -> Option<ClaimedDevice> {
     let id = DeviceId { driver: driver.into(), pool: "n1".into(), device: device.into() };
     Some(ClaimedDevice { claim: "nics".into(), id })
