@@ -4,6 +4,7 @@
 mod bursts;
 mod changes;
 mod cold;
+mod creation;
 mod fleet;
 mod page;
 mod requests;
@@ -42,14 +43,34 @@ struct Extent {
     other_services: usize,
     /// How many of those pods are replaced.
     restarted: usize,
+    /// How many more of them are replaced with one side alone.
+    restarted_alone: usize,
+    /// How often a service is created.
+    creations: usize,
     /// Writes by each verb, and of each size.
     writes: usize,
 }
 
-const FULL: Extent =
-    Extent { samples: 500, bursts: 9, bursts_compared: 3, other_services: 100, restarted: 1000, writes: 200 };
-const QUICK: Extent =
-    Extent { samples: 50, bursts: 1, bursts_compared: 1, other_services: 10, restarted: 20, writes: 20 };
+const FULL: Extent = Extent {
+    samples: 500,
+    bursts: 9,
+    bursts_compared: 3,
+    other_services: 100,
+    restarted: 1000,
+    restarted_alone: 250,
+    creations: 3,
+    writes: 200,
+};
+const QUICK: Extent = Extent {
+    samples: 50,
+    bursts: 1,
+    bursts_compared: 1,
+    other_services: 10,
+    restarted: 20,
+    restarted_alone: 100,
+    creations: 1,
+    writes: 20,
+};
 
 /// Pods in each of the services that are there besides.
 const PODS_EACH: usize = 100;
@@ -69,6 +90,9 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let mut stage = Stage::set().await?;
     log.say("writing slices by each verb and of each size");
     let writes = writes::measure(&stage, extent.writes).await?;
+
+    log.say("creating a service, with slices of several sizes");
+    let creations = creation::measure(&mut stage, extent.creations).await?;
 
     log.say("starting everything without pods");
     let mut memory = Vec::new();
@@ -102,9 +126,12 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     let ours = cold::start(&mut stage, &fleet, Side::Ours).await?;
     let core = cold::start(&mut stage, &fleet, Side::Core).await?;
     log.say(&format!("a rolling restart of {} pods", extent.restarted));
-    let restart = cold::restart(&stage, &fleet, extent.restarted).await?;
+    let restart = cold::restart(&stage, &fleet, 0..extent.restarted, &Side::BOTH).await?;
     let usage = [Usage::of(&stage, Side::Ours)?, Usage::of(&stage, Side::Core)?.since(idle)];
     memory.push(Memory::of(&stage, fleets.pods() + others)?);
+    log.say("and of more with one side alone");
+    let pods = extent.restarted_alone;
+    let alone = (pods, cold::restart_alone(&mut stage, &fleet, extent.restarted, pods).await?);
 
     log.say("changing the first pods again");
     fleets.settled(&stage).await?;
@@ -119,7 +146,8 @@ pub(crate) async fn measure(arguments: &Arguments, log: &Log) -> Result<Results>
     tables.extend([
         page::depths(&depths),
         page::limits(&limits),
-        page::many_pods(others, [ours, core], &restart, usage),
+        page::many_pods(others, [ours, core], &restart, alone, usage),
+        page::creations(&creations),
         page::memory(&memory),
     ]);
     tables.extend(page::writes(&writes));

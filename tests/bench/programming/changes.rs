@@ -24,10 +24,13 @@ pub(crate) const RECOVERY: Duration = Duration::from_secs(2);
 pub(crate) const ROUNDS: usize = 5;
 
 /// How many services have a pod that changes in a burst.
-pub(crate) const BURST: usize = 100;
+pub(crate) const BURST: usize = 20;
 
-/// How many endpoints slices may have, of those sizes that are compared. The one service has 20 pods.
-const LIMITS: [usize; 4] = [20, 10, 4, 2];
+/// How many pods each service has.
+pub(crate) const PODS_EACH: usize = 200;
+
+/// How many endpoints slices may have, of those sizes that are compared.
+const LIMITS: [usize; 4] = [100, 25, 10, 4];
 
 /// The pods that change. All that is one side's is nobody else's, so that sides can take turns without being stopped.
 pub(crate) struct Fleets {
@@ -62,22 +65,22 @@ pub(crate) struct Figures {
 }
 
 impl Fleets {
-    /// Makes all services and pods: 20 in a service, and 100 services of 5, for each side.
+    /// Makes all services and pods: one service, and many, for each side.
     pub(crate) async fn new(stage: &Stage) -> Result<Self> {
         let flipping = async |name, number, side, shape| {
             Flipping::new(Fleet::new(stage, (name, number), shape, &[side]).await?, side).await
         };
-        let attached = Fleet::new(stage, ("multus", 2), (1, 20), &[Side::Ours]).await?;
+        let attached = Fleet::new(stage, ("multus", 2), (1, PODS_EACH), &[Side::Ours]).await?;
         attached.fill(|_| true).await?;
         Ok(Self {
             single: [
-                flipping("ready-ours", 0, Side::Ours, (1, 20)).await?,
-                flipping("ready-core", 1, Side::Core, (1, 20)).await?,
+                flipping("ready-ours", 0, Side::Ours, (1, PODS_EACH)).await?,
+                flipping("ready-core", 1, Side::Core, (1, PODS_EACH)).await?,
             ],
             attached,
             burst: [
-                flipping("burst-ours", 3, Side::Ours, (BURST, 5)).await?,
-                flipping("burst-core", 4, Side::Core, (BURST, 5)).await?,
+                flipping("burst-ours", 3, Side::Ours, (BURST, PODS_EACH)).await?,
+                flipping("burst-core", 4, Side::Core, (BURST, PODS_EACH)).await?,
             ],
             addresses: 0,
         })
@@ -118,7 +121,7 @@ impl Fleets {
             }
             all.push((limit, figures.single));
             stage.stop(Side::Ours).await?;
-            // Smaller ones are never put together.
+            // Smaller ones are put together only little by little.
             for fleet in [&self.single[0].fleet, &self.attached, &self.burst[0].fleet] {
                 fleet.delete_slices().await?;
             }

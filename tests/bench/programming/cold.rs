@@ -1,6 +1,7 @@
 //! Ten thousand pods: from cold start to all of them served, and a rolling restart of some.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -65,13 +66,21 @@ async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Res
 pub(crate) struct Restart {
     pub(crate) pods: usize,
     pub(crate) requests: Requests,
+    /// What the API server used, in seconds.
+    pub(crate) cpu_seconds: f64,
 }
 
-/// Replaces so many pods one at a time, service by service, as Deployments would.
-pub(crate) async fn restart(stage: &Stage, fleet: &Fleet, pods: usize) -> Result<Restart> {
-    ensure!(pods <= fleet.services * fleet.pods_each, "the fleet has no {pods} pods");
+/// Replaces these pods one at a time, service by service, as Deployments would. `sides`: those that run.
+pub(crate) async fn restart(
+    stage: &Stage,
+    fleet: &Fleet,
+    pods: Range<usize>,
+    sides: &[Side],
+) -> Result<Restart> {
+    ensure!(pods.end <= fleet.services * fleet.pods_each, "the fleet has no {} pods", pods.end);
     let before = Requests::count(stage).await?;
-    for index in 0..pods {
+    let cpu_before = apiserver_seconds(stage)?;
+    for index in pods.clone() {
         let old = Member { service: index / fleet.pods_each, pod: index % fleet.pods_each };
         // Names and addresses of the service that follows the last one.
         let new = Member { service: old.service, pod: old.pod + fleet.services * fleet.pods_each };
@@ -86,13 +95,39 @@ pub(crate) async fn restart(stage: &Stage, fleet: &Fleet, pods: usize) -> Result
         fleet.remove(old).await?;
         sleep(BETWEEN).await;
     }
-    for service in 0..pods.div_ceil(fleet.pods_each) {
-        for side in Side::BOTH {
+    for service in pods.start / fleet.pods_each..pods.end.div_ceil(fleet.pods_each) {
+        for &side in sides {
             served(stage, fleet, side, service).await?;
         }
     }
     sleep(SETTLED).await;
-    Ok(Restart { pods, requests: Requests::count(stage).await?.since(&before) })
+    let cpu_seconds = apiserver_seconds(stage)? - cpu_before;
+    Ok(Restart { pods: pods.len(), requests: Requests::count(stage).await?.since(&before), cpu_seconds })
+}
+
+/// Restarts of so many pods after the first `after`, with one side at a time; what they cost the API server, by side.
+pub(crate) async fn restart_alone(
+    stage: &mut Stage,
+    fleet: &Fleet,
+    after: usize,
+    pods: usize,
+) -> Result<[f64; 2]> {
+    let mut seconds = [0.0; 2];
+    for (number, side) in Side::BOTH.into_iter().enumerate() {
+        let other = Side::BOTH[1 - number];
+        stage.stop(other).await?;
+        let first = after + number * pods;
+        seconds[number] = restart(stage, fleet, first..first + pods, &[side]).await?.cpu_seconds;
+        stage.start(other).await?;
+        for service in 0..fleet.services {
+            served(stage, fleet, other, service).await?;
+        }
+    }
+    Ok(seconds)
+}
+
+fn apiserver_seconds(stage: &Stage) -> Result<f64> {
+    cpu_seconds(stage.cluster.apiserver_pid().context("the API server does not run")?)
 }
 
 /// What a controller has used since its start.
