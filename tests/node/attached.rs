@@ -87,7 +87,7 @@ async fn what_multus_writes_is_read() -> Result<()> {
     // The annotation outlives the interface: only the pod's end counts.
     simple.detach().await?;
     ensure!(!simple.addresses().await?.is_empty(), "Multus has taken the annotation away");
-    Status::of(&namespace, "infer")?.counts(6, 6).await?;
+    Status::of(&namespace, "infer")?.counts(2, 2).await?;
     simple.remove().await?;
     let expected: Vec<_> = expected.into_iter().filter(|line| line.contains(" twice ")).collect();
     slices.are(&expected).await?;
