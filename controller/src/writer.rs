@@ -187,8 +187,12 @@ impl Writer {
         let begun = Instant::now();
         let service = turn.service().clone();
         let merges = self.state().repack.is_due(&service, begun);
+        let mut has_written = true;
         let written = match self.bring_in_step(&service, term, merges).await {
-            Ok(()) => Ok(()),
+            Ok(any) => {
+                has_written = any;
+                Ok(())
+            }
             Err(Abandoned::NotLeader) => return self.world.given_up(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
         };
@@ -211,7 +215,8 @@ impl Writer {
             (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
             (Ok(()), Ok(Next::Done)) => {
                 self.succeeded(&service);
-                let could_merge = self.world.could_merge(&service);
+                // Some slices stay as they are, such as those of a service that breaks a rule.
+                let could_merge = (has_written || !merges) && self.world.could_merge(&service);
                 let repack = self.state().repack.next(&service, could_merge, Instant::now());
                 match repack {
                     Some(time) => turn.done_until(time),

@@ -109,21 +109,22 @@ impl From<Result<(), Verdict>> for Results {
 }
 
 impl Writer {
-    /// Writes what is to be written for a service, until nothing is.
+    /// Writes what is to be written for a service, until nothing is. Returns whether anything was.
     pub(super) async fn bring_in_step(
         &self,
         service: &ObjectKey,
         term: u64,
         merges: bool,
-    ) -> Result<(), Abandoned> {
-        let mut last = None;
+    ) -> Result<bool, Abandoned> {
+        let (mut last, mut has_written) = (None, false);
         for _ in 0..ATTEMPTS {
             let work = if merges { self.world.work_or_merge(service) } else { self.world.work(service) };
             let mut results = if work.doubtful {
                 Results { is_stale: true, ..Results::default() }
             } else if work.is_empty() {
-                return Ok(());
+                return Ok(has_written);
             } else {
+                has_written = true;
                 let (slices, mirrors) =
                     join(self.apply(term, work.slices), self.apply(term, work.mirrors)).await;
                 slices.and(mirrors)
@@ -132,13 +133,13 @@ impl Writer {
                 return Err(Abandoned::NotLeader);
             }
             if !results.is_stale {
-                return results.failure.map_or(Ok(()), |failure| Err(Abandoned::Failed(failure)));
+                return results.failure.map_or(Ok(has_written), |failure| Err(Abandoned::Failed(failure)));
             }
             self.refresh(service, term).await?;
             // What fails is not helped by asking it for more at once, if there is more.
             if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
                 let is_done = self.world.work(service).is_empty();
-                return if is_done { Ok(()) } else { Err(Abandoned::Failed(failure)) };
+                return if is_done { Ok(has_written) } else { Err(Abandoned::Failed(failure)) };
             }
             if !work.doubtful {
                 self.metrics
