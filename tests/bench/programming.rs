@@ -52,14 +52,14 @@ struct Extent {
 }
 
 const FULL: Extent = Extent {
-    samples: 500,
-    bursts: 9,
+    samples: 200,
+    bursts: 5,
     bursts_compared: 3,
     other_services: 100,
-    restarted: 1000,
-    restarted_alone: 250,
+    restarted: 300,
+    restarted_alone: 150,
     creations: 3,
-    writes: 200,
+    writes: 100,
 };
 const QUICK: Extent = Extent {
     samples: 50,
