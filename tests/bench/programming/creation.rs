@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, future, stream};
 use kube::api::DynamicObject;
+use multinet_testing::manifests::SERVICE;
 use multinet_testing::pods::{Nic, Pod, Pods};
 use multinet_testing::slices::Slices;
 use multinet_testing::usage::cpu_seconds;
@@ -111,7 +112,13 @@ async fn create(stage: &Stage, controller: Controller, round: usize) -> Result<C
     }
     sleep(SETTLED).await;
     let cpu_seconds = cpu_seconds(apiserver)? - before;
-    Ok(Creation { controller, objects: slices.list().await?.len(), cpu_seconds })
+    let objects = slices.list().await?.len();
+    // The next controller would merge them.
+    namespace.delete(SERVICE, "infer").await?;
+    if controller != Controller::None {
+        slices.are_gone().await?;
+    }
+    Ok(Creation { controller, objects, cpu_seconds })
 }
 
 fn pod(number: usize, round: usize) -> Pod {
