@@ -26,6 +26,9 @@ pub(crate) const ROUNDS: usize = 5;
 /// How many services have a pod that changes in a burst.
 pub(crate) const BURST: usize = 20;
 
+/// How many pods are asked about at once, until everything is as it should be.
+const AT_ONCE: usize = 50;
+
 /// How many pods each service has.
 pub(crate) const PODS_EACH: usize = 200;
 
@@ -96,8 +99,11 @@ impl Fleets {
     pub(crate) async fn settled(&self, stage: &Stage) -> Result<()> {
         for flipping in self.single.iter().chain(&self.burst) {
             let watcher = Watcher::start(stage.dns(flipping.side)?, watcher::PAUSE)?;
-            let sights = (0..flipping.is_ready.len()).map(|index| flipping.expect(&watcher, index));
-            wait(sights.collect::<Result<_>>()?).await?;
+            let indices: Vec<usize> = (0..flipping.is_ready.len()).collect();
+            for some in indices.chunks(AT_ONCE) {
+                let sights = some.iter().map(|&index| flipping.expect(&watcher, index));
+                wait(sights.collect::<Result<_>>()?).await?;
+            }
         }
         Ok(())
     }
@@ -179,7 +185,7 @@ impl Fleets {
         let address = self.attached.further_address(self.addresses);
         self.addresses += 1;
         let begun = Instant::now();
-        let name = self.attached.domain(Side::Ours, 0);
+        let name = self.attached.pod_domain(Side::Ours, 0, address);
         let sight = watcher.expect(Expected { name, address, is_there: true }, begun)?;
         self.attached.readdress(member, address).await?;
         sight.time().await
@@ -202,8 +208,8 @@ impl Flipping {
     /// Waits until a pod is answered as it is, or is going to be.
     fn expect_since(&self, watcher: &Watcher, index: usize, begun: Instant) -> Result<Sight> {
         let member = self.member(index);
-        let name = self.fleet.domain(self.side, member.service);
         let address = self.fleet.address(self.side, member);
+        let name = self.fleet.pod_domain(self.side, member.service, address);
         watcher.expect(Expected { name, address, is_there: self.is_ready[index] }, begun)
     }
 

@@ -178,6 +178,11 @@ impl Fleet {
         Ipv4Addr::from(u32::from(network) + 1 + count as u32)
     }
 
+    /// The name in DNS of a service's pod with this address. (All of a service's addresses do not fit into an answer over UDP.)
+    pub(crate) fn pod_domain(&self, side: Side, service: usize, address: Ipv4Addr) -> String {
+        format!("{}.{}", address.to_string().replace('.', "-"), self.domain(side, service))
+    }
+
     /// A service's name in DNS.
     pub(crate) fn domain(&self, side: Side, service: usize) -> String {
         format!("{}.{}.svc.{}", service_name(service), self.namespace.name(), side.zone())

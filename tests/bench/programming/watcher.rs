@@ -129,10 +129,13 @@ fn watch(socket: &UdpSocket, incoming: &Receiver<Order>, pause: Duration) -> Res
     }
 }
 
+/// The response code of a name that does not exist (RFC 1035, section 4.1.1).
+const NXDOMAIN: u8 = 3;
+
 /// Whether a whole answer has, or lacks, the address.
 fn is_answered(reply: &[u8], expected: &Expected) -> bool {
     let (Some(flags), Some(rcode)) = (reply.get(2), reply.get(3)) else { return false };
-    let is_whole = flags & 0x02 == 0 && rcode & 0x0f == 0;
+    let is_whole = flags & 0x02 == 0 && matches!(rcode & 0x0f, 0 | NXDOMAIN);
     let is_there = reply.windows(4).any(|octets| octets == expected.address.octets());
     is_whole && is_there == expected.is_there
 }
