@@ -23,6 +23,7 @@ mod objects;
 mod operations;
 mod order;
 mod probes;
+mod services;
 mod simulation;
 mod watches;
 mod writer;

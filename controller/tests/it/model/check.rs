@@ -15,7 +15,8 @@ use serde_json::json;
 
 use super::cluster::{Cluster, Written};
 use super::expected::{Expected, Ours, reference};
-use super::objects::{Service, ServiceSpec, alias};
+
+use super::services::{Service, ServiceSpec, alias};
 use super::simulation::{Simulation, ZONE};
 
 type Checked = Result<(), TestCaseError>;

@@ -10,7 +10,8 @@ use multinet_crds::validate::{Validate, validate, validate_update};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
 use multinet_runtime::ObjectKey;
 
-use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
+use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Template};
+use super::services::Service;
 
 /// The objects of a kind.
 #[derive(Clone, Debug)]

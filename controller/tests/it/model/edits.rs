@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::clock;
 use super::cluster::Cluster;
-use super::objects::{Claim, ClaimUse, PODS, Pod, Service, ServiceSpec, key};
+use super::objects::{Claim, ClaimUse, PODS, Pod, key};
 use super::operations::Edit;
+use super::services::{Service, ServiceSpec};
 
 /// Creates a pod, or changes what can change of it.
 pub(crate) fn put_pod(cluster: &mut Cluster, name: &ObjectKey, mut pod: Pod) {

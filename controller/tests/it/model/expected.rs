@@ -7,11 +7,9 @@ use multinet_crds::{Device, Endpoint, EndpointConditions, IpFamily, NetworkKind,
 use multinet_runtime::ObjectKey;
 
 use super::cluster::Cluster;
-use super::objects::{
-    ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, NetworkUse, Pod, Report, Requirement, Service,
-    ServiceSpec, alias, key,
-};
+use super::objects::{ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, Pod, Report, key};
 use super::order::Order;
+use super::services::{NetworkUse, Requirement, Service, ServiceSpec, alias};
 
 /// A network: the object that describes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

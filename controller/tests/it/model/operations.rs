@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::objects::*;
+use super::services::*;
 use super::watches::Kind;
 use super::writer::Fate;
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use multinet_runtime::ObjectKey;
 
 use super::expected::{Network, Sources, selects};
-use super::objects::{NetworkUse, Requirement, Service};
+use super::services::{NetworkUse, Requirement, Service};
 
 /// A pod, and its uid.
 pub(crate) type Holder = (ObjectKey, String);

@@ -13,10 +13,9 @@ use super::check::{check, slices_of};
 use super::cluster::{Cluster, Write};
 use super::edits::{change_pod, edit_mirror, edit_slice, set_ready};
 use super::expected::{Network, services_of};
-use super::objects::{
-    CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, Service, key,
-};
+use super::objects::{CORE_SERVICES, DEVICES, DeviceSlice, NAMESPACES, NODES, Nad, Node, RAILS, key};
 use super::operations::Edit;
+use super::services::Service;
 use super::simulation::Simulation;
 use super::watches::Kind;
 use super::writer::Job;

@@ -11,8 +11,9 @@ use multinet_runtime::{Guarded, Index, ObjectKey};
 
 use super::cluster::{Cluster, Event, Holds};
 use super::expected::Sources;
-use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Service, Template};
+use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Template};
 use super::order::Order;
+use super::services::Service;
 
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
