@@ -19,9 +19,9 @@ pub(crate) const IN_FLIGHT: usize = 4;
 const DEPTHS: [usize; 4] = [BURST, 8, IN_FLIGHT, 2];
 
 /// Before each burst, the API server makes some lists of the burst's pods, at random up to so many. Its garbage collector, which takes
-/// as much of its time as some 50 changes do, comes with every 200 MB or so, of which a list makes 7: rounds that are all alike could
-/// be in step with it, and have it in the same side's burst each time.
-const LISTS: usize = 40;
+/// as much of its time as some 50 changes do, comes with every 200 MB or so, of which a list makes some 50: rounds that are all alike
+/// could be in step with it, and have it in the same side's burst each time.
+const LISTS: usize = 5;
 
 /// How long at least a server is left alone after it has been asked: some twentieth of what is measured. Asking takes time of the cores
 /// that everything runs on; a side that waits for no limit of its own would be charged with it.
