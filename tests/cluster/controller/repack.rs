@@ -8,7 +8,7 @@ use multinet_testing::replica::{BOUND, Options};
 use multinet_testing::slices::Slices;
 use multinet_testing::status::Status;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::controller::stage::{infer, service};
 use crate::shared;
@@ -49,7 +49,6 @@ async fn an_upgrade_merges_slices_and_dns_misses_no_address() -> Result<()> {
         let reply = dns.ask(&domain, "A").await?;
         ensure!(reply.data() == all, "while slices are merged, DNS says\n{}", reply.text(""));
         ensure!(Instant::now() < deadline, "not merged:\n{}", later.log());
-        sleep(std::time::Duration::from_millis(5)).await;
     }
     slices.are(&lines).await?;
     ensure!(dns.ask(&domain, "A").await?.data() == all, "an address is missing in the end");
