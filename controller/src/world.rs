@@ -15,6 +15,7 @@ mod decide;
 mod dirty;
 mod feed;
 mod handwritten;
+mod holders;
 mod pods;
 mod refs;
 mod written;
@@ -167,7 +168,7 @@ impl World {
         self.lock().work(service, false)
     }
 
-    /// What is to be written for a service now; if that is nothing, what merges some of its slices that are half empty.
+    /// Returns the writes for a service; if there are none, those that merge some of its slices that are half empty.
     pub fn work_or_merge(&self, service: &ObjectKey) -> Work {
         self.lock().work(service, true)
     }

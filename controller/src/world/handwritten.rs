@@ -11,7 +11,7 @@ use crate::slices;
 use crate::slices::metadata::label;
 use crate::tally::Rows;
 
-/// What those slices say, by service.
+/// Those slices, by service.
 #[derive(Debug, Default)]
 pub(super) struct Handwritten {
     slices: HashMap<ObjectKey, (ObjectKey, Rows)>,

@@ -9,16 +9,13 @@ use kube::core::Selector;
 use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
-use crate::conflicts::{Holder, Ledger, Standing};
+use crate::conflicts::{Holder, Ledger};
 use crate::endpoints::Member;
 use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Network, Pod, PodClaim, Unreadable};
 use crate::relations::Relations;
 use crate::selector::Selectors;
 use crate::sources::dra::Devices;
 use crate::sources::{Claims, SOURCES};
-
-/// The label of KubeVirt's pods that names the node that their virtual machine is on.
-const MACHINE_NODE: &str = "kubevirt.io/nodeName";
 
 /// The interfaces of a pod that has none.
 static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), bare: Vec::new() };
@@ -28,10 +25,10 @@ static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), bare: V
 /// Every change notes the services that it concerns in a [`Dirty`].
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    pods: BTreeMap<ObjectKey, Entry>,
+    pub(super) pods: BTreeMap<ObjectKey, Entry>,
     selectors: Selectors,
     /// The networks of each service.
-    networks: HashMap<ObjectKey, Vec<Network>>,
+    pub(super) networks: HashMap<ObjectKey, Vec<Network>>,
     /// The names of the pods that a service selects.
     members: Relations<ObjectKey, String>,
     by_node: Relations<String, ObjectKey>,
@@ -40,27 +37,27 @@ pub(super) struct Pods {
     /// The claims that have a device of a pool.
     claims_by_pool: Relations<(String, String), ObjectKey>,
     devices: Devices,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
 }
 
 #[derive(Debug)]
-struct Entry {
-    pod: Pod,
+pub(super) struct Entry {
+    pub(super) pod: Pod,
     /// What the annotations and the claims say, together; only for pods with claims.
     joined: Option<Interfaces>,
     /// The names of the services that select the pod.
-    services: BTreeSet<String>,
+    pub(super) services: BTreeSet<String>,
 }
 
 impl Entry {
-    fn interfaces(&self) -> &Interfaces {
+    pub(super) fn interfaces(&self) -> &Interfaces {
         if !self.pod.has_networks() {
             return &NO_INTERFACES;
         }
         self.joined.as_ref().unwrap_or(&self.pod.report.interfaces)
     }
 
-    fn addresses(&self) -> HashSet<(Network, IpAddr)> {
+    pub(super) fn addresses(&self) -> HashSet<(Network, IpAddr)> {
         let attachments = self.interfaces().attachments.iter();
         let pairs = attachments.flat_map(|attachment| {
             let networks = attachment.networks.iter();
@@ -71,7 +68,7 @@ impl Entry {
         pairs.collect()
     }
 
-    fn holder(&self) -> Holder {
+    pub(super) fn holder(&self) -> Holder {
         Holder { pod: self.pod.key.clone(), uid: self.pod.uid.clone() }
     }
 }
@@ -251,19 +248,6 @@ impl Pods {
         &self.ledger
     }
 
-    /// Decides anew who holds the addresses that several pods have: who is published already (`is_published`) is ahead. Where nobody
-    /// is, and nothing else is known either (`is_first`), nobody is.
-    pub(super) fn settle(
-        &mut self,
-        is_first: bool,
-        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
-    ) {
-        let (pods, networks) = (&self.pods, &self.networks);
-        self.ledger.settle(is_first, is_published, |network, address, holder| {
-            standing(pods, networks, network, address, holder)
-        });
-    }
-
     /// All pods.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values().map(|entry| &entry.pod)
@@ -371,55 +355,6 @@ impl Pods {
         Some(interfaces)
     }
 
-    /// Brings the ledger in step with the addresses that a pod has now and had `before`.
-    fn settle_addresses(
-        &mut self,
-        key: &ObjectKey,
-        before: &HashSet<(Network, IpAddr)>,
-        at: Timestamp,
-        dirty: &mut Dirty,
-    ) {
-        let Some(entry) = self.pods.get(key) else { return };
-        let (holder, now) = (entry.holder(), entry.addresses());
-        for (network, address) in before.difference(&now) {
-            self.ledger.release(network, *address, &holder);
-            self.decide(network, *address, at, dirty);
-        }
-        for (network, address) in &now {
-            self.ledger.claim(network, *address, &holder);
-            self.decide(network, *address, at, dirty);
-        }
-    }
-
-    /// Decides anew who holds the addresses of these pods.
-    fn decide_all(&mut self, pods: &[ObjectKey], dirty: &mut Dirty) {
-        if self.ledger.is_contested() {
-            let at = dirty.now();
-            let entries = pods.iter().filter_map(|key| self.pods.get(key));
-            let addresses: HashSet<(Network, IpAddr)> = entries.flat_map(Entry::addresses).collect();
-            for (network, address) in addresses {
-                self.decide(&network, address, at, dirty);
-            }
-        }
-    }
-
-    /// Decides who holds an address. If that is news, the services that publish the network for any of the pods that have it are
-    /// marked.
-    fn decide(&mut self, network: &Network, address: IpAddr, at: Timestamp, dirty: &mut Dirty) {
-        let (pods, networks) = (&self.pods, &self.networks);
-        let standing = |holder: &Holder| standing(pods, networks, network, address, holder);
-        if self.ledger.decide(network, address, standing) {
-            for pod in self.ledger.pods(network, address) {
-                for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
-                    let service = in_namespace(pod, service);
-                    if publishes(&self.networks, &service, network) {
-                        dirty.mark(service, at);
-                    }
-                }
-            }
-        }
-    }
-
     fn mark_services(&self, pod: &ObjectKey, at: Timestamp, dirty: &mut Dirty) {
         for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
             dirty.mark(in_namespace(pod, service), at);
@@ -427,44 +362,12 @@ impl Pods {
     }
 }
 
-/// Returns what decides whether a pod holds an address.
-fn standing<'a>(
-    pods: &'a BTreeMap<ObjectKey, Entry>,
-    networks: &HashMap<ObjectKey, Vec<Network>>,
-    network: &Network,
-    address: IpAddr,
-    holder: &Holder,
-) -> Standing<'a> {
-    let Some(entry) = pods.get(&holder.pod).filter(|entry| entry.pod.uid == holder.uid) else {
-        return Standing::default();
-    };
-    let pod = &entry.pod;
-    let attachment = (entry.interfaces().attachments.iter())
-        .find(|attachment| attachment.networks.contains(network) && attachment.addresses.contains(&address));
-    let claimed = attachment.and_then(|attachment| attachment.claimed.as_ref());
-    let mut services = entry.services.iter();
-    Standing {
-        is_selected: services.any(|service| publishes(networks, &in_namespace(&pod.key, service), network)),
-        is_ready: pod.is_ready(),
-        is_terminating: pod.terminating,
-        created: pod.created,
-        machine: pod.machine.as_deref(),
-        is_at_home: pod.node.is_some() && pod.labels.get(MACHINE_NODE) == pod.node.as_ref(),
-        claim: claimed.map(|device| device.claim.as_str()),
-    }
-}
-
-/// Returns whether a service publishes addresses on this network.
-fn publishes(networks: &HashMap<ObjectKey, Vec<Network>>, service: &ObjectKey, network: &Network) -> bool {
-    networks.get(service).is_some_and(|networks| networks.contains(network))
-}
-
 fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
     claim.devices.iter().map(|device| &device.id).chain(claim.bare.iter().map(|device| &device.id))
 }
 
 /// Another object in the same namespace.
-fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
+pub(super) fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
     ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
 }
 

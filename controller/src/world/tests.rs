@@ -14,6 +14,7 @@ use super::*;
 use crate::views;
 use crate::work::StatusWrite;
 
+mod holders;
 mod mirrors;
 mod notices;
 mod others;
@@ -123,115 +124,6 @@ fn published(world: &World, service: &str) -> Vec<String> {
 }
 
 #[test]
-fn who_lists_alone_has_only_age_and_slices_to_go_by() {
-    let contested = |older: &'static str| {
-        let world = world();
-        world.apply(service("infer", 1, |_| {}));
-        for name in ["a", "b", "c"] {
-            let created = if name == older { 1 } else { 2 };
-            world.apply(pod(name, "infer", "10.0.0.1", |pod| {
-                pod["metadata"]["creationTimestamp"] = json!(time(created));
-            }));
-        }
-        commit(&world);
-        world
-    };
-    for name in ["a", "b", "c"] {
-        let world = contested(name);
-        assert_eq!(world.all_services(), [key("infer")]);
-        write(&world, "infer", 1);
-        assert_eq!(published(&world, "infer"), [name], "the oldest");
-
-        let slices = world.lock().slices.of(&key("infer"));
-        let heir = contested("a");
-        heir.apply((*slices[0]).clone());
-        heir.all_services();
-        assert!(heir.work(&key("infer")).slices.is_empty(), "{name} is published already");
-    }
-}
-
-#[test]
-fn who_is_published_on_one_network_may_be_second_on_another() {
-    let both = |pod: &mut Value| {
-        let report = json!([
-            {"name": "vision/rdma-a", "interface": "net1", "ips": ["10.0.0.1"]},
-            {"name": "vision/rdma-b", "interface": "net2", "ips": ["10.0.0.1"]},
-        ]);
-        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(report.to_string());
-    };
-    let other = |pod: &mut Value| {
-        let report = json!([{"name": "vision/rdma-b", "interface": "net1", "ips": ["10.0.0.1"]}]);
-        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(report.to_string());
-    };
-    let networks =
-        |service: &mut Value| service["spec"]["networks"] = json!([{"name": "rdma-a"}, {"name": "rdma-b"}]);
-    let first = world();
-    first.apply(service("infer", 1, networks));
-    first.apply(pod("b", "infer", "", other));
-    first.apply(pod("a", "infer", "", both));
-    write(&first, "infer", 1);
-
-    let heir = world();
-    heir.apply(service("infer", 1, networks));
-    heir.apply(pod("a", "infer", "", both));
-    heir.apply(pod("b", "infer", "", other));
-    for slice in first.lock().slices.of(&key("infer")) {
-        heir.apply((*slice).clone());
-    }
-    heir.all_services();
-    assert!(heir.work(&key("infer")).slices.is_empty());
-}
-
-#[test]
-fn a_pod_that_no_service_selects_withholds_nothing() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "nobody", "10.0.0.1", |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
-    write(&world, "infer", 1);
-    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
-
-    world.apply(service("nobody", 1, |service| service["spec"]["networks"] = json!([{"name": "rdma-b"}])));
-    assert_eq!(published(&world, "infer"), ["b"], "on another network");
-    world.apply(service("nobody", 2, |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["status"]["conditions"] = json!([])));
-    write(&world, "infer", 2);
-    write(&world, "nobody", 2);
-    assert_eq!((published(&world, "infer"), published(&world, "nobody")), (vec![], vec!["a".to_owned()]));
-}
-
-#[test]
-fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("secret", "any", "10.0.0.1", |pod| {
-        pod["metadata"]["namespace"] = json!("other");
-        pod["status"]["podIPs"] = Value::Null;
-    }));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    let conflict = |version| {
-        let outcome = write(&world, "infer", version);
-        let status = outcome.status.map(|write| write.status).unwrap_or_default();
-        let found = find(&status.conditions, ConditionType::AddressConflict).cloned();
-        (published(&world, "infer"), found.map(|condition| (condition.reason, condition.message)))
-    };
-    let (names, found) = conflict(1);
-    assert_eq!(
-        (names, found.unwrap().0),
-        (vec!["a".to_owned()], "NoConflict".to_owned()),
-        "it has no sandbox"
-    );
-    world.apply(pod("secret", "any", "10.0.0.1", |pod| pod["metadata"]["namespace"] = json!("other")));
-    let (names, found) = conflict(2);
-    let (reason, message) = found.unwrap();
-    assert_eq!((names, reason), (vec!["a".to_owned()], "OtherNamespace".to_owned()));
-    assert!(
-        message.contains("10.0.0.1") && !message.contains("secret") && !message.contains("other/"),
-        "{message}"
-    );
-}
-
-#[test]
 fn slices_written_by_hand_are_counted() {
     let world = world();
     world.apply(service("infer", 1, |service| service["spec"]["selector"] = Value::Null));
@@ -257,75 +149,6 @@ fn slices_written_by_hand_are_counted() {
     assert_eq!(counts(2), (Some((1, 2)), 2, "EndpointsReady".to_owned()));
     Index::<MultiNetworkEndpointSlice>::delete(&world, &key("one"));
     assert_eq!(counts(3), (Some((0, 1)), 1, "NoneReady".to_owned()));
-}
-
-/// As a restore from a backup leaves it: Pending, with the annotation of the pod that it was.
-#[test]
-fn a_pod_without_sandbox_has_no_address() {
-    let world = world();
-    let waits = |pod: &mut Value| pod["status"] = json!({"phase": "Pending"});
-    world.apply(service("infer", 1, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
-    world.apply(pod("a", "infer", "10.0.0.1", waits));
-    write(&world, "infer", 1);
-    assert!(published(&world, "infer").is_empty());
-    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 2);
-    assert_eq!(published(&world, "infer"), ["b"]);
-    assert_eq!(world.census().conflicts, 0);
-
-    // It gets a sandbox: the last in the row.
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 3);
-    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
-    Index::<views::Pod>::delete(&world, &key("b"));
-    write(&world, "infer", 4);
-    assert_eq!(published(&world, "infer"), ["a"]);
-}
-
-/// A claim that nobody is named to have may be any pod's that uses it, but for one that nothing was prepared for.
-#[test]
-fn a_pod_without_sandbox_has_nothing_of_its_claims() {
-    let world = world();
-    let class = json!([{"kind": "DeviceClass", "name": "rdma"}]);
-    world.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
-    let claim = json!({
-        "metadata": {"name": "nic", "namespace": "vision"},
-        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "rdma"}}]}},
-        "status": {
-            "allocation": {"devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "nic0"}]}},
-            "devices": [{"driver": "d", "pool": "n1", "device": "nic0", "networkData": {"ips": ["10.0.1.1/24"]}}],
-        },
-    });
-    world.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(&claim.to_string()).unwrap());
-    for (ips, expected) in [(Value::Null, &[][..]), (json!([{"ip": "10.20.0.9"}]), &["a"][..])] {
-        world.apply(pod("a", "infer", "", |pod| {
-            pod["status"]["podIPs"] = ips;
-            pod["spec"] =
-                json!({"nodeName": "n1", "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]});
-        }));
-        write(&world, "infer", 1);
-        assert_eq!(published(&world, "infer"), expected);
-    }
-}
-
-#[test]
-fn what_another_leader_has_decided_holds() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    world.all_services();
-    write(&world, "infer", 1);
-    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 2);
-    assert_eq!(published(&world, "infer"), ["a"]);
-
-    let theirs = (*world.lock().slices.of(&key("infer"))[0]).clone();
-    let mut theirs = stored(vec![theirs], 3).remove(0);
-    let target = theirs.spec.endpoints[0].target_ref.as_mut().unwrap();
-    (target.name, target.uid) = (Some("b".into()), Some("uid-b".into()));
-    world.apply(theirs);
-    world.all_services();
-    assert!(world.work(&key("infer")).slices.is_empty());
 }
 
 #[test]
