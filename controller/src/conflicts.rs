@@ -1,4 +1,4 @@
-//! Who holds an address.
+//! Decides which pod holds an address.
 //!
 //! Several pods of one network may report the same address. Which of them is published is decided within each namespace, so that
 //! no tenant can silence another:
@@ -30,7 +30,7 @@ pub struct Holder {
     pub uid: String,
 }
 
-/// What decides between the holders of an address.
+/// Facts about a pod that decide whether it holds an address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing<'a> {
     /// A service publishes the pod's addresses on this network.
@@ -49,7 +49,7 @@ pub struct Standing<'a> {
     pub claim: Option<&'a str>,
 }
 
-/// What a pod is to an address that it has.
+/// Role of a pod for an address that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The address is published for it, if a service selects it.
@@ -64,12 +64,12 @@ pub enum Role {
     },
 }
 
-/// A pod that has an address, and what it is to it.
+/// Claim of a pod to an address.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The pod.
     pub holder: Holder,
-    /// What it is to the address, within its namespace.
+    /// Its role for the address, within its namespace.
     pub role: Role,
     /// It is published for the address, and answered.
     pub is_answered: bool,
@@ -93,7 +93,7 @@ enum Holders {
 }
 
 impl Ledger {
-    /// A pod has an address, now or still. Who holds it is to be [decided](Self::decide) afterwards.
+    /// Notes that a pod has an address, now or still. The holder is to be [decided](Self::decide) afterwards.
     pub fn claim(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
         if !self.addresses.contains_key(network) {
             self.addresses.insert(network.clone(), HashMap::new());
@@ -108,7 +108,7 @@ impl Ledger {
         }
     }
 
-    /// A pod no longer has an address. Who holds it is to be [decided](Self::decide) afterwards.
+    /// Notes that a pod no longer has an address. The holder is to be [decided](Self::decide) afterwards.
     pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
         let Some(addresses) = self.addresses.get_mut(network) else { return };
         let Some(holders) = addresses.get_mut(&address) else { return };
@@ -128,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// Decides who holds an address. Returns whether that is news for any of the pods that have it.
+    /// Decides which pod of each namespace holds an address. Returns whether that is news for any of the pods that have it.
     pub fn decide<'a>(
         &mut self,
         network: &Network,
@@ -163,7 +163,7 @@ impl Ledger {
         is_news
     }
 
-    /// Returns what a pod is to an address that it has, and the claims of all that have it; `None` if no other pod has it.
+    /// Returns a pod's claim to an address that it has, and the claims of all pods that have it; `None` if no other pod has it.
     pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<(&Claim, &[Claim])> {
         // The usual case costs one comparison.
         if self.contested.is_empty() {
@@ -191,8 +191,8 @@ impl Ledger {
         contested.filter(|(network, address)| self.holders(network, *address).iter().any(is_conflict)).count()
     }
 
-    /// Decides every contested address anew, for a new leader: who is published already is in the slices (`is_published`). Where
-    /// none is, and nothing else is known either (`is_first`), nobody is ahead.
+    /// Decides every contested address anew, for a new leader: a pod that the slices publish (`is_published`) is ahead. Where they
+    /// publish none, no pod is ahead if nothing was known before (`is_first`).
     pub fn settle<'a>(
         &mut self,
         is_first: bool,

@@ -10,10 +10,11 @@ use multinet_crds::{
 use multinet_runtime::ObjectKey;
 
 use crate::conflicts::{Claim, Ledger, Role};
+use crate::few::Few;
 use crate::missing::{Missing, why};
 use crate::model::{Attachment, Interfaces, Network, Pod};
 use crate::slices::Group;
-use crate::tally::{Few, Tally};
+use crate::tally::Tally;
 
 /// A pod that the service selects, with all its interfaces on secondary networks, whatever source reports them.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +61,12 @@ pub struct Conflict {
     /// Whether the address is published for that pod, and answered.
     pub is_answered: bool,
     /// The others.
-    pub left_out: Vec<ObjectKey>,
+    pub left_out: Few,
     /// The ResourceClaim that the address is of, if they share one.
     pub claim: Option<String>,
 }
 
-/// What a pod has on a network of the service.
+/// Presence of a pod on a network of the service.
 #[derive(Default)]
 struct Presence {
     is_published: bool,
@@ -134,7 +135,6 @@ impl Rail {
         let pod = member.pod;
         let mut presence = Presence::default();
         let (mut is_handed_over, mut is_other_family) = (false, false);
-        let mut families = BTreeSet::new();
         for (address, attachment) in addresses(member, &self.network) {
             let family = IpFamily::of(address);
             let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) else {
@@ -152,7 +152,6 @@ impl Rail {
                 Role::Holds => {
                     let endpoint = endpoint(pod, address, attachment, spec, around);
                     presence.is_published = true;
-                    families.insert(family);
                     presence.is_ready |= endpoint.is_ready();
                     endpoints.push(endpoint);
                 }
@@ -162,7 +161,7 @@ impl Rail {
             }
         }
         if presence.is_published && !pod.terminating {
-            for (family, _) in self.groups.iter().filter(|(family, _)| !families.contains(family)) {
+            for (family, _) in self.groups.iter().filter(|(_, endpoints)| !ends_with(endpoints, pod)) {
                 self.without.entry(*family).or_default().add(pod.key.name.as_str());
             }
         }
@@ -171,6 +170,12 @@ impl Rail {
         }
         presence
     }
+}
+
+/// Whether the last of these endpoints is the pod's.
+fn ends_with(endpoints: &[Endpoint], pod: &Pod) -> bool {
+    let target = endpoints.last().and_then(|endpoint| endpoint.target_ref.as_ref());
+    target.is_some_and(|target| target.uid.as_ref() == Some(&pod.uid))
 }
 
 impl Collected {
@@ -214,19 +219,21 @@ impl Collected {
         if own.is_elsewhere && own.role == Role::Holds {
             self.elsewhere.insert(place());
         }
-        let namespace = &own.holder.pod.namespace;
-        let of_ours = claims.iter().filter(|claim| claim.holder.pod.namespace == *namespace);
-        let left_out: Vec<&Claim> =
-            of_ours.clone().filter(|claim| matches!(claim.role, Role::LeftOut { .. })).collect();
-        let Some(holder) = of_ours.clone().find(|claim| claim.role == Role::Holds) else { return };
-        if left_out.is_empty() {
+        // Each of the pods that share the address comes here.
+        if self.conflicts.contains_key(&place()) {
             return;
         }
-        let is_shared = left_out.iter().all(|claim| claim.role == Role::LeftOut { shares_claim: true });
+        let of_ours = || claims.iter().filter(|claim| claim.holder.pod.namespace == own.holder.pod.namespace);
+        let left_out = || of_ours().filter(|claim| matches!(claim.role, Role::LeftOut { .. }));
+        let Some(holder) = of_ours().find(|claim| claim.role == Role::Holds) else { return };
+        if left_out().next().is_none() {
+            return;
+        }
+        let is_shared = left_out().all(|claim| claim.role == Role::LeftOut { shares_claim: true });
         let conflict = Conflict {
             holder: holder.holder.pod.clone(),
             is_answered: holder.is_answered,
-            left_out: left_out.into_iter().map(|claim| claim.holder.pod.clone()).collect(),
+            left_out: left_out().map(|claim| claim.holder.pod.to_string()).collect(),
             claim: attachment.claimed.as_ref().filter(|_| is_shared).map(|device| device.claim.clone()),
         };
         self.conflicts.insert(place(), conflict);
@@ -315,7 +322,7 @@ fn endpoint(
     }
 }
 
-/// What is known of the device. The driver of a device in use may no longer show what it is; what is published of it already stays.
+/// Returns the facts about the device. The driver of a device in use may no longer show them; those that are published already stay.
 fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, around: Surroundings<'_>) -> Device {
     let device = attachment.device.clone();
     let known = attachment.claimed.as_ref().and_then(|_| around.published.get(&(pod.uid.as_str(), address)));

@@ -41,6 +41,7 @@ pub mod config;
 pub mod conflicts;
 pub mod endpoints;
 pub mod events;
+pub mod few;
 pub mod metrics;
 pub mod mirror;
 pub mod missing;

@@ -86,24 +86,24 @@ pub struct ClaimedDevice {
     pub id: DeviceId,
 }
 
-/// Why an interface or a device has no address to publish.
+/// Why an interface or a device has no address to publish; where there are several reasons, the last one here tells people most.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lack {
+    /// The DRA driver reports that the device carries RDMA only, so that it never has an address.
+    RdmaOnly,
     /// Its report names no address that can be published.
     NoAddress,
     /// It has link-local IPv6 addresses only, which are of no use to other pods.
     LinkLocal,
-    /// The DRA driver has not reported network data (yet).
-    NotReported,
-    /// The DRA driver reports that the device carries RDMA only, so that it never has an address.
-    RdmaOnly,
-    /// The DRA driver reports the device as not ready: the condition, and what it says.
-    NotReady(String),
     /// The device was allocated with `adminAccess`: the pod observes what is another's.
     Observer,
+    /// The DRA driver has not reported network data (yet).
+    NotReported,
+    /// The DRA driver reports the device as not ready: the condition, and what it says.
+    NotReady(String),
 }
 
-/// What a pod's annotations say of its interfaces.
+/// Report of a pod's interfaces, by its annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The interfaces.
@@ -112,7 +112,7 @@ pub struct Report {
     pub requested: Vec<Network>,
     /// Annotations that cannot be read at all, one line each.
     pub unreadable: Vec<Unreadable>,
-    /// What was left out of an annotation, one line each: entries and addresses that cannot be used, and whatever is beyond a
+    /// Entries and addresses that were left out of an annotation, one line each: those that cannot be used, and those beyond a
     /// limit. Everything else is in use.
     pub rejected: Vec<Unreadable>,
 }
@@ -148,7 +148,7 @@ pub struct Pod {
     /// The uid of the VirtualMachineInstance that it runs (KubeVirt), if it is the pod's controller. Its pods hand their addresses
     /// over to each other in a live migration.
     pub machine: Option<String>,
-    /// What its annotations say of its interfaces.
+    /// The report of its interfaces, by its annotations.
     pub report: Report,
     /// The claims that it uses.
     pub claims: Vec<PodClaim>,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror).
-//! What it must hold to is proved over random histories in `tests/packing.rs`: the union of the slices is what is wanted, each
+//! What it must hold to is proved over random histories in `pack/tests/properties.rs`: the union of the slices is what is wanted, each
 //! endpoint stands in one slice, a second plan is empty, a change of one endpoint writes one slice.
 //!
 //! A slice is rewritten if it would be *read* as something else than what is wanted, not if it is merely spelled otherwise:
@@ -24,7 +24,7 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use crate::tally::Few;
+use crate::few::Few;
 
 use self::metadata::{Stamp, controller_of, label};
 use self::pack::{Entry, Identity};
@@ -251,16 +251,14 @@ impl Entry for Endpoint {
 
 /// The first addresses with their pods, for `kubectl get`: a printer column shows one value, and no list.
 fn summary(endpoints: &[Endpoint]) -> String {
-    let mut few = Few::default();
-    for endpoint in endpoints {
+    let shown = endpoints.iter().map(|endpoint| {
         let address = endpoint.addresses.first().map(String::as_str).unwrap_or_default();
-        let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref());
-        few.add(match pod {
+        match endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref()) {
             Some(pod) => format!("{address} ({pod})"),
             None => address.to_owned(),
-        });
-    }
-    few.to_string()
+        }
+    });
+    shown.collect::<Few>().to_string()
 }
 
 fn same_conditions(a: &EndpointConditions, b: &EndpointConditions) -> bool {

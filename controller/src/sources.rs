@@ -1,7 +1,7 @@
 //! Where the addresses of a pod's secondary interfaces are reported: one source per file, one row per source.
 //!
 //! Each source says the same thing in its own words: an interface, the networks that it is on, its addresses, and what is known
-//! of the device. From here on nobody knows which source an interface comes from.
+//! of the device. Code that uses interfaces does not know which source reported them.
 //!
 //! A source that cannot be read, or an entry of it, takes nothing else with it.
 

@@ -1,5 +1,7 @@
 //! What a service's status says: conditions with reasons, and messages that say what to do (pure).
 
+use std::net::IpAddr;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use multinet_crds::conditions::{
     AcceptedReason, AddressConflictReason, ConditionType, EndpointsReadyReason, ProgrammedReason,
@@ -12,8 +14,9 @@ use multinet_crds::{
 };
 
 use crate::endpoints::{Collected, Conflict};
+use crate::few::{Few, NAMED};
 use crate::model::Network;
-use crate::tally::{Few, NAMED, Tally};
+use crate::tally::Tally;
 
 /// A reference of a service that leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,7 +216,7 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
     if let Some(mirror) = &service.spec.mirror {
         let addresses = collected.not_mirrored(mirror.network.as_deref());
         if !addresses.is_empty() {
-            let some = few(addresses);
+            let some: Few = addresses.into_iter().collect();
             parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
         }
     }
@@ -265,12 +268,11 @@ fn conflicts(conditions: &mut Vec<Condition>, collected: &Collected, generation:
     }
     parts.extend(causes.iter().map(|&remedy| remedy.to_owned()));
     if !collected.elsewhere.is_empty() {
-        let addresses =
-            collected.elsewhere.iter().map(|(network, address)| format!("{address} on {network}"));
+        let shown = |(network, address): &(Network, IpAddr)| format!("{address} on {network}");
+        let addresses: Few = collected.elsewhere.iter().map(shown).collect();
         parts.push(format!(
-            "pods of other namespaces report {}, too; it stays published here: if those namespaces share the network, give every pod an \
-             address of its own",
-            few(addresses)
+            "pods of other namespaces report {addresses}, too; it stays published here: if those namespaces share the network, give every pod an \
+             address of its own"
         ));
     }
     let reason = match (collected.conflicts.is_empty(), collected.elsewhere.is_empty()) {
@@ -283,7 +285,7 @@ fn conflicts(conditions: &mut Vec<Condition>, collected: &Collected, generation:
 
 impl Conflict {
     fn message(&self) -> String {
-        let others = few(&self.left_out);
+        let others = &self.left_out;
         let shared = match &self.claim {
             Some(claim) => format!("is of ResourceClaim {claim}, which several pods share: it "),
             None => String::new(),
@@ -309,13 +311,6 @@ impl Conflict {
             }
         }
     }
-}
-
-/// The first few, and how many more there are.
-fn few(names: impl IntoIterator<Item = impl ToString>) -> Few {
-    let mut few = Few::default();
-    names.into_iter().for_each(|name| few.add(name.to_string()));
-    few
 }
 
 /// The name to ask for, if there is one: below a long zone it may be too long for DNS, which the API server would refuse.

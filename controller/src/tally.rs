@@ -4,37 +4,7 @@ use std::collections::BTreeMap;
 
 use multinet_crds::{Endpoint, EndpointCounts, NetworkCounts};
 
-/// How many names a message tells before it only counts.
-pub const NAMED: usize = 3;
-
-/// The first few of many names, and how many there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Few {
-    /// The first few.
-    pub names: Vec<String>,
-    /// How many there are.
-    pub count: usize,
-}
-
-impl Few {
-    /// Adds a name.
-    pub fn add(&mut self, name: impl Into<String>) {
-        if self.names.len() < NAMED {
-            self.names.push(name.into());
-        }
-        self.count += 1;
-    }
-}
-
-impl std::fmt::Display for Few {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.names.join(", "))?;
-        match self.count - self.names.len() {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
-    }
-}
+use crate::few::Few;
 
 /// The pods of a service that have endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +42,7 @@ impl Tally {
         }
     }
 
-    /// Counts anew the pods that slices tell of, each once. What is missing stays.
+    /// Counts anew the pods that slices tell of, each once. The numbers of missing pods stay.
     pub fn count<'a>(&mut self, slices: impl Iterator<Item = &'a Rows>) {
         let mut pods: BTreeMap<&str, bool> = BTreeMap::new();
         let mut by_network: BTreeMap<(&str, &str), bool> = BTreeMap::new();
@@ -95,7 +65,7 @@ impl Tally {
     }
 }
 
-/// What a slice says of pods.
+/// The pods that a slice tells of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
     alias: String,

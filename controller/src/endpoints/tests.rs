@@ -299,6 +299,14 @@ fn devices_without_an_address_are_named() {
         lacks(vec![], vec![bare("eth1", "dra.net", Lack::NotReported), bare("eth7", "dra.net", failed())]),
         [(Missing::DeviceNotReady, detail.to_owned())]
     );
+    assert_eq!(
+        lacks(
+            vec![],
+            vec![bare("ib0", "dra.net", Lack::RdmaOnly), bare("eth1", "dra.net", Lack::NotReported)]
+        ),
+        [(Missing::NotReported, "a (device eth1 of claim nics)".to_owned())],
+        "the one that may still come"
+    );
     let attached =
         || Attachment { claimed: claimed("eth0", "dra.net"), ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
     let many = (1..7).map(|number| bare(&format!("eth{number}"), "dra.net", Lack::NotReported));
@@ -353,7 +361,7 @@ fn an_address_is_one_pods() {
     let [first, second] = shared.groups[0].endpoints.as_slice() else { panic!("{shared:?}") };
     assert_eq!(first.target_ref.as_ref().unwrap().name.as_deref(), Some("b"));
     assert_eq!(second.addresses, ["10.0.0.2"]);
-    let (holder, left_out) = (pods[0].0.key.clone(), vec![pods[1].0.key.clone()]);
+    let (holder, left_out) = (pods[0].0.key.clone(), [pods[1].0.key.to_string()].into_iter().collect());
     let conflict = Conflict { holder, is_answered: true, left_out, claim: None };
     assert_eq!(
         shared.conflicts,

@@ -43,7 +43,7 @@ use crate::model::{Attachment, Bare, Interfaces, Network, Report, Unreadable};
 /// The annotation.
 pub const KEY: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// What it was called until 2020. Multus wrote both for some years; where there are both, the new one counts.
+/// The annotation's name until 2020. Multus wrote both for some years; where there are both, the new one counts.
 pub const OLD_KEY: &str = "k8s.v1.cni.cncf.io/networks-status";
 
 /// The NetworkAttachmentDefinition that a pod asks to have in the place of the cluster's default network.
@@ -182,7 +182,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// What the names of networks mean in a pod.
+/// Meaning of the names of networks in a pod.
 struct Names<'a> {
     own_namespace: &'a str,
     requests: Requests,

@@ -28,7 +28,7 @@ struct Request {
     interface: Option<String>,
 }
 
-/// What the name of a network without a namespace stands for.
+/// Meaning of a network's name that comes without a namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The network of this namespace, that the pod asks for.

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use jiff::Timestamp;
 use multinet_crds::conditions::{ConditionType, find};
@@ -208,7 +207,7 @@ fn pods_without_endpoints_are_counted_and_some_named() {
     );
 
     let not_requested = Missing::NotRequested(NetworkKind::NetworkAttachmentDefinition);
-    let pods = |names: &[&str]| few(names);
+    let pods = |names: &[&str]| names.iter().copied().collect::<Few>();
     let missing = BTreeMap::from([
         ((not_requested, None), pods(&["late-0", "late-1", "late-2", "late-3", "late-4"])),
         ((Missing::HostNetwork, None), pods(&["host"])),
@@ -235,7 +234,7 @@ fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
     let endpoint = |address: &str| Endpoint { addresses: vec![address.to_owned()], ..Endpoint::default() };
     let endpoints = ["10.0.0.1", "169.254.7.1", "169.254.7.2"].map(endpoint).into();
     let groups = vec![Group { network, family: IpFamily::Ipv4, endpoints }];
-    let missing = [((Missing::HostNetwork, None), few(["host"]))].into();
+    let missing = [((Missing::HostNetwork, None), ["host"].into_iter().collect())].into();
     let verdict = collected(Collected { groups, missing, pods: 4, ..Collected::default() });
     let mut service = service(json!(null));
     let pods = "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod";
@@ -255,7 +254,7 @@ fn conflict(pods: &[&str]) -> Conflict {
     Conflict {
         holder: key(&pods[0]),
         is_answered: true,
-        left_out: pods[1..].iter().map(key).collect(),
+        left_out: pods[1..].iter().map(|name| key(name).to_string()).collect(),
         claim: None,
     }
 }
@@ -325,7 +324,7 @@ fn others_conditions_and_times_stay() {
 fn numbers_are_told_from_news() {
     let base =
         judged(&collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }), Ok(()));
-    let missing = [((Missing::HostNetwork, None), few(["late"]))].into();
+    let missing = [((Missing::HostNetwork, None), ["late"].into_iter().collect())].into();
     let numbers = judged(
         &collected(Collected { tally: counted(0, 2), missing, pods: 2, ..Collected::default() }),
         Ok(()),

@@ -1,4 +1,4 @@
-//! What DRA drivers say of their devices.
+//! Facts about devices, as DRA drivers publish them in ResourceSlices.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};

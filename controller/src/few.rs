@@ -1,0 +1,56 @@
+//! The first few of many names, for messages.
+
+use std::fmt;
+
+/// How many names a message tells before it only counts.
+pub const NAMED: usize = 3;
+
+/// The first few of many names, and how many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Few {
+    /// The first few.
+    pub names: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Few {
+    /// Adds a name.
+    pub fn add(&mut self, name: impl Into<String>) {
+        if self.names.len() < NAMED {
+            self.names.push(name.into());
+        }
+        self.count += 1;
+    }
+}
+
+impl<T: Into<String>> FromIterator<T> for Few {
+    fn from_iter<I: IntoIterator<Item = T>>(names: I) -> Self {
+        let mut few = Self::default();
+        names.into_iter().for_each(|name| few.add(name));
+        few
+    }
+}
+
+impl fmt::Display for Few {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names.join(", "))?;
+        match self.count - self.names.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_three_are_named_and_the_others_counted() {
+        let text = |names: &[&str]| names.iter().copied().collect::<Few>().to_string();
+        assert_eq!(text(&[]), "");
+        assert_eq!(text(&["a", "b", "c"]), "a, b, c");
+        assert_eq!(text(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
+    }
+}
