@@ -24,12 +24,11 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use crate::few::Few;
-
 use self::metadata::{Stamp, controller_of, label};
 use self::pack::{Entry, Identity};
 pub use self::planner::Packing;
 use self::planner::{Intent, Slice};
+use crate::few::Few;
 
 pub(crate) mod metadata;
 mod names;
