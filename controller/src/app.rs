@@ -40,7 +40,7 @@ use crate::world::{Settings, World};
 use crate::writer::Writer;
 
 /// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(12);
 
 /// What to do if the API server does not know our kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
@@ -104,8 +104,9 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let instance = config.lease.identity.clone();
     // An end by panic counts, too.
     let has_stopped = async { drop(has_stopped.await) };
+    // Connections of its own: writes and watches are not in the way of a renewal.
     let (leadership, campaign) =
-        lease(client.clone(), config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
+        lease(client::connect().await?, config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(

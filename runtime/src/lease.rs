@@ -68,8 +68,9 @@ pub const MIN_DURATION: Duration = Duration::from_secs(1);
 /// The longest duration. A leader that dies without a word is not replaced before it has passed.
 pub const MAX_DURATION: Duration = Duration::from_secs(3600);
 
-/// How long a request may take at most. (In shorter leases it is less.)
-const LONGEST_REQUEST: Duration = Duration::from_secs(5);
+/// How long a leader's request may take at most, and one of another candidate. (In shorter leases it is less.)
+const LONGEST_RENEWAL: Duration = Duration::from_secs(5);
+const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 
 /// Which lease to hold, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +106,10 @@ pub enum LeaseError {
 /// The future runs until `shutdown` is cancelled, and then, if this process leads, goes on renewing until `stopped`
 /// completes, which means that whatever asks the [`Leadership`] has ended. It then gives the lease back, so that another
 /// process leads within a retry period (duration / 7.5), and ends. If the API server does not answer, that takes
-/// a fifth of the duration at most, and not more than 5 s.
+/// a third of the duration at most, and not more than 5 s.
+///
+/// `client` should be for the lease alone: a renewal then finds a connection that is open and unused, and need not wait for one to be
+/// made. That would take as long as the renewal, where the API server is slow.
 ///
 /// If the future is dropped instead, leadership lapses as if the API server were gone.
 ///
@@ -162,8 +166,10 @@ struct Timing {
     write_deadline: Duration,
     /// The longest time from the beginning of one round of requests to that of the next, if all are answered.
     retry: Duration,
-    /// How long a request may take: a renewal that gets no answer is followed by two more attempts before the
-    /// renew deadline.
+    /// How long a leader's request may take: half the time to the renew deadline, so that another attempt follows a renewal that
+    /// gets no answer. An API server that takes longer than that for a request cannot be led with.
+    renewal: Duration,
+    /// How long a request of another candidate may take: for them nothing is urgent, and a connection may have to be made first.
     request: Duration,
 }
 
@@ -175,7 +181,8 @@ impl Timing {
             renew_deadline: duration * 2 / 3,
             write_deadline: duration * 9 / 10,
             retry: duration * 2 / 15,
-            request: (duration / 5).min(LONGEST_REQUEST),
+            renewal: (duration / 3).min(LONGEST_RENEWAL),
+            request: (duration * 2 / 3).min(LONGEST_REQUEST),
         }
     }
 }
@@ -221,7 +228,7 @@ impl Elector {
             next = self.round(&shutdown).await;
         }
         self.lose();
-        if timeout(self.timing.request, self.release()).await.is_err() {
+        if timeout(self.timing.renewal, self.release()).await.is_err() {
             tracing::warn!("could not give the lease {} back: the API server does not answer", self.title);
         }
     }
@@ -266,7 +273,8 @@ impl Elector {
 
     /// Sends a request, and says what its failure means if it has failed.
     async fn ask(&mut self, request: &Request) -> Answer {
-        let limit = self.timing.request;
+        let leads = self.tenure.borrow().leads(Instant::now());
+        let limit = if leads { self.timing.renewal } else { self.timing.request };
         let problem = match timeout(limit, self.send(request)).await {
             Ok(Ok(lease)) if lease.metadata.resource_version.as_deref().is_none_or(str::is_empty) => {
                 Problem::new(ProblemKind::Garbled, "a lease without a resourceVersion")

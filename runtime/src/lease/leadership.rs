@@ -131,7 +131,8 @@ struct Held {
 }
 
 impl Tenure {
-    fn leads(&self, now: Instant) -> bool {
+    /// Whether writes may begin.
+    pub(super) fn leads(&self, now: Instant) -> bool {
         self.held.is_some_and(|held| now < held.begin)
     }
 

@@ -143,7 +143,7 @@ async fn giving_back_takes_no_longer_than_a_request() {
     cut.cancel();
     a.shutdown.cancel();
     a.stopped.cancel();
-    timeout(DURATION / 5 + SECOND / 10, &mut a.task).await.expect("still giving back").unwrap();
+    timeout(DURATION / 3 + SECOND / 10, &mut a.task).await.expect("still giving back").unwrap();
     assert!(!a.leadership.is_leader());
     assert_eq!(server.spec("holderIdentity"), "a");
 }
