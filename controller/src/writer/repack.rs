@@ -1,7 +1,7 @@
 //! When slices are merged that are half empty: after many pods have come or gone, or after a controller with another limit (pure).
 //!
 //! Merging can wait: it is done when nothing else is to be written for a service, and at the pace of [`PAUSE`] over all services,
-//! whatever there is to merge.
+//! whatever there is to merge. Namespaces have the same share of that, whatever each has.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,29 +18,40 @@ const PAUSE_OF_SERVICE: Duration = Duration::from_secs(1);
 /// The services that have slices to merge, and when that is to be done.
 #[derive(Debug, Default)]
 pub(super) struct Repack {
-    due: HashMap<ObjectKey, Instant>,
+    due: HashMap<String, HashMap<String, Instant>>,
 }
 
 impl Repack {
     /// Returns whether it is a service's turn to have slices merged.
     pub(super) fn is_due(&self, service: &ObjectKey, now: Instant) -> bool {
-        self.due.get(service).is_some_and(|due| *due <= now)
+        self.get(service).is_some_and(|due| due <= now)
     }
 
     /// A service has had a turn. Returns when it is to have the next one to have slices merged, if it has any to merge.
     pub(super) fn next(&mut self, service: &ObjectKey, could_merge: bool, now: Instant) -> Option<Instant> {
         if !could_merge {
-            self.due.remove(service);
+            if let Some(services) = self.due.get_mut(&service.namespace) {
+                services.remove(&service.name);
+                if services.is_empty() {
+                    self.due.remove(&service.namespace);
+                }
+            }
             return None;
         }
-        if let Some(due) = self.due.get(service).filter(|due| **due > now) {
-            return Some(*due);
+        if let Some(due) = self.get(service).filter(|due| *due > now) {
+            return Some(due);
         }
-        self.due.insert(service.clone(), now);
-        let services = u32::try_from(self.due.len()).unwrap_or(u32::MAX);
-        let due = now + PAUSE_OF_SERVICE.max(PAUSE.saturating_mul(services));
-        self.due.insert(service.clone(), due);
+        let services = self.due.entry(service.namespace.clone()).or_default();
+        services.insert(service.name.clone(), now);
+        let services = services.len();
+        let turns = u32::try_from(services * self.due.len()).unwrap_or(u32::MAX);
+        let due = now + PAUSE_OF_SERVICE.max(PAUSE.saturating_mul(turns));
+        self.due.entry(service.namespace.clone()).or_default().insert(service.name.clone(), due);
         Some(due)
+    }
+
+    fn get(&self, service: &ObjectKey) -> Option<Instant> {
+        self.due.get(&service.namespace)?.get(&service.name).copied()
     }
 
     /// Somebody else writes from now on.
@@ -90,5 +101,18 @@ mod tests {
             let due = repack.next(&key(number), true, start);
             assert_eq!(due, Some(start + PAUSE_OF_SERVICE.max(PAUSE * number as u32)));
         }
+    }
+
+    #[test]
+    fn a_namespace_with_many_leaves_another_its_share() {
+        let start = Instant::now();
+        let mut repack = Repack::default();
+        for number in 0..100 {
+            repack.next(&key(number), true, start);
+        }
+        let other = ObjectKey { namespace: "audio".into(), name: "a".into() };
+        assert_eq!(repack.next(&other, true, start), Some(start + PAUSE_OF_SERVICE));
+        let due = repack.next(&key(100), true, start);
+        assert_eq!(due, Some(start + 2 * 101 * PAUSE), "no faster over all");
     }
 }
