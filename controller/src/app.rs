@@ -10,7 +10,9 @@
 //! ```
 
 use std::fmt::Debug;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -35,12 +37,16 @@ use crate::events::events;
 use crate::metrics::{self, ApiMetrics, WriterMetrics};
 use crate::optional::OptionalApis;
 use crate::queue::Queue;
+use crate::turns::Limits;
 use crate::views;
 use crate::world::{Settings, World};
 use crate::writer::Writer;
 
 /// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
 const DEADLINE: Duration = Duration::from_secs(12);
+
+/// How many threads there are at least: more than can be busy with the world, so that the lease and the probes need not wait.
+const THREADS: usize = 4;
 
 /// What to do if the API server does not know our kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
@@ -54,7 +60,9 @@ pub fn run(config: Config) -> Result<()> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         warn!(%error, "the limit of open files stays as it is");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // A look at a huge service takes a thread for a while, and whoever needs the world then waits in another.
+    let threads = available_parallelism().map_or(1, NonZero::get).max(THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(serve(config, log_level))
 }
 
@@ -75,7 +83,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         None => None,
     };
     let client = client::connect().await?;
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(Queue::new(Limits::of_services(config.concurrent_writes)));
     let settings = Settings {
         zone: config.zone,
         limit: config.max_endpoints_per_slice,

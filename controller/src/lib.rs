@@ -31,7 +31,8 @@
 //! - Nothing is written before all watches have synced, nor by a process that does not hold the lease.
 //! - Every write names the version that it was planned on. One that meets another version, or whose answer does not come,
 //!   makes the writer list that service's slices and plan anew.
-//! - A service is worked on by one worker at a time; services do not wait for each other.
+//! - A service is worked on by one worker at a time. Namespaces take [turns], and so do the services of each: none waits for all
+//!   that another one has to be done.
 //! - Standbys watch too: a new leader knows everything at once.
 
 #![forbid(unsafe_code)]
@@ -54,6 +55,7 @@ pub mod slices;
 pub mod sources;
 pub mod status;
 pub mod tally;
+pub mod turns;
 pub mod views;
 pub mod work;
 pub mod world;

@@ -1,8 +1,8 @@
-//! The services that wait to be looked at: each once, first come first served.
+//! The services that wait to be looked at: each once, and namespaces in [turns](crate::turns).
 //!
 //! ```text
 //!            add                     next                    Turn
-//!   change ───────> ready (a queue) ───────> in work ── done ──────────────────> forgotten
+//!   change ───────> ready (in turns) ──────> in work ── done ──────────────────> forgotten
 //!                     ▲      ▲                 │  └──── changed meanwhile ──> ready
 //!                     │      │ add             │ later, failed
 //!                     │   ┌──┴──────┐          │
@@ -15,13 +15,15 @@
 //!   the failure waited for; unless the API server has asked for that pause.
 //! - Adding never blocks, and costs nothing for a service that is there already.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use multinet_runtime::{ObjectKey, random_fraction};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+use crate::turns::{Limits, Turns};
 
 /// The first pause after a failure.
 const FIRST: Duration = Duration::from_millis(200);
@@ -48,7 +50,7 @@ pub struct Queue {
 struct State {
     is_open: bool,
     entries: HashMap<Arc<ObjectKey>, Entry>,
-    ready: VecDeque<Arc<ObjectKey>>,
+    ready: Turns<Arc<ObjectKey>>,
     /// By the time at which they get ready; the number tells those of one time apart.
     waiting: BTreeMap<(Instant, u64), Arc<ObjectKey>>,
     next_number: u64,
@@ -89,6 +91,12 @@ pub enum Pause {
 }
 
 impl Queue {
+    /// A queue that has no more services in work than that.
+    pub fn new(limits: Limits) -> Self {
+        let state = State { ready: Turns::new(limits), ..State::default() };
+        Self { state: Mutex::new(state), wake: Notify::new() }
+    }
+
     /// Has a service looked at soon. Nothing happens if it is waiting for that already.
     pub fn add(&self, service: &ObjectKey) {
         let mut state = self.lock();
@@ -115,9 +123,9 @@ impl Queue {
         }
     }
 
-    /// How many services could be worked on now, but are not.
+    /// How many services wait for nothing but their turn.
     pub fn depth(&self) -> usize {
-        self.lock().ready.len()
+        self.lock().ready.waiting()
     }
 
     /// The next service, once there is one. To be awaited by one task at a time.
@@ -158,7 +166,7 @@ impl State {
         let Some((key, _)) = self.entries.get_key_value(service) else {
             let key = Arc::new(service.clone());
             self.entries.insert(Arc::clone(&key), Entry { place: Place::Ready, failures: 0 });
-            self.ready.push_back(key);
+            self.ready.push(service, key);
             return true;
         };
         let key = Arc::clone(key);
@@ -167,7 +175,7 @@ impl State {
             Place::Waiting { until, is_held: false } => {
                 entry.place = Place::Ready;
                 self.waiting.remove(&until);
-                self.ready.push_back(key);
+                self.ready.push(service, key);
                 true
             }
             Place::InWork { .. } => {
@@ -187,13 +195,13 @@ impl State {
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.place = Place::Ready;
             }
-            self.ready.push_back(key);
+            self.ready.push(&key.clone(), key);
         }
     }
 
-    /// The service at the head of the queue, and how often it has failed.
+    /// The service whose turn it is, and how often it has failed.
     fn take(&mut self) -> Option<(Arc<ObjectKey>, u32)> {
-        let key = self.ready.pop_front()?;
+        let (_, key) = self.ready.begin()?;
         let entry = self.entries.get_mut(&key)?;
         entry.place = Place::InWork { again: false };
         Some((key, entry.failures))
@@ -207,13 +215,14 @@ impl State {
         self.entries.insert(Arc::clone(key), entry);
     }
 
-    /// A turn is over: what becomes of the service. Whether there is something new to take, or to wait for.
-    fn end(&mut self, key: &Arc<ObjectKey>, end: End, now: Instant) -> bool {
+    /// A turn is over: what becomes of the service.
+    fn end(&mut self, key: &Arc<ObjectKey>, end: End, now: Instant) {
+        self.ready.end(key);
         let Some(Entry { place: Place::InWork { again }, failures }) = self.entries.remove(key) else {
-            return false;
+            return;
         };
         if !self.is_open {
-            return false;
+            return;
         }
         match end {
             End::Failed(pause) => {
@@ -222,18 +231,13 @@ impl State {
                 let failed = if again { 0 } else { failures };
                 let pause = pause.after(failed);
                 self.wait(key, failures.saturating_add(1), now + pause, is_held);
-                true
             }
             End::Done(_) if again => {
                 self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0 });
-                self.ready.push_back(Arc::clone(key));
-                true
+                self.ready.push(key, Arc::clone(key));
             }
-            End::Done(Some(later)) => {
-                self.wait(key, 0, later, false);
-                true
-            }
-            End::Done(None) => false,
+            End::Done(Some(later)) => self.wait(key, 0, later, false),
+            End::Done(None) => {}
         }
     }
 }
@@ -304,9 +308,9 @@ impl Turn {
     }
 
     fn end(&mut self, end: End) {
-        if !std::mem::replace(&mut self.is_over, true)
-            && self.queue.lock().end(&self.service, end, Instant::now())
-        {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.queue.lock().end(&self.service, end, Instant::now());
+            // There may be something to take that had to wait for this one.
             self.queue.wake.notify_one();
         }
     }

@@ -92,6 +92,15 @@ impl<S> Plan<S> {
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
+
+    /// Leaves so many writes at most, those that go first. Returns whether there were more.
+    pub fn cut(&mut self, most: usize) -> bool {
+        let before = self.writes();
+        self.create.truncate(most);
+        self.update.truncate(most - self.create.len());
+        self.delete.truncate(most - self.create.len() - self.update.len());
+        self.writes() < before
+    }
 }
 
 impl<S> Default for Plan<S> {

@@ -7,8 +7,9 @@
 //!              └── pause ── failed <── World::outcome ──> status, events
 //! ```
 //!
-//! - Nothing waits for a rate limit of our own. What is bounded is how many services are in work and how many requests are
-//!   under way at a time; where that is too much for the API server it says so, and gets the pause that it asks for.
+//! - Nothing waits for a rate limit of our own. What is bounded is how many services of a namespace are in work, how much is written for one in a turn, and
+//!   how many requests are under way at a time; where that is too much for the API server it says so, and gets the pause that it asks for.
+//! - Whatever has to wait waits for its [turn](crate::turns), and not for all that another namespace has to be done.
 //! - A service is worked on by one task at a time, so that the requests for an object follow each other.
 //! - Leadership is asked before every request, which is given up when it ends.
 //! - Every write names the version that it replaces, so that nothing overwrites what it has not seen, even if it is late. The
@@ -19,6 +20,7 @@ mod apply;
 mod failure;
 mod outages;
 mod pace;
+mod permits;
 mod repack;
 mod request;
 
@@ -27,19 +29,20 @@ use std::time::Duration;
 
 use kube::Client;
 use multinet_runtime::{Escaped, Leadership, ObjectKey, Refresh, drain};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::apply::Abandoned;
+use self::apply::{Abandoned, Done};
 use self::failure::Failure;
 use self::outages::Outages;
 use self::pace::{Pace, When};
+use self::permits::Permits;
 use self::repack::Repack;
 use crate::events::Events;
 use crate::metrics::WriterMetrics;
 use crate::queue::{Pause, Queue, Turn};
+use crate::turns::Limits;
 use crate::work::StatusWrite;
 use crate::world::World;
 
@@ -68,10 +71,10 @@ pub struct Writer {
     refresh: Refresh,
     events: Events,
     metrics: WriterMetrics,
-    /// A permit for each request under way.
-    requests: Semaphore,
-    /// A permit for each service in work. As many as for requests: what has to wait had better be planned later.
-    services: Arc<Semaphore>,
+    /// For each request under way.
+    requests: Arc<Permits>,
+    /// For the one look at the world that is taken at a time.
+    looks: Arc<Permits>,
     state: Mutex<State>,
 }
 
@@ -81,6 +84,13 @@ struct State {
     outages: Outages,
     pace: Pace,
     repack: Repack,
+}
+
+/// A service in work, and the term in which it is.
+#[derive(Clone, Copy, Debug)]
+struct Job<'a> {
+    service: &'a ObjectKey,
+    term: u64,
 }
 
 /// What is left to do for a service.
@@ -112,8 +122,8 @@ impl Writer {
             refresh,
             events,
             metrics,
-            requests: Semaphore::new(concurrency),
-            services: Arc::new(Semaphore::new(concurrency)),
+            requests: Permits::new(Limits::of_requests(concurrency)),
+            looks: Permits::new(Limits::ONE),
             state: Mutex::default(),
         }
     }
@@ -157,16 +167,13 @@ impl Writer {
         tracing::info!(term, services = services.len(), "this process writes from now on");
         services.iter().for_each(|service| writer.queue.add(service));
         loop {
-            let (turn, slot) = tokio::select! {
+            let turn = tokio::select! {
                 biased;
                 () = &mut ended => break,
-                next = writer.next() => next,
+                turn = writer.queue.next() => turn,
             };
             let writer = Arc::clone(writer);
-            tasks.spawn(async move {
-                writer.work(turn, term).await;
-                drop(slot);
-            });
+            tasks.spawn(async move { writer.work(turn, term).await });
         }
         writer.queue.close();
         let mut state = writer.state();
@@ -175,28 +182,24 @@ impl Writer {
         state.repack.clear();
     }
 
-    /// The next service, and leave to work on it. Cancelling it loses nothing.
-    async fn next(&self) -> (Turn, Option<OwnedSemaphorePermit>) {
-        // None, if the semaphore were closed, which nobody does.
-        let slot = Arc::clone(&self.services).acquire_owned().await.ok();
-        (self.queue.next().await, slot)
-    }
-
     /// One turn of a service.
     async fn work(&self, turn: Turn, term: u64) {
         let begun = Instant::now();
         let service = turn.service().clone();
+        let job = Job { service: &service, term };
         let merges = self.state().repack.is_due(&service, begun);
-        let mut has_written = true;
-        let written = match self.bring_in_step(&service, term, merges).await {
-            Ok(any) => {
-                has_written = any;
-                Ok(())
+        let written = self.bring_in_step(job, merges).await;
+        self.metrics.synced(begun.elapsed());
+        let written = match written {
+            Ok(Done::Part) => {
+                self.world.given_up(&service);
+                self.queue.add(&service);
+                return turn.done();
             }
+            Ok(done) => Ok(done),
             Err(Abandoned::NotLeader) => return self.world.given_up(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
         };
-        self.metrics.synced(begun.elapsed());
         if let Err(failure) = &written {
             self.failed(&service, failure);
             if failure.is_passing() && turn.failures() + 1 < PATIENCE {
@@ -204,43 +207,42 @@ impl Writer {
             }
         }
         let why = written.as_ref().err().map(ToString::to_string);
-        let outcome = self.world.outcome(&service, why.as_deref().map_or(Ok(()), Err));
+        let outcome = {
+            let _permit = self.looks.acquire(&service).await;
+            self.world.outcome(&service, why.as_deref().map_or(Ok(()), Err))
+        };
         self.events.publish(outcome.notices);
-        let status = self.settle_status(&service, outcome.status, term).await;
+        let status = self.settle_status(job, outcome.status).await;
         if let Err(Abandoned::Failed(failure)) = &status {
             self.failed(&service, failure);
         }
         match (written, status) {
             (_, Err(Abandoned::NotLeader)) => {}
             (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
-            (Ok(()), Ok(Next::Done)) => {
+            (Ok(done), Ok(Next::Done)) => {
                 self.succeeded(&service);
                 // Some slices stay as they are, such as those of a service that breaks a rule.
-                let could_merge = (has_written || !merges) && self.world.could_merge(&service);
+                let could_merge = (done == Done::All || !merges) && self.world.could_merge(&service);
                 let repack = self.state().repack.next(&service, could_merge, Instant::now());
                 match repack {
                     Some(time) => turn.done_until(time),
                     None => turn.done(),
                 }
             }
-            (Ok(()), Ok(Next::At(time))) => turn.done_until(time),
-            (Ok(()), Ok(Next::Again)) => turn.failed(Pause::Own),
+            (Ok(_), Ok(Next::At(time))) => turn.done_until(time),
+            (Ok(_), Ok(Next::Again)) => turn.failed(Pause::Own),
         }
     }
 
     /// Writes a status, if it is time.
-    async fn settle_status(
-        &self,
-        service: &ObjectKey,
-        status: Option<StatusWrite>,
-        term: u64,
-    ) -> Result<Next, Abandoned> {
+    async fn settle_status(&self, job: Job<'_>, status: Option<StatusWrite>) -> Result<Next, Abandoned> {
+        let service = job.service;
         let urgent = status.as_ref().map(|status| status.urgent);
         let when = self.state().pace.when(service, urgent, Instant::now());
         match (when, status) {
             (When::At(time), _) => Ok(Next::At(time)),
             (When::Now, Some(status)) => {
-                let next = self.write_status(status, term).await?;
+                let next = self.write_status(job, status).await?;
                 if next == Next::Done {
                     self.state().pace.written(service);
                 }

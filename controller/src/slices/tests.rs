@@ -457,3 +457,17 @@ fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
         }
     }
 }
+
+#[test]
+fn a_plan_is_cut_after_what_goes_first() {
+    let gone = SliceId::of(&existing(&dual())[0].metadata);
+    let mut plan = Plan { create: vec!['a', 'b'], update: vec!['c', 'd'], delete: vec![gone] };
+    let mut left = |most| {
+        let is_cut = plan.cut(most);
+        (is_cut, plan.create.len(), plan.update.len(), plan.delete.len())
+    };
+    assert_eq!(left(5), (false, 2, 2, 1));
+    assert_eq!(left(4), (true, 2, 2, 0));
+    assert_eq!(left(3), (true, 2, 1, 0));
+    assert_eq!(left(1), (true, 1, 0, 0));
+}

@@ -8,16 +8,16 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
-use multinet_runtime::{Guarded, ObjectKey};
+use multinet_runtime::Guarded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::failure::{Failure, Reason, Verdict};
-use super::{Next, Writer};
+use super::{Job, Next, Writer};
 use crate::metrics::Verb;
 use crate::slices::{Plan, SliceId};
-use crate::work::StatusWrite;
+use crate::work::{StatusWrite, Work};
 use crate::world::World;
 
 /// Who writes, as the API server's audit log and the `managedFields` of services say it.
@@ -25,6 +25,21 @@ pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 
 /// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.
 const ATTEMPTS: u32 = 4;
+
+/// How many slices and how many mirrors one turn writes at most. The rest is planned anew after the turns of others: in one turn, a huge service would
+/// keep the others of its namespace from being looked at, and what changes of it meanwhile from being written.
+const WRITES: usize = 128;
+
+/// What has been done about a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// Nothing was to be written.
+    Nothing,
+    /// All that was to be written.
+    All,
+    /// As much as is done in one turn.
+    Part,
+}
 
 /// Why work was not finished.
 #[derive(Debug)]
@@ -109,37 +124,33 @@ impl From<Result<(), Verdict>> for Results {
 }
 
 impl Writer {
-    /// Writes what is to be written for a service, until nothing is. Returns whether anything was.
-    pub(super) async fn bring_in_step(
-        &self,
-        service: &ObjectKey,
-        term: u64,
-        merges: bool,
-    ) -> Result<bool, Abandoned> {
-        let (mut last, mut has_written) = (None, false);
+    /// Writes what is to be written for a service.
+    pub(super) async fn bring_in_step(&self, job: Job<'_>, merges: bool) -> Result<Done, Abandoned> {
+        let (mut last, mut done) = (None, Done::Nothing);
         for _ in 0..ATTEMPTS {
-            let work = if merges { self.world.work_or_merge(service) } else { self.world.work(service) };
+            let mut work = self.plan(job, merges).await;
             let mut results = if work.doubtful {
                 Results { is_stale: true, ..Results::default() }
             } else if work.is_empty() {
-                return Ok(has_written);
+                return Ok(done);
             } else {
-                has_written = true;
+                let is_cut = work.slices.cut(WRITES) | work.mirrors.cut(WRITES);
+                done = if is_cut { Done::Part } else { Done::All };
                 let (slices, mirrors) =
-                    join(self.apply(term, work.slices), self.apply(term, work.mirrors)).await;
+                    join(self.apply(job, work.slices), self.apply(job, work.mirrors)).await;
                 slices.and(mirrors)
             };
             if results.is_over {
                 return Err(Abandoned::NotLeader);
             }
             if !results.is_stale {
-                return results.failure.map_or(Ok(has_written), |failure| Err(Abandoned::Failed(failure)));
+                return results.failure.map_or(Ok(done), |failure| Err(Abandoned::Failed(failure)));
             }
-            self.refresh(service, term).await?;
+            self.refresh(job).await?;
             // What fails is not helped by asking it for more at once, if there is more.
             if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
-                let is_done = self.world.work(service).is_empty();
-                return if is_done { Ok(has_written) } else { Err(Abandoned::Failed(failure)) };
+                let is_done = self.plan(job, false).await.is_empty();
+                return if is_done { Ok(Done::All) } else { Err(Abandoned::Failed(failure)) };
             }
             if !work.doubtful {
                 self.metrics
@@ -151,43 +162,49 @@ impl Writer {
         Err(Abandoned::Failed(last.unwrap_or_else(Failure::conflict::<MultiNetworkEndpointSlice>)))
     }
 
+    /// What is to be written for a service. A look at a huge one takes long, and the world is locked meanwhile: looks take turns, too.
+    async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
+        let _permit = self.looks.acquire(service).await;
+        if merges { self.world.work_or_merge(service) } else { self.world.work(service) }
+    }
+
     /// Creates, then updates, then deletes: what a slice loses has been written to another before.
-    async fn apply<S: Part>(&self, term: u64, plan: Plan<S>) -> Results {
+    async fn apply<S: Part>(&self, job: Job<'_>, plan: Plan<S>) -> Results {
         let Plan { create, update, delete } = plan;
-        let created = join_all(create.iter().map(|slice| self.create(term, slice))).await;
-        let updated = join_all(update.iter().map(|slice| self.update(term, slice))).await;
+        let created = join_all(create.iter().map(|slice| self.create(job, slice))).await;
+        let updated = join_all(update.iter().map(|slice| self.update(job, slice))).await;
         let written = Results::new(created.into_iter().chain(updated));
         if !written.are_good() {
             return written;
         }
-        Results::new(join_all(delete.iter().map(|id| self.delete::<S>(term, id))).await)
+        Results::new(join_all(delete.iter().map(|id| self.delete::<S>(job, id))).await)
     }
 
-    async fn create<S: Part>(&self, term: u64, slice: &S) -> Result<(), Verdict> {
+    async fn create<S: Part>(&self, job: Job<'_>, slice: &S) -> Result<(), Verdict> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let stored = self.send::<S, _>(term, Verb::Create, api.create(&params, slice)).await?;
+        let stored = self.send::<S, _>(job, Verb::Create, api.create(&params, slice)).await?;
         stored.stored(&self.world);
         Ok(())
     }
 
     /// The cheapest verb that notices another writer: PUT names the version that it replaces.
-    async fn update<S: Part>(&self, term: u64, slice: &S) -> Result<(), Verdict> {
+    async fn update<S: Part>(&self, job: Job<'_>, slice: &S) -> Result<(), Verdict> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let name = slice.meta().name.as_deref().unwrap_or_default();
-        let stored = self.send::<S, _>(term, Verb::Update, api.replace(name, &params, slice)).await?;
+        let stored = self.send::<S, _>(job, Verb::Update, api.replace(name, &params, slice)).await?;
         stored.stored(&self.world);
         Ok(())
     }
 
-    async fn delete<S: Part>(&self, term: u64, id: &SliceId) -> Result<(), Verdict> {
+    async fn delete<S: Part>(&self, job: Job<'_>, id: &SliceId) -> Result<(), Verdict> {
         let api = Api::<S>::namespaced(self.client.clone(), &id.key.namespace);
         let params = DeleteParams::default().preconditions(Preconditions {
             uid: Some(id.uid.clone()),
             resource_version: Some(id.resource_version.clone()),
         });
-        match self.send::<S, _>(term, Verb::Delete, api.delete(&id.key.name, &params)).await {
+        match self.send::<S, _>(job, Verb::Delete, api.delete(&id.key.name, &params)).await {
             Ok(_) | Err(Verdict::Done) => {
                 S::removed(&self.world, id);
                 Ok(())
@@ -198,7 +215,7 @@ impl Writer {
 
     /// Applies a status to the version of the service that it was made for. (The uid would be no precondition: the API server
     /// passes over it in what is applied to a status.)
-    pub(super) async fn write_status(&self, write: StatusWrite, term: u64) -> Result<Next, Abandoned> {
+    pub(super) async fn write_status(&self, job: Job<'_>, write: StatusWrite) -> Result<Next, Abandoned> {
         let StatusWrite { service, resource_version, status, .. } = write;
         let kind = MultiNetworkService::kind(&());
         let body = json!({
@@ -213,7 +230,7 @@ impl Writer {
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&body);
         let request = api.patch_status(&service.name, &params, &patch);
-        match self.send::<MultiNetworkService, _>(term, Verb::Apply, request).await {
+        match self.send::<MultiNetworkService, _>(job, Verb::Apply, request).await {
             Ok(stored) => {
                 self.world.stored_service(stored);
                 Ok(Next::Done)
@@ -229,13 +246,14 @@ impl Writer {
     }
 
     /// Asks what there is of a service, and tells the world.
-    async fn refresh(&self, service: &ObjectKey, term: u64) -> Result<(), Abandoned> {
-        let (slices, mirrors) = join(self.list(service, term), self.list(service, term)).await;
-        self.world.refreshed(service, slices?, mirrors?);
+    async fn refresh(&self, job: Job<'_>) -> Result<(), Abandoned> {
+        let (slices, mirrors) = join(self.list(job), self.list(job)).await;
+        self.world.refreshed(job.service, slices?, mirrors?);
         Ok(())
     }
 
-    async fn list<S: Part>(&self, service: &ObjectKey, term: u64) -> Result<Vec<S>, Abandoned> {
+    async fn list<S: Part>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
+        let service = job.service;
         let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
         let selector = format!(
             "{}={},{}={}",
@@ -246,7 +264,7 @@ impl Writer {
         );
         // No version: as new as the request, and so newer than any answer before it.
         let params = ListParams::default().labels(&selector);
-        match self.send::<S, _>(term, Verb::List, api.list(&params)).await {
+        match self.send::<S, _>(job, Verb::List, api.list(&params)).await {
             Ok(list) => Ok(list
                 .items
                 .into_iter()

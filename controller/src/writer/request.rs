@@ -9,29 +9,28 @@ use kube::Resource;
 use multinet_runtime::watch::{Problem, ProblemKind};
 use tokio::time::{Instant, timeout_at};
 
-use super::Writer;
 use super::failure::{Failure, Verdict, judge};
+use super::{Job, Writer};
 use crate::metrics::{Answer, Verb};
 
 /// How long a request may take. The API server needs milliseconds; etcd may be electing a leader.
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Writer {
-    /// Sends a request for kind `K` as soon as there is room, if this process leads by then, and for no longer than it leads. (The
+    /// Sends a request for kind `K` when it is the service's turn, if this process leads by then, and for no longer than it leads. (The
     /// lease goes on being renewed meanwhile: what counts is the end that the term has when it comes.)
     ///
     /// The request must not have begun: futures of [`kube::Api`] send nothing before they are polled.
     pub(super) async fn send<K, T>(
         &self,
-        term: u64,
+        Job { service, term }: Job<'_>,
         verb: Verb,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Verdict>
     where
         K: Resource<DynamicType = ()> + Debug,
     {
-        // An error, if the semaphore were closed, which nobody does.
-        let _room = self.requests.acquire().await;
+        let _permit = self.requests.acquire(service).await;
         let Some(mut end) = self.leads_until(term) else { return Err(Verdict::NotLeader) };
         let sent = Instant::now();
         let limit = sent + LIMIT;

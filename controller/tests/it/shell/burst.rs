@@ -1,46 +1,60 @@
-//! Many services at once.
+//! Many services at once, and those who have little to be written beside those who have much.
 
 use std::collections::BTreeSet;
 
 use http::Method;
 use multinet_runtime::Leadership;
+use multinet_testing::fake_api::Request;
+use serde_json::Value;
 
-use super::rig::{Rig, SLICES, pod, service};
+use super::rig::{Rig, SLICES, addresses, pod, service};
 
-/// As many services with a pod each, all of which change in one burst.
-fn change(rig: &Rig, services: u8) {
+/// The slices of another tenant.
+const OTHERS: &str = "/apis/multinetwork.numaproj.io/v1alpha1/namespaces/audio/multinetworkendpointslices";
+
+/// As many services of a namespace, with a pod each, all of which change in one burst.
+fn change(rig: &Rig, namespace: &str, services: u8) {
+    let there = |object: Value| -> Value { object.to_string().replace("vision", namespace).parse().unwrap() };
     let name = |number: u8| format!("s{number}");
     let pods: Vec<_> =
-        (1..=services).map(|number| pod(&name(number), &format!("app-{number}"), number)).collect();
-    (1..=services).for_each(|number| rig.service(&service(&name(number), &format!("app-{number}"))));
+        (1..=services).map(|number| there(pod(&name(number), &format!("app-{number}"), number))).collect();
+    (1..=services).for_each(|number| rig.service(&there(service(&name(number), &format!("app-{number}")))));
     rig.pods(&pods);
 }
 
-#[tokio::test(start_paused = true)]
-async fn all_services_of_a_burst_are_written_at_once() {
-    let mut rig = Rig::start(Leadership::always(), 100);
-    change(&rig, 100);
-    let mut requests = Vec::new();
-    for _ in 0..100 {
-        requests.push(rig.api.now().await.expect("nobody has to wait"));
-    }
-    assert!(requests.iter().all(|request| request.method == Method::POST));
-    let services: BTreeSet<String> = requests
-        .iter()
-        .map(|request| request.at("/metadata/labels/multinetwork.numaproj.io~1service-name").to_string())
+/// A service of so many pods, all at once.
+fn grow(rig: &Rig, name: &str, pods: u16) {
+    let pods: Vec<_> = (0..pods)
+        .map(|number| {
+            let pod = pod(&format!("{name}-{number}"), name, 1).to_string();
+            pod.replace("192.168.0.1", &format!("10.7.{}.{}", number >> 8, number & 255)).parse().unwrap()
+        })
         .collect();
-    assert_eq!(services.len(), 100);
+    rig.pods(&pods);
+    rig.service(&service(name, name));
+}
+
+/// The next requests, which have to be so many for new slices, and no more.
+async fn creates(rig: &mut Rig, count: usize) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for _ in 0..count {
+        requests.push(rig.api.expect(Method::POST, SLICES).await);
+    }
+    rig.api.quiet().await;
+    requests
+}
+
+fn service_of(request: &Request) -> String {
+    request.at("/metadata/labels/multinetwork.numaproj.io~1service-name").as_str().unwrap().to_owned()
 }
 
 #[tokio::test(start_paused = true)]
-async fn but_no_more_than_the_flag_allows() {
-    let mut rig = Rig::start(Leadership::always(), 4);
-    change(&rig, 20);
-    let mut under_way = Vec::new();
-    for _ in 0..4 {
-        under_way.push(rig.api.expect(Method::POST, SLICES).await);
-    }
-    rig.api.quiet().await;
+async fn of_a_burst_as_much_is_under_way_as_the_flag_allows_one_namespace() {
+    let mut rig = Rig::start(Leadership::always(), 32);
+    change(&rig, "vision", 20);
+    let mut under_way = creates(&mut rig, 4).await;
+    let services: BTreeSet<String> = under_way.iter().map(service_of).collect();
+    assert_eq!(services.len(), 4);
     under_way.pop().unwrap().store("10");
     // The status of this one, or another service: one request, whichever it is.
     let _next = rig.api.next().await;
@@ -48,9 +62,55 @@ async fn but_no_more_than_the_flag_allows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_with_one_change_waits_for_nothing_that_another_one_has_to_be_done() {
+    let mut rig = Rig::start(Leadership::always(), 32);
+    change(&rig, "vision", 200);
+    let _unanswered = creates(&mut rig, 4).await;
+    change(&rig, "audio", 1);
+    rig.api.expect(Method::POST, OTHERS).await.store("10");
+    let status = rig.api.expect(Method::PATCH, "/namespaces/audio/multinetworkservices/s1/status").await;
+    assert_eq!(status.at("/status/endpoints/total"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_of_many_slices_leaves_room_for_another_of_its_namespace() {
+    let mut rig = Rig::start(Leadership::always(), 32);
+    grow(&rig, "big", 1000);
+    let mut under_way = creates(&mut rig, 2).await;
+    rig.pods(&[pod("small-0", "small", 1)]);
+    rig.service(&service("small", "small"));
+    let mut small = creates(&mut rig, 1).await;
+    assert_eq!(service_of(&small[0]), "small");
+    small.pop().unwrap().store("10");
+    rig.status_of("small").await.apply_to(&service("small", "small"), "11");
+    under_way.pop().unwrap().store("12");
+    assert_eq!(service_of(&creates(&mut rig, 1).await[0]), "big");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_huge_service_is_written_in_several_turns_and_told_of_in_the_end() {
+    let mut rig = Rig::with_slices_of(1);
+    grow(&rig, "huge", 300);
+    let mut written = BTreeSet::new();
+    let status = loop {
+        let request = rig.api.next().await;
+        if request.method == Method::PATCH {
+            break request;
+        }
+        assert_eq!(request.method, Method::POST);
+        written.extend(addresses(&request.body));
+        request.store(&(10 + written.len()).to_string());
+    };
+    assert_eq!(written.len(), 300);
+    assert_eq!(status.at("/status/endpoints/total"), 300);
+    assert_eq!(rig.metric("multinet_controller_slices"), 300.0);
+    assert_eq!(rig.metric("multinet_controller_sync_duration_seconds_count"), 3.0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_service_that_gets_no_answer_holds_up_nobody_else() {
-    let mut rig = Rig::start(Leadership::always(), 4);
-    change(&rig, 1);
+    let mut rig = Rig::start(Leadership::always(), 32);
+    change(&rig, "vision", 1);
     let _silent = rig.api.expect(Method::POST, SLICES).await;
     rig.pods(&[pod("s2", "app-2", 2)]);
     rig.service(&service("s2", "app-2"));

@@ -142,7 +142,7 @@ async fn a_kind_that_cannot_be_listed_keeps_nobody_from_writing_for_ever() {
     tokio::spawn(watch(nodes, Arc::new(Nobody), ready, metrics, CancellationToken::new()));
     tokio::task::yield_now().await;
 
-    let mut rig = Rig::start_with(Leadership::always(), refresh, 32);
+    let mut rig = Rig::start_with(Leadership::always(), refresh, 32, 100);
     rig.pods(&[pod("infer-0", "infer", 1)]);
     rig.service(&service("infer", "infer"));
     rig.api.quiet_for(29 * SECOND).await;

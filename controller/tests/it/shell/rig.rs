@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use multinet_controller::events::events;
 use multinet_controller::metrics::{self, WriterMetrics};
 use multinet_controller::queue::Queue;
+use multinet_controller::turns::Limits;
 use multinet_controller::views;
 use multinet_controller::world::{Settings, World};
 use multinet_controller::writer::Writer;
@@ -44,17 +45,27 @@ impl Rig {
 
     /// A writer with at most so many requests under way.
     pub(crate) fn start(leadership: Leadership, concurrency: usize) -> Self {
-        Self::start_with(leadership, Refresh::default(), concurrency)
+        Self::start_with(leadership, Refresh::default(), concurrency, 100)
     }
 
-    /// The same, with these watches to list anew.
-    pub(crate) fn start_with(leadership: Leadership, refresh: Refresh, concurrency: usize) -> Self {
+    /// A writer that leads, with slices of so many endpoints at most.
+    pub(crate) fn with_slices_of(limit: usize) -> Self {
+        Self::start_with(Leadership::always(), Refresh::default(), 32, limit)
+    }
+
+    /// A writer with all of that, and with these watches to list anew.
+    pub(crate) fn start_with(
+        leadership: Leadership,
+        refresh: Refresh,
+        concurrency: usize,
+        limit: usize,
+    ) -> Self {
         let (logs, logger) = Logs::capture(Level::INFO);
         let (client, api) = FakeApi::new();
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Queue::new(Limits::of_services(concurrency)));
         let settings = Settings {
             zone: "multinet.cluster.local".into(),
-            limit: 100,
+            limit,
             mirror_limit: 100,
             clock: Timestamp::now,
         };

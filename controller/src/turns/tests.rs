@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// `b/big`
+fn key(text: &str) -> ObjectKey {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// So many things of each service, numbered.
+fn turns(limits: Limits, waiting: &[(&str, usize)]) -> Turns<usize> {
+    let mut turns = Turns::new(limits);
+    for (service, count) in waiting {
+        (0..*count).for_each(|number| turns.push(&key(service), number));
+    }
+    turns
+}
+
+/// Begins turns until none may begin. Returns whose they are.
+fn begun(turns: &mut Turns<usize>) -> Vec<String> {
+    std::iter::from_fn(|| turns.begin()).map(|(service, _)| service.to_string()).collect()
+}
+
+#[test]
+fn namespaces_take_turns_and_so_do_their_services() {
+    let mut turns = turns(Limits::NONE, &[("b/big", 4), ("b/small", 1), ("a/web", 2), ("c/web", 1)]);
+    assert_eq!(begun(&mut turns), ["b/big", "a/web", "c/web", "b/small", "a/web", "b/big", "b/big", "b/big"]);
+}
+
+#[test]
+fn what_a_service_has_waiting_keeps_its_order() {
+    let mut turns = turns(Limits::NONE, &[("b/big", 3)]);
+    let numbers: Vec<usize> = std::iter::from_fn(|| turns.begin()).map(|(_, number)| number).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+}
+
+#[test]
+fn no_more_begin_than_the_limits_allow() {
+    let limits = Limits { total: 5, namespace: 3, service: 2 };
+    let mut turns = turns(limits, &[("b/big", 9), ("b/small", 9), ("a/web", 9), ("c/web", 9)]);
+    assert_eq!(begun(&mut turns), ["b/big", "a/web", "c/web", "b/small", "a/web"]);
+    turns.end(&key("a/web"));
+    assert_eq!(begun(&mut turns), ["c/web"], "the namespace that has waited longest");
+    turns.end(&key("c/web"));
+    turns.end(&key("c/web"));
+    assert_eq!(begun(&mut turns), ["b/big", "a/web"], "b has three, and a web of a two");
+    turns.end(&key("b/small"));
+    assert_eq!(begun(&mut turns), ["c/web"]);
+}
+
+#[test]
+fn who_comes_late_is_next_however_much_another_namespace_has_waiting() {
+    let limits = Limits::of_requests(32);
+    let mut turns = turns(limits, &[("b/big", 2000), ("b/other", 2000)]);
+    assert_eq!(begun(&mut turns), ["b/big", "b/other", "b/big", "b/other"]);
+    turns.push(&key("a/web"), 0);
+    assert_eq!(begun(&mut turns), ["a/web"], "there is room that b must not take");
+    turns.push(&key("b/small"), 0);
+    turns.end(&key("b/big"));
+    turns.end(&key("b/big"));
+    let next = begun(&mut turns);
+    assert!(next.contains(&"b/small".to_owned()), "within two turns of its own namespace: {next:?}");
+}
+
+#[test]
+fn what_waits_is_forgotten_and_what_has_begun_counts_until_its_end() {
+    let limits = Limits { total: 2, namespace: 1, service: 1 };
+    let mut turns = turns(limits, &[("b/big", 3), ("a/web", 1), ("c/web", 1)]);
+    assert_eq!(begun(&mut turns), ["b/big", "a/web"]);
+    assert_eq!((turns.waiting(), turns.waiting_of("b"), turns.waiting_of("d")), (3, 2, 0));
+    turns.clear();
+    assert_eq!(turns.waiting(), 0);
+    turns.push(&key("b/big"), 7);
+    assert!(turns.begin().is_none());
+    turns.end(&key("a/web"));
+    assert!(turns.begin().is_none(), "b has its one");
+    turns.end(&key("b/big"));
+    assert_eq!(turns.begin(), Some((key("b/big"), 7)));
+    turns.end(&key("b/big"));
+    assert!(turns.namespaces.is_empty(), "nothing is kept of what is over");
+}
+
+#[test]
+fn one_namespace_has_an_eighth_and_one_service_half_of_that_but_at_least_one() {
+    let limits = |total| {
+        let Limits { namespace, service, .. } = Limits::of_requests(total);
+        (namespace, service)
+    };
+    assert_eq!([1, 4, 16, 32, 1000].map(limits), [(1, 1), (1, 1), (2, 1), (4, 2), (125, 62)]);
+}
+
+const SERVICES: [&str; 5] = ["a/one", "a/two", "b/one", "b/two", "c/one"];
+
+proptest! {
+    /// Against a plain count: nothing is lost, no limit is passed, and nobody waits while there is room for them.
+    #[test]
+    fn any_history_keeps_to_the_limits_and_leaves_no_room_unused(
+        steps in prop::collection::vec((0..3_u8, 0..SERVICES.len()), 0..200),
+        total in 1..6_usize, namespace in 1..4_usize, service in 1..3_usize,
+    ) {
+        let mut turns = Turns::new(Limits { total, namespace, service });
+        let (mut waiting, mut under_way) = ([0_usize; 5], [0_usize; 5]);
+        for (step, place) in steps {
+            let key = key(SERVICES[place]);
+            match step {
+                0 => {
+                    turns.push(&key, ());
+                    waiting[place] += 1;
+                }
+                1 if under_way[place] > 0 => {
+                    turns.end(&key);
+                    under_way[place] -= 1;
+                }
+                1 => {}
+                _ => {
+                    let all: usize = under_way.iter().sum();
+                    let of_namespace = |place: usize| -> usize {
+                        let of = |other: &usize| SERVICES[*other][..1] == SERVICES[place][..1];
+                        (0..5).filter(of).map(|other| under_way[other]).sum()
+                    };
+                    let may = |place: &usize| {
+                        waiting[*place] > 0
+                            && all < total
+                            && of_namespace(*place) < namespace
+                            && under_way[*place] < service
+                    };
+                    match turns.begin() {
+                        None => prop_assert_eq!((0..5).find(may), None),
+                        Some((key, ())) => {
+                            let place = SERVICES.iter().position(|name| *name == key.to_string()).unwrap();
+                            prop_assert!(may(&place), "{}", key);
+                            waiting[place] -= 1;
+                            under_way[place] += 1;
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(turns.waiting(), waiting.iter().sum::<usize>());
+        }
+    }
+}
