@@ -1,12 +1,14 @@
 //! What people should see, as events of the objects that it is about: `kubectl describe` shows them.
 //!
-//! Events are a courtesy. They wait in a short queue for one task that writes them, and what finds the queue full is only
-//! counted: nothing else ever waits for them. One that repeats within six minutes becomes a series: one object with a count.
+//! Events are a courtesy. They wait for one task that writes them, those of a namespace in a short queue, and namespaces take [turns](crate::turns). What
+//! finds its queue full is only counted, and so is what an object has too many of: nothing else ever waits for events. One that repeats within
+//! six minutes becomes a series: one object with a count.
 //!
 //! (`kube::runtime::events::Recorder` is not used: it takes notices of one reason about one object for repetitions
 //! whatever they say, and an object's name of more than 230 characters makes its events invalid.)
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,16 +18,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, has_cause};
-use multinet_runtime::{Escaped, Leadership};
+use multinet_runtime::{Escaped, Leadership, ObjectKey};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use crate::allowance::Allowance;
+use crate::turns::Turns;
 use crate::work::Notice;
 
-/// How many notices wait at most.
-const QUEUE: usize = 256;
+/// How many notices of a namespace wait at most.
+const QUEUE: usize = 64;
+
+/// How many events an object gets in a row, and how much time passes then between two, as in client-go: what people change by hand is less, and an
+/// annotation that a program has flip all the time is told of often enough.
+const BURST: u32 = 25;
+const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// How long the API server may take for one.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -50,25 +59,34 @@ const ACTION: &str = "PublishEndpoints";
 /// Where notices go.
 #[derive(Clone, Debug)]
 pub struct Events {
-    notices: mpsc::Sender<Notice>,
+    waiting: Waiting,
+    /// Tells that something waits.
+    wake: mpsc::Sender<()>,
     lost: Counter,
 }
+
+/// The notices that wait, by namespace and object.
+#[derive(Clone, Debug, Default)]
+struct Waiting(Arc<Mutex<Turns<Notice>>>);
 
 /// Writes the notices as events.
 pub struct Publisher {
     client: Client,
-    notices: mpsc::Receiver<Notice>,
+    waiting: Waiting,
+    wake: mpsc::Receiver<()>,
     leadership: Leadership,
     /// Name of this process.
     instance: String,
     series: HashMap<Key, Series>,
+    /// What each object still gets.
+    allowance: Allowance<ObjectKey>,
     lost: Counter,
     /// The last one could not be written, which has been said.
     is_failing: bool,
 }
 
 /// What repetitions have in common.
-type Key = (String, &'static str, String);
+type Key = (ObjectKey, &'static str, String);
 
 #[derive(Clone, Debug)]
 struct Series {
@@ -79,65 +97,111 @@ struct Series {
 
 /// Events of this process, which is called `instance`, and the task that writes them while it leads.
 pub fn events(client: Client, leadership: Leadership, instance: &str, lost: Counter) -> (Events, Publisher) {
-    let (send, notices) = mpsc::channel(QUEUE);
+    let (send, wake) = mpsc::channel(1);
+    let waiting = Waiting::default();
     let publisher = Publisher {
         client,
-        notices,
+        waiting: waiting.clone(),
+        wake,
         leadership,
         instance: cut(instance, MAX_INSTANCE).to_owned(),
         series: HashMap::new(),
+        allowance: Allowance::new(BURST, INTERVAL),
         lost: lost.clone(),
         is_failing: false,
     };
-    (Events { notices: send, lost }, publisher)
+    (Events { waiting, wake: send, lost }, publisher)
 }
 
 impl Events {
     /// Says this as soon as possible. Never waits.
     pub fn publish(&self, notices: Vec<Notice>) {
         for notice in notices {
-            if self.notices.try_send(notice).is_err() {
+            if !self.waiting.push(notice) {
                 self.lost.inc();
             }
         }
+        // If that is full, it wakes the publisher as well.
+        let _ = self.wake.try_send(());
+    }
+}
+
+impl Waiting {
+    /// Returns whether there is room for a notice.
+    fn push(&self, notice: Notice) -> bool {
+        let object = identity(&notice.regarding);
+        let mut turns = self.lock();
+        let has_room = turns.waiting_of(&object.namespace) < QUEUE;
+        if has_room {
+            turns.push(&object, notice);
+        }
+        has_room
+    }
+
+    /// The notice whose turn it is, and the object that it is about.
+    fn take(&self) -> Option<(ObjectKey, Notice)> {
+        let mut turns = self.lock();
+        let (object, notice) = turns.begin()?;
+        turns.end(&object);
+        Some((object, notice))
+    }
+
+    /// No code panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Turns<Notice>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Publisher {
     /// Writes until all [`Events`] are gone.
     pub async fn run(mut self) {
-        while let Some(notice) = self.notices.recv().await {
-            let Some(end) = self.leadership.ends() else { continue };
-            let deadline = end.min(Instant::now() + LIMIT);
-            let written = timeout_at(deadline, self.write(notice, Timestamp::now())).await;
-            let problem = match written {
-                Ok(Ok(())) => {
-                    self.is_failing = false;
-                    continue;
-                }
-                Ok(Err(kube::Error::Api(status))) if has_cause(&status, NAMESPACE_TERMINATING) => continue,
-                Ok(Err(error)) => {
-                    let Problem { kind, message, .. } = Problem::from(error);
-                    format!("{kind}: {message}")
-                }
-                // By then somebody else may lead, who says it again if it is still so.
-                Err(_) if deadline == end => {
-                    self.lost.inc();
-                    continue;
-                }
-                Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
-            };
-            self.lost.inc();
-            if !std::mem::replace(&mut self.is_failing, true) {
-                tracing::warn!("cannot write events (events.k8s.io): {}", Escaped(&problem));
+        loop {
+            while let Some((object, notice)) = self.waiting.take() {
+                self.publish(object, notice).await;
+            }
+            if self.wake.recv().await.is_none() {
+                return;
             }
         }
     }
 
-    async fn write(&mut self, notice: Notice, now: Timestamp) -> kube::Result<()> {
-        let namespace = notice.regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    async fn publish(&mut self, object: ObjectKey, notice: Notice) {
+        let Some(end) = self.leadership.ends() else { return };
+        let now = Instant::now();
+        if self.allowance.next(&object, now) > now {
+            self.lost.inc();
+            return;
+        }
+        let deadline = end.min(now + LIMIT);
+        let written = timeout_at(deadline, self.write(&object, notice, Timestamp::now())).await;
+        self.allowance.use_up(object, now);
+        let problem = match written {
+            Ok(Ok(())) => {
+                self.is_failing = false;
+                return;
+            }
+            Ok(Err(kube::Error::Api(status))) if has_cause(&status, NAMESPACE_TERMINATING) => return,
+            Ok(Err(error)) => {
+                let Problem { kind, message, .. } = Problem::from(error);
+                format!("{kind}: {message}")
+            }
+            // By then somebody else may lead, who says it again if it is still so.
+            Err(_) if deadline == end => {
+                self.lost.inc();
+                return;
+            }
+            Err(_) => format!("no answer within {} s", LIMIT.as_secs()),
+        };
+        self.lost.inc();
+        if !std::mem::replace(&mut self.is_failing, true) {
+            tracing::warn!("cannot write events (events.k8s.io): {}", Escaped(&problem));
+        }
+    }
+
+    async fn write(&mut self, object: &ObjectKey, notice: Notice, now: Timestamp) -> kube::Result<()> {
+        let namespace = object.namespace.clone();
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
-        let key = (identity(&notice.regarding), notice.reason, notice.note.clone());
+        let key = (object.clone(), notice.reason, notice.note.clone());
         self.series.retain(|_, series| series.last.elapsed() < SERIES);
         if let Some(known) = self.series.get_mut(&key) {
             let series = EventSeries { count: known.count + 1, last_observed_time: MicroTime(now) };
@@ -165,9 +229,13 @@ impl Publisher {
     }
 }
 
-fn identity(regarding: &ObjectReference) -> String {
+/// Namespace, and everything else that tells an object from others.
+fn identity(regarding: &ObjectReference) -> ObjectKey {
     let part = |field: &Option<String>| field.clone().unwrap_or_default();
-    [&regarding.kind, &regarding.namespace, &regarding.name, &regarding.uid].map(part).join("/")
+    ObjectKey {
+        namespace: regarding.namespace.clone().unwrap_or_else(|| "default".to_owned()),
+        name: [&regarding.kind, &regarding.name, &regarding.uid].map(part).join("/"),
+    }
 }
 
 fn event(notice: Notice, namespace: String, instance: &str, now: Timestamp) -> Event {

@@ -37,6 +37,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allowance;
 pub mod app;
 pub mod config;
 pub mod conflicts;

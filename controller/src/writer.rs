@@ -244,7 +244,7 @@ impl Writer {
             (When::Now, Some(status)) => {
                 let next = self.write_status(job, status).await?;
                 if next == Next::Done {
-                    self.state().pace.written(service);
+                    self.state().pace.written(service, Instant::now());
                 }
                 Ok(next)
             }

@@ -1,4 +1,5 @@
-//! When a status is written: at once if people wait for it, else when its numbers have settled (pure).
+//! When a status is written: at once if people wait for it, else when its numbers have settled; but of a service that changes all the time
+//! only now and then (pure).
 //!
 //! A status costs the API server more than a slice does, and while a service changes nobody can read its numbers anyway: they wait for a
 //! second in which the service has no turn, so that they are not in the way of the slices.
@@ -9,16 +10,26 @@ use std::time::Duration;
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
+use crate::allowance::Allowance;
+
+/// How often a status is written in a row. Whatever happens to a service in its life is no more than that; an annotation that somebody
+/// has flip all the time is.
+const BURST: u32 = 25;
+
+/// How much time passes then from one time to the next.
+const INTERVAL: Duration = Duration::from_secs(10);
+
 /// How long numbers wait for more numbers.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long they wait at most.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The services whose numbers wait.
-#[derive(Debug, Default)]
+/// The services whose numbers wait, and how often the status of each has been written.
+#[derive(Debug)]
 pub(super) struct Pace {
     waiting: HashMap<ObjectKey, Wait>,
+    writes: Allowance<ObjectKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +49,19 @@ pub(super) enum When {
     Never,
 }
 
+impl Default for Pace {
+    fn default() -> Self {
+        Self { waiting: HashMap::new(), writes: Allowance::new(BURST, INTERVAL) }
+    }
+}
+
 impl Pace {
     /// `urgent`: whether the status that is to be written cannot wait; `None`, if there is none.
     pub(super) fn when(&mut self, service: &ObjectKey, urgent: Option<bool>, now: Instant) -> When {
+        let next = self.writes.next(service, now);
         let when = match (urgent, self.waiting.get(service).copied()) {
             (None, _) => When::Never,
+            (Some(_), _) if next > now => When::At(next),
             (Some(true), _) => When::Now,
             (Some(false), Some(wait)) if wait.until <= now => When::Now,
             (Some(false), wait) => {
@@ -54,19 +73,21 @@ impl Pace {
         };
         // If it is to be written now, it waits until it is: should that fail, it does not wait once more.
         if when == When::Never {
-            self.written(service);
+            self.waiting.remove(service);
         }
         when
     }
 
     /// A status has been written.
-    pub(super) fn written(&mut self, service: &ObjectKey) {
+    pub(super) fn written(&mut self, service: &ObjectKey, now: Instant) {
         self.waiting.remove(service);
+        self.writes.use_up(service.clone(), now);
     }
 
     /// Somebody else writes from now on.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+        self.writes.clear();
     }
 }
 
@@ -86,7 +107,7 @@ mod tests {
         for time in [1700, 1701] {
             assert_eq!(pace.when(&service, Some(false), after(time)), When::Now, "until it is written");
         }
-        pace.written(&service);
+        pace.written(&service, after(1701));
         assert_eq!(pace.when(&service, Some(false), after(1701)), When::At(after(2701)));
         assert_eq!(pace.when(&service, Some(true), after(1702)), When::Now, "with all the numbers");
         assert_eq!(pace.when(&service, None, after(1703)), When::Never);
@@ -101,5 +122,25 @@ mod tests {
         let mut changes = (0_u64..).map(|change| start + Duration::from_millis(400 * change));
         let written = changes.find(|&now| pace.when(&service, Some(false), now) == When::Now);
         assert_eq!(written, Some(start + Duration::from_millis(10_000)));
+    }
+
+    #[test]
+    fn a_service_that_flips_is_told_of_at_intervals_in_the_end() {
+        let mut pace = Pace::default();
+        let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
+        let start = Instant::now();
+        let mut written = 0;
+        for flip in 0..1000_u64 {
+            let now = start + Duration::from_millis(100 * flip);
+            if pace.when(&service, Some(true), now) == When::Now {
+                pace.written(&service, now);
+                written += 1;
+            }
+        }
+        assert_eq!(written, BURST + 9, "within 100 s");
+        let now = start + Duration::from_secs(100);
+        assert_eq!(pace.when(&service, Some(true), now), When::Now);
+        pace.written(&service, now);
+        assert_eq!(pace.when(&service, Some(true), now), When::At(now + INTERVAL));
     }
 }

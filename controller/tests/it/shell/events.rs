@@ -100,6 +100,42 @@ async fn nobody_waits_for_a_slow_api_server() {
     assert_eq!(lost.get(), before + 1, "the silent one is given up");
 }
 
+/// As an annotation that somebody has flip all the time provokes them.
+#[tokio::test(start_paused = true)]
+async fn an_object_of_which_there_is_always_something_else_to_say_gets_an_event_every_five_minutes() {
+    let (events, mut api, lost) = start();
+    let mut spam = (0..).map(|number: u32| notice(&number.to_string()));
+    let mut written = 0;
+    for _ in 0..5 {
+        events.publish(spam.by_ref().take(20).collect());
+        while let Some(create) = api.now().await {
+            create.store("1");
+            written += 1;
+        }
+    }
+    assert_eq!((written, lost.get()), (25, 75));
+    let mut other = notice("another object's");
+    other.regarding.name = Some("detect".into());
+    events.publish(vec![other]);
+    api.expect(Method::POST, EVENTS).await.store("1");
+    tokio::time::sleep(Duration::from_secs(5 * 60)).await;
+    events.publish(spam.by_ref().take(20).collect());
+    api.expect(Method::POST, EVENTS).await.store("1");
+    api.quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_many_events_does_not_keep_out_those_of_another() {
+    let (events, mut api, lost) = start();
+    events.publish((0..200).map(|number| notice(&number.to_string())).collect());
+    let mut other = notice("a");
+    other.regarding.namespace = Some("audio".into());
+    events.publish(vec![other]);
+    api.expect(Method::POST, EVENTS).await.store("1");
+    api.expect(Method::POST, "/apis/events.k8s.io/v1/namespaces/audio/events").await.store("2");
+    assert_eq!(lost.get(), 200 - 64);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_event_ends_with_the_term_it_began_in() {
     let is_cut = Arc::new(AtomicBool::new(false));
