@@ -163,19 +163,13 @@ pub(crate) fn could_merge<G: Ord>(slices: impl Iterator<Item = (G, usize)>, limi
     slices.windows(2).any(|two| two[0].0 == two[1].0 && two[0].1 + two[1].1 <= limit)
 }
 
-/// The service that a slice belongs to, if it is ours to write: by its labels; or, where somebody has taken one of the two off, by
-/// its controller. A slice that somebody else manages never is.
+/// The service that a slice belongs to, if it is ours to write: by its labels; or, whatever somebody has made of them, by its
+/// controller, of which an object has one. One that others write is ours neither way, unless they have made the service its controller.
 pub fn service_of(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
-    let name = match label(metadata, labels::MANAGED_BY) {
-        Some(labels::MANAGED_BY_CONTROLLER) => {
-            label(metadata, labels::SERVICE_NAME).or_else(|| controller_of(metadata))
-        }
-        Some(_) => None,
-        None => controller_of(metadata),
-    };
-    let namespace = metadata.namespace.clone().unwrap_or_default();
-    Some(ObjectKey { namespace, name: name?.to_owned() })
+    let labelled = label(metadata, labels::SERVICE_NAME).filter(|_| is_labelled(slice));
+    let name = labelled.or_else(|| controller_of(metadata))?.to_owned();
+    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
 }
 
 /// Whether the slice itself says that it is ours.

@@ -443,9 +443,9 @@ fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
     assert!(ours(|slice| label(slice, labels::MANAGED_BY, None)));
     assert!(ours(|slice| label(slice, labels::SERVICE_NAME, None)));
     assert!(ours(|slice| slice.metadata.labels = None));
+    assert!(ours(|slice| label(slice, labels::MANAGED_BY, Some("somebody"))));
+    assert!(ours(|slice| label(slice, labels::MANAGED_BY, Some(""))));
 
-    assert!(!ours(|slice| label(slice, labels::MANAGED_BY, Some("somebody"))));
-    assert!(!ours(|slice| label(slice, labels::MANAGED_BY, Some(""))));
     assert!(!ours(|slice| label(slice, labels::SERVICE_NAME, Some("other"))));
     assert!(!ours(|slice| slice.metadata.namespace = text("audio")));
     for without in [labels::MANAGED_BY, labels::SERVICE_NAME] {

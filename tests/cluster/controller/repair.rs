@@ -38,6 +38,7 @@ async fn what_is_edited_by_hand_is_restored() -> Result<()> {
         json!({"metadata": {"ownerReferences": null}}),
         json!({"metadata": {"labels": {SERVICE_NAME: null}}}),
         json!({"metadata": {"labels": {MANAGED_BY: null}}}),
+        json!({"metadata": {"labels": {MANAGED_BY: "somebody-else"}}}),
         json!({"metadata": {"labels": {"team": "somebody-else"}}}),
     ];
     for edit in edits {

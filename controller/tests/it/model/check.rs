@@ -34,7 +34,10 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
             Expected::Nothing => {}
             Expected::Theirs { .. } => {
                 let slices = slices_of(cluster, key);
-                let ours = slices.iter().filter(|slice| slice.label(labels::MANAGED_BY).is_some());
+                let is_ours = |slice: &&&MultiNetworkEndpointSlice| {
+                    slice.label(labels::MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
+                };
+                let ours = slices.iter().filter(is_ours);
                 prop_assert_eq!(ours.count(), 0, "{} has no selector", key);
                 prop_assert_eq!(mirrors_of(cluster, key).len(), 0, "{} has no selector", key);
             }

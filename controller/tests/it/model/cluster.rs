@@ -289,11 +289,8 @@ impl Written for MultiNetworkEndpointSlice {
     }
 
     fn service(&self) -> Option<ObjectKey> {
-        let name = match self.label(labels::MANAGED_BY) {
-            Some(labels::MANAGED_BY_CONTROLLER) => self.label(labels::SERVICE_NAME).or_else(|| self.owner()),
-            Some(_) => None,
-            None => self.owner(),
-        };
+        let is_labelled = self.label(labels::MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER);
+        let name = self.label(labels::SERVICE_NAME).filter(|_| is_labelled).or_else(|| self.owner());
         Some(ObjectKey { name: name?.to_owned(), ..key_of(self) })
     }
 }
