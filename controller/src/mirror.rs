@@ -67,16 +67,19 @@ pub fn plan(
     intent.plan(existing, packing)
 }
 
-/// The service that a core slice is a mirror of, if it is ours to write: by its label, or, where somebody has taken that off, by its
-/// controller. But one without `managed-by` is nobody's: by that label Kubernetes tells the writers of EndpointSlices apart, our
-/// watch sees no others, and whoever takes it off has the slice for themselves, until it goes with its owner.
+/// The service that a core slice is a mirror of, if it is ours to write: by its labels, or, where somebody has taken one of the two off, by its
+/// controller. One with another `managed-by` is not: by that label Kubernetes tells the writers of EndpointSlices apart, and who changes it has the
+/// slice for themselves, until it goes with its owner.
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
-    if label(metadata, labels::CORE_MANAGED_BY) != Some(labels::MANAGED_BY_CONTROLLER) {
-        return None;
-    }
-    let name = label(metadata, labels::SERVICE_NAME).or_else(|| controller_of(metadata))?;
-    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name: name.to_owned() })
+    let name = match label(metadata, labels::CORE_MANAGED_BY) {
+        Some(labels::MANAGED_BY_CONTROLLER) => {
+            label(metadata, labels::SERVICE_NAME).or_else(|| controller_of(metadata))
+        }
+        None | Some("") => controller_of(metadata),
+        Some(_) => None,
+    };
+    Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name: name?.to_owned() })
 }
 
 fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {

@@ -212,7 +212,7 @@ fn a_mirror_that_is_not_wanted_is_removed() {
 }
 
 #[test]
-fn ours_is_what_is_labelled_so_or_has_lost_only_the_name() {
+fn ours_is_what_is_labelled_so_or_has_lost_a_label() {
     let desired = desired(&["10.0.0.1"]);
     let ours = |edit: fn(&mut EndpointSlice)| {
         let key = ObjectKey { namespace: desired.owner.namespace.clone(), name: desired.owner.name.clone() };
@@ -221,7 +221,8 @@ fn ours_is_what_is_labelled_so_or_has_lost_only_the_name() {
     assert!(ours(|_| {}));
     assert!(ours(|slice| label(slice, labels::CORE_SERVICE_NAME, Some("older"))));
     assert!(!ours(|slice| label(slice, labels::CORE_MANAGED_BY, Some("endpointslice-controller.k8s.io"))));
-    assert!(!ours(|slice| label(slice, labels::CORE_MANAGED_BY, None)));
+    assert!(ours(|slice| label(slice, labels::CORE_MANAGED_BY, None)));
+    assert!(ours(|slice| label(slice, labels::CORE_MANAGED_BY, Some(""))));
     assert!(!ours(|slice| label(slice, labels::SERVICE_NAME, Some("other"))));
     assert!(ours(|slice| label(slice, labels::SERVICE_NAME, None)));
     assert!(!ours(|slice| {

@@ -31,6 +31,14 @@ impl State {
         }
     }
 
+    /// Mirrors of these services are no longer shown: they are gone, or have lost the label that they are watched by.
+    fn mirrors_gone(&mut self, services: Vec<ObjectKey>) {
+        for service in services.iter().filter(|service| self.services.contains_key(*service)) {
+            self.mirrors.doubt(service);
+        }
+        self.mark(services);
+    }
+
     fn set_zone(&mut self, node: &str, zone: Option<String>) {
         if self.zones.get(node) != zone.as_ref() {
             match zone {
@@ -114,7 +122,7 @@ impl Index<EndpointSlice> for World {
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
             let concerned = state.mirrors.gone(key).into_iter().collect();
-            state.mark(concerned);
+            state.mirrors_gone(concerned);
         });
     }
 
@@ -125,7 +133,7 @@ impl Index<EndpointSlice> for World {
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| {
             let concerned = state.mirrors.reset(live);
-            state.mark(concerned);
+            state.mirrors_gone(concerned);
         });
     }
 

@@ -151,8 +151,13 @@ impl<S: Resource> Written<S> {
         concerned
     }
 
-    /// Whether a list has passed over something that we had written and the watch had not yet shown. The objects have to be
-    /// asked for.
+    /// What has gone from a watch by labels may have lost a label only.
+    pub(super) fn doubt(&mut self, service: &ObjectKey) {
+        self.doubtful.insert(service.clone());
+    }
+
+    /// Whether the objects have to be asked for: a list has passed over something that we had written and the watch had not yet shown, or there is
+    /// [doubt](Self::doubt).
     pub(super) fn is_doubtful(&self, service: &ObjectKey) -> bool {
         self.doubtful.contains(service)
     }
@@ -241,11 +246,9 @@ impl<S: Resource> Written<S> {
     }
 }
 
-/// Whether a list of all that is ours of the service shows the object.
+/// Whether a list by the service's name shows the object.
 fn is_listed<S: Resource>(object: &S, service: &ObjectKey) -> bool {
-    let label = |key| label(object.meta(), key);
-    let managed_by = label(labels::MANAGED_BY).or_else(|| label(labels::CORE_MANAGED_BY));
-    managed_by == Some(labels::MANAGED_BY_CONTROLLER) && label(labels::SERVICE_NAME) == Some(&service.name)
+    label(object.meta(), labels::SERVICE_NAME) == Some(&service.name)
 }
 
 /// Whether `new` is another version than `old`, and not an older one. Versions of one kind can be compared as numbers

@@ -54,16 +54,11 @@ pub(super) enum Abandoned {
 trait Part:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned
 {
-    /// The label selector of all of ours, but for the service.
-    const MANAGED: &'static str;
-
     fn stored(self, world: &World);
     fn removed(world: &World, id: &SliceId);
 }
 
 impl Part for MultiNetworkEndpointSlice {
-    const MANAGED: &'static str = labels::MANAGED_BY;
-
     fn stored(self, world: &World) {
         world.stored_slice(self);
     }
@@ -74,8 +69,6 @@ impl Part for MultiNetworkEndpointSlice {
 }
 
 impl Part for EndpointSlice {
-    const MANAGED: &'static str = labels::CORE_MANAGED_BY;
-
     fn stored(self, world: &World) {
         world.stored_mirror(self);
     }
@@ -255,13 +248,8 @@ impl Writer {
     async fn list<S: Part>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
         let service = job.service;
         let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
-        let selector = format!(
-            "{}={},{}={}",
-            S::MANAGED,
-            labels::MANAGED_BY_CONTROLLER,
-            labels::SERVICE_NAME,
-            service.name
-        );
+        // Not by who manages them: that label may be lost.
+        let selector = format!("{}={}", labels::SERVICE_NAME, service.name);
         // No version: as new as the request, and so newer than any answer before it.
         let params = ListParams::default().labels(&selector);
         match self.send::<S, _>(job, Verb::List, api.list(&params)).await {

@@ -176,13 +176,16 @@ async fn a_mirror_comes_moves_and_goes() -> Result<()> {
     let edited = mirrors.list().await?[0].name_any();
     mirrors.edit(&edited, json!({"endpoints": []})).await?;
     mirrors.are(&lines).await?;
-    mirrors.edit(&edited, json!({"metadata": {"labels": {SERVICE_NAME: null}}})).await?;
-    eventually("the label to be back", BOUND, async || {
-        let labels = mirrors.api().get(&edited).await?.labels().clone();
-        ensure!(labels.get(SERVICE_NAME).is_some_and(|name| name == "infer"), "{labels:?}");
-        Ok(())
-    })
-    .await?;
+    let labels = mirrors.api().get(&edited).await?.labels().clone();
+    for label in [SERVICE_NAME, CORE_MANAGED_BY] {
+        mirrors.edit(&edited, json!({"metadata": {"labels": {label: null}}})).await?;
+        eventually(&format!("{label} to be back"), BOUND, async || {
+            let found = mirrors.api().get(&edited).await?.labels().clone();
+            ensure!(found == labels, "{found:?}");
+            Ok(())
+        })
+        .await?;
+    }
     mirrors.are(&lines).await?;
     mirrors.api().delete(&edited, &Default::default()).await?;
     mirrors.are(&lines).await?;

@@ -45,14 +45,19 @@ fn a_mirror_that_has_lost_its_name_is_repaired_or_deleted() {
     assert_eq!(mirrors(&world).delete.len(), 1);
 }
 
-/// It is no longer ours, by Kubernetes' rule. The service gets another.
+/// The watch goes by that label, and shows the mirror as gone.
 #[test]
-fn a_mirror_that_has_lost_its_manager_is_left_alone() {
+fn a_mirror_that_has_lost_its_manager_is_repaired() {
     let world = mirrored();
     world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     let whole = stored(mirrors(&world).create.remove(0), 1);
     world.stored_mirror(whole.clone());
-    world.apply(stored(without(&whole, labels::CORE_MANAGED_BY), 2));
+    let name = whole.metadata.name.clone().unwrap();
+    Index::<EndpointSlice>::delete(&world, &ObjectKey { namespace: "vision".into(), name });
+    let work = world.work(&key("infer"));
+    assert!(work.doubtful, "it may be gone, or not");
+    world.refreshed(&key("infer"), Vec::new(), vec![stored(without(&whole, labels::CORE_MANAGED_BY), 2)]);
     let plan = mirrors(&world);
-    assert_eq!((plan.create.len(), plan.writes()), (1, 1));
+    assert_eq!((plan.update.len(), plan.writes()), (1, 1));
+    assert_eq!(plan.update[0].metadata.labels, whole.metadata.labels);
 }

@@ -98,10 +98,7 @@ impl Job {
             Stage::Plan => self.plan(world, &service),
             Stage::Write => self.write(world, cluster, fate),
             Stage::List if fate == Fate::Failed => Stage::Tell(false),
-            Stage::List => Stage::Refresh(
-                listed(cluster, labels::MANAGED_BY, &service),
-                listed(cluster, labels::CORE_MANAGED_BY, &service),
-            ),
+            Stage::List => Stage::Refresh(listed(cluster, &service), listed(cluster, &service)),
             Stage::Refresh(slices, mirrors) => {
                 world.refreshed(&service, slices, mirrors);
                 self.attempts += 1;
@@ -226,15 +223,14 @@ where
     }
 }
 
-/// What a list by labels shows of a service.
-fn listed<S: Written>(cluster: &mut Cluster, managed_by: &str, service: &ObjectKey) -> Vec<S>
+/// What a list by the label with its name shows of a service.
+fn listed<S: Written>(cluster: &mut Cluster, service: &ObjectKey) -> Vec<S>
 where
     Cluster: Holds<S>,
 {
     let objects = Holds::<S>::store(cluster).iter().map(|(_, slice)| slice);
     let is_listed = |slice: &&S| {
         slice.meta().namespace.as_ref() == Some(&service.namespace)
-            && slice.label(managed_by) == Some(labels::MANAGED_BY_CONTROLLER)
             && slice.label(labels::SERVICE_NAME) == Some(service.name.as_str())
     };
     objects.filter(is_listed).cloned().collect()
