@@ -96,7 +96,10 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let tasks = TaskTracker::new();
     if let Some(listener) = admin {
         info!("admin on http://{}", listener.local_addr()?);
-        tasks.spawn(self::admin(&world, &readiness, registry, log_level).serve(listener, shutdown.clone()));
+        tasks.spawn(
+            self::admin(&world, &readiness, registry, log_level, config.admin_allow_logging)
+                .serve(listener, shutdown.clone()),
+        );
     }
     let refresh = Refresh::default();
     let sources = Sources {
@@ -159,12 +162,19 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     outcome
 }
 
-fn admin(world: &Arc<World>, readiness: &Readiness, registry: Registry, log_level: LogLevel) -> Admin {
+fn admin(
+    world: &Arc<World>,
+    readiness: &Readiness,
+    registry: Registry,
+    log_level: LogLevel,
+    allow_logging: bool,
+) -> Admin {
     let described = Arc::clone(world);
     Admin {
         readiness: readiness.clone(),
         registry: Arc::new(registry),
         log_level,
+        allow_logging,
         pages: vec![("/debug/state", page(move || described.describe()))],
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::builder::FalseyValueParser;
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
 use multinet_runtime::command_line::duration;
 use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
@@ -82,6 +83,11 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
 
+    /// Let clients of other hosts set the log filter by PUT /logging, too, and not only those of this host
+    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
+          help_heading = "Operation")]
+    admin_allow_logging: bool,
+
     #[command(flatten)]
     log: LogArgs,
 }
@@ -113,6 +119,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// Where admin endpoints are served.
     pub admin: Option<SocketAddr>,
+    /// Whether clients of other hosts may set the log filter there.
+    pub admin_allow_logging: bool,
     /// How logs are written.
     pub log: LogArgs,
 }
@@ -130,6 +138,7 @@ impl Config {
             lease_duration,
             identity,
             admin,
+            admin_allow_logging,
             log,
         } = args;
         Self {
@@ -144,6 +153,7 @@ impl Config {
                 duration: lease_duration,
             },
             admin,
+            admin_allow_logging,
             log,
         }
     }

@@ -96,7 +96,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
             let tallies = tallies.clone();
             pages.push(("/debug/top", page(move || tallies.top())));
         }
-        let admin = Admin { readiness: readiness.clone(), registry: Arc::new(registry), log_level, pages };
+        let admin = Admin {
+            readiness: readiness.clone(),
+            registry: Arc::new(registry),
+            log_level,
+            allow_logging: config.admin_allow_logging,
+            pages,
+        };
         tasks.spawn(admin.serve(listener, shutdown.clone()));
     }
     if let Some(saved) = saved {

@@ -185,6 +185,11 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
 
+    /// Let clients of other hosts set the log filter by PUT /logging, too, and not only those of this host
+    #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
+          help_heading = "Operation")]
+    admin_allow_logging: bool,
+
     /// How many names to show of those asked for most, at /debug/top, 1 to 1000 [default: none]
     ///
     /// Each takes some 330 octets per UDP thread, and of every other transport in use per thread of the runtime.
@@ -272,6 +277,8 @@ pub struct Config {
     pub cookie_secret_file: Option<PathBuf>,
     /// Where admin endpoints are served.
     pub admin: Option<SocketAddr>,
+    /// Whether clients of other hosts may set the log filter there.
+    pub admin_allow_logging: bool,
     /// How many names are counted; 0 for none.
     pub debug_top: u16,
     /// Time between SIGTERM and silence.
@@ -338,6 +345,7 @@ impl Config {
             rate_limit_exempt,
             cookie_secret_file,
             admin,
+            admin_allow_logging,
             debug_top,
             lameduck,
             log_queries,
@@ -369,6 +377,7 @@ impl Config {
             rate_limit: rate_limit.map(|per_second| (per_second, rate_limit_exempt)),
             cookie_secret_file,
             admin,
+            admin_allow_logging,
             debug_top: debug_top.unwrap_or_default(),
             lameduck,
             log_queries,

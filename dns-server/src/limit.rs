@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use foldhash::quality::RandomState;
 use ipnet::IpNet;
+use multinet_runtime::network_of;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,14 +122,6 @@ impl Set {
 fn later(bucket: u64, now: u64) -> u64 {
     let ahead = (bucket & TIME).wrapping_sub(now) & TIME;
     if ahead > 2 * SECOND { 0 } else { ahead }
-}
-
-/// What counts as one client where it may have many addresses: IPv4 /24, IPv6 /56.
-pub(crate) fn network_of(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(peer) => IpAddr::V4((peer.to_bits() & !0xff).into()),
-        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() >> 72 << 72).into()),
-    }
 }
 
 #[cfg(test)]

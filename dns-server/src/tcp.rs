@@ -9,7 +9,6 @@
 mod buffers;
 mod connection;
 mod connections;
-mod crowd;
 
 use std::future::Future;
 use std::io;

@@ -6,10 +6,12 @@
 //! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` for everything that is waited for |
 //! | `/metrics` | OpenMetrics text |
 //! | pages of the binary's own, such as `/debug/state` | JSON |
-//! | `/logging` | GET: the log filter; PUT or POST with a filter as body or `?level=`: sets it |
+//! | `/logging` | GET: the log filter; PUT with a filter as body or `?level=`: sets it |
 //!
-//! Nobody has to prove who they are here, and the log level can be set: the port belongs behind a NetworkPolicy.
-//! What a stranger on it can cost is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
+//! The port belongs behind a NetworkPolicy, for nobody has to prove who they are here. Only clients on this host set the
+//! log filter, unless [`Admin::allow_logging`] lets all do so; and only by PUT, which a browser sends to no other site
+//! without asking it first.
+//! What a stranger can cost is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
 
 mod connections;
 mod page;
@@ -18,18 +20,22 @@ use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
+use connections::Peer;
 pub use page::{Page, page};
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Escaped, LogLevel, Readiness, ipv4_instead};
@@ -38,6 +44,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Size limit of a request's body, in bytes. A log filter is short.
 const MAX_BODY: usize = 4096;
+
+/// Within this time after its head a request's body has to have come.
+const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// What the admin endpoints show.
 #[derive(Clone)]
@@ -48,6 +57,8 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// For `/logging`.
     pub log_level: LogLevel,
+    /// Whether clients of other hosts may set it, too.
+    pub allow_logging: bool,
     /// The binary's own: what answers at each of these paths.
     pub pages: Vec<(&'static str, Page)>,
 }
@@ -70,6 +81,7 @@ impl Admin {
 
     fn router(self) -> Router {
         let mut router = Router::new();
+        let metrics_turn = Arc::new(Mutex::new(()));
         for (path, page) in &self.pages {
             let (page, one_at_a_time) = (Arc::clone(page), Arc::new(Mutex::new(())));
             router = router.route(path, get(move || page::show(page, one_at_a_time)));
@@ -79,9 +91,8 @@ impl Admin {
             .route("/health", get(live))
             .route("/readyz", get(ready))
             .route("/ready", get(ready))
-            .route("/metrics", get(metrics))
-            .route("/logging", get(log_level).put(set_log_level).post(set_log_level))
-            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .route("/metrics", get(move |admin| metrics(admin, metrics_turn)))
+            .route("/logging", get(log_level).put(set_log_level))
             .with_state(self)
     }
 }
@@ -130,11 +141,17 @@ async fn ready(State(admin): State<Admin>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
-        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response(),
+/// Made for one client at a time, and on no thread that answers probes.
+async fn metrics(State(admin): State<Admin>, turn: Arc<Mutex<()>>) -> Response {
+    let turn = turn.lock_owned().await;
+    let encoded = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &admin.registry).map(|()| text)
+    });
+    match encoded.await {
+        Ok(Ok(text)) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response(),
     }
 }
 
@@ -149,17 +166,45 @@ struct SetLogLevel {
 
 async fn set_log_level(
     State(admin): State<Admin>,
+    Extension(Peer(peer)): Extension<Peer>,
     Query(query): Query<SetLogLevel>,
-    body: String,
+    request: Request,
 ) -> Result<String, (StatusCode, String)> {
-    let filter = query.level.as_deref().unwrap_or(&body).trim();
-    match admin.log_level.set(filter) {
-        Ok(()) => {
-            tracing::info!(filter = %Escaped(filter), "the log filter has been set");
-            Ok(format!("{filter}\n"))
-        }
-        Err(error) => Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string())))),
+    if !admin.allow_logging && !peer.ip().to_canonical().is_loopback() {
+        return Err((StatusCode::FORBIDDEN, FORBIDDEN.to_owned()));
     }
+    let filter = match query.level {
+        Some(level) => level,
+        None => text(request.into_body()).await?,
+    };
+    let filter = filter.trim();
+    // Before, so that no filter hides that it was set; and after, where the one before would have.
+    let say = || tracing::warn!(%peer, filter = %Escaped(filter), "the log filter is set");
+    let mut is_said = false;
+    let set = admin.log_level.set(filter, || {
+        is_said = tracing::enabled!(tracing::Level::WARN);
+        say();
+    });
+    if let Err(error) = set {
+        return Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string()))));
+    }
+    if !is_said {
+        say();
+    }
+    Ok(format!("{filter}\n"))
+}
+
+const FORBIDDEN: &str = "the log filter is set from the program's own host, as by kubectl port-forward; \
+                         --admin-allow-logging lets others set it, too\n";
+
+/// The body of a request, if it is text, short, and comes soon.
+async fn text(body: Body) -> Result<String, (StatusCode, String)> {
+    let refused = |status, reason: &str| (status, format!("{reason}\n"));
+    let body = timeout(BODY_TIME, to_bytes(body, MAX_BODY)).await;
+    let body = body.map_err(|_| refused(StatusCode::REQUEST_TIMEOUT, "the body took too long"))?;
+    let too_long = |_| refused(StatusCode::PAYLOAD_TOO_LARGE, "a log filter has at most 4096 octets");
+    let not_text = |_| refused(StatusCode::BAD_REQUEST, "a log filter is text in UTF-8");
+    String::from_utf8(body.map_err(too_long)?.into()).map_err(not_text)
 }
 
 #[cfg(test)]

@@ -63,15 +63,16 @@ pub struct LogLevel {
 }
 
 impl LogLevel {
-    /// Logs what `filter` says from now on.
+    /// Logs what `filter` says from now on. Right before, and only if it parses, `announce` is called.
     ///
     /// # Errors
     ///
     /// [`LogError::Filter`] if it does not parse; everything stays as it was.
-    pub fn set(&self, filter: &str) -> Result<(), LogError> {
+    pub fn set(&self, filter: &str, announce: impl FnOnce()) -> Result<(), LogError> {
         let parsed = parse(filter)?;
         // The lock is held while reloading, so that `current` tells of the filter that came last.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        announce();
         self.handle.reload(parsed).map_err(|_| LogError::Gone)?;
         filter.clone_into(&mut current);
         Ok(())
@@ -141,7 +142,9 @@ fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let quiet =
         QUIET.iter().filter(|(library, _)| !filter.contains(library)).map(|(_, directives)| *directives);
     let directives: Vec<&str> = std::iter::once(filter).chain(quiet).collect();
-    EnvFilter::try_new(directives.join(",")).map_err(|error| bad(error.to_string()))
+    // Whoever may set the filter should not be able to have a costly regular expression matched.
+    let parsed = EnvFilter::builder().with_regex(false).parse(directives.join(","));
+    parsed.map_err(|error| bad(error.to_string()))
 }
 
 /// Checks the filter where the other flags are checked.

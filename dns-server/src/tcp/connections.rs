@@ -1,21 +1,15 @@
-//! The limit on connections that listeners share, and the place of each below it.
+//! The limit on connections that listeners share, and what is held for their clients.
 //!
-//! A newcomer is always let in; beyond the limit somebody else goes for it (`tcp/crowd.rs` says who). Refusing
-//! newcomers would let whoever comes first keep everybody else out.
-//!
-//! What is held for clients is counted over all connections, too: what they have sent of a message that is not
-//! complete, and replies that they have not taken. Each may have some of both, but not all of them at the same
-//! time.
+//! What is held is counted over all connections: what clients have sent of a message that is not complete, and replies
+//! that they have not taken. Each may have some of both, but not all of them at the same time.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use multinet_runtime::{Evictor, Place, Places};
 use prometheus_client::metrics::counter::Counter;
-use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use super::crowd::Crowd;
 
 /// Octets that may be held for clients, over all connections.
 const HELD: usize = 64 << 20;
@@ -34,43 +28,36 @@ pub struct ConnectionMetrics {
 
 /// The limit on connections that some listeners share.
 #[derive(Debug, Clone)]
-pub struct Connections(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    most: usize,
-    /// Octets that may be held for clients, and how many are.
-    most_held: usize,
-    held: AtomicUsize,
-    metrics: ConnectionMetrics,
-    begun: Instant,
-    crowd: Mutex<Crowd<Arc<State>>>,
+pub struct Connections {
+    places: Places,
+    room: Arc<Room>,
 }
 
-/// What a connection and those who may end it share.
+/// Room for what is held for clients.
 #[derive(Debug)]
-struct State {
-    /// When it was last used, in milliseconds.
-    used: AtomicU64,
-    /// Octets that are held for its client.
+struct Room {
+    /// Octets that there may be, and how many there are.
+    most: usize,
     held: AtomicUsize,
-    evicted: Notify,
+    without_room: Counter,
 }
 
 /// A connection's place; free again when it is dropped.
 #[derive(Debug)]
 pub struct Seat {
-    id: u64,
-    state: Arc<State>,
-    shared: Arc<Shared>,
+    place: Place,
+    /// Octets that are held for its client.
+    held: Arc<AtomicUsize>,
+    room: Arc<Room>,
 }
 
 /// Octets that are held for a connection's client; none any more when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     octets: usize,
-    state: Arc<State>,
-    shared: Arc<Shared>,
+    own: Arc<AtomicUsize>,
+    room: Arc<Room>,
+    connection: Evictor,
 }
 
 impl Connections {
@@ -81,74 +68,43 @@ impl Connections {
 
     /// The same, with room for so many octets that are held for clients.
     pub fn with_room(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
-        let crowd = Mutex::new(Crowd::new());
-        let (held, begun) = (AtomicUsize::new(0), Instant::now());
-        Self(Arc::new(Shared { most: most.max(1), most_held, held, metrics, begun, crowd }))
+        let ConnectionMetrics { evicted, without_room } = metrics;
+        let room = Room { most: most_held, held: AtomicUsize::new(0), without_room };
+        Self { places: Places::new(most, evicted), room: Arc::new(room) }
     }
 
     /// A place for a newcomer, if need be that of another.
     pub fn admit(&self, peer: IpAddr) -> Seat {
-        let now = self.0.millis(Instant::now());
-        let state =
-            Arc::new(State { used: AtomicU64::new(now), held: AtomicUsize::new(0), evicted: Notify::new() });
-        let mut crowd = self.0.crowd();
-        let id = crowd.add(peer, now, Arc::clone(&state));
-        if crowd.len() > self.0.most {
-            self.0.evict(&mut crowd);
-        }
-        drop(crowd);
-        Seat { id, state, shared: Arc::clone(&self.0) }
+        Seat { place: self.places.admit(peer), held: Arc::default(), room: Arc::clone(&self.room) }
     }
 
     /// Whether the next one takes the place of another.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.crowd().len() >= self.0.most
+        self.places.is_full()
     }
 
     /// Ends the connection that should go first, for want of something else than places. Says whether there was
     /// one.
     pub(crate) fn evict(&self) -> bool {
-        self.0.evict(&mut self.0.crowd())
-    }
-}
-
-impl Shared {
-    fn crowd(&self) -> MutexGuard<'_, Crowd<Arc<State>>> {
-        self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn evict(&self, crowd: &mut Crowd<Arc<State>>) -> bool {
-        let Some(state) = crowd.evict(|state| state.used.load(Ordering::Relaxed)) else { return false };
-        self.metrics.evicted.inc();
-        state.evicted.notify_one();
-        true
-    }
-
-    fn millis(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.begun).as_millis()).unwrap_or(u64::MAX)
+        self.places.evict()
     }
 }
 
 impl Seat {
     /// Notes that something was asked.
     pub fn used(&self, now: Instant) {
-        self.state.used.store(self.shared.millis(now), Ordering::Relaxed);
+        self.place.used(now);
     }
 
     /// An account of what is held for the client.
     pub(crate) fn held(&self) -> Held {
-        Held { octets: 0, state: Arc::clone(&self.state), shared: Arc::clone(&self.shared) }
+        let (own, room) = (Arc::clone(&self.held), Arc::clone(&self.room));
+        Held { octets: 0, own, room, connection: self.place.evictor() }
     }
 
     /// Waits until the place is given to another.
     pub(crate) async fn evicted(&self) {
-        self.state.evicted.notified().await;
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.shared.crowd().remove(self.id);
+        self.place.evicted().await;
     }
 }
 
@@ -159,18 +115,18 @@ impl Held {
         if self.octets != octets {
             // The sums wrap around and back when they shrink.
             let more = octets.wrapping_sub(std::mem::replace(&mut self.octets, octets));
-            self.state.held.fetch_add(more, Ordering::Relaxed);
-            self.shared.held.fetch_add(more, Ordering::Relaxed);
+            self.own.fetch_add(more, Ordering::Relaxed);
+            self.room.held.fetch_add(more, Ordering::Relaxed);
         }
-        if octets == 0 || self.shared.held.load(Ordering::Relaxed) <= self.shared.most_held {
+        if octets == 0 || self.room.held.load(Ordering::Relaxed) <= self.room.most {
             return true;
         }
-        let own = self.state.held.load(Ordering::Relaxed);
+        let own = self.own.load(Ordering::Relaxed);
         if own.saturating_sub(octets) > LITTLE {
-            self.state.evicted.notify_one();
+            self.connection.evict();
         }
         if own > LITTLE {
-            self.shared.metrics.without_room.inc();
+            self.room.without_room.inc();
         }
         own <= LITTLE
     }
@@ -212,8 +168,8 @@ mod tests {
         assert!(is_evicted(&one));
         drop(first);
         assert!(more.set(LITTLE));
-        assert_eq!(connections.0.metrics.without_room.get(), 3);
+        assert_eq!(connections.room.without_room.get(), 3);
         drop((second, little, more));
-        assert_eq!(connections.0.held.load(Ordering::Relaxed), 0);
+        assert_eq!(connections.room.held.load(Ordering::Relaxed), 0);
     }
 }

@@ -3,6 +3,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use serde_json::json;
@@ -20,29 +22,35 @@ struct Server {
     _logger: Box<dyn Any>,
 }
 
+fn admin(state: Page) -> (Box<dyn Any>, Admin) {
+    let mut registry = Registry::default();
+    let counter = Counter::<u64>::default();
+    registry.register("things", "Things", counter.clone());
+    counter.inc_by(7);
+    let (logger, log_level) = crate::log::unused_logger();
+    let admin = Admin {
+        readiness: Readiness::default(),
+        registry: Arc::new(registry),
+        log_level,
+        allow_logging: false,
+        pages: vec![("/debug/state", state), ("/debug/other", page(|| 1))],
+    };
+    (Box::new(logger), admin)
+}
+
 impl Server {
     async fn start() -> Self {
         Self::with_state(|| json!({"a": [2]})).await
     }
 
     async fn with_state<S: Serialize>(state: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        let mut registry = Registry::default();
-        let counter = Counter::<u64>::default();
-        registry.register("things", "Things", counter.clone());
-        counter.inc_by(7);
-        let (logger, log_level) = crate::log::unused_logger();
-        let readiness = Readiness::default();
-        let admin = Admin {
-            readiness: readiness.clone(),
-            registry: Arc::new(registry),
-            log_level,
-            pages: vec![("/debug/state", page(state)), ("/debug/other", page(|| 1))],
-        };
+        let (logger, admin) = admin(page(state));
+        let readiness = admin.readiness.clone();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(admin.serve(listener, shutdown.clone()));
-        Self { address, readiness, shutdown, task, _logger: Box::new(logger) }
+        Self { address, readiness, shutdown, task, _logger: logger }
     }
 
     /// Status and body; the head is checked by those who want to.
@@ -204,7 +212,7 @@ async fn who_takes_nothing_keeps_nobody_waiting_for_long() {
     stuck.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
     stuck.read_exact(&mut [0; 1024]).await.unwrap();
     // Less than a connection may last.
-    let answer = tokio::time::timeout(Duration::from_secs(40), server.ask("GET /debug/state")).await;
+    let answer = timeout(Duration::from_secs(40), server.ask("GET /debug/state")).await;
     assert_eq!(answer.unwrap().0, 200);
     drop(stuck);
 }
@@ -215,10 +223,9 @@ async fn log_filter() {
     assert_eq!(server.ask("GET /logging").await, (200, text("info\n")));
     assert_eq!(server.ask("PUT /logging?level=info,dns=debug").await, (200, text("info,dns=debug\n")));
     assert_eq!(server.ask("GET /logging").await, (200, text("info,dns=debug\n")));
-    assert_eq!(server.ask_with_body("POST /logging", "warn\n").await, (200, text("warn\n")));
+    assert_eq!(server.ask_with_body("PUT /logging", "warn\n").await, (200, text("warn\n")));
 
-    for (request, body) in
-        [("PUT /logging?level=loud", ""), ("POST /logging", "a\nb=x"), ("POST /logging", "")]
+    for (request, body) in [("PUT /logging?level=loud", ""), ("PUT /logging", "a\nb=x"), ("PUT /logging", "")]
     {
         let (status, line) = server.ask_with_body(request, body).await;
         assert_eq!(status, 400, "{request}: {line}");
@@ -228,10 +235,47 @@ async fn log_filter() {
 }
 
 #[tokio::test]
+async fn only_clients_of_this_host_set_the_log_filter_unless_others_may() {
+    for (peer, allow_logging, status) in [
+        ("192.0.2.1:9", false, 403),
+        ("192.0.2.1:9", true, 200),
+        ("[::ffff:192.0.2.1]:9", false, 403),
+        ("[2001:db8::1]:9", false, 403),
+        ("[::1]:9", false, 200),
+        ("[::ffff:127.0.0.2]:9", false, 200),
+    ] {
+        let (_logger, admin) = admin(page(|| 1));
+        let log_level = admin.log_level.clone();
+        let router = Admin { allow_logging, ..admin }.router().layer(Extension(Peer(peer.parse().unwrap())));
+        let request = Request::put("/logging?level=debug").body(Body::empty()).unwrap();
+        let response = TowerToHyperService::new(router).call(request).await.unwrap();
+        assert_eq!(response.status(), status, "{peer}");
+        assert_eq!(log_level.current() == "debug", status == 200, "{peer}");
+        let said = to_bytes(response.into_body(), 1000).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&said).contains("--admin-allow-logging"), status == 403, "{peer}");
+    }
+}
+
+#[tokio::test]
+async fn who_sets_the_log_filter_is_in_the_log_whatever_the_filter() {
+    for filter in ["debug", "off"] {
+        let (logs, _guard) = multinet_testing::logs::Logs::capture(tracing::Level::WARN);
+        let server = Server::start().await;
+        server.ask(&format!("PUT /logging?level={filter}")).await;
+        let said = logs.with("the log filter is set");
+        assert!(said.len() == 1 && said[0].contains("peer=127.0.0.1:"), "{said:?}");
+        assert!(said[0].contains(&format!("filter={filter}")), "{said:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_there() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /").await.0, 404);
-    assert_eq!(server.ask("DELETE /logging").await.0, 405);
+    for method in ["DELETE", "POST", "PATCH", "OPTIONS"] {
+        assert_eq!(server.ask(&format!("{method} /logging?level=debug")).await.0, 405, "{method}");
+    }
+    assert_eq!(server.ask("GET /logging").await, (200, text("info\n")));
     assert_eq!(server.ask_with_body("PUT /logging", &"x".repeat(MAX_BODY + 1)).await.0, 413);
 }
 
@@ -248,22 +292,42 @@ async fn a_client_that_does_not_finish_its_request_is_dropped() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-#[tokio::test]
-async fn more_clients_than_places_are_served_one_after_the_other() {
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
     let server = Server::start().await;
-    let mut idle = Vec::new();
-    for _ in 0..connections::MAX_CONNECTIONS {
-        idle.push(TcpStream::connect(server.address).await.unwrap());
-    }
-    let mut late = TcpStream::connect(server.address).await.unwrap();
-    late.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
-    let mut byte = [0];
-    let early = tokio::time::timeout(Duration::from_millis(200), late.read(&mut byte)).await;
-    assert!(early.is_err(), "there should be no place left");
-    idle.clear();
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"PUT /logging HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\ninfo").await.unwrap();
+    let start = tokio::time::Instant::now();
     let mut answer = String::new();
-    late.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(status(&answer), 408, "{answer}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// Of connections that are held by requests which are not complete, by pages that are not read, or by nothing.
+#[tokio::test]
+async fn at_the_limit_a_newcomer_takes_the_place_on_which_nothing_has_moved_for_longest() {
+    let server = Server::start().await;
+    let mut held = Vec::new();
+    for number in 0..connections::MAX_CONNECTIONS + 50 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        if number > 0 {
+            stream
+                .write_all(b"PUT /logging HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\n")
+                .await
+                .unwrap();
+        }
+        held.push(stream);
+        if number % 50 == 0 {
+            assert_eq!(server.ask("GET /livez").await, (200, text("ok")));
+        }
+    }
+    assert_eq!(held[0].read(&mut [0]).await.unwrap_or(0), 0);
+    // The newest one is there still.
+    held.last_mut().unwrap().write_all(b"dns=loud!").await.unwrap();
+    let mut answer = String::new();
+    held.last_mut().unwrap().read_to_string(&mut answer).await.unwrap();
+    assert_eq!(status(&answer), 400, "{answer}");
 }
 
 #[tokio::test]

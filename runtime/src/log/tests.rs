@@ -20,7 +20,8 @@ fn the_filter_can_be_changed_while_the_process_runs() {
         tracing::debug!("unwanted");
         assert_eq!(lines.take(), "");
 
-        level.clone().set("debug").unwrap();
+        level.clone().set("debug", || tracing::info!("announced")).unwrap();
+        assert!(lines.take().contains("announced"));
         assert_eq!(level.current(), "debug");
         tracing::debug!("wanted");
         assert!(lines.take().contains("wanted"));
@@ -31,7 +32,7 @@ fn the_filter_can_be_changed_while_the_process_runs() {
 fn a_bad_filter_is_refused_in_one_line_and_changes_nothing() {
     let (_subscriber, level, _) = logger(LogFormat::Plain, "info");
     for bad in ["inof", "", "  ", "dns=loud", "warn,verbose", "a=b=c"] {
-        let error = level.set(bad).unwrap_err().to_string();
+        let error = level.set(bad, || panic!("{bad}")).unwrap_err().to_string();
         assert!(error.contains(bad) && !error.contains('\n'), "{error}");
         assert_eq!(level.current(), "info");
     }

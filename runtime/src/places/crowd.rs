@@ -12,13 +12,19 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use crate::limit::network_of;
-
 /// Connections that are looked at to find one to go. With that many in use since, the next goes anyway.
 const LOOKS: u32 = 64;
 
 /// When a connection was last known to be used, in any unit, and which one it is.
 type Seen = (u64, u64);
+
+/// Network that counts as one client where it may have many addresses: IPv4 /24, IPv6 /56.
+pub fn network_of(peer: IpAddr) -> IpAddr {
+    match peer {
+        IpAddr::V4(peer) => IpAddr::V4((peer.to_bits() & !0xff).into()),
+        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() >> 72 << 72).into()),
+    }
+}
 
 /// All connections.
 #[derive(Debug)]
