@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use multinet_controller::app;
 use multinet_controller::config::{Args, Config};
-use multinet_runtime::command_line::{fail, one_line};
+use multinet_runtime::command_line::{end, one_line};
 
 const PROGRAM: &str = "multinet-controller";
 
@@ -16,10 +16,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         // Help and version are no errors: clap prints them and ends with 0.
         Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => return fail(PROGRAM, &one_line(&error, PROGRAM)),
+        Err(error) => return end(PROGRAM, Err(one_line(&error, PROGRAM))),
     };
-    match app::run(Config::new(args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(PROGRAM, &format!("{error:#}")),
-    }
+    end(PROGRAM, app::run(Config::new(args)).map_err(|error| format!("{error:#}")))
 }

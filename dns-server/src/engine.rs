@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use multinet_runtime::EVERY;
 use tracing::field::display;
 use tracing::info;
 
@@ -469,6 +470,7 @@ impl Worker {
 
     fn log(&self, exchange: &Exchange<'_>, question: Option<&Question>, size: Option<usize>) {
         info!(
+            name: EVERY,
             target: "dns",
             proto = self.proto.name(),
             peer = %exchange.peer.to_canonical(),

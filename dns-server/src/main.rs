@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use multinet_dns::app;
 use multinet_dns::config::{Args, Config};
-use multinet_runtime::command_line::{fail, one_line};
+use multinet_runtime::command_line::{end, one_line};
 
 const PROGRAM: &str = "multinet-dns";
 
@@ -16,10 +16,8 @@ fn main() -> ExitCode {
         Ok(args) => args,
         // Help and version are no errors: clap prints them and ends with 0.
         Err(error) if !error.use_stderr() => error.exit(),
-        Err(error) => return fail(PROGRAM, &one_line(&error, PROGRAM)),
+        Err(error) => return end(PROGRAM, Err(one_line(&error, PROGRAM))),
     };
-    match Config::new(args).map_err(anyhow::Error::from).and_then(app::run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(PROGRAM, &format!("{error:#}")),
-    }
+    let outcome = Config::new(args).map_err(anyhow::Error::from).and_then(app::run);
+    end(PROGRAM, outcome.map_err(|error| format!("{error:#}")))
 }

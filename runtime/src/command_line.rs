@@ -12,10 +12,21 @@ pub fn one_line(error: &clap::Error, program: &str) -> String {
     format!("{}; see {program} --help", first.join(" ").trim_start_matches("error: "))
 }
 
-/// Says why `program` could not start, in one line that says what, where, and what to do; the exit status is 2.
-pub fn fail(program: &str, message: &str) -> ExitCode {
-    eprintln!("{program}: {}", message.replace('\n', " "));
-    ExitCode::from(2)
+/// How long a program that ends waits for its last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Ends `program`: writes what it has said, and why it could not start if that is so, in one line that says what, where,
+/// and what to do; the exit status then is 2.
+pub fn end(program: &str, outcome: Result<(), String>) -> ExitCode {
+    let code = match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            multinet_stderr::say(&format!("{program}: {}", message.replace('\n', " ")));
+            ExitCode::from(2)
+        }
+    };
+    multinet_stderr::flush(LAST_LINES);
+    code
 }
 
 /// A time on the command line.

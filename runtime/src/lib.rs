@@ -45,7 +45,6 @@ pub mod log;
 pub mod watch;
 
 mod admin;
-mod escape;
 mod guarded;
 mod index;
 mod metrics;
@@ -56,7 +55,6 @@ mod ready;
 mod wildcard;
 
 pub use self::admin::{Admin, BindError, Page, page};
-pub use self::escape::Escaped;
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::index::{Index, ObjectKey};
 pub use self::lease::{Leadership, LeaseConfig, LeaseError, LeaseMetrics, lease};
@@ -67,3 +65,4 @@ pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
 pub use self::watch::{Refresh, WatchConfig, watch};
 pub use self::wildcard::ipv4_instead;
+pub use multinet_stderr::{EVERY, Escaped};

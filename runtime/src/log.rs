@@ -3,11 +3,12 @@
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use multinet_stderr::Format;
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 /// What libraries say of their own accord and nobody needs, unless the filter names the library.
 ///
@@ -16,7 +17,14 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 /// cannot be decoded.
 ///
 /// notify: a warning per watch that ended with its folder, as each update of a ConfigMap volume makes it.
+///
+/// h2, hyper, quinn, rustls: a warning for what a peer does wrong, as often as it does so. Connections that break are
+/// told of by who serves them.
 const QUIET: &[(&str, &str)] = &[
+    ("h2", "h2=off"),
+    ("hyper", "hyper=off"),
+    ("quinn", "quinn=off,quinn_proto=off,quinn_udp=off"),
+    ("rustls", "rustls=off"),
     ("kube_client", "kube_client::client=error,kube_client::client::builder=off"),
     ("notify", "notify::inotify=error"),
 ];
@@ -50,8 +58,9 @@ pub enum LogFormat {
 /// a logger.
 pub fn init(args: &LogArgs) -> Result<LogLevel, LogError> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let (subscriber, level) = subscriber(args, colours, io::stderr)?;
+    let (subscriber, level) = subscriber(args, colours, multinet_stderr::stderr())?;
     subscriber.try_init().map_err(|_| LogError::Initialized)?;
+    multinet_stderr::log_panics();
     Ok(level)
 }
 
@@ -113,14 +122,12 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(parse(&args.log_level)?);
-    // That a line cannot be written would be said on stderr, too, by what panics if nobody reads that any more.
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
-    let lines = match args.log_format {
-        LogFormat::Plain => lines.with_ansi(colours).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+    let format = match args.log_format {
+        LogFormat::Plain => Format::Plain { colours },
+        LogFormat::Json => Format::Json,
     };
     let level = LogLevel { handle, current: Arc::new(Mutex::new(args.log_level.clone())) };
-    Ok((Registry::default().with(filter).with(lines), level))
+    Ok((Registry::default().with(filter).with(multinet_stderr::layer(format, writer)), level))
 }
 
 /// `filter` with the [`QUIET`] libraries silenced that it does not name.

@@ -1,13 +1,16 @@
-//! The usual metrics about the process itself, read from /proc at scrape time.
+//! Metrics about the process itself: the usual ones, read from /proc at scrape time, and what is missing in its log.
 
 use std::fmt;
 use std::fs;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
+
+use crate::METRICS_PREFIX;
 
 /// Clock ticks per second in /proc (USER_HZ): 100 on every architecture that Rust's standard library supports.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -20,6 +23,19 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|text| Stat::parse(&text));
         let boot_time = fs::read_to_string("/proc/stat").ok().and_then(|text| boot_time(&text));
+
+        let name = format!("{METRICS_PREFIX}_log_lines_dropped");
+        let mut lines = encoder.encode_descriptor(
+            &name,
+            "Log lines that are missing: unread ones had no room, repeated ones were too many",
+            None,
+            MetricType::Counter,
+        )?;
+        for (reason, count) in
+            [("unread", multinet_stderr::lost()), ("repeated", multinet_stderr::left_out())]
+        {
+            ConstCounter::new(count).encode(lines.encode_family(&[("reason", reason)])?)?;
+        }
 
         if let Some(stat) = &stat {
             let cpu = ConstCounter::new(stat.cpu_seconds);
@@ -139,6 +155,7 @@ mod tests {
         assert!(value("process_cpu_seconds_total") >= 0.0);
         assert!(value("process_resident_memory_bytes") > 100_000.0);
         assert!(value("process_open_fds") >= 3.0);
+        assert!(value("multinet_log_lines_dropped_total{reason=\"unread\"}") >= 0.0);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
         let start = value("process_start_time_seconds");
         assert!(start <= now + 2.0 && start > now - 86_400.0, "{start} is not shortly before {now}");

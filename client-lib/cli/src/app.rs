@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -57,8 +58,17 @@ enum Command {
     },
 }
 
+/// How long the end waits for the last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// The whole program.
 pub(crate) fn main() -> ExitCode {
+    let code = parse_and_run();
+    multinet_stderr::flush(LAST_LINES);
+    code
+}
+
+fn parse_and_run() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => exit_code(run(cli)),
         // Help and version are no errors: clap prints them and ends with 0.

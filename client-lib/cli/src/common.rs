@@ -12,7 +12,10 @@ use multinet_client::{
     Connector, ConnectorBuilder, Forced, Listener, ListenerBuilder, Rdma, ResolveError, Resolver,
     ResolverBuilder, Tls, Transport,
 };
+use multinet_stderr::Format;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
@@ -306,15 +309,11 @@ impl LogArgs {
     /// Sends everything that is logged from now on to standard error, except what is to be `quiet` (a filter) unless
     /// somebody asks for logs. To be called once.
     pub(crate) fn init(&self, quiet: &str) {
-        let filter = self.log_level.clone().unwrap_or_else(|| format!("warn,{quiet}"));
+        let filter = self.log_level.clone().unwrap_or_else(|| format!("warn,rustls=off,{quiet}"));
         let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new(filter))
-            .with_writer(io::stderr)
-            .with_ansi(colours)
-            // Nobody may read it any more, and what would say so panics.
-            .log_internal_errors(false)
-            .init();
+        let lines = multinet_stderr::layer(Format::Plain { colours }, multinet_stderr::stderr());
+        tracing_subscriber::registry().with(EnvFilter::new(filter)).with(lines).init();
+        multinet_stderr::log_panics();
     }
 }
 

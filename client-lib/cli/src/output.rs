@@ -78,6 +78,5 @@ impl std::error::Error for Usage {}
 
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {
-    // With standard error closed there is nobody to tell.
-    let _ = writeln!(io::stderr(), "multinet: {}", message.replace('\n', " "));
+    multinet_stderr::say(&format!("multinet: {}", message.replace('\n', " ")));
 }

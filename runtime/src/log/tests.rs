@@ -3,7 +3,6 @@ use multinet_testing::logs::Logs;
 use tracing::subscriber::with_default;
 
 use super::*;
-use crate::Escaped;
 
 fn logger(format: LogFormat, filter: &str) -> (impl Subscriber + Send + Sync, LogLevel, Logs) {
     let lines = Logs::default();
@@ -63,14 +62,19 @@ fn libraries_are_quiet_unless_the_filter_names_them() {
 }
 
 #[test]
-fn foreign_text_stays_in_its_line() {
-    let foreign = "name\n2026-11-21T09:00:00Z ERROR forged\r\x1b[2J";
-    for format in [LogFormat::Plain, LogFormat::Json] {
-        let (subscriber, _, lines) = logger(format, "info");
-        with_default(subscriber, || tracing::warn!(object = %Escaped(foreign), "{}", Escaped(foreign)));
-        let lines = lines.take();
-        assert_eq!(lines.matches('\n').count(), 1, "{lines}");
-        assert!(!lines.contains(['\r', '\x1b']), "{lines}");
+fn what_peers_do_wrong_is_not_told_by_libraries_unless_the_filter_names_them() {
+    let chatter = || {
+        tracing::error!(target: "h2::proto::streams", "provoked");
+        tracing::error!(target: "hyper::proto::h1", "provoked");
+        tracing::error!(target: "hyper_util::server", "provoked");
+        tracing::error!(target: "quinn::connection", "provoked");
+        tracing::error!(target: "quinn_proto::connection", "provoked");
+        tracing::error!(target: "rustls::common_state", "provoked");
+    };
+    for (filter, said) in [("info", 0), ("debug", 0), ("info,h2=warn", 1), ("info,hyper=warn", 2)] {
+        let (subscriber, _, lines) = logger(LogFormat::Plain, filter);
+        with_default(subscriber, chatter);
+        assert_eq!(lines.with("provoked").len(), said, "{filter}");
     }
 }
 

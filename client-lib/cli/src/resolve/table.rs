@@ -1,6 +1,7 @@
 //! Endpoints as aligned columns. Pure.
 
 use multinet_client::{Endpoint, EndpointAddress};
+use multinet_stderr::Escaped;
 
 use super::change::{Difference, Kind};
 
@@ -84,4 +85,6 @@ fn row(endpoint: &Endpoint, address: &EndpointAddress) -> Row {
         known(endpoint.zone.as_deref()),
         known(pod.as_deref()),
     ]
+    // What DNS says is anybody's.
+    .map(|cell| Escaped(&cell).to_string())
 }

@@ -1,6 +1,5 @@
 //! `multinet recv`: listens, and hands frames to the thread that writes them.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc as channel;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use multinet_client::{Listener, Received};
+use multinet_stderr::say;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -31,7 +31,8 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let listener = args.listen.listener()?.port(args.port).frame_size(args.frame_size).bind().await?;
     for address in listener.local_addresses() {
-        tell(&format!("listening on {address}"));
+        // Standard output may be the transfer itself.
+        say(&format!("listening on {address}"));
     }
     let is_stdout = args.output == Path::new("-");
     let (mut outcomes, inbox) = start(&args, listener.clone())?;
@@ -48,7 +49,7 @@ pub(super) async fn run(args: RecvArgs) -> anyhow::Result<ExitCode> {
             Outcome::Done { summary, came, took } => {
                 let line = summary.line("received", came, took);
                 let said = if is_stdout {
-                    tell(line.trim_end());
+                    say(line.trim_end());
                     Ok(())
                 } else {
                     print(&line)
@@ -112,9 +113,4 @@ async fn goodbye(listener: &Listener) {
         }
     };
     let _ = timeout(GOODBYE, gone).await;
-}
-
-/// Standard output may be the transfer itself.
-fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

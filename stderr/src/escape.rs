@@ -5,8 +5,8 @@ use std::fmt;
 /// Displays text from outside with its control characters escaped (`\n`, `\u{1b}`).
 ///
 /// For everything that others wrote and that ends up in a log line or in a line-based answer:
-/// it cannot start a line of its own, and no escape sequence reaches a terminal. (The log formats
-/// escape some control characters, but neither line feeds nor carriage returns.)
+/// it cannot start a line of its own, and no escape sequence reaches a terminal. (What events of a log say is escaped
+/// already.)
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -24,8 +24,9 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// Control characters, line and paragraph separators, and the marks that turn the direction of writing.
-fn needs_escape(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+pub(crate) fn needs_escape(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -39,6 +40,7 @@ mod tests {
             ("two\nlines\r\n", "two\\nlines\\r\\n"),
             ("\x1b[31mred\x1b[0m", "\\u{1b}[31mred\\u{1b}[0m"),
             ("c1 \u{9b}31m, del \x7f, tab\t.", "c1 \\u{9b}31m, del \\u{7f}, tab\\t."),
+            ("\u{61c}\u{200e}\u{200f}", "\\u{61c}\\u{200e}\\u{200f}"),
             ("right\u{202e}left\u{2028}", "right\\u{202e}left\\u{2028}"),
             ("", ""),
         ];

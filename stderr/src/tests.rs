@@ -1,0 +1,112 @@
+use std::io::{self, Write};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use multinet_testing::logs::Logs;
+use tracing::subscriber::with_default;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use super::*;
+
+/// Longer than a busy machine may keep a thread waiting.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A stream that takes one write for each word that it is given to.
+struct Unread {
+    words: mpsc::Receiver<()>,
+    written: Logs,
+}
+
+impl Write for Unread {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        let _ = self.words.recv();
+        self.written.write(octets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_not_read_is_lost_and_counted_and_holds_up_nobody() {
+    let (read, words) = mpsc::channel();
+    let written = Logs::default();
+    let outlet = Outlet::to(Unread { words, written: written.clone() }, 100);
+    // Of these the thread may have taken ten at once, or fewer.
+    for _ in 0..1000 {
+        outlet.write(b"ten octets");
+    }
+    let lost = outlet.lost();
+    assert!((980..=990).contains(&lost), "{lost}");
+    outlet.flush(Duration::from_millis(1));
+    drop(read);
+    outlet.flush(LONG);
+    assert_eq!(written.text().len() as u64, 10 * (1000 - lost));
+    outlet.write(b"more");
+    outlet.flush(LONG);
+    assert!(written.text().ends_with("more"));
+    assert_eq!(outlet.lost(), lost);
+}
+
+const FOREIGN: &str =
+    "name\n2026-11-21T09:00:00Z ERROR forged\r\x1b[2J\u{9b}1m\u{7f}\u{202e}\u{200f}\u{2028}";
+
+#[derive(Debug, thiserror::Error)]
+#[error("{FOREIGN}")]
+struct Foreign;
+
+/// What a program says that has escaped nothing.
+fn said(format: Format) -> String {
+    let lines = Logs::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::registry().with(layer(format, move || writer.clone()));
+    with_default(subscriber, || {
+        let span = tracing::warn_span!("span", inside = %FOREIGN).entered();
+        tracing::warn!(object = %FOREIGN, text = FOREIGN, debug = ?FOREIGN, error = &Foreign as &dyn std::error::Error, "{FOREIGN}");
+        drop(span);
+    });
+    lines.take()
+}
+
+#[test]
+fn foreign_text_stays_in_its_line_and_steers_no_terminal() {
+    for format in [Format::Plain { colours: false }, Format::Json] {
+        let line = said(format);
+        let line = line.strip_suffix('\n').unwrap();
+        assert!(!line.contains(escape::needs_escape), "{line:?}");
+        assert!(line.contains("forged"), "{line:?}");
+    }
+    // The program's own colours are there still.
+    let line = said(Format::Plain { colours: true });
+    assert!(line.contains("\x1b[33m WARN\x1b[0m") && !line.contains("\x1b[2J"), "{line:?}");
+    assert!(!line.trim_end().replace('\x1b', "").contains(escape::needs_escape), "{line:?}");
+}
+
+#[test]
+fn json_says_what_was_said() {
+    let line: serde_json::Value = serde_json::from_str(&said(Format::Json)).unwrap();
+    for field in ["message", "object", "text"] {
+        assert_eq!(line[field], FOREIGN, "{field}");
+    }
+}
+
+#[test]
+fn a_line_that_is_said_again_and_again_is_left_out_unless_somebody_asked_for_each() {
+    let lines = Logs::default();
+    let writer = lines.clone();
+    let format = Format::Plain { colours: false };
+    let subscriber = tracing_subscriber::registry().with(layer(format, move || writer.clone()));
+    let before = left_out();
+    with_default(subscriber, || {
+        for _ in 0..1000 {
+            tracing::warn!("provoked");
+            tracing::info!(name: EVERY, "wanted");
+            tracing::debug!("in detail");
+        }
+    });
+    let provoked = lines.with("provoked").len();
+    assert!((200..400).contains(&provoked), "{provoked}");
+    assert_eq!((lines.with("wanted").len(), lines.with("in detail").len()), (1000, 1000));
+    assert_eq!(left_out() - before, 1000 - provoked as u64);
+}
