@@ -63,14 +63,17 @@ pub fn run(config: Config) -> Result<()> {
     // A look at a huge service takes a thread for a while, and whoever needs the world then waits in another.
     let threads = available_parallelism().map_or(1, NonZero::get).max(THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    runtime.block_on(serve(config, log_level))
+    let outcome = runtime.block_on(serve(config, log_level));
+    // A thread that reads from a file system which hangs would hold up the end.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let readiness = Readiness::default();
     let starting = readiness.register("start");
     // Nobody is served who would have to notice the end beforehand.
-    let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO);
+    let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO, DEADLINE);
     let mut registry = Registry::default();
     register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
     let watch_metrics = WatchMetrics::register(&mut registry);

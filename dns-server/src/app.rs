@@ -44,13 +44,16 @@ pub fn run(config: Config) -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // The calling thread may block in what follows: signals and probes are answered on others.
-    runtime.block_on(serve(config, log_level))
+    let outcome = runtime.block_on(serve(config, log_level));
+    // A thread that reads from a file system which hangs would hold up the end.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let readiness = Readiness::default();
     let starting = readiness.register("start");
-    let shutdown = drain::on_signal(readiness.clone(), config.lameduck);
+    let shutdown = drain::on_signal(readiness.clone(), config.lameduck, DEADLINE);
     let tasks = TaskTracker::new();
     let mut registry = Registry::default();
     register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));

@@ -5,39 +5,73 @@
 //!              (serving on, while load         (no new work; finish() waits for
 //!               balancers take notice)          what is under way)
 //! ```
+//!
+//! A thread of its own waits for signals, and ends a process that has not ended by itself: whatever hangs, such as a file
+//! system, the end comes within the time that it was given.
 
 use std::io;
 use std::pin::pin;
+use std::thread;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Readiness;
 
+/// How much longer than its deadline a process may take to end by itself.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// How long the end waits for the last lines of the log to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// Starts to drain on the first SIGINT or SIGTERM; the second one ends the process at once.
 ///
 /// On the first, `readiness` turns false for good; after `lameduck` the token that is returned is
-/// cancelled, which is everybody's sign to stop. The second, at any time after the first, exits with
-/// status 130 (SIGINT) or 143 (SIGTERM).
+/// cancelled, which is everybody's sign to stop. A process that is there still when `deadline` and a second have passed,
+/// for something hangs, ends with status 0. The second signal, at any time after the first, exits with
+/// status 130 (SIGINT) or 143 (SIGTERM). SIGHUP ends nothing from now on: those read files again who read any.
 ///
-/// To be called within a tokio runtime, and early: a signal before it ends the process, as is usual.
-pub fn on_signal(readiness: Readiness, lameduck: Duration) -> CancellationToken {
+/// To be called early: a signal before it ends the process, as is usual.
+pub fn on_signal(readiness: Readiness, lameduck: Duration, deadline: Duration) -> CancellationToken {
     let token = CancellationToken::new();
-    match signals() {
-        Ok(signals) => {
-            let second = drain_on(signals, readiness, lameduck, token.clone());
-            tokio::spawn(async {
-                if let Some(signal) = second.await {
-                    std::process::exit(signal.exit_status());
-                }
-            });
-        }
-        Err(error) => tracing::warn!(%error, "cannot handle signals: SIGTERM will end this process at once"),
+    if let Err(error) = handle_signals(readiness, lameduck, deadline, token.clone()) {
+        tracing::warn!(%error, "cannot handle signals: SIGTERM will end this process at once");
     }
     token
+}
+
+fn handle_signals(
+    readiness: Readiness,
+    lameduck: Duration,
+    deadline: Duration,
+    token: CancellationToken,
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let (signals, hangups) = {
+        let _within = runtime.enter();
+        (signals()?, signal(SignalKind::hangup())?)
+    };
+    let drain = move || {
+        let end = runtime.block_on(drain_on(signals, readiness, lameduck, deadline + MARGIN, token));
+        drop(hangups);
+        let status = match end {
+            Some(End::Signal(signal)) => signal.exit_status(),
+            Some(End::Late) => {
+                tracing::warn!("something hangs and is given up: this process has not ended by itself");
+                multinet_stderr::flush(LAST_LINES);
+                0
+            }
+            None => return,
+        };
+        std::process::exit(status);
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(drain)?;
+    Ok(())
 }
 
 /// Closes `tasks` and waits until all of them have ended, for at most `deadline`.
@@ -91,22 +125,37 @@ fn signals() -> io::Result<impl Stream<Item = Signal>> {
     Ok(stream::select(interrupts, terminates))
 }
 
-/// Drains on the first of `signals` and gives back the second. None if they end before.
+/// How the process ends, if not by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// By a second signal.
+    Signal(Signal),
+    /// By having taken too long.
+    Late,
+}
+
+/// Drains on the first of `signals`, and tells of the second or of `deadline`, which counts from the cancelled token on.
+/// None if the signals end before.
 async fn drain_on(
     signals: impl Stream<Item = Signal>,
     readiness: Readiness,
     lameduck: Duration,
+    deadline: Duration,
     token: CancellationToken,
-) -> Option<Signal> {
+) -> Option<End> {
     let mut signals = pin!(signals);
     let first = signals.next().await?;
     tracing::info!(signal = ?first, ?lameduck, "draining; a second signal ends this process at once");
     readiness.start_draining();
+    let late = async {
+        sleep(lameduck).await;
+        token.cancel();
+        sleep(deadline).await;
+    };
     tokio::select! {
-        second = signals.next() => return second,
-        () = tokio::time::sleep(lameduck) => token.cancel(),
+        second = signals.next() => second.map(End::Signal),
+        () = late => Some(End::Late),
     }
-    signals.next().await
 }
 
 #[cfg(test)]
@@ -118,11 +167,13 @@ mod tests {
 
     const LAMEDUCK: Duration = Duration::from_secs(5);
 
+    const DEADLINE: Duration = Duration::from_secs(10);
+
     #[tokio::test(start_paused = true)]
     async fn not_ready_at_once_and_cancelled_after_the_lameduck() {
         let (send, signals) = mpsc::unbounded();
         let (readiness, token) = (Readiness::default(), CancellationToken::new());
-        let drain = tokio::spawn(drain_on(signals, readiness.clone(), LAMEDUCK, token.clone()));
+        let drain = tokio::spawn(drain_on(signals, readiness.clone(), LAMEDUCK, DEADLINE, token.clone()));
         yield_now().await;
         assert!(readiness.is_ready());
 
@@ -130,31 +181,42 @@ mod tests {
         yield_now().await;
         assert!(!readiness.is_ready());
 
-        tokio::time::sleep(LAMEDUCK - Duration::from_millis(10)).await;
+        sleep(LAMEDUCK - Duration::from_millis(10)).await;
         assert!(!token.is_cancelled());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(20)).await;
         assert!(token.is_cancelled());
         assert!(!drain.is_finished(), "it goes on listening for the second signal");
 
         send.unbounded_send(Signal::Interrupt).unwrap();
-        assert_eq!(drain.await.unwrap(), Some(Signal::Interrupt));
+        assert_eq!(drain.await.unwrap(), Some(End::Signal(Signal::Interrupt)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_second_signal_cuts_the_lameduck_short() {
         let (send, signals) = mpsc::unbounded();
         let token = CancellationToken::new();
-        let drain = tokio::spawn(drain_on(signals, Readiness::default(), LAMEDUCK, token.clone()));
+        let drain = tokio::spawn(drain_on(signals, Readiness::default(), LAMEDUCK, DEADLINE, token.clone()));
         send.unbounded_send(Signal::Terminate).unwrap();
         send.unbounded_send(Signal::Terminate).unwrap();
-        assert_eq!(drain.await.unwrap(), Some(Signal::Terminate));
+        assert_eq!(drain.await.unwrap(), Some(End::Signal(Signal::Terminate)));
         assert!(!token.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_does_not_end_by_itself_is_late() {
+        let begun = tokio::time::Instant::now();
+        let (send, signals) = mpsc::unbounded();
+        send.unbounded_send(Signal::Terminate).unwrap();
+        let token = CancellationToken::new();
+        let end = drain_on(signals, Readiness::default(), LAMEDUCK, DEADLINE, token.clone()).await;
+        assert_eq!(end, Some(End::Late));
+        assert!(token.is_cancelled() && begun.elapsed() == LAMEDUCK + DEADLINE, "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn tasks_are_waited_for_until_the_deadline() {
         let tasks = TaskTracker::new();
-        tasks.spawn(tokio::time::sleep(Duration::from_secs(2)));
+        tasks.spawn(sleep(Duration::from_secs(2)));
         assert_eq!(finish(&tasks, Duration::from_secs(3)).await, Ok(()));
 
         tasks.spawn(std::future::pending::<()>());

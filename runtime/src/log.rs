@@ -18,12 +18,12 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 ///
 /// notify: a warning per watch that ended with its folder, as each update of a ConfigMap volume makes it.
 ///
-/// h2, hyper, quinn, rustls: a warning for what a peer does wrong, as often as it does so. Connections that break are
-/// told of by who serves them.
+/// h2, hyper, quinn and what their names begin, rustls: a warning for what a peer does wrong, as often as it does so.
+/// Who serves a connection tells of its end.
 const QUIET: &[(&str, &str)] = &[
     ("h2", "h2=off"),
     ("hyper", "hyper=off"),
-    ("quinn", "quinn=off,quinn_proto=off,quinn_udp=off"),
+    ("quinn", "quinn=off"),
     ("rustls", "rustls=off"),
     ("kube_client", "kube_client::client=error,kube_client::client::builder=off"),
     ("notify", "notify::inotify=error"),
