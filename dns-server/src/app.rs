@@ -17,20 +17,17 @@ use tracing::{info, warn};
 
 use crate::answers::{self, Answers};
 use crate::config::Config;
-use crate::cookie::Jar;
 use crate::dnstap::{self, TapMetrics};
 use crate::engine::{Engine, Settings};
 use crate::journal;
 use crate::limit::Limiter;
 use crate::listeners::Listeners;
 use crate::metrics::{self, SourceMetrics, Tallies};
-use crate::name::Name;
 use crate::notifier::{Notifier, NotifierMetrics};
+use crate::secrets::Secrets;
 use crate::source::{self, keep};
 use crate::state::State;
-use crate::transfer::allow::Allowed;
 use crate::transfer::metrics::TransferMetrics;
-use crate::tsig::Keyring;
 use crate::zone::{ZoneSettings, Zones};
 
 /// How long what is under way at the end of the lameduck may take.
@@ -67,11 +64,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
-    let keys = keys(&config)?;
-    let cookies = match &config.cookie_secret_file {
-        Some(file) => Jar::load(file)?,
-        None => Jar::random().map_err(|error| anyhow!("the system gives no random numbers: {error}"))?,
-    };
+    let secrets = Secrets::load(&config)?;
     if let Some((file, _)) = &config.snapshot {
         keep::check(file)?;
     }
@@ -123,11 +116,11 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         rotate: config.rotate,
         log_queries: config.log_queries,
         transfer_to: config.transfer_to,
-        keys: keys.clone(),
+        keys: secrets.keys.clone(),
         transfers,
         udp_payload: config.udp_payload,
         limiter: config.rate_limit.map(|(per_second, exempt)| Arc::new(Limiter::new(per_second, exempt))),
-        cookies,
+        cookies: secrets.cookies.clone(),
         tap,
     };
     let engine = Engine::new(Arc::clone(&state), settings, tallies);
@@ -142,10 +135,10 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         tasks.spawn(writer.run(shutdown.clone()));
     }
     for secondary in config.notify {
-        let key = secondary.key.as_ref().and_then(|name| keys.find(name.as_wire()).cloned());
-        let notifier = Notifier::new(secondary, &listening, key, &notifies);
+        let notifier = Notifier::new(secondary, &listening, secrets.keys.clone(), &notifies);
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
+    tasks.spawn(secrets.follow(shutdown.clone()));
     let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));
     if let Some((file, max_age)) = config.snapshot {
         tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
@@ -163,30 +156,6 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     info!("stopped");
     outcome
-}
-
-/// The keys; those that flags name have to be among them.
-fn keys(config: &Config) -> Result<Keyring> {
-    let keys = match &config.tsig_key_file {
-        Some(file) => Keyring::load(file).map_err(|error| anyhow!("--tsig-key-file {error}"))?,
-        None => Keyring::default(),
-    };
-    let missing = |name: &Name| keys.find(name.as_wire()).is_none();
-    for allowed in &config.transfer_to {
-        if let Allowed::Key(name) = allowed
-            && missing(name)
-        {
-            return Err(anyhow!(
-                "--transfer-to key:{name}: there is no such key; give it in --tsig-key-file"
-            ));
-        }
-    }
-    for secondary in &config.notify {
-        if secondary.key.as_ref().is_some_and(missing) {
-            return Err(anyhow!("--notify {secondary}: there is no such key; give it in --tsig-key-file"));
-        }
-    }
-    Ok(keys)
 }
 
 fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {

@@ -103,7 +103,7 @@ pub struct Args {
     )]
     notify: Vec<Secondary>,
 
-    /// File with keys for TSIG, as tsig-keygen writes them; read at the start only
+    /// File with keys for TSIG, as tsig-keygen writes them; read again on SIGHUP
     #[arg(long, value_name = "FILE", env = "MULTINET_TSIG_KEY_FILE", help_heading = "Transfers")]
     tsig_key_file: Option<PathBuf>,
 
@@ -118,7 +118,7 @@ pub struct Args {
     )]
     listen: Vec<Listen>,
 
-    /// Certificate chain in PEM for tls, https and quic; followed as it changes
+    /// Certificate chain in PEM for tls, https and quic; followed as it changes, and read at once on SIGHUP
     #[arg(
         long,
         value_name = "FILE",
@@ -177,7 +177,7 @@ pub struct Args {
     /// File with the secret of cookies, which replicas behind one address share [default: a secret of its own]
     ///
     /// A line of 32 hexadecimal digits. A second line is a secret that is on its way in or out: cookies made
-    /// with it are good, too.
+    /// with it are good, too. Read again on SIGHUP.
     #[arg(long, value_name = "FILE", env = "MULTINET_COOKIE_SECRET_FILE", help_heading = "Protection")]
     cookie_secret_file: Option<PathBuf>,
 

@@ -13,7 +13,9 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use siphasher::sip::SipHasher24;
 
 /// Octets of a client cookie.
@@ -95,9 +97,11 @@ enum Found {
     Good,
 }
 
-/// Makes and checks server cookies.
+/// Makes and checks server cookies. Clones have the same secrets, also when these are read again.
 #[derive(Clone)]
-pub struct Jar {
+pub struct Jar(Arc<ArcSwap<Secrets>>);
+
+struct Secrets {
     signing: SipHasher24,
     /// The secret that is on its way in or out (RFC 9018 §5): it checks, and does not sign.
     other: Option<SipHasher24>,
@@ -114,7 +118,7 @@ impl Jar {
     /// Signs with the first secret; checks with both.
     pub fn new(signing: [u8; 16], other: Option<[u8; 16]>) -> Self {
         let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
-        Self { signing: hasher(signing), other: other.map(hasher) }
+        Secrets { signing: hasher(signing), other: other.map(hasher) }.into()
     }
 
     /// A jar with a secret that nobody else has.
@@ -134,25 +138,47 @@ impl Jar {
     ///
     /// If it cannot be read, or holds anything else.
     pub fn load(file: &Path) -> Result<Self, SecretError> {
-        let error = |problem| SecretError { file: file.to_owned(), problem };
-        let text =
-            std::fs::read_to_string(file).map_err(|problem| error(SecretProblem::Unreadable(problem)))?;
-        secrets(&text).ok_or_else(|| error(SecretProblem::Form))
+        Secrets::load(file).map(Self::from)
+    }
+
+    /// Reads the file again.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load); the secrets then stay as they were.
+    pub fn reload(&self, file: &Path) -> Result<(), SecretError> {
+        self.0.store(Arc::new(Secrets::load(file)?));
+        Ok(())
     }
 
     /// Says what a query's cookie proves, and puts the server cookie of the reply into it: the same one while
     /// it is young, so that most queries cost one hash, or a new one.
     pub fn stamp(&self, cookie: &mut Cookie, peer: IpAddr, now: u32) -> Standing {
         let peer = peer.to_canonical();
-        let found = cookie.server.and_then(|server| self.check(&cookie.client, &server, peer, now));
+        let secrets = self.0.load();
+        let found = cookie.server.and_then(|server| secrets.check(&cookie.client, &server, peer, now));
         if found != Some(Found::Young) {
-            cookie.server = Some(self.sign(&cookie.client, peer, now));
+            cookie.server = Some(secrets.sign(&cookie.client, peer, now));
         }
         match found {
             Some(_) => Standing::Proven,
             None if cookie.is_returned => Standing::Wrong,
             None => Standing::New,
         }
+    }
+}
+
+impl From<Secrets> for Jar {
+    fn from(secrets: Secrets) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(secrets)))
+    }
+}
+
+impl Secrets {
+    fn load(file: &Path) -> Result<Self, SecretError> {
+        let error = |problem| SecretError { file: file.to_owned(), problem };
+        let text = multinet_pem::read_text(file).map_err(|problem| error(problem.into()))?;
+        secrets(&text).ok_or_else(|| error(SecretProblem::Form))
     }
 
     /// What there is to a server cookie; nothing if it proves nothing.
@@ -203,14 +229,15 @@ fn digest(secret: &SipHasher24, client: &[u8; CLIENT], stem: &[u8], peer: IpAddr
 }
 
 /// One or two lines of 32 digits; empty lines do not count.
-fn secrets(text: &str) -> Option<Jar> {
+fn secrets(text: &str) -> Option<Secrets> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(secret);
     let signing = lines.next()??;
     let other = match lines.next() {
         None => None,
         Some(other) => Some(other?),
     };
-    lines.next().is_none().then(|| Jar::new(signing, other))
+    let hasher = |secret: [u8; 16]| SipHasher24::new_with_key(&secret);
+    lines.next().is_none().then(|| Secrets { signing: hasher(signing), other: other.map(hasher) })
 }
 
 fn secret(line: &str) -> Option<[u8; 16]> {
@@ -230,8 +257,8 @@ pub struct SecretError {
 
 #[derive(Debug, thiserror::Error)]
 enum SecretProblem {
-    #[error("cannot be read: {0}")]
-    Unreadable(std::io::Error),
+    #[error(transparent)]
+    File(#[from] multinet_pem::Problem),
     // What stands there is not shown: it may be half of a secret.
     #[error("write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them")]
     Form,
@@ -389,7 +416,7 @@ mod tests {
     #[test]
     fn secrets_roll_over() {
         let [one, two] = ["00112233445566778899aabbccddeeff", "FFEEDDCCBBAA99887766554433221100"];
-        let jar = |text: &str| secrets(text).unwrap();
+        let jar = |text: &str| Jar::from(secrets(text).unwrap());
         let peer = PEER.parse().unwrap();
         let mut made = cookie("2464c4abcf10c957");
         jar(&format!("{one}\n")).stamp(&mut made, peer, MADE);
@@ -402,6 +429,28 @@ mod tests {
             let mut cookie = made;
             assert_eq!(jar(&lines).stamp(&mut cookie, peer, MADE + 1), standing, "{lines}");
             assert_eq!(cookie == made, is_same, "{lines}");
+        }
+    }
+
+    #[test]
+    fn clones_have_the_secrets_that_were_read_last() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let [one, two] = ["00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"];
+        let peer = PEER.parse().unwrap();
+        let standing = |jar: &Jar, mut cookie: Cookie| {
+            cookie.is_returned = true;
+            jar.stamp(&mut cookie, peer, MADE)
+        };
+        std::fs::write(&file, one).unwrap();
+        let jar = Jar::load(file.path()).unwrap();
+        let mut made = cookie("2464c4abcf10c957");
+        jar.stamp(&mut made, peer, MADE);
+        for (text, is_good, expected) in
+            [(two, true, Standing::Wrong), ("none", false, Standing::Wrong), (one, true, Standing::Proven)]
+        {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(jar.clone().reload(file.path()).is_ok(), is_good);
+            assert_eq!(standing(&jar, made), expected, "{text}");
         }
     }
 

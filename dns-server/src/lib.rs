@@ -76,6 +76,7 @@ pub mod quic;
 pub mod records;
 pub mod reverse;
 pub mod rrset;
+pub mod secrets;
 pub mod slice;
 pub mod slow;
 #[expect(unsafe_code, reason = "setsockopt has no safe wrapper")]

@@ -27,7 +27,7 @@ pub use secondary::Secondary;
 
 use crate::name::Name;
 use crate::state::State;
-use crate::tsig::{self, Key};
+use crate::tsig::{self, Keyring};
 use message::Notify;
 use metrics::Counters;
 use schedule::{Answer, Due, Schedule};
@@ -43,20 +43,20 @@ pub struct Notifier {
     secondary: Secondary,
     /// The address that it is told from.
     source: SocketAddr,
-    key: Option<Arc<Key>>,
+    keys: Keyring,
     metrics: Counters,
 }
 
 impl Notifier {
-    /// A notifier of this secondary, signing with this key, of a server that serves plain DNS at these addresses.
+    /// A notifier of this secondary, signing with its key of these, of a server that serves plain DNS at these addresses.
     pub fn new(
         secondary: Secondary,
         listening: &[SocketAddr],
-        key: Option<Arc<Key>>,
+        keys: Keyring,
         metrics: &NotifierMetrics,
     ) -> Self {
         let metrics = metrics.of(&secondary.address.to_string());
-        Self { source: secondary.source(listening), secondary, key, metrics }
+        Self { source: secondary.source(listening), secondary, keys, metrics }
     }
 
     /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
@@ -107,14 +107,15 @@ impl Notifier {
             self.metrics.failed.inc();
         }
         if due.unanswered >= PATIENCE && !std::mem::replace(is_silent, true) {
-            let reason = reason(due.is_lost, self.key.is_some(), failure);
+            let reason = reason(due.is_lost, self.secondary.key.is_some(), failure);
             warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: {reason}; trying on");
         }
     }
 
     async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, line: &mut Line) {
         let Some(version) = state.version(apex) else { return };
-        let notify = Notify::new(random_id(), &version, self.key.as_ref(), tsig::now());
+        let key = self.secondary.key.as_ref().and_then(|name| self.keys.find(name.as_wire()));
+        let notify = Notify::new(random_id(), &version, key.as_ref(), tsig::now());
         line.send(&notify.packet).await;
         if let Some(error) = &line.failure {
             debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");

@@ -3,7 +3,8 @@
 //! The two files are looked at every few seconds and compared by content: a kubelet renews a mounted
 //! secret by swapping a symbolic link far above the files, which watches on the files do not see. A pair
 //! is taken when it has been the same for two looks, so that a certificate is not tried with the key of
-//! its predecessor, nor half of a file. A pair that cannot be used is logged once, and the one before it
+//! its predecessor, nor half of a file; on SIGHUP what is there is taken at once. A pair that cannot be used, or is
+//! outdated while the one before it is not, is logged once, and the one before it
 //! stays. Handshakes read the certificate of the moment without a lock; connections keep theirs.
 
 use std::path::{Path, PathBuf};
@@ -12,8 +13,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use multinet_pem::{Problem, Unusable};
+use multinet_runtime::Hangups;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
+use rustls::pki_types::UnixTime;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +43,12 @@ impl Certificates {
     pub fn load(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertificateError> {
         let files = Files { cert: cert.into(), key: key.into() };
         let loaded = files.read()?;
-        let current = Arc::new(Current(ArcSwap::new(files.parse(&loaded)?)));
+        let certified = files.parse(&loaded)?;
+        if let Some(problem) = multinet_pem::outdated(&certified.cert, UnixTime::now()) {
+            let error = CertificateError::new(CERT, &files.cert, problem);
+            warn!(%error, "clients will refuse it");
+        }
+        let current = Arc::new(Current(ArcSwap::new(certified)));
         Ok(Self { files, loaded, current })
     }
 
@@ -66,24 +74,28 @@ impl Certificates {
         let mut follower = Follower {
             seen: Ok(self.loaded.clone()),
             done: Ok(self.loaded),
+            is_early: false,
             files: self.files,
             current: self.current,
         };
+        let mut hangups = Hangups::new();
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
+            let at_once = tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            // Reading may block, on a network file system even for long.
+                _ = ticks.tick() => false,
+                () = hangups.next() => true,
+            };
+            // Reading may block, on a network file system even for ever.
             let look = tokio::task::spawn_blocking(move || {
-                follower.look();
+                follower.look(at_once);
                 follower
             });
-            match look.await {
-                Ok(back) => follower = back,
-                Err(error) => return warn!(%error, "certificates are no longer followed"),
+            match shutdown.run_until_cancelled(look).await {
+                Some(Ok(back)) => follower = back,
+                Some(Err(error)) => return warn!(%error, "certificates are no longer followed"),
+                None => return,
             }
         }
     }
@@ -107,28 +119,44 @@ struct Follower {
     seen: Result<Contents, String>,
     /// What was last taken or complained about.
     done: Result<Contents, String>,
+    /// Whether that was only too early.
+    is_early: bool,
 }
 
 impl Follower {
-    fn look(&mut self) {
+    /// Takes what is there, if it is new: `at_once`, or when it has been the same for two looks.
+    fn look(&mut self, at_once: bool) {
         let found = self.files.read().map_err(|error| error.to_string());
-        let is_settled = found == self.seen;
+        let is_settled = at_once || found == self.seen;
         self.seen = found;
-        if !is_settled || self.seen == self.done {
+        let is_new = self.seen != self.done;
+        if !is_settled || !is_new && !self.is_early {
             return;
         }
         self.done = self.seen.clone();
-        let parsed = match &self.seen {
-            Ok(contents) => self.files.parse(contents).map_err(|error| error.to_string()),
-            Err(error) => Err(error.clone()),
+        let (error, is_early) = match &self.seen {
+            Ok(contents) => match self.take(contents) {
+                Ok(()) => (None, false),
+                Err(error) => (Some(error.to_string()), matches!(error.problem, Problem::TooEarly(_))),
+            },
+            Err(error) => (Some(error.clone()), false),
         };
-        match parsed {
-            Ok(certified) => {
-                self.current.0.store(certified);
-                info!(file = %self.files.cert.display(), "certificate renewed");
-            }
-            Err(error) => warn!(%error, "the certificate in use is kept"),
+        self.is_early = is_early;
+        match error {
+            None => info!(file = %self.files.cert.display(), "certificate renewed"),
+            Some(error) if is_new => warn!(%error, "the certificate in use is kept"),
+            Some(_) => {}
         }
+    }
+
+    fn take(&self, contents: &Contents) -> Result<(), CertificateError> {
+        let new = self.files.parse(contents)?;
+        let old = self.current.0.load();
+        if let Some(problem) = multinet_pem::outdated_instead(&old.cert, &new.cert, UnixTime::now()) {
+            return Err(CertificateError::new(CERT, &self.files.cert, problem));
+        }
+        self.current.0.store(new);
+        Ok(())
     }
 }
 
@@ -156,7 +184,7 @@ struct Files {
 impl Files {
     fn read(&self) -> Result<Contents, CertificateError> {
         let read = |flag, file: &Path| {
-            std::fs::read(file).map_err(|error| CertificateError::new(flag, file, Problem::Unreadable(error)))
+            multinet_pem::read(file).map_err(|problem| CertificateError::new(flag, file, problem))
         };
         Ok(Contents { cert: read(CERT, &self.cert)?, key: read(KEY, &self.key)? })
     }
@@ -304,19 +332,78 @@ mod tests {
         assert_eq!(in_use(&certificates), second.der());
     }
 
+    /// A certificate of the year 2024.
+    fn expired() -> Issued {
+        Authority::new().issue_as(&["dns.test"], |params| {
+            params.not_before = rcgen::date_time_ymd(2024, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2025, 1, 1);
+        })
+    }
+
+    /// One that is too early is taken when its time has come, without a change of the files.
+    #[test]
+    fn a_valid_pair_gives_way_only_to_one_that_is() {
+        let (good, old) = (pair(), expired());
+        let folder = Folder::of(&good, "");
+        let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
+        let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
+        let mut follower = Follower { files, current, seen, done, is_early: false };
+        let in_use = |follower: &Follower| follower.current.0.load().cert[0].clone();
+        folder.put(&old, "");
+        follower.look(true);
+        assert_eq!(in_use(&follower), good.der());
+        // When it starts with one it has no better.
+        let certificates = load(folder.path()).unwrap();
+        follower.current = certificates.current;
+        assert_eq!(in_use(&follower), old.der());
+        folder.put(&good, "");
+        follower.look(true);
+        assert_eq!(in_use(&follower), good.der());
+
+        let begin = Duration::from_secs(UnixTime::now().as_secs() + 2);
+        let early = Authority::new().issue_as(&["dns.test"], |params| {
+            params.not_before = rcgen::date_time_ymd(1970, 1, 1) + begin;
+        });
+        folder.put(&early, "");
+        follower.look(true);
+        assert_eq!(in_use(&follower), good.der());
+        while in_use(&follower) != early.der() {
+            std::thread::sleep(Duration::from_millis(50));
+            follower.look(false);
+        }
+        assert!(UnixTime::now().as_secs() >= begin.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sighup_has_the_files_read_at_once() {
+        let (first, second) = (pair(), pair());
+        let folder = Folder::of(&first, "");
+        let certificates = load(folder.path()).unwrap();
+        tokio::spawn(certificates.clone().follow(CancellationToken::new()));
+        looks(1).await;
+        folder.put(&second, "");
+        let pid = std::process::id().to_string();
+        assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+        // By the clock of this test, less than a look.
+        while in_use(&certificates) != second.der() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[test]
     fn a_pair_that_is_still_being_written_is_not_tried() {
         let (first, second) = (pair(), pair());
         let folder = Folder::of(&first, "");
-        let Certificates { files, loaded, current } = load(folder.path()).unwrap();
-        let mut follower = Follower { files, current, seen: Ok(loaded.clone()), done: Ok(loaded) };
+        let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
+        let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
+        let mut follower = Follower { files, current, seen, done, is_early: false };
         fs::write(folder.path().join("tls.crt"), &second.chain).unwrap();
-        follower.look();
+        follower.look(false);
         assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.chain.as_bytes()));
         fs::write(folder.path().join("tls.key"), &second.key).unwrap();
-        follower.look();
+        follower.look(false);
         assert_eq!(follower.current.0.load().cert[0], first.der());
-        follower.look();
+        follower.look(false);
         assert_eq!(follower.current.0.load().cert[0], second.der());
     }
 }

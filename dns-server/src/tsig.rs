@@ -143,7 +143,6 @@ pub fn open(packet: &[u8], keys: &Keyring, now: u64) -> Result<Opened, Refusal> 
     let Some(key) = keys.find(&tsig.key).filter(|key| key.algorithm().name() == tsig.algorithm) else {
         return Err(Reason::Unsigned(TsigError::BadKey, tsig).into());
     };
-    let key = Arc::clone(key);
     let length = key.algorithm().length();
     if tsig.mac.len() > length || tsig.mac.len() < MIN_MAC.max(length / 2) {
         return Err(malformed());

@@ -9,12 +9,20 @@
 //!  tls.key ───────────────────┘
 //! ```
 //!
-//! Who reads the files, and when again, is the callers' business: they know how their users name them.
+//! [`read`] is how such files are read, and those of other secrets; [`outdated`] says whether a chain is valid now. When
+//! the files are read again is the callers' business, who know how their users name them.
 
 #![forbid(unsafe_code)]
 
+mod files;
+mod time;
+
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use files::{read, read_text};
+pub use time::{outdated, outdated_instead};
 
 use rustls::InconsistentKeys;
 use rustls::crypto::CryptoProvider;
@@ -28,6 +36,18 @@ pub enum Problem {
     /// It cannot be read at all.
     #[error("cannot be read: {0}; give a file that exists and that this user may read")]
     Unreadable(#[source] io::Error),
+    /// It is a folder, a pipe, a device.
+    #[error("is not a regular file; give one, or a link to one")]
+    Special,
+    /// It has more octets than this.
+    #[error("is larger than {} MiB; give a file that holds nothing else", .0 >> 20)]
+    TooLarge(u64),
+    /// A certificate was valid until so long ago.
+    #[error("has a certificate that expired {} hours ago; have it issued anew", .0.as_secs() / 3600)]
+    Expired(Duration),
+    /// A certificate will be valid after so long.
+    #[error("has a certificate that is valid in {} seconds only; look at the clocks, or wait", .0.as_secs())]
+    TooEarly(Duration),
     /// A PEM section does not end, or is not base64.
     #[error("is not sound PEM: {0}; write the file anew")]
     BadPem(#[source] pem::Error),

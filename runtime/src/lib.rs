@@ -46,6 +46,7 @@ pub mod watch;
 
 mod admin;
 mod guarded;
+mod hangups;
 mod index;
 mod metrics;
 mod places;
@@ -56,6 +57,7 @@ mod wildcard;
 
 pub use self::admin::{Admin, BindError, Page, page};
 pub use self::guarded::{Guarded, Undecodable};
+pub use self::hangups::Hangups;
 pub use self::index::{Index, ObjectKey};
 pub use self::lease::{Leadership, LeaseConfig, LeaseError, LeaseMetrics, lease};
 pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};

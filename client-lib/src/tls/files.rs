@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use multinet_pem::{Problem, Unusable};
+use multinet_pem::Unusable;
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -41,6 +42,7 @@ pub(super) struct Files {
 pub(super) struct Material {
     /// Our chain and key.
     pub(super) identity: Arc<SingleCertAndKey>,
+    chain: Vec<CertificateDer<'static>>,
     /// The trust anchors.
     pub(super) roots: Arc<RootCertStore>,
     /// Verifies peers that connect, but for their names.
@@ -127,7 +129,7 @@ impl Store {
         }
         let loaded = self.files.load();
         let mut state = self.state();
-        match loaded {
+        match loaded.and_then(|material| self.files.instead(&state.material, material)) {
             Ok(material) => {
                 state.material = Arc::new(material);
                 state.stamps = stamps;
@@ -187,7 +189,16 @@ impl Files {
                 .clear_root_hint_subjects()
                 .build()
                 .map_err(|_| bad(&self.trust, &BadTrust::NoAnchor))?;
-        Ok(Material { identity: Arc::new(identity.into()), roots, connecting, provider })
+        let chain = identity.cert.clone();
+        Ok(Material { identity: Arc::new(identity.into()), chain, roots, connecting, provider })
+    }
+
+    /// The new material, unless its chain is outdated while that of the old one is not.
+    fn instead(&self, old: &Material, new: Material) -> Result<Material, TlsError> {
+        match multinet_pem::outdated_instead(&old.chain, &new.chain, UnixTime::now()) {
+            Some(problem) => Err(bad(&self.certificate, &problem)),
+            None => Ok(new),
+        }
     }
 
     fn identity(&self, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
@@ -218,7 +229,7 @@ impl Files {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(file).map_err(|error| bad(file, &Problem::Unreadable(error)))
+    multinet_pem::read(file).map_err(|problem| bad(file, &problem))
 }
 
 fn bad(file: &Path, problem: &dyn fmt::Display) -> TlsError {
@@ -249,7 +260,7 @@ mod tests {
     }
 
     /// The own certificate in use.
-    fn in_use(material: &Material) -> rustls::pki_types::CertificateDer<'static> {
+    fn in_use(material: &Material) -> CertificateDer<'static> {
         use rustls::client::ResolvesClientCert as _;
         material.identity.resolve(&[], &[]).unwrap().cert[0].clone()
     }
@@ -361,27 +372,47 @@ mod tests {
         assert_eq!(in_use(&*store.current().await), second.der());
     }
 
-    #[tokio::test]
-    async fn a_file_system_that_hangs_holds_up_nobody_for_long() {
+    /// A look waits for a thread here, as it would for a file system.
+    #[test]
+    fn a_look_that_hangs_holds_up_nobody_for_long() {
         let authority = Authority::new();
         let (first, second) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
         let folder = Folder::of(&first, &authority.pem());
         let store = Arc::new(Store::every(Duration::ZERO, PATIENCE, folder.files()).unwrap());
-        folder.put(&second, &authority.pem());
-        // A pipe that nobody writes to.
-        let trust = folder.path().join("ca.crt");
-        fs::remove_file(&trust).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(&trust).status().unwrap().success());
-        let begun = Instant::now();
-        assert_eq!(in_use(&*store.current().await), first.der());
-        assert!(begun.elapsed() >= PATIENCE);
-        // The look that hangs is not joined by others.
-        assert_eq!(in_use(&store.current().now_or_never().unwrap()), first.der());
-        fs::write(&trust, authority.pem()).unwrap();
-        while !store.state().look.as_ref().unwrap().is_finished() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(in_use(&store.state().material), second.der());
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().max_blocking_threads(1).build().unwrap().block_on(async {
+            let (go_on, wait) = std::sync::mpsc::channel::<()>();
+            let hanging = spawn_blocking(move || wait.recv().is_err());
+            folder.put(&second, &authority.pem());
+            let begun = Instant::now();
+            assert_eq!(in_use(&*store.current().await), first.der());
+            assert!(begun.elapsed() >= PATIENCE);
+            // The look that hangs is not joined by others.
+            assert_eq!(in_use(&store.current().now_or_never().unwrap()), first.der());
+            drop(go_on);
+            assert!(hanging.await.unwrap());
+            while !store.state().look.as_ref().unwrap().is_finished() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(in_use(&store.state().material), second.der());
+        });
+    }
+
+    #[tokio::test]
+    async fn a_valid_certificate_gives_way_only_to_one_that_is() {
+        let authority = Authority::new();
+        let (good, next) = (authority.issue(&["a.test"]), authority.issue(&["a.test"]));
+        let expired = authority.issue_as(&["a.test"], |params| {
+            params.not_before = rcgen::date_time_ymd(2024, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2025, 1, 1);
+        });
+        let folder = Folder::of(&good, &authority.pem());
+        let store = store(&folder);
+        folder.put(&expired, &authority.pem());
+        assert_eq!(in_use(&*store.current().await), good.der());
+        assert!(store.state().complaint.as_ref().unwrap().to_string().contains("expired"));
+        folder.put(&next, &authority.pem());
+        assert_eq!(in_use(&*store.current().await), next.der());
     }
 
     #[test]

@@ -128,14 +128,14 @@ fn check_signatures(packet: &[u8]) {
     let Some(&[high, low]) = packet.get(..2).filter(|_| slow::judge(packet).is_some()) else { return };
     let mut signed = packet.to_vec();
     let key = KEYS.find(b"\x01k\0").expect("it is there");
-    Signer::of_query(Arc::clone(key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
+    Signer::of_query(Arc::clone(&key), u16::from_be_bytes([high, low])).sign(&mut signed, 0, NOW);
     match tsig::open(&signed, &KEYS, NOW) {
         Ok(opened) => assert_eq!(opened.packet, packet, "what was signed comes back"),
         Err(_) => assert!(Query::parse(packet).is_err(), "a good signature is refused"),
     }
     // With a key of the moment, so that signed answers are made, and refusals of what the packet itself claims.
     let mut current = packet.to_vec();
-    Signer::of_query(Arc::clone(key), u16::from_be_bytes([high, low])).sign(&mut current, 0, tsig::now());
+    Signer::of_query(key, u16::from_be_bytes([high, low])).sign(&mut current, 0, tsig::now());
     check_server(packet);
     check_server(&current);
 }

@@ -32,7 +32,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// What is wrong with it, in a line.
 pub fn check(file: &Path) -> anyhow::Result<()> {
     let shown = file.display();
-    anyhow::ensure!(!file.is_dir(), "--snapshot {shown}: is a folder; name a file in it");
     let folder = snapshot::folder_of(file);
     let shown_folder = folder.display();
     match fs::metadata(folder) {
@@ -42,6 +41,7 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
         }
         Err(error) => anyhow::bail!("--snapshot {shown}: the folder {shown_folder} cannot be used: {error}"),
     }
+    snapshot::is_there(file).map_err(|error| anyhow::anyhow!("--snapshot {shown}: {error}"))?;
     Ok(())
 }
 

@@ -226,9 +226,26 @@ impl<T: Write> Write for Summed<T> {
 ///
 /// If the file is there and cannot be read or used.
 pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>, SnapshotError> {
-    match File::open(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        opened => decode(BufReader::with_capacity(BUFFER, opened?), now, max_age).map(Some),
+    if !is_there(file)? {
+        return Ok(None);
+    }
+    // Not even by now is a pipe waited for.
+    let opened =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)?;
+    decode(BufReader::with_capacity(BUFFER, opened), now, max_age).map(Some)
+}
+
+/// Whether there is a file that may be replaced.
+///
+/// # Errors
+///
+/// If something else has its place: what is renamed to it would make a file of a device.
+pub fn is_there(file: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(file) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => Err(io::Error::other("is not a regular file; name one, or one that is not there yet")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -249,6 +266,7 @@ pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()>
     out.flush()?;
     drop(out);
     fresh.as_file().sync_all()?;
+    is_there(file)?;
     fresh.persist(file).map_err(|error| error.error)?;
     File::open(folder_of(file))?.sync_all()
 }
@@ -430,5 +448,27 @@ mod tests {
         assert_eq!(read(&file, now(), HOUR).unwrap(), Some(is(2)));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(write(&folder.path().join("none/file"), now(), &is(1)).is_err());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_stays_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        fs::create_dir(place("folder")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(place("pipe")).status().unwrap().success());
+        symlink("/dev/null", place("link")).unwrap();
+        symlink(place("none"), place("dangling")).unwrap();
+        for file in ["folder", "pipe", "link", "dangling"].map(place) {
+            let before = fs::symlink_metadata(&file).unwrap().file_type();
+            for result in
+                [read(&file, now(), HOUR).map(drop), write(&file, now(), &snapshot()).map_err(Into::into)]
+            {
+                let error = result.unwrap_err().to_string();
+                assert!(error.contains("not a regular file"), "{}: {error}", file.display());
+            }
+            assert_eq!(fs::symlink_metadata(&file).unwrap().file_type(), before, "{}", file.display());
+        }
+        assert!(!place("none").exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 }

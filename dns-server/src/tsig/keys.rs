@@ -12,6 +12,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
@@ -21,9 +22,6 @@ use crate::name::Name;
 /// The fewest octets of a secret that are taken for one (RFC 8945 §10 wants as many as the hash has; BIND's and
 /// Knot's generators give them).
 const MIN_SECRET: usize = 16;
-
-/// Octets of a file that are read.
-const MAX_FILE: u64 = 1 << 20;
 
 /// An algorithm (RFC 8945 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,14 +110,14 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Keys by their names.
+/// Keys by their names. Clones have the same, also when they are read again.
 #[derive(Debug, Clone, Default)]
-pub struct Keyring(Arc<[Arc<Key>]>);
+pub struct Keyring(Arc<ArcSwap<Vec<Arc<Key>>>>);
 
 impl Keyring {
     /// The key with this name, in wire format.
-    pub fn find(&self, name: &[u8]) -> Option<&Arc<Key>> {
-        self.0.iter().find(|key| key.name.as_wire() == name)
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Key>> {
+        self.0.load().iter().find(|key| key.name.as_wire() == name).cloned()
     }
 
     /// Reads a file.
@@ -128,17 +126,19 @@ impl Keyring {
     ///
     /// If it cannot be read or holds anything but keys; what it says of secrets is not repeated.
     pub fn load(file: &Path) -> Result<Self, String> {
-        use std::io::Read as _;
-        let mut text = String::new();
-        let read = std::fs::File::open(file).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
-        read.map_err(|error| format!("{}: {error}", file.display()))?;
+        let text = multinet_pem::read_text(file).map_err(|error| format!("{}: {error}", file.display()))?;
         text.parse().map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// Takes the keys of another one instead.
+    pub fn replace_by(&self, other: &Self) {
+        self.0.store(other.0.load_full());
     }
 }
 
 impl FromIterator<Key> for Keyring {
     fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
-        Self(keys.into_iter().map(Arc::new).collect())
+        Self(Arc::new(ArcSwap::from_pointee(keys.into_iter().map(Arc::new).collect())))
     }
 }
 

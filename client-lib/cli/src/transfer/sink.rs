@@ -45,6 +45,7 @@ impl Sink {
             let file = OpenOptions::new().write(true).open(path).with_context(context)?;
             return Ok(Self { to: To::Special(file, path.to_owned()), written: 0, hash });
         }
+        check(path).with_context(context)?;
         let part = part_of(path, session);
         let mut options = OpenOptions::new();
         let file = options.create(true).read(true).append(true).open(&part).with_context(context)?;
@@ -86,7 +87,9 @@ impl Sink {
     /// It is complete: the file appears.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         if let To::File { part, path, .. } = self.to {
-            fs::rename(&part, &path).with_context(|| format!("cannot write {}", path.display()))?;
+            check(&path)
+                .and_then(|()| fs::rename(&part, &path))
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
@@ -111,6 +114,17 @@ impl Sink {
             self.hash.update(&bytes[..read]);
             self.written += read as u64;
         }
+    }
+}
+
+/// Refuses to replace what is no regular file, such as a link: /dev/stdout is one.
+fn check(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if !about.is_file() => {
+            Err(io::Error::other("it is not a regular file; name one, or - for standard output"))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -160,6 +174,21 @@ mod tests {
         sink.write(b"gone").unwrap();
         sink.finish().unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_link_to_a_file_stays_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = format!("{:#}", Sink::open(&link, 1).err().unwrap());
+        assert!(error.contains("link") && error.contains("not a regular file"), "{error}");
+        // One that comes while the transfer is under way does, too.
+        let sink = Sink::open(&folder.path().join("out"), 1).unwrap();
+        fs::rename(&link, folder.path().join("out")).unwrap();
+        assert!(sink.finish().is_err());
+        assert_eq!(fs::read(&file).unwrap(), b"old");
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! TSIG keys and the secrets of cookies: read from their files at the start, and again on SIGHUP.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use multinet_runtime::Hangups;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::cookie::Jar;
+use crate::name::Name;
+use crate::transfer::allow::Allowed;
+use crate::tsig::Keyring;
+
+/// What was read, and where.
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    /// The keys; those that flags name are among them.
+    pub keys: Keyring,
+    /// The secrets of cookies, of this process alone where there is no file.
+    pub cookies: Jar,
+    key_file: Option<PathBuf>,
+    cookie_file: Option<PathBuf>,
+    /// Keys that flags name, with the flag.
+    named: Arc<[(String, Name)]>,
+}
+
+impl Secrets {
+    /// Reads what `config` names.
+    pub fn load(config: &Config) -> Result<Self> {
+        let allowed = config.transfer_to.iter().filter_map(|allowed| match allowed {
+            Allowed::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
+            _ => None,
+        });
+        let notified = config.notify.iter().filter_map(|secondary| {
+            let name = secondary.key.as_ref()?;
+            Some((format!("--notify {secondary}"), name.clone()))
+        });
+        let cookies = match &config.cookie_secret_file {
+            Some(file) => Jar::load(file)?,
+            None => Jar::random().map_err(|error| anyhow!("the system gives no random numbers: {error}"))?,
+        };
+        let mut secrets = Self {
+            keys: Keyring::default(),
+            cookies,
+            key_file: config.tsig_key_file.clone(),
+            cookie_file: config.cookie_secret_file.clone(),
+            named: allowed.chain(notified).collect(),
+        };
+        secrets.keys = secrets.load_keys()?;
+        Ok(secrets)
+    }
+
+    fn load_keys(&self) -> Result<Keyring> {
+        let keys = match &self.key_file {
+            Some(file) => Keyring::load(file).map_err(|error| anyhow!("--tsig-key-file {error}"))?,
+            None => Keyring::default(),
+        };
+        match self.named.iter().find(|(_, name)| keys.find(name.as_wire()).is_none()) {
+            Some((flag, _)) => Err(anyhow!("{flag}: there is no such key; give it in --tsig-key-file")),
+            None => Ok(keys),
+        }
+    }
+
+    /// Reads the files again on every SIGHUP until `shutdown`. What cannot be used is told of, and stays as it was.
+    pub async fn follow(self, shutdown: CancellationToken) {
+        let mut hangups = Hangups::new();
+        while shutdown.run_until_cancelled(hangups.next()).await.is_some() {
+            let secrets = self.clone();
+            // Reading may block, on a network file system even for ever.
+            let reading = tokio::task::spawn_blocking(move || secrets.reload());
+            shutdown.run_until_cancelled(reading).await;
+        }
+    }
+
+    fn reload(&self) {
+        if let Some(file) = &self.key_file {
+            match self.load_keys() {
+                Ok(keys) => {
+                    self.keys.replace_by(&keys);
+                    info!(file = %file.display(), "TSIG keys read again");
+                }
+                Err(error) => warn!(%error, "the TSIG keys in use are kept"),
+            }
+        }
+        if let Some(file) = &self.cookie_file {
+            match self.cookies.reload(file) {
+                Ok(()) => info!(file = %file.display(), "secrets of cookies read again"),
+                Err(error) => warn!(%error, "the secrets of cookies in use are kept"),
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Small files that hold secrets: certificates, keys, tokens.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::Problem;
+
+/// Octets that such a file may have. Those of all authorities that browsers trust have a quarter of it.
+const MOST: u64 = 1 << 20;
+
+/// Reads a small file whole. Neither a pipe is waited for, nor is a device read that has no end.
+///
+/// # Errors
+///
+/// [`Problem::Unreadable`], [`Problem::Special`] or [`Problem::TooLarge`].
+pub fn read(file: &Path) -> Result<Vec<u8>, Problem> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let opened = opened.map_err(Problem::Unreadable)?;
+    if !opened.metadata().map_err(Problem::Unreadable)?.is_file() {
+        return Err(Problem::Special);
+    }
+    let mut octets = Vec::new();
+    let read = opened.take(MOST + 1).read_to_end(&mut octets).map_err(Problem::Unreadable)?;
+    if read as u64 > MOST { Err(Problem::TooLarge(MOST)) } else { Ok(octets) }
+}
+
+/// Reads a small file of text.
+///
+/// # Errors
+///
+/// As [`read`]; [`Problem::Unreadable`] also if it is not UTF-8.
+pub fn read_text(file: &Path) -> Result<String, Problem> {
+    String::from_utf8(read(file)?).map_err(|_| {
+        Problem::Unreadable(io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_a_device_and_a_large_file_are_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        fs::write(file("most"), vec![0; MOST as usize]).unwrap();
+        assert_eq!(read(&file("most")).unwrap().len() as u64, MOST);
+        fs::write(file("more"), vec![0; MOST as usize + 1]).unwrap();
+        assert!(Command::new("mkfifo").arg(file("pipe")).status().unwrap().success());
+        for (file, says) in [
+            (file("more"), "is larger than 1 MiB"),
+            (file("pipe"), "is not a regular file"),
+            (folder.path().to_owned(), "is not a regular file"),
+            ("/dev/zero".into(), "is not a regular file"),
+            (file("none"), "No such file"),
+        ] {
+            let problem = read(&file).unwrap_err().to_string();
+            assert!(problem.contains(says), "{}: {problem}", file.display());
+        }
+        assert!(read_text(&file("most")).is_ok());
+        fs::write(file("latin"), [0xe4]).unwrap();
+        assert!(read_text(&file("latin")).unwrap_err().to_string().contains("UTF-8"));
+    }
+}

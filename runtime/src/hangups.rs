@@ -1,0 +1,34 @@
+//! SIGHUP, on which files are read again.
+
+use std::future::pending;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Every SIGHUP from its making on.
+#[derive(Debug)]
+pub struct Hangups(Option<Signal>);
+
+impl Default for Hangups {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Hangups {
+    /// To be called within a tokio runtime.
+    pub fn new() -> Self {
+        let hangups = signal(SignalKind::hangup());
+        let warn = |error: &_| tracing::warn!(%error, "cannot handle SIGHUP: it will end this process");
+        Self(hangups.inspect_err(warn).ok())
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        if let Some(hangups) = &mut self.0
+            && hangups.recv().await.is_some()
+        {
+            return;
+        }
+        pending::<()>().await;
+    }
+}
