@@ -51,6 +51,7 @@
 
 pub mod answers;
 pub mod app;
+mod aside;
 pub mod build;
 pub mod compose;
 pub mod config;

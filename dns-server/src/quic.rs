@@ -11,6 +11,8 @@
 //! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows. Over all connections,
 //! queries that are coming and replies that wait are counted.
 //!
+//! All of it has threads of its own ([`Aside`]): a flood of handshakes takes no more than those.
+//!
 //! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
 //! answered. Early data is not taken: it could be replayed (§4.5).
 
@@ -31,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
+use crate::aside::Aside;
 use crate::engine::{Engine, Proto};
 use crate::tcp::{Connections, Seat};
 use crate::tls::Certificates;
@@ -77,6 +80,8 @@ const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 
 /// Accepts connections at one address.
 pub struct QuicListener {
+    /// Where all of it runs: handshakes hold the lock of the endpoint.
+    aside: Aside,
     endpoint: Endpoint,
     engine: Engine,
     connections: Connections,
@@ -87,7 +92,7 @@ impl QuicListener {
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the socket.
+    /// If the runtime cannot register the socket, or there are no more threads.
     pub fn new(
         socket: std::net::UdpSocket,
         certificates: &Certificates,
@@ -99,13 +104,32 @@ impl QuicListener {
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
         config.transport_config(Arc::new(transport())).max_incoming(UNSEEN);
         config.incoming_buffer_size(UNSEEN_OCTETS).incoming_buffer_size_total(UNSEEN_OCTETS * UNSEEN as u64);
-        let endpoint =
-            Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
-        Ok(Self { endpoint, engine, connections })
+        let aside = Aside::new("quic")?;
+        let endpoint = {
+            let _within = aside.handle().enter();
+            Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?
+        };
+        Ok(Self { aside, endpoint, engine, connections })
     }
 
     /// Serves until `shutdown`, and then until the queries under way are answered.
     pub async fn run(self, shutdown: CancellationToken) {
+        let Self { aside, endpoint, engine, connections } = self;
+        let running = aside.handle().spawn(Running { endpoint, engine, connections }.run(shutdown));
+        // A panic is in the log, and ends this listener only.
+        let _ = running.await;
+    }
+}
+
+/// The listener without its threads.
+struct Running {
+    endpoint: Endpoint,
+    engine: Engine,
+    connections: Connections,
+}
+
+impl Running {
+    async fn run(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         let handshakes = Arc::new(());
         loop {

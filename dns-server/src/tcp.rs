@@ -9,15 +9,18 @@
 mod buffers;
 mod connection;
 mod connections;
+mod handshakes;
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::{Accept, TlsAcceptor};
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
@@ -26,13 +29,11 @@ pub use connection::serve;
 pub(crate) use connections::Held;
 use connections::LITTLE;
 pub use connections::{ConnectionMetrics, Connections, Seat};
+use handshakes::Handshakes;
 
 use crate::engine::{Engine, Peer, Proto};
 use crate::https;
 use crate::tls::Certificates;
-
-/// How long a TLS handshake may take.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// Pause after a failure to accept that is not about a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,7 +60,13 @@ pub struct StreamListener {
 enum Protocol {
     Tcp,
     /// This one behind a TLS handshake.
-    Secured(TlsAcceptor, Proto),
+    Secured(TlsAcceptor, Proto, Arc<Handshakes>),
+}
+
+impl Protocol {
+    fn secured(acceptor: TlsAcceptor, proto: Proto) -> io::Result<Self> {
+        Ok(Self::Secured(acceptor, proto, Arc::new(Handshakes::new()?)))
+    }
 }
 
 impl StreamListener {
@@ -89,7 +96,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the listener.
+    /// If the runtime cannot register the listener, or there are no more threads.
     pub fn tls(
         listener: std::net::TcpListener,
         certificates: &Certificates,
@@ -97,14 +104,14 @@ impl StreamListener {
         connections: Connections,
     ) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(certificates.server_config(&[ALPN]));
-        Self::new(listener, Protocol::Secured(acceptor, Proto::Tls), engine, connections)
+        Self::new(listener, Protocol::secured(acceptor, Proto::Tls)?, engine, connections)
     }
 
     /// DNS over HTTPS; otherwise as [`Self::tcp`].
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the listener.
+    /// If the runtime cannot register the listener, or there are no more threads.
     pub fn https(
         listener: std::net::TcpListener,
         certificates: &Certificates,
@@ -112,7 +119,7 @@ impl StreamListener {
         connections: Connections,
     ) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(certificates.server_config(&https::ALPN));
-        Self::new(listener, Protocol::Secured(acceptor, Proto::Https), engine, connections)
+        Self::new(listener, Protocol::secured(acceptor, Proto::Https)?, engine, connections)
     }
 
     /// Serves until `shutdown`, and then until all that its connections have read is answered.
@@ -190,15 +197,15 @@ async fn serve_as(
     match protocol {
         Protocol::Tcp => serve(stream, peer, engine.worker(Proto::Tcp), seat, shutdown).await,
         // On the heap: a plain connection should not have to hold room for what only these need.
-        Protocol::Secured(acceptor, proto) => {
-            let handshake = acceptor.accept(stream);
+        Protocol::Secured(acceptor, proto, handshakes) => {
+            let handshake = async move { handshakes.make(&acceptor, stream, peer.ip).await };
             Box::pin(serve_secured(handshake, proto, peer, engine, seat, shutdown)).await
         }
     }
 }
 
 async fn serve_secured(
-    handshake: Accept<TcpStream>,
+    handshake: impl Future<Output = io::Result<TlsStream<TcpStream>>>,
     proto: Proto,
     peer: Peer,
     engine: &Engine,
@@ -207,7 +214,7 @@ async fn serve_secured(
 ) -> io::Result<()> {
     let mut stream = select! {
         () = shutdown.cancelled() => return Ok(()),
-        stream = timeout(HANDSHAKE_TIME, handshake) => stream??,
+        stream = handshake => stream?,
     };
     // What it takes and has not sent, nobody counts.
     stream.get_mut().1.set_buffer_limit(Some(LITTLE));

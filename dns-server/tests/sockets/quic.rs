@@ -164,7 +164,8 @@ async fn what_has_come_on_all_connections_is_bounded() {
     assert_eq!(answers(&ask(&server.connect().await, SMALL, A).await), 1);
     let waiting: JoinSet<bool> = halves.into_iter().map(is_waited_for).collect();
     let waiting = waiting.join_all().await.into_iter().filter(|&waits| waits).count();
-    assert!((5..=16).contains(&waiting), "{waiting}");
+    // Each holds 40,002 octets at least, twice as many at most.
+    assert!((5..=26).contains(&waiting), "{waiting}");
     // There is room again when they have gone.
     drop(connections);
     let whole = async { while !is_waited_for(send_half(&server.connect().await).await).await {} };
