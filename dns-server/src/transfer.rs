@@ -13,14 +13,17 @@
 pub mod allow;
 pub mod desk;
 pub mod metrics;
+mod turns;
 mod zone;
 
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use multinet_runtime::Evictor;
+use tokio::time::Instant;
 
+pub use turns::Slot;
 use zone::Batches;
 pub use zone::ZoneCopy;
 
@@ -105,8 +108,8 @@ pub struct Transfer {
     most: usize,
     records: Records,
     signer: Option<Signer>,
-    /// One of those that there may be at a time, if it needs one.
-    _slot: Option<OwnedSemaphorePermit>,
+    /// Its place among those that there may be at a time, if it needs one.
+    slot: Option<Slot>,
 }
 
 impl Transfer {
@@ -118,7 +121,7 @@ impl Transfer {
         head[3] = 0;
         head[4..HEADER].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
         let (edns, records) = (query.edns, Records::new(contents));
-        Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, _slot: None }
+        Self { head, edns, is_first: true, most: MESSAGE, records, signer: None, slot: None }
     }
 
     /// With each message signed.
@@ -131,9 +134,16 @@ impl Transfer {
 
     /// Which gives `slot` back when it ends.
     #[must_use]
-    pub fn holding(mut self, slot: Option<OwnedSemaphorePermit>) -> Self {
-        self._slot = slot;
+    pub fn holding(mut self, slot: Option<Slot>) -> Self {
+        self.slot = slot;
         self
+    }
+
+    /// Notes what ends the connection that it goes by.
+    pub fn belongs_to(&self, connection: Evictor) {
+        if let Some(slot) = &self.slot {
+            slot.belongs_to(connection);
+        }
     }
 
     /// The one message of a transfer by datagram, if it needs no more octets than this.
@@ -151,6 +161,9 @@ impl Iterator for Transfer {
     /// §2.2.1 lets later ones leave it out).
     fn next(&mut self) -> Option<Vec<u8>> {
         self.records.peek()?;
+        if let Some(slot) = &self.slot {
+            slot.moved(Instant::now());
+        }
         let mut message = self.head.clone();
         let edns = self.edns.take();
         if !std::mem::replace(&mut self.is_first, false) {

@@ -192,6 +192,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
                 Handled::Ignore => self.outbox.abandon(begin),
                 Handled::Transfer(transfer) => {
                     self.outbox.abandon(begin);
+                    transfer.belongs_to(self.seat.evictor());
                     self.transfers.push_back(transfer);
                 }
             }

@@ -102,6 +102,11 @@ impl Seat {
         Held { octets: 0, own, room, connection: self.place.evictor() }
     }
 
+    /// The means to end the connection for another.
+    pub(crate) fn evictor(&self) -> Evictor {
+        self.place.evictor()
+    }
+
     /// Waits until the place is given to another.
     pub(crate) async fn evicted(&self) {
         self.place.evicted().await;

@@ -1,24 +1,24 @@
 //! Where transfers are given out: who may have one, how many there are at a time, and the counting.
 //!
 //! **Bounds.** There are at most [`TRANSFERS`] at a time, and they hold at most [`COPIES`] copies of zones
-//! together: who asks for the same version shares its copy. Whoever comes when all is taken is told so
-//! (SERVFAIL), and may come again. Differences belong to the journal, which has its own bounds. Who has the newest
+//! together: who asks for the same version shares its copy. When all is taken, a transfer whose client takes
+//! nothing ends for a newcomer (`turns.rs`). If all go on, the newcomer is told so (SERVFAIL), and may come again. Differences belong to the journal, which has its own bounds. Who has the newest
 //! version is told so however many transfers there are.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::allow::Allowed;
 use super::metrics::TransferMetrics;
+#[cfg(test)]
+use super::turns::TRANSFERS;
+use super::turns::{Slot, Turns};
 use super::{Contents, Version, Wanted, ZoneCopy};
 use crate::journal::Step;
 use crate::name::Name;
 use crate::state::State;
-
-/// Transfers at one time.
-const TRANSFERS: usize = 32;
 
 /// Copies of whole zones at one time.
 const COPIES: usize = 6;
@@ -27,7 +27,7 @@ const COPIES: usize = 6;
 #[derive(Debug)]
 pub struct Desk {
     allowed: Vec<Allowed>,
-    slots: Arc<Semaphore>,
+    turns: Turns,
     copies: Mutex<Vec<Weak<ZoneCopy>>>,
     metrics: TransferMetrics,
 }
@@ -39,7 +39,7 @@ pub struct Busy;
 impl Desk {
     /// A desk for those who are allowed.
     pub fn new(allowed: Vec<Allowed>, metrics: TransferMetrics) -> Self {
-        Self { allowed, slots: Arc::new(Semaphore::new(TRANSFERS)), copies: Mutex::default(), metrics }
+        Self { allowed, turns: Turns::default(), copies: Mutex::default(), metrics }
     }
 
     /// Whether `peer`, who signed with this key, may have zones; counted if not.
@@ -57,7 +57,7 @@ impl Desk {
         state: &State,
         apex: &Name,
         wanted: Wanted,
-    ) -> Result<(Contents, Option<OwnedSemaphorePermit>), Busy> {
+    ) -> Result<(Contents, Option<Slot>), Busy> {
         let taken = || {
             let known = match wanted {
                 Wanted::Since(known) => known,
@@ -66,9 +66,12 @@ impl Desk {
             if let Some(current) = current(state, apex, known) {
                 return Some((current, None));
             }
-            let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+            let slot = self.turns.take(Instant::now())?;
             let whole = || Some(Contents::Whole(self.whole(state, apex)?));
             let contents = difference(known, |known| state.zone_since(apex, known)).or_else(whole)?;
+            if let Contents::Whole(copy) = &contents {
+                slot.holds(&copy.version);
+            }
             Some((contents, Some(slot)))
         };
         let (contents, slot) = taken().ok_or_else(|| {
@@ -105,7 +108,7 @@ impl Desk {
         if let Some(copy) = find(&mut copies, &version) {
             return Some(copy);
         }
-        if copies.len() >= COPIES {
+        if !self.has_room(&mut copies) {
             return None;
         }
         drop(copies);
@@ -115,11 +118,22 @@ impl Desk {
         if let Some(copy) = find(&mut copies, &made.version) {
             return Some(copy);
         }
-        if copies.len() >= COPIES {
+        if !self.has_room(&mut copies) {
             return None;
         }
         copies.push(Arc::downgrade(&made));
         Some(made)
+    }
+
+    /// Whether there may be one more copy, if need be for those whose transfers stand still, and which go with them.
+    fn has_room(&self, copies: &mut Vec<Weak<ZoneCopy>>) -> bool {
+        if copies.len() >= COPIES {
+            self.turns.end_still(Instant::now());
+            let is_held =
+                |copy: &Weak<ZoneCopy>| copy.upgrade().is_some_and(|copy| self.turns.hold(&copy.version));
+            copies.retain(is_held);
+        }
+        copies.len() < COPIES
     }
 
     fn copies(&self) -> MutexGuard<'_, Vec<Weak<ZoneCopy>>> {

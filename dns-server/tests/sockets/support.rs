@@ -37,11 +37,12 @@ pub(crate) const BIG_ADDRESSES: u32 = 4000;
 
 /// An engine for zone `z` with the two services; this host may transfer it.
 pub(crate) fn engine() -> Engine {
-    static ENGINE: LazyLock<Engine> = LazyLock::new(make_engine);
+    static ENGINE: LazyLock<Engine> = LazyLock::new(own_engine);
     ENGINE.clone()
 }
 
-fn make_engine() -> Engine {
+/// The same, whose transfers are not those of other tests.
+pub(crate) fn own_engine() -> Engine {
     let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
     let settings = Settings { transfer_to, ..Settings::new(jar()) };
     Engine::new(Arc::new(state()), settings, Tallies::default())

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     A, AXFR, BIG, BIG_ADDRESSES, PEER, SMALL, answers, engine, frame, frames, id, messages, next_message,
-    query, small_ids,
+    own_engine, query, small_ids,
 };
 
 /// A connection in memory, which holds `room` octets in each direction.
@@ -333,11 +333,18 @@ async fn an_idle_connection_is_closed_on_shutdown() {
 
 /// A listener on a real socket, with its counter of connections that ended for others.
 async fn listener(most: usize) -> (SocketAddr, Counter, CancellationToken, JoinHandle<()>) {
+    listener_of(engine(), most).await
+}
+
+async fn listener_of(
+    engine: Engine,
+    most: usize,
+) -> (SocketAddr, Counter, CancellationToken, JoinHandle<()>) {
     let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 1).unwrap();
     let evicted = Counter::default();
     let metrics = ConnectionMetrics { evicted: evicted.clone(), ..ConnectionMetrics::default() };
     let connections = Connections::new(most, metrics);
-    let listener = StreamListener::tcp(bound.tcp, engine(), connections).unwrap();
+    let listener = StreamListener::tcp(bound.tcp, engine, connections).unwrap();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(listener.run(shutdown.clone()));
     (bound.addr, evicted, shutdown, running)
@@ -412,4 +419,35 @@ async fn the_listener_ends_with_its_last_connection() {
     assert!(next_message(&mut stream).await.is_none());
     drop(stream);
     running.await.unwrap();
+}
+
+/// Each connection has three transfers under way, of fifty that it asks for and does not take.
+#[tokio::test]
+async fn a_transfer_that_stands_still_makes_room_for_another() {
+    let (addr, ..) = listener_of(own_engine(), 100).await;
+    let transfer = frame(&query(1, "z", AXFR));
+    let mut still = Vec::new();
+    for _ in 0..11 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(2304).unwrap();
+        let mut stream = socket.connect(addr).await.unwrap();
+        stream.write_all(&transfer.repeat(50)).await.unwrap();
+        stream.read_u16().await.unwrap();
+        still.push(stream);
+    }
+    let mut newcomer = TcpStream::connect(addr).await.unwrap();
+    let mut refusals = 0;
+    let served = async {
+        loop {
+            newcomer.write_all(&transfer).await.unwrap();
+            if answers(&next_message(&mut newcomer).await.unwrap()) > 0 {
+                return;
+            }
+            refusals += 1;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // Sooner than clients that take nothing lose their connections anyway.
+    timeout(Duration::from_secs(8), served).await.unwrap();
+    assert!(refusals > 0, "no place was lacking");
 }
