@@ -21,6 +21,7 @@ mod readme;
 mod rotation;
 mod secondaries;
 mod serial;
+mod signals;
 mod table;
 mod tables;
 mod transfer;
