@@ -85,7 +85,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
-    let client = client::connect().await?;
+    let (client, server) = client::connect().await?;
     let queue = Arc::new(Queue::new(Limits::of_services(config.concurrent_writes)));
     let settings = Settings {
         zone: config.zone,
@@ -137,7 +137,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         async move {
             // Whoever has not seen everything would take what is missing for gone.
             if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
-                info!("everything has been listed");
+                info!(version = env!("CARGO_PKG_VERSION"), from = %server, "everything has been listed");
                 campaign.await;
             }
         }

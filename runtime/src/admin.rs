@@ -128,17 +128,20 @@ async fn live() -> &'static str {
 }
 
 async fn ready(State(admin): State<Admin>) -> Response {
-    let pending = admin.readiness.pending();
-    if pending.is_empty() {
-        return "ok".into_response();
-    }
-    let mut lines = String::new();
-    for (name, reason) in &pending {
-        let reason = reason.as_deref().unwrap_or("not ready yet");
+    let (pending, notes) = (admin.readiness.pending(), admin.readiness.notes());
+    let (status, mut lines) = match (pending.is_empty(), notes.is_empty()) {
+        (true, true) => return "ok".into_response(),
+        (true, false) => (StatusCode::OK, "ok\n".to_owned()),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, String::new()),
+    };
+    let pending = pending
+        .into_iter()
+        .map(|(name, reason)| (name, reason.unwrap_or_else(|| "not ready yet".to_owned())));
+    for (name, text) in pending.chain(notes) {
         // Writing to a String cannot fail.
-        let _ = writeln!(lines, "{}: {}", Escaped(name), Escaped(reason));
+        let _ = writeln!(lines, "{}: {}", Escaped(&name), Escaped(&text));
     }
-    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+    (status, lines).into_response()
 }
 
 /// Made for one client at a time, and on no thread that answers probes.

@@ -2,10 +2,14 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
+use tower::BoxError;
+use tower::util::MapErrLayer;
 
 use crate::watch::SILENCE;
 
@@ -15,15 +19,36 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the API server may take no byte of a request.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A client for the cluster that this process runs in, or that its kubeconfig names.
+/// A client for the cluster that this process runs in, or that its kubeconfig names, and the API server's URL.
 ///
 /// Nothing is sent yet: an API server that cannot be reached is noticed by the first request.
 ///
 /// # Errors
 ///
 /// See [`client_config`]; also [`ConnectError::Client`].
-pub async fn connect() -> Result<Client, ConnectError> {
-    Client::try_from(client_config().await?).map_err(|error| ConnectError::Client(error.to_string()))
+pub async fn connect() -> Result<(Client, Arc<str>), ConnectError> {
+    let config = client_config().await?;
+    let server: Arc<str> = Arc::from(config.cluster_url.to_string().trim_end_matches('/'));
+    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(error.to_string()))?;
+    let name = Arc::clone(&server);
+    let named = MapErrLayer::new(move |error: BoxError| name_server(&name, error));
+    Ok((builder.with_layer(&named).build(), server))
+}
+
+/// A request that has not been answered, and by whom.
+#[derive(Debug, thiserror::Error)]
+#[error("{server}: {source}")]
+pub(crate) struct Unanswered {
+    pub(crate) server: Arc<str>,
+    source: BoxError,
+}
+
+/// Adds the API server's address to what has gone wrong with a connection. The client's own errors stay as they are.
+fn name_server(server: &Arc<str>, error: BoxError) -> BoxError {
+    if error.is::<kube::Error>() || error.is::<hyper::Error>() {
+        return error;
+    }
+    Box::new(Unanswered { server: Arc::clone(server), source: error })
 }
 
 /// What [`connect`] connects to: the first there is of KUBECONFIG, the pod's service account, and
@@ -109,6 +134,7 @@ fn with_limits(mut config: Config) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::Problem;
 
     #[test]
     fn sources_in_their_order() {
@@ -127,6 +153,14 @@ mod tests {
         assert!(config.reset_reader_on_write);
         assert!(config.connect_timeout.is_some() && config.write_timeout.is_some());
         assert!(!config.default_retry);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_reached_is_named() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = name_server(&Arc::from("https://10.0.0.1"), Box::new(refused));
+        let problem = Problem::from(kube::Error::Service(error));
+        assert_eq!(problem.message, "https://10.0.0.1: connection refused");
     }
 
     #[test]

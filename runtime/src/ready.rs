@@ -20,6 +20,7 @@ pub struct Readiness {
 struct State {
     next: u64,
     waiting: BTreeMap<u64, Item>,
+    notes: BTreeMap<String, String>,
     draining: bool,
 }
 
@@ -53,6 +54,21 @@ impl Readiness {
         drop(state);
         pending.sort();
         pending
+    }
+
+    /// Sets what an operator should know of the part `name`, though the process is ready all the same: an outage that it
+    /// rides out. None takes the note away.
+    pub fn note(&self, name: &str, note: Option<String>) {
+        let mut state = self.lock();
+        match note {
+            Some(note) => state.notes.insert(name.to_owned(), note),
+            None => state.notes.remove(name),
+        };
+    }
+
+    /// Name and text of every note, sorted.
+    pub fn notes(&self) -> Vec<(String, String)> {
+        self.lock().notes.clone().into_iter().collect()
     }
 
     /// Whether nothing is waited for.

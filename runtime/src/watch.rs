@@ -12,7 +12,8 @@
 //! - A list is a stream where the API server has that, and pages elsewhere ([`Lists`]). Its objects go to the index
 //!   as they arrive; only their keys are kept, to tell what is gone.
 //! - A watch goes on from the last version that it told, over any number of connections. A list is made only when
-//!   the API server no longer knows that version.
+//!   the API server no longer knows that version, or has not got there yet: then its storage has been restored from a
+//!   backup, and the watch would wait in silence. Each watch that is opened again asks for the newest version.
 //! - Pauses grow from 0.2 s to 5 s, and shrink again once a watch works. An API server that asks for a longer
 //!   one in its answer gets it, up to 30 s.
 //! - An object that does not decode costs nobody else anything ([`Guarded`]).
@@ -45,9 +46,11 @@ mod sink;
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{FusedFuture as _, OptionFuture};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use kube::Resource;
@@ -293,8 +296,10 @@ where
     /// Follows the changes since `version` until only a list can tell how to go on. `events`: a stream that is
     /// already there.
     async fn follow_from(&mut self, mut version: String, mut events: Option<Events<K>>) {
+        let mut is_listed = true;
         while !self.refresh.is_wanted() {
-            let ended = self.follow(&mut version, events.take()).await;
+            let ended = self.follow(&mut version, events.take(), !is_listed).await;
+            is_listed = false;
             self.sink.commit();
             if let Err(problem) = ended {
                 self.pause(&problem).await;
@@ -306,11 +311,19 @@ where
     }
 
     /// One watch, from its beginning until it ends, falls silent, or a list is wanted, all of which is as it should be.
-    async fn follow(&mut self, version: &mut String, events: Option<Events<K>>) -> Result<(), Problem> {
+    /// `is_old`: the version is not that of a list that was just made, so that it may be one from before a restore.
+    async fn follow(
+        &mut self,
+        version: &mut String,
+        events: Option<Events<K>>,
+        is_old: bool,
+    ) -> Result<(), Problem> {
         let mut events = match events {
             Some(events) => events,
             None => self.open(version, WATCH_TIME, false).await?,
         };
+        let known = version.clone();
+        let mut newest = pin!(OptionFuture::from(is_old.then(|| newest_version(self.api.clone()))).fuse());
         let opened = Instant::now();
         let mut last = opened;
         let mut settled = false;
@@ -330,6 +343,10 @@ where
                     let next = tokio::select! {
                         next = timeout_at(wait, events.next()) => next,
                         () = self.refresh.wanted() => return Ok(()),
+                        newest = &mut newest, if !newest.is_terminated() => {
+                            check_version(&known, newest.flatten().as_deref())?;
+                            continue;
+                        }
                     };
                     match next {
                         Ok(event) => event,
@@ -385,6 +402,30 @@ where
             ..WatchParams::default().timeout(seconds)
         };
         Ok(within(ANSWER_TIME, self.api.watch(&params, version)).await??.boxed())
+    }
+}
+
+/// The version that the API server's storage is at, as the shortest list says. None without an answer: the next watch asks
+/// again.
+async fn newest_version<K>(api: Api<Guarded<K>>) -> Option<String>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    // No version: what the storage itself says. A list that names one may come out of a cache.
+    let list = timeout(ANSWER_TIME, api.list_metadata(&ListParams::default().limit(1))).await.ok()?.ok()?;
+    list.metadata.resource_version
+}
+
+/// Notices a storage that is not yet where it has been. Versions can be compared as numbers (Kubernetes says so since 1.35, and
+/// etcd has always made it so).
+fn check_version(known: &str, newest: Option<&str>) -> Result<(), Problem> {
+    let number = |version: &str| version.parse::<u128>().ok();
+    match (newest.and_then(number), number(known)) {
+        (Some(newest), Some(known)) if newest < known => {
+            let message = format!("it is at version {newest} and was at {known} before; listing anew");
+            Err(Problem::new(ProblemKind::Restored, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -38,8 +38,24 @@ impl FakeApi {
         (client(move |request| drop(send.unbounded_send(request))), Self { requests })
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. Answers what a watch that is opened again asks besides: the newest version is one that no
+    /// watch has got to.
     pub async fn next(&mut self) -> Request {
+        loop {
+            if let Some(request) = self.next_of_all().await.unless_version_check() {
+                return request;
+            }
+        }
+    }
+
+    /// The next request, which has to be for the newest version.
+    pub async fn next_version_check(&mut self) -> Request {
+        let request = self.next_of_all().await;
+        assert!(request.is_version_check(), "{request:?}");
+        request
+    }
+
+    async fn next_of_all(&mut self) -> Request {
         let next = tokio::time::timeout(PATIENCE, self.requests.next()).await;
         next.expect("no further request").expect("the client is gone")
     }
@@ -82,7 +98,12 @@ impl FakeApi {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        self.requests.try_recv().ok()
+        loop {
+            let request = self.requests.try_recv().ok()?;
+            if let Some(request) = request.unless_version_check() {
+                return Some(request);
+            }
+        }
     }
 
     /// Fails if there is a further request up to now.
@@ -94,7 +115,7 @@ impl FakeApi {
 
     /// Fails if anything is asked for that long.
     pub async fn quiet_for(&mut self, time: Duration) {
-        if let Ok(request) = tokio::time::timeout(time, self.requests.next()).await {
+        if let Ok(request) = tokio::time::timeout(time, self.next()).await {
             panic!("unexpected: {request:?}");
         }
     }
@@ -142,6 +163,18 @@ impl Request {
         let pairs = self.uri.query().unwrap_or_default().split('&');
         let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+    }
+
+    fn is_version_check(&self) -> bool {
+        self.query("limit").as_deref() == Some("1")
+    }
+
+    fn unless_version_check(self) -> Option<Self> {
+        if self.is_version_check() {
+            self.list(&u64::MAX.to_string(), &[]);
+            return None;
+        }
+        Some(self)
     }
 
     /// Part of the body, by JSON pointer.

@@ -66,7 +66,11 @@ impl Index<MultiNetworkService> for World {
     }
 
     fn start(&self) {
-        self.change(|state| state.is_listing_services = true);
+        self.change(|state| {
+            state.is_listing_services = true;
+            // As with what we write: see `Written::start`.
+            state.services.values_mut().for_each(|known| known.seen = true);
+        });
     }
 
     fn reset(&self, live: &HashSet<ObjectKey>) {

@@ -78,9 +78,12 @@ impl<S: Resource> Written<S> {
         self.filed.len()
     }
 
-    /// The watch begins a list.
+    /// The watch begins a list, which shows the effect of every write that has been answered by now. If it does not, the API
+    /// server's storage has been restored from a backup.
     pub(super) fn start(&mut self) {
         self.is_listing = true;
+        self.removed.clear();
+        self.services.values_mut().flat_map(BTreeMap::values_mut).for_each(|known| known.seen = true);
     }
 
     /// The watch shows a version of an object. Returns the services that it concerns: none if this is what we knew, or older.
@@ -342,17 +345,22 @@ mod tests {
         let mut written = written();
         written.shown(slice("infer-a", "1", "10"));
         written.stored(slice("infer-b", "2", "20"));
-        for (begin, expected) in [(false, ["10", "20"]), (true, ["7", "20"])] {
-            if begin {
-                written.start();
-            }
-            let concerned = [slice("infer-a", "1", "7"), slice("infer-b", "2", "8")]
-                .map(|older| written.shown(older).len());
-            assert_eq!(versions(&written), expected);
-            assert_eq!(concerned, [usize::from(begin), 0], "a list may be older than what was written last");
-        }
+        let id = SliceId { key: key("infer-d"), uid: "4".into(), resource_version: "19".into() };
+        written.stored(slice("infer-d", "4", "19"));
+        written.removed(&id);
+        let older = || {
+            [("infer-a", "1", "7"), ("infer-b", "2", "8"), ("infer-c", "3", "9"), ("infer-d", "4", "6")]
+                .map(|(name, uid, version)| slice(name, uid, version))
+        };
+        let [a, b, _, d] = older();
+        assert!([a, b, d].into_iter().all(|older| written.shown(older).is_empty()), "no list");
+        written.start();
+        written.stored(slice("infer-c", "3", "21"));
+        let concerned = older().map(|older| written.shown(older).len());
+        assert_eq!(concerned, [1, 1, 0, 1], "a list may be older than what is written during it");
+        assert_eq!(versions(&written), ["7", "8", "21", "6"]);
         assert!(written.shown(slice("infer-a", "1", "7")).is_empty(), "no news");
-        written.reset(&[key("infer-a"), key("infer-b")].into());
+        written.reset(&["infer-a", "infer-b", "infer-c", "infer-d"].map(key).into());
         assert!(written.shown(slice("infer-a", "1", "6")).is_empty(), "that list is over");
     }
 

@@ -71,7 +71,7 @@ impl Failure {
     pub(super) fn new<K: Resource<DynamicType = ()>>(verb: Verb, problem: Problem) -> Self {
         let pause = match (problem.kind, problem.retry_after) {
             (_, Some(asked)) => Pause::Asked(asked),
-            (ProblemKind::Forbidden | ProblemKind::Missing, _) => Pause::Own,
+            (ProblemKind::Forbidden | ProblemKind::Missing | ProblemKind::Undefined, _) => Pause::Own,
             (ProblemKind::Refused, _) => Pause::Long,
             _ => Pause::Outage,
         };
@@ -114,6 +114,7 @@ impl Failure {
                 kind,
                 ProblemKind::Forbidden
                     | ProblemKind::Missing
+                    | ProblemKind::Undefined
                     | ProblemKind::Refused
                     | ProblemKind::Unauthorized
             ),
@@ -133,6 +134,9 @@ impl fmt::Display for Failure {
             }
             Reason::Problem(kind @ ProblemKind::Missing) => {
                 write!(f, "{request}: {kind}; waiting for it: {HINT}")
+            }
+            Reason::Problem(kind @ ProblemKind::Undefined) => {
+                write!(f, "{request}: {kind}: {message}; to have it back: {HINT}")
             }
             Reason::Problem(kind @ ProblemKind::Forbidden) => {
                 write!(f, "{kind}; waiting for a role that grants {request}: {message}")

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use kube::core::Status;
 
+use crate::client::Unanswered;
+
 /// How much of a message from outside is repeated, in bytes. A proxy may answer with a whole page.
 const MESSAGE: usize = 300;
 
@@ -20,6 +22,12 @@ pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
 /// The API server knows older versions only (`metav1.CauseTypeResourceVersionTooLarge`).
 const TOO_LARGE: &str = "ResourceVersionTooLarge";
+
+/// What the API server says of a definition that is being deleted (`apiextensions-apiserver`, `customresource_handler.go`), and of
+/// an owner whose kind is gone, which its admission plugin OwnerReferencesPermissionEnforcement answers with a 403 as if a
+/// permission were missing. Neither has a reason or a cause of its own.
+const UNDEFINED: [&str; 2] =
+    ["while custom resource definition is terminating", "because cannot find RESTMapping for APIVersion"];
 
 /// Whether a status names that cause.
 pub fn has_cause(status: &Status, cause: &str) -> bool {
@@ -42,6 +50,8 @@ pub struct Problem {
 pub enum ProblemKind {
     /// 404: the API server does not know the kind.
     Missing,
+    /// The definition of the kind, or of its owner's, is being deleted or gone.
+    Undefined,
     /// 403: we may not.
     Forbidden,
     /// 401, or no credentials to send.
@@ -54,6 +64,8 @@ pub enum ProblemKind {
     Refused,
     /// 410: the version that we know is too old, or of another storage.
     Expired,
+    /// The storage is at an older version than before.
+    Restored,
     /// An answer that is not what it should be.
     Garbled,
     /// No connection.
@@ -82,6 +94,7 @@ impl From<Box<Status>> for Problem {
         let kind = match status.code {
             // After its storage has been restored from a backup, an API server may know only older versions than we.
             _ if has_cause(&status, TOO_LARGE) => ProblemKind::Expired,
+            403 | 405 if UNDEFINED.iter().any(|text| status.message.contains(text)) => ProblemKind::Undefined,
             401 => ProblemKind::Unauthorized,
             403 => ProblemKind::Forbidden,
             404 => ProblemKind::Missing,
@@ -119,14 +132,16 @@ impl From<kube::Error> for Problem {
 
 impl ProblemKind {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Missing,
+        Self::Undefined,
         Self::Forbidden,
         Self::Unauthorized,
         Self::Busy,
         Self::Failing,
         Self::Refused,
         Self::Expired,
+        Self::Restored,
         Self::Garbled,
         Self::Unreachable,
         Self::Silent,
@@ -137,12 +152,14 @@ impl ProblemKind {
     pub fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",
+            Self::Undefined => "undefined",
             Self::Forbidden => "forbidden",
             Self::Unauthorized => "unauthorized",
             Self::Busy => "busy",
             Self::Failing => "failing",
             Self::Refused => "refused",
             Self::Expired => "expired",
+            Self::Restored => "restored",
             Self::Garbled => "garbled",
             Self::Unreachable => "unreachable",
             Self::Silent => "silent",
@@ -152,7 +169,10 @@ impl ProblemKind {
 
     /// Whether the watch cannot go on where it stopped, and a list has to tell what is there.
     pub fn needs_list(self) -> bool {
-        matches!(self, Self::Missing | Self::Refused | Self::Expired | Self::Garbled)
+        matches!(
+            self,
+            Self::Missing | Self::Undefined | Self::Refused | Self::Expired | Self::Restored | Self::Garbled
+        )
     }
 
     /// Whether it happens to healthy watches too, and is over with the next attempt.
@@ -165,12 +185,14 @@ impl fmt::Display for ProblemKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "the API server does not know this kind",
+            Self::Undefined => "a custom resource definition is being deleted, or gone",
             Self::Forbidden => "the API server does not allow it",
             Self::Unauthorized => "the API server does not accept our credentials",
             Self::Busy => "the API server is busy",
             Self::Failing => "the API server fails",
             Self::Refused => "the API server refuses the request",
             Self::Expired => "the API server no longer knows the version that we know",
+            Self::Restored => "the API server's storage has been restored from a backup",
             Self::Garbled => "the API server's answer cannot be read",
             Self::Unreachable => "the API server cannot be reached",
             Self::Silent => "the API server does not answer",
@@ -179,18 +201,25 @@ impl fmt::Display for ProblemKind {
     }
 }
 
-/// The error at the end of the chain of sources: "Connection refused" rather than "client error".
+/// The error at the end of the chain of sources, "Connection refused" rather than "client error"; before it the API server's
+/// address, if that is known.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
+    let mut server = None;
     while let Some(source) = innermost.source() {
         innermost = source;
+        server = server.or_else(|| source.downcast_ref::<Unanswered>());
     }
-    match innermost.downcast_ref::<io::Error>() {
+    let text = match innermost.downcast_ref::<io::Error>() {
         // A limit of the client's own, whose text is "deadline has elapsed".
         Some(error) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
             "no answer in time".to_owned()
         }
         _ => innermost.to_string(),
+    };
+    match server {
+        Some(unanswered) => format!("{}: {text}", unanswered.server),
+        None => text,
     }
 }
 
@@ -220,6 +249,33 @@ mod tests {
         ];
         for (code, kind) in cases {
             assert_eq!(Problem::from(status(code)).kind, kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_definition_that_is_being_deleted_is_no_missing_permission() {
+        let cases = [
+            (
+                405,
+                "create not allowed while custom resource definition is terminating",
+                ProblemKind::Undefined,
+            ),
+            (
+                403,
+                "endpointslices.discovery.k8s.io \"a\" is forbidden: cannot set blockOwnerDeletion in this case because \
+                 cannot find RESTMapping for APIVersion multinetwork.numaproj.io/v1alpha1 Kind MultiNetworkService: no matches",
+                ProblemKind::Undefined,
+            ),
+            (405, "the server does not allow this method on the requested resource", ProblemKind::Refused),
+            (
+                403,
+                "is forbidden: User \"x\" cannot create resource \"endpointslices\"",
+                ProblemKind::Forbidden,
+            ),
+        ];
+        for (code, message, kind) in cases {
+            let status = Box::new(Status::failure(message, "").with_code(code));
+            assert_eq!(Problem::from(status).kind, kind, "{message}");
         }
     }
 

@@ -224,3 +224,47 @@ async fn a_list_and_a_watch_that_contradict_each_other_do_not_spin() {
     world.api.next_list().await;
     assert!(start.elapsed() >= Duration::from_millis(5600), "{:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_storage_that_is_restored_from_a_backup_is_listed_anew() {
+    let mut world = World::listed(&[object("a", "1")]).await;
+    let events = world.api.next_watch("1").await.stream();
+    events.modified(&object("a", "900"));
+    world.calls.expect(["apply a@900", "commit"]).await;
+    drop(events);
+    // The watch is accepted, and would not tell anything before version 1000.
+    let _silent = world.api.next_watch("900").await.stream();
+    world.api.next_version_check().await.list("99", &[]);
+    world.api.next_list().await.list("99", &[object("a", "50")]);
+    world.calls.expect(["apply a@50", "reset a", "commit"]).await;
+    world.api.next_watch("99").await;
+    let restored = "it is at version 99 and was at 900 before; listing anew";
+    assert_eq!((world.logged("WARN", restored), world.warnings().len()), (1, 1));
+    assert_eq!(
+        world.metric("multinet_watch_errors_total{kind=\"ConfigMap\",reason=\"restored\"}"),
+        Some(1.0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_whatever_the_newest_version_is_said_to_be() {
+    for newest in [Some("900"), Some("1000"), Some("none"), None] {
+        let mut world = World::listed(&[]).await;
+        let events = world.api.next_watch("1").await.stream();
+        events.added(&object("a", "900"));
+        drop(events);
+        world.calls.expect(["apply a@900", "commit"]).await;
+        let events = world.api.next_watch("900").await.stream();
+        let check = world.api.next_version_check().await;
+        match newest {
+            Some(newest) => check.list(newest, &[]),
+            None => check.status(403, "lists are forbidden"),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        events.modified(&object("a", "1001"));
+        world.calls.expect(["apply a@1001", "commit"]).await;
+        assert_eq!(world.warnings(), [""; 0], "{newest:?}");
+        world.shutdown.cancel();
+        world.task.await.unwrap();
+    }
+}
