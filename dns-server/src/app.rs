@@ -101,6 +101,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         };
         tasks.spawn(admin.serve(listener, shutdown.clone()));
     }
+    let was_restored = saved.is_some();
     if let Some(saved) = saved {
         state.restore(saved);
     }
@@ -139,6 +140,14 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
     tasks.spawn(secrets.follow(shutdown.clone()));
+    tasks.spawn({
+        let (origin, state, shutdown) = (source.origin(), Arc::clone(&state), shutdown.clone());
+        async move {
+            if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
+                tell_synced(&state, &origin, was_restored);
+            }
+        }
+    });
     let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));
     if let Some((file, max_age)) = config.snapshot {
         tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
@@ -156,6 +165,15 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     info!("stopped");
     outcome
+}
+
+/// Says once what the answers are made of, and where that comes from.
+fn tell_synced(state: &State, origin: &str, was_restored: bool) {
+    let (services, slices, endpoints) = state.sizes();
+    let zones: Vec<String> = state.answers().zones().iter().map(|zone| zone.apex().to_string()).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let ended = if was_restored { "; the snapshot is no longer used" } else { "" };
+    info!(version, services, slices, endpoints, zones = zones.join(","), from = origin, "synced{ended}");
 }
 
 fn zones(config: &Config, listeners: &Listeners) -> Result<Zones> {

@@ -98,6 +98,11 @@ pub fn register(
     let manifests = &sources.manifests;
     registry.register("manifest_errors", "Manifests found unusable", manifests.found_bad.clone());
     registry.register("bad_manifests", "Manifests that are unusable now", manifests.bad.clone());
+    registry.register(
+        "lost_manifest_paths",
+        "Paths of manifests that cannot be read: the last answers stay",
+        manifests.lost.clone(),
+    );
     registry.register("snapshots_written", "Snapshot files written", sources.snapshots.clone());
     registry.register("snapshot_failures", "Snapshot files not written", sources.snapshot_failures.clone());
     registry.register(

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use multinet_runtime::ObjectKey;
+use tracing::debug;
 
 use crate::answers::{Answers, SVC};
 use crate::build::{ServiceAnswers, wire_label};
@@ -73,7 +74,11 @@ impl Publisher {
         for (key, answers) in services {
             // A name that DNS cannot express is nobody's.
             if let Some((service, namespace)) = service_key(&key) {
-                changed |= self.replace(service, &namespace, answers);
+                let is_there = answers.is_some();
+                if self.replace(service, &namespace, answers) {
+                    changed = true;
+                    debug!(service = %key, is_there, "the answers of a service have changed");
+                }
             }
         }
         if changed {

@@ -48,7 +48,11 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
 /// What an earlier run knew, if the file is there and good; else a line in the log says why not.
 pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
     match snapshot::read(file, Timestamp::now(), max_age) {
-        Ok(Some(objects)) => Some(objects),
+        Ok(Some(objects)) => {
+            let (services, slices) = (objects.services.len(), objects.slices.len());
+            info!(file = %file.display(), services, slices, "answering from the snapshot until all is synced");
+            Some(objects)
+        }
         Ok(None) => {
             info!(file = %file.display(), "no snapshot yet");
             None

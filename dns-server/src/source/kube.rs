@@ -20,6 +20,8 @@ const HINT: &str = "kubectl apply -f deploy/crds";
 /// Two watches that have not begun.
 pub struct Watches {
     client: Client,
+    /// The API server's URL.
+    pub server: Arc<str>,
     metrics: WatchMetrics,
     services: ReadyGuard,
     slices: ReadyGuard,
@@ -27,11 +29,12 @@ pub struct Watches {
 
 /// Finds the API server's configuration; nothing is sent yet.
 pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
-    let client = client::connect()
+    let (client, server) = client::connect()
         .await
         .map_err(|error| anyhow!("{error}; to serve files instead, give --manifests PATH"))?;
     Ok(Watches {
         client,
+        server,
         metrics,
         services: readiness.register("multinetworkservices"),
         slices: readiness.register("multinetworkendpointslices"),
@@ -59,7 +62,7 @@ impl Watches {
 
     /// Until one of the watches ends.
     async fn run(self, state: &Arc<State>, shutdown: &CancellationToken) {
-        let Self { client, metrics, services, slices } = self;
+        let Self { client, metrics, services, slices, .. } = self;
         let mut watches = JoinSet::new();
         watches.spawn(watch::<MultiNetworkService, State>(
             WatchConfig::new(Api::all(client.clone()), HINT),

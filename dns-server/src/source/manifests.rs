@@ -30,7 +30,7 @@ mod scan;
 mod tracker;
 mod watch;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use multinet_crds::manifest::Object;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
-use multinet_runtime::Index;
+use multinet_runtime::{Index, Readiness};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::oneshot;
@@ -70,6 +70,8 @@ pub struct ManifestMetrics {
     pub found_bad: Counter,
     /// Bad manifests there are: files, documents and objects that cannot be used.
     pub bad: Gauge,
+    /// Paths of the command line that cannot be read.
+    pub lost: Gauge,
 }
 
 /// Manifests that cannot be followed.
@@ -97,6 +99,9 @@ pub struct Manifests {
     /// Hashes of what was last read, to know a file that only looks new.
     contents: HashMap<FileKey, u64>,
     places: Places,
+    /// The devices that the given paths were on.
+    devices: BTreeMap<usize, u64>,
+    readiness: Readiness,
     metrics: ManifestMetrics,
     /// What there is to publish at first.
     loaded: Option<Vec<Update>>,
@@ -104,7 +109,13 @@ pub struct Manifests {
 
 /// Reads all manifests in files and folders. Bad ones are logged and counted; a path that itself cannot be
 /// read is an error. Blocks.
-pub fn load(paths: &[PathBuf], metrics: ManifestMetrics) -> Result<Manifests, ManifestsError> {
+///
+/// A path that can no longer be read later on is an outage: what was in it stays, and `readiness` says so.
+pub fn load(
+    paths: &[PathBuf],
+    readiness: &Readiness,
+    metrics: ManifestMetrics,
+) -> Result<Manifests, ManifestsError> {
     let mut scan = scan::scan(paths);
     for _ in 0..MAX_REPEATS {
         let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if print.age() < QUIET);
@@ -122,6 +133,8 @@ pub fn load(paths: &[PathBuf], metrics: ManifestMetrics) -> Result<Manifests, Ma
         writers: Writers::default(),
         contents: HashMap::new(),
         places: Places::default(),
+        devices: BTreeMap::new(),
+        readiness: readiness.clone(),
         metrics,
         loaded: None,
     };
@@ -143,7 +156,7 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     for (root, path) in roots.iter().enumerate() {
         let key = FileKey::new(root, path);
         let reason = match scan.seen.get(&key) {
-            Some(Seen::Unreadable(reason) | Seen::Missing(reason)) => reason.clone(),
+            Some(Seen::Unreadable(reason)) => reason.clone(),
             // Opening shows what attributes do not: permissions.
             Some(Seen::File(print)) => match read::open(&print.real) {
                 Ok(_) => continue,
@@ -183,6 +196,12 @@ impl Manifests {
         Index::<MultiNetworkService>::reset(index, &services);
         Index::<MultiNetworkEndpointSlice>::reset(index, &slices);
         commit(index);
+    }
+
+    /// The paths that are followed.
+    pub fn origin(&self) -> String {
+        let roots: Vec<String> = self.roots.iter().map(|path| path.display().to_string()).collect();
+        roots.join(",")
     }
 
     /// Publishes everything, and then every change, until `shutdown` or until this future is dropped.
@@ -277,10 +296,12 @@ impl Manifests {
     }
 
     /// Reads what is due; what is to be done to objects, and when to look again.
-    fn take_in(&mut self, scan: Scan, is_first: bool) -> (Vec<Update>, Option<Instant>) {
+    fn take_in(&mut self, mut scan: Scan, is_first: bool) -> (Vec<Update>, Option<Instant>) {
         let now = Instant::now();
         self.writers.forget(Some(now));
-        let Scan { seen, unknown, places } = scan;
+        scan.distrust_empty_mount_points(&self.roots, &mut self.devices);
+        self.note_lost(&scan);
+        let Scan { seen, unknown, places, .. } = scan;
         self.places = places;
         let (steps, mut next) = self.tracker.look(seen, &unknown, &self.writers, now, is_first);
         let mut wanted = Vec::new();
@@ -288,7 +309,6 @@ impl Manifests {
             match step {
                 Step::Read(key, print) => wanted.push((key, print)),
                 Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason), None),
-                Step::Missing(key, reason) => self.set(&key, Content::Missing(reason), None),
                 Step::Remove(key) => {
                     self.contents.remove(&key);
                     self.files.remove(&key);
@@ -299,6 +319,15 @@ impl Manifests {
             next = Some(now + QUIET);
         }
         (self.settle(), next)
+    }
+
+    /// Tells the metrics and `/readyz` which of the given paths cannot be read.
+    fn note_lost(&self, scan: &Scan) {
+        let lost: Vec<String> =
+            scan.lost(&self.roots).map(|(path, reason)| format!("{}: {reason}", path.display())).collect();
+        self.metrics.lost.set(i64::try_from(lost.len()).unwrap_or(i64::MAX));
+        let note = format!("the last answers stay, because these cannot be read: {}", lost.join(", "));
+        self.readiness.note("manifests", (!lost.is_empty()).then_some(note));
     }
 
     /// Reads files, those that still look as they did; whether these are all of them.

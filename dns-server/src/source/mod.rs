@@ -21,7 +21,7 @@ pub enum Prepared {
     /// Files, loaded once.
     Manifests(Box<manifests::Manifests>),
     /// Watches, not begun.
-    Kubernetes(kube::Watches),
+    Kubernetes(Box<kube::Watches>),
 }
 
 /// Loads manifests and publishes them, or finds the API server: all that a bad configuration would fail at.
@@ -34,16 +34,24 @@ pub async fn prepare(
 ) -> Result<Prepared> {
     Ok(match source {
         Source::Manifests(paths) => {
-            let mut manifests = manifests::load(paths, metrics.manifests.clone())?;
+            let mut manifests = manifests::load(paths, readiness, metrics.manifests.clone())?;
             // A server with manifests has answers before it has listeners.
             manifests.publish(state);
             Prepared::Manifests(Box::new(manifests))
         }
-        Source::Kubernetes => Prepared::Kubernetes(kube::connect(readiness, watch_metrics).await?),
+        Source::Kubernetes => Prepared::Kubernetes(Box::new(kube::connect(readiness, watch_metrics).await?)),
     })
 }
 
 impl Prepared {
+    /// Where objects come from, in words.
+    pub fn origin(&self) -> String {
+        match self {
+            Self::Manifests(manifests) => manifests.origin(),
+            Self::Kubernetes(watches) => watches.server.to_string(),
+        }
+    }
+
     /// Feeds `state` until `shutdown`. If that ends before, something has panicked or given up: what the server says
     /// would grow old without anybody noticing.
     pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) {

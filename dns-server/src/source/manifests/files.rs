@@ -44,10 +44,8 @@ impl FileKey {
 pub(super) enum Content {
     /// It was read, and this is in it.
     Items(Vec<Item>),
-    /// It is there and cannot be read, for this reason.
+    /// It cannot be read, for this reason.
     Unreadable(String),
-    /// It was asked for by name and is not there.
-    Missing(String),
 }
 
 impl Content {
@@ -135,10 +133,6 @@ impl Files {
         let reason = match content {
             Content::Items(items) => return self.replace(key, items),
             Content::Unreadable(reason) => reason,
-            Content::Missing(reason) => {
-                self.remove(key);
-                reason
-            }
         };
         let file = self.files.entry(key.clone()).or_default();
         file.fail(reason);
@@ -290,9 +284,6 @@ impl Files {
     }
 
     fn served_of(&self, key: &FileKey, subject: &Subject) -> Served {
-        let Some(file) = self.files.get(key) else {
-            return Served::Nothing;
-        };
         let of = |id: &ObjectId| match self.rivals.get(id) {
             _ if !self.served.contains_key(id) => Served::Nothing,
             Some(rivals) if rivals.first != *key => Served::Other,
@@ -302,7 +293,11 @@ impl Files {
             Subject::Object(id) => of(id),
             Subject::Again(..) => Served::Other,
             Subject::File | Subject::Document(_) => {
-                let any = file.claims.keys().any(|id| of(id) == Served::LastGood);
+                // Of a folder that cannot be read, that is what its files said.
+                let is_within =
+                    |other: &FileKey| other.root == key.root && other.path().starts_with(key.path());
+                let mut files = self.files.iter().filter(|(other, _)| is_within(other));
+                let any = files.any(|(_, file)| file.claims.keys().any(|id| of(id) == Served::LastGood));
                 if any { Served::LastGood } else { Served::Nothing }
             }
         }

@@ -63,10 +63,8 @@ impl Print {
 pub(super) enum Seen {
     /// A file.
     File(Print),
-    /// Something that cannot be read.
+    /// Something that cannot be read, or nothing where the command line says that something is.
     Unreadable(String),
-    /// Nothing, where the command line says that something is.
-    Missing(String),
 }
 
 /// What a look has found.
@@ -76,6 +74,8 @@ pub(super) struct Scan {
     pub(super) seen: BTreeMap<FileKey, Seen>,
     /// Folders that could not be read: nobody knows what is in them.
     pub(super) unknown: Vec<FileKey>,
+    /// The device that each given path is on, by its position, if it is a folder.
+    devices: BTreeMap<usize, u64>,
     /// Where changes would show.
     pub(super) places: Places,
 }
@@ -96,6 +96,36 @@ impl Places {
     pub(super) fn to_watch(&self) -> BTreeSet<&Path> {
         let parents = self.files.iter().chain(&self.links).filter_map(|path| path.parent());
         self.folders.iter().map(PathBuf::as_path).chain(parents).collect()
+    }
+}
+
+impl Scan {
+    /// Takes an empty folder on another device than before for one that cannot be read: it is what is left where a
+    /// volume was unmounted. `devices` is what earlier looks have found.
+    pub(super) fn distrust_empty_mount_points(
+        &mut self,
+        roots: &[PathBuf],
+        devices: &mut BTreeMap<usize, u64>,
+    ) {
+        for (&root, &device) in &self.devices {
+            let is_empty = !self.seen.keys().any(|key| key.root == root);
+            if is_empty && devices.get(&root).is_some_and(|before| *before != device) {
+                let key = FileKey::new(root, &roots[root]);
+                let reason = "it is empty, and on another device than before; mount its volume again";
+                self.seen.insert(key.clone(), Seen::Unreadable(reason.to_owned()));
+                self.unknown.push(key);
+            } else {
+                devices.insert(root, device);
+            }
+        }
+    }
+
+    /// The given paths that cannot be read, with the reason.
+    pub(super) fn lost<'a>(&'a self, roots: &'a [PathBuf]) -> impl Iterator<Item = (&'a Path, &'a str)> {
+        roots.iter().enumerate().filter_map(|(root, path)| match self.seen.get(&FileKey::new(root, path)) {
+            Some(Seen::Unreadable(reason)) => Some((path.as_path(), reason.as_str())),
+            _ => None,
+        })
     }
 }
 
@@ -129,10 +159,10 @@ impl Walk {
             Ok((real, metadata)) => {
                 // Whether it is a file or a folder, it may be removed and come back.
                 self.scan.places.links.insert(real.clone());
+                if metadata.is_dir() {
+                    self.scan.devices.insert(self.root, metadata.dev());
+                }
                 self.look(path, real, &metadata);
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.see(path, Seen::Missing(reason(&error)));
             }
             Err(error) => self.give_up(path, reason(&error)),
         }
@@ -313,7 +343,6 @@ mod tests {
             let what = match seen {
                 Seen::File(_) => "file",
                 Seen::Unreadable(_) => "unreadable",
-                Seen::Missing(_) => "missing",
             };
             format!("{} {path} {what}", key.root)
         });
@@ -326,8 +355,31 @@ mod tests {
                 "2 d/a.yaml file",
                 "2 d/e.yaml/b.yml file",
                 "2 d/w.yaml unreadable",
-                "3 none missing",
+                "3 none unreadable",
             ]
         );
+    }
+
+    #[test]
+    fn an_empty_folder_on_another_device_is_a_lost_volume() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.yaml");
+        fs::write(&file, "").unwrap();
+        let roots = [folder.path().to_owned()];
+        let mut devices = BTreeMap::new();
+        let look = |devices: &mut BTreeMap<usize, u64>| {
+            let mut scan = scan(&roots);
+            scan.distrust_empty_mount_points(&roots, devices);
+            (scan.seen.len(), scan.lost(&roots).count(), scan.unknown.len())
+        };
+        assert_eq!(look(&mut devices), (1, 0, 0));
+        let here = devices[&0];
+        // With files in it, another device is a volume that has been replaced.
+        devices.insert(0, here + 1);
+        assert_eq!((look(&mut devices), devices[&0]), ((1, 0, 0), here));
+        fs::remove_file(file).unwrap();
+        assert_eq!(look(&mut devices), (0, 0, 0), "emptied by its owner");
+        devices.insert(0, here + 1);
+        assert_eq!((look(&mut devices), devices[&0]), ((1, 1, 1), here + 1));
     }
 }

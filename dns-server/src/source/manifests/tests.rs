@@ -81,6 +81,7 @@ struct Followed {
     folder: TempDir,
     told: Arc<Told>,
     metrics: ManifestMetrics,
+    readiness: Readiness,
     _shutdown: tokio_util::sync::DropGuard,
 }
 
@@ -95,14 +96,14 @@ impl Followed {
 
     fn follow(folder: TempDir, paths: &[PathBuf]) -> Self {
         let told = Arc::new(Told::default());
-        let metrics = ManifestMetrics::default();
+        let (metrics, readiness) = (ManifestMetrics::default(), Readiness::default());
         let shutdown = CancellationToken::new();
-        let mut manifests = load(paths, metrics.clone()).unwrap();
+        let mut manifests = load(paths, &readiness, metrics.clone()).unwrap();
         manifests.publish(&*told);
         assert_eq!(told.lock().resets, 2);
         let following = manifests.follow(Arc::clone(&told), shutdown.clone());
         tokio::spawn(following);
-        Self { folder, told, metrics, _shutdown: shutdown.drop_guard() }
+        Self { folder, told, metrics, readiness, _shutdown: shutdown.drop_guard() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -329,23 +330,32 @@ async fn a_single_file_may_go_and_come_back() {
     fs::rename(file.with_extension("tmp"), &file).unwrap();
     followed.serves("x=4").await;
     fs::remove_file(&file).unwrap();
-    followed.serves("").await;
+    // It is wanted twice.
+    followed.has_bad(2).await;
+    assert_eq!(followed.now(), "x=4");
     fs::write(&file, service("x", 3)).unwrap();
     followed.serves("x=3").await;
     followed.has_bad(0).await;
 }
 
 #[tokio::test]
-async fn a_folder_may_go_and_come_back() {
+async fn a_folder_that_is_lost_keeps_its_answers_until_it_is_back() {
     let followed = Followed::new(one_file);
+    let lost = || (followed.metrics.lost.get(), followed.readiness.notes());
+    assert_eq!(lost(), (0, vec![]));
     fs::rename(followed.path("m"), followed.path("n")).unwrap();
-    followed.serves("").await;
-    one_file(followed.folder.path());
-    fs::write(followed.path("m/a.yaml"), service("x", 7)).unwrap();
-    followed.serves("x=7").await;
-    fs::write(followed.path("m/a.yaml"), service("x", 8)).unwrap();
-    followed.serves("x=8").await;
+    followed.has_bad(1).await;
+    assert_eq!(followed.now(), "x=1");
+    let note = format!(
+        "the last answers stay, because these cannot be read: {}: no such file or directory",
+        followed.path("m").display()
+    );
+    assert_eq!(lost(), (1, vec![("manifests".to_owned(), note)]));
+    fs::create_dir(followed.path("m")).unwrap();
+    fs::write(followed.path("m/b.yaml"), service("y1", 7)).unwrap();
+    followed.serves("y1=7").await;
     followed.has_bad(0).await;
+    assert_eq!(lost(), (0, vec![]));
 }
 
 #[tokio::test]
@@ -378,7 +388,8 @@ impl Followed {
 #[tokio::test]
 async fn following_ends_with_the_shutdown() {
     let folder = tempfile::tempdir().unwrap();
-    let manifests = load(&[folder.path().to_owned()], ManifestMetrics::default()).unwrap();
+    let manifests =
+        load(&[folder.path().to_owned()], &Readiness::default(), ManifestMetrics::default()).unwrap();
     let shutdown = CancellationToken::new();
     let told = Arc::new(Told::default());
     let following = tokio::spawn(manifests.follow(Arc::clone(&told), shutdown.clone()));
@@ -398,8 +409,13 @@ async fn following_ends_with_the_shutdown() {
 fn a_path_that_is_not_there_is_an_error_of_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let not_there = folder.path().join("none");
-    let error =
-        load(&[folder.path().to_owned(), not_there.clone()], ManifestMetrics::default()).err().unwrap();
+    let error = load(
+        &[folder.path().to_owned(), not_there.clone()],
+        &Readiness::default(),
+        ManifestMetrics::default(),
+    )
+    .err()
+    .unwrap();
     assert_eq!(
         error.to_string(),
         format!(
@@ -407,15 +423,18 @@ fn a_path_that_is_not_there_is_an_error_of_one_line() {
             not_there.display()
         )
     );
-    let pipe = load(&[PathBuf::from("/dev/null")], ManifestMetrics::default()).err().unwrap();
+    let pipe =
+        load(&[PathBuf::from("/dev/null")], &Readiness::default(), ManifestMetrics::default()).err().unwrap();
     assert!(pipe.to_string().contains("neither a file nor a folder"), "{pipe}");
     symlink("circle", folder.path().join("circle")).unwrap();
-    let circle = load(&[folder.path().join("circle")], ManifestMetrics::default()).err().unwrap();
+    let circle = load(&[folder.path().join("circle")], &Readiness::default(), ManifestMetrics::default())
+        .err()
+        .unwrap();
     assert!(circle.to_string().contains("symbolic link"), "{circle}");
     // What is found in a folder is no reason not to start.
     symlink("nowhere", folder.path().join("dangling.yaml")).unwrap();
     let metrics = ManifestMetrics::default();
-    load(&[folder.path().to_owned()], metrics.clone()).unwrap();
+    load(&[folder.path().to_owned()], &Readiness::default(), metrics.clone()).unwrap();
     assert_eq!(metrics.bad.get(), 1);
 }
 
@@ -423,7 +442,7 @@ fn a_path_that_is_not_there_is_an_error_of_one_line() {
 fn the_quickstart_example_is_good() {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/quickstart"));
     let metrics = ManifestMetrics::default();
-    let manifests = load(&[path], metrics.clone()).unwrap();
+    let manifests = load(&[path], &Readiness::default(), metrics.clone()).unwrap();
     assert_eq!(metrics.bad.get(), 0);
     let served: Vec<String> = manifests.files.served().map(ToString::to_string).collect();
     assert_eq!(

@@ -67,8 +67,6 @@ pub(super) enum Step {
     Read(FileKey, Print),
     /// It cannot be read, for this reason.
     Unreadable(FileKey, String),
-    /// It is not there, though it was asked for by name.
-    Missing(FileKey, String),
     /// It is gone.
     Remove(FileKey),
 }
@@ -140,7 +138,6 @@ impl Tracker {
             steps.push(match &looks {
                 Some(Seen::File(print)) => Step::Read(key.clone(), print.clone()),
                 Some(Seen::Unreadable(reason)) => Step::Unreadable(key.clone(), reason.clone()),
-                Some(Seen::Missing(reason)) => Step::Missing(key.clone(), reason.clone()),
                 None => Step::Remove(key.clone()),
             });
             let is_there = looks.is_some();
@@ -164,7 +161,7 @@ impl Tracker {
     pub(super) fn print(&self, key: &FileKey) -> Option<Print> {
         match self.paths.get(key)?.done.as_ref()? {
             Seen::File(print) => Some(print.clone()),
-            Seen::Unreadable(_) | Seen::Missing(_) => None,
+            Seen::Unreadable(_) => None,
         }
     }
 

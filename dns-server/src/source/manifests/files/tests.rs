@@ -181,14 +181,11 @@ fn a_broken_file_keeps_all_its_objects() {
 }
 
 #[test]
-fn an_unreadable_file_keeps_its_objects_and_a_missing_one_does_not() {
+fn an_unreadable_file_keeps_its_objects() {
     let mut served = Served::default();
     served.put("a", &service("x", 1)).settle();
     served.files.set(&key("a"), Content::Unreadable("permission denied".to_owned()));
-    let told = |what: &str| vec![format!("a file Bad() serving {what}")];
-    assert_eq!(served.settle(), ("x=1".to_owned(), told("LastGood")));
-    served.files.set(&key("a"), Content::Missing("no such file or directory".to_owned()));
-    assert_eq!(served.settle(), (String::new(), told("Nothing")));
+    assert_eq!(served.settle(), ("x=1".to_owned(), vec!["a file Bad() serving LastGood".to_owned()]));
     served.put("a", &service("x", 1));
     assert_eq!(served.settle(), ("x=1".to_owned(), vec!["a file healed".to_owned()]));
 }

@@ -49,7 +49,6 @@ impl World {
         let steps = steps.into_iter().map(|step| match step {
             Step::Read(key, print) => format!("read {} {}", key.path().display(), print.len),
             Step::Unreadable(key, reason) => format!("unreadable {} {reason}", key.path().display()),
-            Step::Missing(key, reason) => format!("missing {} {reason}", key.path().display()),
             Step::Remove(key) => format!("remove {}", key.path().display()),
         });
         (steps.collect(), next.map(|next| next - self.now))
@@ -182,9 +181,4 @@ fn nobody_knows_what_is_in_a_folder_that_cannot_be_read() {
     world.file("d/a", 1);
     assert_eq!(world.look(), wait(QUIET));
     assert_eq!(world.after(QUIET).look(), steps(&["remove d"]));
-    // A path from the command line that is gone takes with it what was in it.
-    world.seen.clear();
-    world.seen.insert(key("d"), Seen::Missing("no such file or directory".to_owned()));
-    world.look();
-    assert_eq!(world.after(QUIET).look(), steps(&["missing d no such file or directory", "remove d/a"]));
 }
