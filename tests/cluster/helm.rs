@@ -241,6 +241,8 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
     for (values, needle) in [
         ("--set dns.replica=3", "replica"),
         ("--set zones=a", "zones"),
+        ("--set zone=multinet..local", "/zone"),
+        ("--set zone=multinet_.local", "/zone"),
         ("--set dns.replicas=-1", "/dns/replicas"),
         // Helm takes a value that is null away.
         ("--set dns.replicas=null", "'replicas'"),
@@ -269,7 +271,8 @@ async fn the_commands_for_helm_work() -> Result<()> {
     let cluster = Cluster::start().await?;
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let (_, section) = text.split_once("### With Helm").context("no section")?;
-    let (section, _) = section.split_once("\n## ").context("no end")?;
+    let (section, moving) = section.split_once("\n### From kustomize to Helm").context("no end")?;
+    let (moving, _) = moving.split_once("\n## ").context("no end")?;
     let commands = examples(section);
     ensure!(commands.len() == 3, "{} commands", commands.len());
     // What is there already is upgraded.
@@ -281,6 +284,26 @@ async fn the_commands_for_helm_work() -> Result<()> {
     ensure!(image.starts_with("registry.example.com/multinet/multinet-dns:"), "{image}");
     eventually("the definitions", SERVED, async || shell(&cluster, "kubectl get mnsvc,mneps -A").map(drop))
         .await?;
+
+    let moving: Vec<String> = examples(moving).into_iter().map(|example| example.command).collect();
+    let [take_crds, take, roll_back, apply, forget] = moving.as_slice() else {
+        anyhow::bail!("{moving:?}");
+    };
+    let uids = || {
+        shell(
+            &cluster,
+            "kubectl get crd,deploy,svc -A -l app.kubernetes.io/part-of=multinet -o jsonpath='{..uid}'",
+        )
+    };
+    let before = uids()?;
+    for (line, releases) in
+        [(apply, 2), (forget, 0), (take_crds, 1), (take, 2), (take, 2), (roll_back, 2), (roll_back, 2)]
+    {
+        run(&cluster, line).with_context(|| line.clone())?;
+        let listed = run(&cluster, "helm list -A -q")?;
+        ensure!(listed.lines().count() == releases, "after {line}: {listed}");
+    }
+    ensure!(!before.is_empty() && uids()? == before, "{before} became {}", uids()?);
 
     let left =
         |what: &str| shell(&cluster, &format!("kubectl get {what} -A -o name | grep multinet || true"));
