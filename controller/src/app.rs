@@ -120,7 +120,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let has_stopped = async { drop(has_stopped.await) };
     // Connections of its own: writes and watches are not in the way of a renewal.
     let (leadership, campaign) =
-        lease(client::connect().await?, config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
+        lease(client::connect().await?.0, config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
     let (events, publisher) =
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(

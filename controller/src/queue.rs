@@ -13,6 +13,8 @@
 //! - A service is in one of these places only, and never in work twice at the same time.
 //! - A failure is followed by a pause that doubles from 0.2 s. A change of the service ends the pause, since it may be what
 //!   the failure waited for; unless the API server has asked for that pause.
+//! - A service that changes while it is in work rests after its turn, the longer the more often that happens in a row: what changes
+//!   meanwhile is written at once, as a few large changes instead of many small ones. One that changes now and then never rests.
 //! - Adding never blocks, and costs nothing for a service that is there already.
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,6 +40,12 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The longest pause that an API server may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
+/// The first rest after a turn, about as long as a write takes.
+const FIRST_REST: Duration = Duration::from_millis(10);
+
+/// The longest rest after a turn: how much later a change may be in DNS because the service keeps changing.
+const LONGEST_REST: Duration = Duration::from_millis(500);
+
 /// Services that wait. It begins closed: what is added to a closed queue is not kept.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -61,6 +69,30 @@ struct Entry {
     place: Place,
     /// How often its work has failed in a row.
     failures: u32,
+    rest: Rest,
+}
+
+/// How long a service rests after each turn, because it changes faster than it is written.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    length: Duration,
+    /// When the last one is over.
+    over: Instant,
+}
+
+impl Rest {
+    fn none(now: Instant) -> Self {
+        Self { length: Duration::ZERO, over: now }
+    }
+
+    /// The rest after a turn during which the service has changed `again`, or has not: twice as long, or half as long.
+    fn next(self, again: bool, now: Instant) -> Self {
+        let length = match again {
+            true => (2 * self.length).clamp(FIRST_REST, LONGEST_REST),
+            false => Some(self.length / 2).filter(|half| *half >= FIRST_REST).unwrap_or_default(),
+        };
+        Self { length, over: now + length }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +132,7 @@ impl Queue {
     /// Has a service looked at soon. Nothing happens if it is waiting for that already.
     pub fn add(&self, service: &ObjectKey) {
         let mut state = self.lock();
-        if state.add(service) {
+        if state.add(service, Instant::now()) {
             drop(state);
             self.wake.notify_one();
         }
@@ -159,19 +191,26 @@ impl Queue {
 
 impl State {
     /// Whether there is something new to take.
-    fn add(&mut self, service: &ObjectKey) -> bool {
+    fn add(&mut self, service: &ObjectKey, now: Instant) -> bool {
         if !self.is_open {
             return false;
         }
         let Some((key, _)) = self.entries.get_key_value(service) else {
             let key = Arc::new(service.clone());
-            self.entries.insert(Arc::clone(&key), Entry { place: Place::Ready, failures: 0 });
+            let entry = Entry { place: Place::Ready, failures: 0, rest: Rest::none(now) };
+            self.entries.insert(Arc::clone(&key), entry);
             self.ready.push(service, key);
             return true;
         };
         let key = Arc::clone(key);
         let Some(entry) = self.entries.get_mut(service) else { return false };
         match entry.place {
+            Place::Waiting { until, is_held: false } if entry.rest.over > now => {
+                let (failures, rest) = (entry.failures, entry.rest);
+                self.waiting.remove(&until);
+                self.wait(&key, failures, rest, rest.over.min(until.0), true);
+                true
+            }
             Place::Waiting { until, is_held: false } => {
                 entry.place = Place::Ready;
                 self.waiting.remove(&until);
@@ -207,18 +246,18 @@ impl State {
         Some((key, entry.failures))
     }
 
-    fn wait(&mut self, key: &Arc<ObjectKey>, failures: u32, until: Instant, is_held: bool) {
+    fn wait(&mut self, key: &Arc<ObjectKey>, failures: u32, rest: Rest, until: Instant, is_held: bool) {
         let until = (until, self.next_number);
         self.next_number += 1;
         self.waiting.insert(until, Arc::clone(key));
-        let entry = Entry { place: Place::Waiting { until, is_held }, failures };
+        let entry = Entry { place: Place::Waiting { until, is_held }, failures, rest };
         self.entries.insert(Arc::clone(key), entry);
     }
 
     /// A turn is over: what becomes of the service.
     fn end(&mut self, key: &Arc<ObjectKey>, end: End, now: Instant) {
         self.ready.end(key);
-        let Some(Entry { place: Place::InWork { again }, failures }) = self.entries.remove(key) else {
+        let Some(Entry { place: Place::InWork { again }, failures, rest }) = self.entries.remove(key) else {
             return;
         };
         if !self.is_open {
@@ -230,14 +269,17 @@ impl State {
                 // What has changed meanwhile may be the attempt's own doing: it does not go on without any pause.
                 let failed = if again { 0 } else { failures };
                 let pause = pause.after(failed);
-                self.wait(key, failures.saturating_add(1), now + pause, is_held);
+                self.wait(key, failures.saturating_add(1), Rest::none(now), now + pause, is_held);
             }
-            End::Done(_) if again => {
-                self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0 });
-                self.ready.push(key, Arc::clone(key));
-            }
-            End::Done(Some(later)) => self.wait(key, 0, later, false),
-            End::Done(None) => {}
+            End::Done(later) => self.done(key, later, again, rest.next(again, now)),
+        }
+    }
+
+    fn done(&mut self, key: &Arc<ObjectKey>, later: Option<Instant>, again: bool, rest: Rest) {
+        match later {
+            _ if again => self.wait(key, 0, rest, rest.over, true),
+            Some(later) => self.wait(key, 0, rest, later, false),
+            None => {}
         }
     }
 }

@@ -68,8 +68,7 @@ async fn never_in_work_twice_but_once_more_after_a_change() {
     queue.add(&key("a"));
     assert!(now(&queue).await.is_none(), "it is in work");
     turn.done();
-    let again = now(&queue).await.expect("it has changed meanwhile");
-    again.done();
+    queue.next().await.done();
     assert!(now(&queue).await.is_none(), "once");
 }
 
@@ -82,6 +81,42 @@ async fn one_that_always_changes_does_not_keep_others_waiting() {
     queue.add(&key("busy"));
     turn.done();
     assert_eq!([name(&queue).await, name(&queue).await], ["other", "busy"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_keeps_changing_while_it_is_in_work_rests_ever_longer() {
+    let queue = open();
+    let second = Duration::from_secs(1);
+    queue.add(&key("a"));
+    let mut turn = queue.next().await;
+    let mut rests = Vec::new();
+    for changes in [true, true, true, true, true, true, true, true, false, false, true] {
+        let done = Instant::now();
+        if changes {
+            queue.add(&key("a"));
+        }
+        turn.done_until(done + second);
+        queue.add(&key("a"));
+        turn = queue.next().await;
+        rests.push(done.elapsed().as_millis());
+    }
+    assert!(
+        rests
+            .iter()
+            .zip([10, 20, 40, 80, 160, 320, 500, 500, 250, 125, 250])
+            .all(|(rest, wanted)| { (wanted..=wanted + TICK.as_millis()).contains(rest) }),
+        "{rests:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_changes_after_each_turn_does_not_rest() {
+    let queue = open();
+    for _ in 0..5 {
+        queue.add(&key("a"));
+        let turn = now(&queue).await.expect("it does not rest");
+        turn.done_until(Instant::now() + Duration::from_secs(1));
+    }
 }
 
 #[tokio::test(start_paused = true)]
