@@ -57,7 +57,11 @@ pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     let networks = aliases
         .into_iter()
         .filter_map(|alias| {
-            let group = (!alone).then(|| Group::new(ttl, &slices, Some(alias)));
+            let group = (!alone).then(|| {
+                let mut group = Group::new(ttl, &slices, Some(alias));
+                group.share_ports(&all);
+                group
+            });
             Some(Network { label: wire_label(alias)?, group })
         })
         .collect();

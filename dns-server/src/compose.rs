@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::build::ServiceAnswers;
-use crate::group::{Group, Host, Srv};
+use crate::group::{Group, Host, Records, Srv};
 use crate::name::MAX_NAME;
 use crate::rrset::{self, A_LEN, AAAA_LEN, OWNER, RECORD_FIXED, Rrset, rtype};
 use crate::slice::Slice;
@@ -153,14 +153,15 @@ impl Composer<'_> {
         &mut self,
         service: &ServiceAnswers,
         group: &Group,
-        srv: &[Srv],
+        srv: Records<'_>,
         base: &[u8],
     ) -> Option<Written> {
         let begin = self.out.len();
-        let mut written = self.records(srv.len(), |out, position| {
-            let record = &srv[position];
-            if let Some(label) = target(group, &service.slices, record, base) {
-                push_service(out, service.ttl, record, label, base);
+        let mut written = self.records(srv.places(), |out, place| {
+            if let Some(record) = srv.get(place)
+                && let Some(label) = target(group, &service.slices, &record, base)
+            {
+                push_service(out, service.ttl, &record, label, base);
             }
         });
         if written.fit == Fit::Whole {
@@ -174,15 +175,15 @@ impl Composer<'_> {
         &mut self,
         service: &ServiceAnswers,
         group: &Group,
-        srv: &[Srv],
+        srv: Records<'_>,
         base: &[u8],
         begin: usize,
     ) -> u16 {
         let mut records = 0;
         let mut target_at = begin - self.start + RECORD_FIXED + Srv::FIXED;
         let mut last = None;
-        for record in srv {
-            let Some(label) = target(group, &service.slices, record, base) else { continue };
+        for record in srv.iter() {
+            let Some(label) = target(group, &service.slices, &record, base) else { continue };
             let pointer = rrset::pointer(target_at);
             target_at += RECORD_FIXED + Srv::FIXED + label.len() + base.len();
             if last.replace(record.host()) == Some(record.host()) {

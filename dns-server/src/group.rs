@@ -8,25 +8,26 @@
 //!  hosts      sorted by hash of label, label, address: the label's endpoints stand side by side
 //!     ▲  ▲
 //!     │  └─── by_address   of each address, the host that its reverse name gives
-//!     └─ srv               of each named port, its records; then those of all ports together
+//!     └─ ports             of each label, which named ports it has
 //!  a, aaaa    whole records, ascending: answers copy them
 //! ```
 //!
 //! A change makes a new group out of all of the service's endpoints, in arrays without pointers of their own:
-//! 40 octets for an endpoint with one port, sorted by numbers. What endpoints have to say is not copied.
+//! 36 octets for an endpoint whatever its ports, sorted by numbers. What endpoints have to say is not copied.
 
-use std::collections::BTreeSet;
+mod ports;
+
 use std::hash::BuildHasher as _;
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
+use self::ports::Ports;
+pub use self::ports::{PortSet, Records, Srv};
 use crate::endpoints::Packed;
-use crate::name::MAX_LABEL;
 use crate::rrset::{self, rtype};
-use crate::slice::{Port, ProtocolLabel, Slice};
+use crate::slice::{ProtocolLabel, Slice};
 
 /// An address without a host that DNS can name.
 const NAMELESS: u32 = u32::MAX;
@@ -40,9 +41,7 @@ pub struct Group {
     pub aaaa: Box<[u8]>,
     hosts: Box<[Host]>,
     by_address: Box<[u32]>,
-    ports: Box<[PortSet]>,
-    srv: Box<[Srv]>,
-    every_port: Range<u32>,
+    ports: Ports,
 }
 
 /// Where an endpoint is, and the hash of its label.
@@ -51,26 +50,6 @@ pub struct Host {
     hash: u32,
     slice: u32,
     entry: u32,
-}
-
-/// The SRV records of a named port.
-#[derive(Debug, PartialEq, Eq)]
-pub struct PortSet {
-    /// `_tcp` and so on.
-    pub protocol: ProtocolLabel,
-    /// `_<port>`, in wire format.
-    label: Box<[u8]>,
-    records: Range<u32>,
-}
-
-/// One SRV record: its target is the label of the first of the hosts at a position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Srv {
-    host: u32,
-    /// The port's number.
-    pub port: u16,
-    /// As CoreDNS gives it: 100 shared among the endpoints, at least 1.
-    pub weight: u16,
 }
 
 impl Group {
@@ -93,8 +72,13 @@ impl Group {
             }
         }
         let Addresses { a, aaaa, by_address } = addresses(ttl, slices, &hosts);
-        let (ports, srv, every_port) = Ports { slices, mentions: &mentions, labels: &labels }.sets();
-        Self { a, aaaa, hosts: hosts.into(), by_address, ports, srv, every_port }
+        let ports = Ports::new(slices, &mentions, &labels);
+        Self { a, aaaa, hosts: hosts.into(), by_address, ports }
+    }
+
+    /// Keeps the names and numbers of ports once, if those of another group are the same.
+    pub fn share_ports(&mut self, other: &Self) {
+        self.ports.share(&other.ports);
     }
 
     /// The endpoints with a label in wire format, lowercased; ascending by address.
@@ -125,26 +109,22 @@ impl Group {
 
     /// The named ports.
     pub fn ports(&self) -> &[PortSet] {
-        &self.ports
+        self.ports.sets()
     }
 
     /// The named port `_<port>._<proto>`, by its labels in wire format.
     pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&PortSet> {
-        self.ports.iter().find(|port| port.protocol == protocol && *port.label == *label)
+        self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
     }
 
-    /// The SRV records of one port, those of a target side by side.
-    pub fn srv(&self, port: &PortSet) -> &[Srv] {
-        self.records(&port.records)
+    /// The SRV records of one port.
+    pub fn srv(&self, port: &PortSet) -> Records<'_> {
+        self.ports.of(port)
     }
 
-    /// The SRV records of all ports together, each once, those of a target side by side.
-    pub fn every_srv(&self) -> &[Srv] {
-        self.records(&self.every_port)
-    }
-
-    fn records(&self, range: &Range<u32>) -> &[Srv] {
-        &self.srv[range.start as usize..range.end as usize]
+    /// The SRV records of all ports together, each once.
+    pub fn every_srv(&self) -> Records<'_> {
+        self.ports.every()
     }
 
     /// The label that an address' reverse name gives: one that somebody chose before one made of an address, then
@@ -187,8 +167,6 @@ impl Group {
             })
             && self.by_address == other.by_address
             && self.ports == other.ports
-            && self.srv == other.srv
-            && self.every_port == other.every_port
     }
 }
 
@@ -211,32 +189,6 @@ impl Host {
     fn identity<'a>(&self, slices: &'a [Arc<Slice>]) -> (&'a [u8], IpAddr, &'a str) {
         let Packed { label, address, .. } = self.endpoint(slices);
         (label, address, &slices[self.slice as usize].network)
-    }
-}
-
-impl PortSet {
-    /// `_<port>`, in wire format.
-    pub fn label(&self) -> &[u8] {
-        &self.label
-    }
-}
-
-impl Srv {
-    /// Octets of the record's data before its target (RFC 2782).
-    pub const FIXED: usize = 6;
-
-    /// The position of the first host with the target's label.
-    pub fn host(&self) -> u32 {
-        self.host
-    }
-
-    /// Appends the record's data; its target is `label` below `base`.
-    pub fn push_data(&self, out: &mut Vec<u8>, label: &[u8], base: &[u8]) {
-        out.extend_from_slice(&[0, 0]); // priority
-        out.extend_from_slice(&self.weight.to_be_bytes());
-        out.extend_from_slice(&self.port.to_be_bytes());
-        out.extend_from_slice(label);
-        out.extend_from_slice(base);
     }
 }
 
@@ -323,92 +275,14 @@ fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[Host]) -> Addresses {
     Addresses { a: a.into(), aaaa: aaaa.into(), by_address: by_address.into() }
 }
 
-/// What the SRV records are made of.
-struct Ports<'a> {
-    slices: &'a [Arc<Slice>],
-    mentions: &'a [Host],
-    /// Of each mention, the position of its label's first host.
-    labels: &'a [u32],
-}
-
-impl Ports<'_> {
-    /// The named ports, all their records, and where among them those of all ports together stand.
-    fn sets(&self) -> (Box<[PortSet]>, Box<[Srv]>, Range<u32>) {
-        let named = |port: &&Port| !port.name.is_empty() && port.name.len() < MAX_LABEL;
-        let seen: BTreeSet<usize> = self.mentions.iter().map(|mention| mention.slice as usize).collect();
-        let names: BTreeSet<(ProtocolLabel, &str)> = seen
-            .iter()
-            .flat_map(|&slice| self.slices[slice].ports.iter().filter(named))
-            .map(|port| (port.protocol, &*port.name))
-            .collect();
-        let (mut sets, mut srv) = (Vec::new(), Vec::new());
-        for (protocol, name) in names {
-            let begin = srv.len() as u32;
-            self.push_records(protocol, name, &mut srv);
-            if srv.len() as u32 > begin {
-                sets.push(PortSet { protocol, label: port_label(name), records: begin..srv.len() as u32 });
-            }
-        }
-        let mut every_port = 0..srv.len() as u32;
-        if sets.len() > 1 {
-            // Two ports of one number say the same here, and a set holds no record twice (RFC 2181 §5).
-            let mut every = srv.clone();
-            every.sort_unstable();
-            every.dedup();
-            srv.append(&mut every);
-            every_port = every_port.end..srv.len() as u32;
-        }
-        (sets.into(), srv.into(), every_port)
-    }
-
-    fn push_records(&self, protocol: ProtocolLabel, name: &str, srv: &mut Vec<Srv>) {
-        let is_meant = |port: &&Port| port.protocol == protocol && *port.name == *name;
-        let number = |slice: &Arc<Slice>| slice.ports.iter().find(is_meant).map(|port| port.number);
-        let numbers: Vec<Option<u16>> = self.slices.iter().map(number).collect();
-        let begin = srv.len();
-        let mut endpoints = 0;
-        let mut at = 0;
-        let mut of_label = Vec::new();
-        for mentions in self.labels.chunk_by(|one, two| one == two) {
-            let label = self.labels[at];
-            let mut counted = None;
-            for mention in &self.mentions[at..at + mentions.len()] {
-                let Some(number) = numbers[mention.slice as usize] else { continue };
-                of_label.push(number);
-                // Of one label, mentions are sorted by address.
-                let address = mention.endpoint(self.slices).address;
-                if counted.replace(address) != Some(address) {
-                    endpoints += 1;
-                }
-            }
-            of_label.sort_unstable();
-            of_label.dedup();
-            let has_name = self.mentions[at].endpoint(self.slices).has_name();
-            let records = of_label.drain(..).map(|port| Srv { host: label, port, weight: 0 });
-            srv.extend(records.filter(|_| has_name));
-            at += mentions.len();
-        }
-        srv[begin..].iter_mut().for_each(|record| record.weight = weight(endpoints));
-    }
-}
-
-/// `_<port>` in wire format; the name is shorter than a label may be.
-fn port_label(name: &str) -> Box<[u8]> {
-    let length = (1 + name.len()) as u8;
-    [length, b'_'].into_iter().chain(name.bytes().map(|octet| octet.to_ascii_lowercase())).collect()
-}
-
-fn weight(endpoints: usize) -> u16 {
-    (100 / endpoints.clamp(1, 100)) as u16 // at most 100
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
     use std::net::Ipv4Addr;
 
     use super::*;
     use crate::endpoints::Endpoint;
+    use crate::slice::Port;
 
     /// Two hosts whose labels have the same hash.
     fn colliding_hosts() -> [String; 2] {
@@ -453,7 +327,7 @@ mod tests {
     #[test]
     fn a_port_of_endpoints_without_names_has_no_records() {
         let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
-        assert!(group.ports().is_empty() && group.every_srv().is_empty());
+        assert!(group.ports().is_empty() && group.every_srv().iter().next().is_none());
         assert_eq!(group.addresses().count(), 2);
     }
 
@@ -482,8 +356,7 @@ mod tests {
         let targets: BTreeSet<&[u8]> =
             group.every_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
         assert_eq!(targets, [&label(one)[..], &label(two)].into());
-        assert_eq!(group.every_srv().len(), 2);
-        assert_eq!(group.srv.len(), 2, "one port's records are those of all ports");
+        assert_eq!(group.every_srv().iter().count(), 2);
         assert_eq!([0, 2].map(|first| group.hosts_from(&both, first).len()), [2, 2]);
     }
 }

@@ -5,13 +5,13 @@
 //! leak.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 
-use crate::slice::Slice;
+use crate::slice::{Port, Slice};
 
 /// What DNS needs of a MultiNetworkService.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,25 @@ pub struct Index {
 struct Known {
     service: Option<Service>,
     slices: BTreeMap<String, Arc<Slice>>,
+    /// The lists of ports that slices had lately. Nearly always it is one; there are two while slices are written anew.
+    ports: Vec<Weak<[Port]>>,
+}
+
+/// How many lists of ports a service's slices share.
+const SHARED_LISTS: usize = 4;
+
+impl Known {
+    /// Lets a slice share the list of ports of another one that has the same.
+    fn share_ports(&mut self, slice: &mut Slice) {
+        self.ports.retain(|ports| ports.strong_count() > 0);
+        match self.ports.iter().filter_map(Weak::upgrade).find(|ports| *ports == slice.ports) {
+            Some(ports) => slice.ports = ports,
+            None => {
+                self.ports.truncate(SHARED_LISTS - 1);
+                self.ports.insert(0, Arc::downgrade(&slice.ports));
+            }
+        }
+    }
 }
 
 impl Index {
@@ -83,16 +102,17 @@ impl Index {
     }
 
     /// A new or changed slice; whether anything differs from what was known.
-    pub fn apply_slice(&mut self, key: &ObjectKey, slice: Arc<Slice>) -> bool {
+    pub fn apply_slice(&mut self, key: &ObjectKey, mut slice: Slice) -> bool {
         if self.slices.get(key).is_some_and(|before| *before != slice.service) {
             self.delete_slice(key);
         }
         self.slices.insert(key.clone(), slice.service.clone());
         let owner = ObjectKey { namespace: key.namespace.clone(), name: slice.service.to_string() };
         let known = self.services.entry(owner.clone()).or_default();
-        let changed = known.slices.get(&key.name) != Some(&slice);
+        let changed = known.slices.get(&key.name).is_none_or(|before| **before != slice);
         if changed {
-            known.slices.insert(key.name.clone(), slice);
+            known.share_ports(&mut slice);
+            known.slices.insert(key.name.clone(), Arc::new(slice));
             self.changed.insert(owner);
         }
         changed

@@ -10,7 +10,7 @@ use std::iter;
 use std::net::IpAddr;
 
 use crate::build::ServiceAnswers;
-use crate::group::{Group, Host, PortSet, Srv};
+use crate::group::{Group, Host, PortSet, Records, Srv};
 use crate::name::{MAX_NAME, NETWORKS};
 use crate::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, rtype};
 use crate::slice::ProtocolLabel;
@@ -90,32 +90,35 @@ pub fn next<'a>(service: &'a ServiceAnswers, place: &mut Place) -> Option<Item<'
             *place = Place { group: place.group + 1, section: 0, at: 0 };
             continue;
         };
-        if let Some(content) = content {
-            place.at += content.length();
+        if let Some((at, content)) = content {
+            place.at = at + content.length();
             return Some(Item { service, alias, group, section, content });
         }
         (place.section, place.at) = (place.section + 1, 0);
     }
 }
 
-/// The section at a place, and the item there, if there is any.
+/// The section at a place, and the next item there with its position, if there is any.
 fn section<'a>(
     service: &'a ServiceAnswers,
     group: &'a Group,
     &Place { section, at, .. }: &Place,
-) -> Option<(Section<'a>, Option<Content<'a>>)> {
+) -> Option<(Section<'a>, Option<(usize, Content<'a>)>)> {
     let address = |rtype, records: &'a [u8], length| {
         let record = records.chunks_exact(length).nth(at)?;
-        Some(Content::Address(rtype, &record[RECORD_FIXED..]))
+        Some((at, Content::Address(rtype, &record[RECORD_FIXED..])))
     };
-    let record = |port, records: &[Srv]| records.get(at).map(|&record| Content::Service(port, record));
+    let record = |port, records: Records<'a>| {
+        let (at, record) = records.first_from(at)?;
+        Some((at, Content::Service(port, record)))
+    };
     Some(match section {
         0 => (Section::A, address(rtype::A, &group.a, A_LEN)),
         1 => (Section::Aaaa, address(rtype::AAAA, &group.aaaa, AAAA_LEN)),
         2 => (Section::EveryPort, record(None, group.every_srv())),
         3 => {
             let hosts = group.hosts_from(&service.slices, at as u32); // positions have 32 bits
-            (Section::Hosts, (!hosts.is_empty()).then_some(Content::Host(hosts)))
+            (Section::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
         }
         named => {
             let port = group.ports().get(named - 4)?;

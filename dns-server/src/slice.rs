@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use multinet_crds::{MultiNetworkEndpointSlice, Protocol, labels};
@@ -17,8 +18,9 @@ pub struct Slice {
     pub service: Box<str>,
     /// Alias of the network that its addresses are on.
     pub network: Box<str>,
-    /// Ports that every endpoint has.
-    pub ports: Box<[Port]>,
+    /// Ports that every endpoint has; the index has a service's slices share them.
+    #[serde(with = "ports")]
+    pub ports: Arc<[Port]>,
     /// The endpoints that are ready.
     pub endpoints: Endpoints,
     /// How many more are not.
@@ -78,6 +80,23 @@ impl From<Protocol> for ProtocolLabel {
             Protocol::Udp => Self::Udp,
             Protocol::Sctp => Self::Sctp,
         }
+    }
+}
+
+/// Ports in files: those of each slice by themselves.
+mod ports {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Port;
+
+    pub(super) fn serialize<S: Serializer>(ports: &Arc<[Port]>, serializer: S) -> Result<S::Ok, S::Error> {
+        (**ports).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Port]>, D::Error> {
+        Vec::deserialize(deserializer).map(Arc::from)
     }
 }
 

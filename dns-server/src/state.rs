@@ -106,7 +106,7 @@ impl State {
             inner.index.apply_service(key, service);
         }
         for (key, slice) in objects.slices {
-            inner.index.apply_slice(&key, slice);
+            inner.index.apply_slice(&key, Arc::unwrap_or_clone(slice));
         }
         inner.publish(self.default_ttl);
         self.answers.set_freshness(Freshness::Stale);
@@ -301,7 +301,7 @@ impl multinet_runtime::Index<MultiNetworkEndpointSlice> for State {
         let mut inner = self.lock();
         match parsed {
             Ok(Some(slice)) => {
-                if inner.index.apply_slice(&key, Arc::new(slice)) {
+                if inner.index.apply_slice(&key, slice) {
                     inner.triggered.extend(triggered);
                 }
             }

@@ -78,8 +78,8 @@ fn what_a_snapshot_holds_is_no_change() {
     let octets = postcard::to_stdvec(&parsed).expect("octets");
     let restored: Slice = postcard::from_bytes(&octets).expect("a slice");
     let mut index = multinet_dns::index::Index::default();
-    index.apply_slice(&key, Arc::new(restored));
+    index.apply_slice(&key, restored);
     assert!(index.next_changed().is_some());
-    assert!(!index.apply_slice(&key, Arc::new(parsed)));
+    assert!(!index.apply_slice(&key, parsed));
     assert_eq!(index.next_changed(), None);
 }
