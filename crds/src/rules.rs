@@ -12,7 +12,7 @@ macro_rules! alias {
 macro_rules! other {
     () => {
         concat!(
-            "n.kind == m.kind && n.name == m.name && ",
+            "n.name == m.name && n.kind == m.kind && ",
             "(has(n.__namespace__) ? n.__namespace__ : '') == (has(m.__namespace__) ? m.__namespace__ : '') && ",
             alias!("n"),
             " != ",

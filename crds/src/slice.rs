@@ -82,11 +82,7 @@ pub struct MultiNetworkEndpointSliceSpec {
     /// The ports that every endpoint has, 0 to 100, with unique names.
     #[serde(default)]
     #[schemars(length(max = 100))]
-    #[x_kube(
-        merge_strategy = ListMerge::Atomic,
-        validation = Rule::new("self.all(p, self.exists_one(q, q.name == p.name))")
-            .message("the names of the ports must be unique; at most one may be empty")
-    )]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub ports: Vec<Port>,
 
     /// The endpoints, 0 to 1000. Readers drop duplicates.

@@ -1,6 +1,8 @@
 //! Collecting violations on the way through an object.
 
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
+use std::hash::Hash;
 use std::ops::RangeInclusive;
 
 use super::Violation;
@@ -90,16 +92,16 @@ impl Check {
 
     /// The keys of the items of the list `name` differ. They are at the field `key` of the items, or the items
     /// themselves where that is empty.
-    pub(super) fn unique<K: PartialEq + fmt::Display>(
+    pub(super) fn unique<K: Eq + Hash + fmt::Display>(
         &mut self,
         name: &str,
         key: &str,
         keys: impl Iterator<Item = K>,
     ) {
-        let mut seen: Vec<K> = Vec::new();
+        let mut seen: HashMap<K, usize> = HashMap::new();
         self.field(name, |check| {
             for (index, found) in keys.enumerate() {
-                if let Some(first) = seen.iter().position(|other| *other == found) {
+                if let Some(first) = seen.get(&found) {
                     let message = format!(
                         "must be unique in the list; {} is also that of item {first}",
                         quote(&found.to_string())
@@ -108,8 +110,9 @@ impl Check {
                         "" => check.fail(message),
                         key => check.field(key, |check| check.fail(message)),
                     });
+                } else {
+                    seen.insert(found, index);
                 }
-                seen.push(found);
             }
         });
     }
