@@ -11,14 +11,22 @@
 //!
 //! The pods of one virtual machine (KubeVirt) hand their address over to each other: among them the one on the machine's node comes
 //! before the one that is published already. Neither that nor a pod that is being deleted is a conflict.
+//!
+//! Thousands of pods may have one address, by mistake or by malice, and each of them changes often: what an event of one of them costs
+//! does not grow with their number. (Of a virtual machine's pods, only the best few dozen are looked at.)
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod side;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
+use self::side::Side;
+use crate::few::Few;
 use crate::model::Network;
 
 /// A pod that has an address.
@@ -31,10 +39,10 @@ pub struct Holder {
 }
 
 /// Facts about a pod that decide whether it holds an address.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Standing<'a> {
-    /// A service publishes the pod's addresses on this network.
-    pub is_selected: bool,
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// The names of the services that publish the pod's addresses on this network.
+    pub services: Arc<[String]>,
     /// It serves and is not being deleted.
     pub is_ready: bool,
     /// It is being deleted.
@@ -42,11 +50,11 @@ pub struct Standing<'a> {
     /// When it was created.
     pub created: Option<Timestamp>,
     /// The virtual machine that it runs, if any.
-    pub machine: Option<&'a str>,
+    pub machine: Option<String>,
     /// It is on the node that the virtual machine is on.
     pub is_at_home: bool,
     /// The ResourceClaim that the address is of, if any.
-    pub claim: Option<&'a str>,
+    pub claim: Option<String>,
 }
 
 /// Role of a pod for an address that it has.
@@ -64,17 +72,34 @@ pub enum Role {
     },
 }
 
-/// Claim of a pod to an address.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// The pod.
-    pub holder: Holder,
+/// A pod's claim to an address that other pods have, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
     /// Its role for the address, within its namespace.
     pub role: Role,
-    /// It is published for the address, and answered.
-    pub is_answered: bool,
     /// A pod of another namespace reports the address, and stays.
     pub is_elsewhere: bool,
+    side: &'a Side,
+}
+
+/// Pods of a namespace that an address is not published for, since it is for another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rivals<'a> {
+    /// The pod that holds the address.
+    pub holder: &'a ObjectKey,
+    /// It is published for the address, and answered.
+    pub is_answered: bool,
+    /// The others.
+    pub left_out: Few,
+    /// All of them have the address from one ResourceClaim.
+    pub share_claim: bool,
+}
+
+impl<'a> Claim<'a> {
+    /// Returns the pods of the namespace between which the address is in conflict, if it is.
+    pub fn rivals(&self) -> Option<Rivals<'a>> {
+        self.side.rivals()
+    }
 }
 
 /// All addresses of all networks, each with the pods that have it.
@@ -85,98 +110,86 @@ pub struct Ledger {
     contested: BTreeSet<(Network, IpAddr)>,
 }
 
-/// Most addresses have one holder: no allocation for those.
+/// Most addresses have one holder: nothing more is kept of those.
 #[derive(Debug)]
 enum Holders {
-    One(Claim),
-    Many(Vec<Claim>),
+    One(Arc<Holder>),
+    Many(Box<Contest>),
+}
+
+/// The pods with the same address, by their namespace: two or more.
+#[derive(Debug, Default)]
+struct Contest {
+    sides: BTreeMap<String, Side>,
 }
 
 impl Ledger {
-    /// Notes that a pod has an address, now or still. The holder is to be [decided](Self::decide) afterwards.
-    pub fn claim(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
-        if !self.addresses.contains_key(network) {
-            self.addresses.insert(network.clone(), HashMap::new());
-        }
-        let Some(addresses) = self.addresses.get_mut(network) else { return };
-        let new =
-            || Claim { holder: holder.clone(), role: Role::Holds, is_answered: false, is_elsewhere: false };
-        let holders = addresses.entry(address).or_insert_with(|| Holders::One(new()));
-        if holders.as_slice().iter().all(|known| known.holder != *holder) {
-            holders.push(Claim { role: Role::LeftOut { shares_claim: false }, ..new() });
-            self.contested.insert((network.clone(), address));
-        }
-    }
-
-    /// Notes that a pod no longer has an address. The holder is to be [decided](Self::decide) afterwards.
-    pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) {
-        let Some(addresses) = self.addresses.get_mut(network) else { return };
-        let Some(holders) = addresses.get_mut(&address) else { return };
-        let rest: Vec<Claim> =
-            holders.as_slice().iter().filter(|claim| claim.holder != *holder).cloned().collect();
-        match rest.len() {
-            0 => drop(addresses.remove(&address)),
-            1 => *holders = rest.into_iter().next().map_or(Holders::Many(Vec::new()), Holders::One),
-            _ => *holders = Holders::Many(rest),
-        }
-        let contested = addresses.get(&address).is_some_and(|holders| holders.as_slice().len() > 1);
-        if addresses.is_empty() {
-            self.addresses.remove(network);
-        }
-        if !contested {
-            self.contested.remove(&(network.clone(), address));
-        }
-    }
-
-    /// Decides which pod of each namespace holds an address. Returns whether that is news for any of the pods that have it.
-    pub fn decide<'a>(
+    /// Notes that a pod has an address, and how it stands now. Returns the services that this is news for, besides the pod's own.
+    pub fn update(
         &mut self,
         network: &Network,
         address: IpAddr,
-        standing: impl Fn(&Holder) -> Standing<'a>,
-    ) -> bool {
-        let holders = self.addresses.get_mut(network).and_then(|addresses| addresses.get_mut(&address));
-        let Some(claims) = holders.map(Holders::as_mut_slice) else { return false };
-        if let [claim] = claims {
-            let was_alone = claim.role == Role::Holds && !claim.is_elsewhere;
-            (claim.role, claim.is_elsewhere) = (Role::Holds, false);
-            return !was_alone;
+        holder: &Arc<Holder>,
+        standing: impl Fn(&Holder) -> Standing,
+    ) -> Vec<ObjectKey> {
+        if !self.addresses.contains_key(network) {
+            self.addresses.insert(network.clone(), HashMap::new());
         }
-        let standings: Vec<Standing<'a>> = claims.iter().map(|claim| standing(&claim.holder)).collect();
-        let winners = winners(claims, &standings);
-        let elsewhere = elsewhere(claims, &standings);
-        let mut is_news = false;
-        for (place, claim) in claims.iter_mut().enumerate() {
-            let (own, winner) = (&standings[place], &standings[winners[place]]);
-            let role = if place == winners[place] {
-                Role::Holds
-            } else if own.is_terminating || own.machine.is_some() && own.machine == winner.machine {
-                Role::HandsOver
-            } else {
-                Role::LeftOut { shares_claim: own.claim.is_some() && own.claim == winner.claim }
-            };
-            let is_answered = role == Role::Holds && own.is_selected && own.is_ready;
-            let before = (claim.role, claim.is_answered, claim.is_elsewhere);
-            (claim.role, claim.is_answered, claim.is_elsewhere) = (role, is_answered, elsewhere[place]);
-            is_news |= before != (claim.role, claim.is_answered, claim.is_elsewhere);
+        let Some(addresses) = self.addresses.get_mut(network) else { return Vec::new() };
+        let holders = match addresses.entry(address) {
+            Entry::Vacant(entry) => {
+                entry.insert(Holders::One(Arc::clone(holder)));
+                return Vec::new();
+            }
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
+        if let Holders::One(first) = holders {
+            if first == holder {
+                return Vec::new();
+            }
+            let mut contest = Box::new(Contest::default());
+            contest.put(first, standing(first));
+            contest.published(first);
+            *holders = Holders::Many(contest);
+            self.contested.insert((network.clone(), address));
         }
-        is_news
+        let Holders::Many(contest) = holders else { return Vec::new() };
+        contest.put(holder, standing(holder));
+        contest.decide(&holder.pod.namespace)
     }
 
-    /// Returns a pod's claim to an address that it has, and the claims of all pods that have it; `None` if no other pod has it.
-    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<(&Claim, &[Claim])> {
+    /// Notes that a pod no longer has an address. Returns the services that this is news for, besides the pod's own.
+    pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) -> Vec<ObjectKey> {
+        let Some(addresses) = self.addresses.get_mut(network) else { return Vec::new() };
+        let news = match addresses.get_mut(&address) {
+            None => Vec::new(),
+            Some(Holders::One(only)) => {
+                if **only == *holder {
+                    addresses.remove(&address);
+                }
+                Vec::new()
+            }
+            Some(holders @ Holders::Many(_)) => holders.release(holder),
+        };
+        if !matches!(addresses.get(&address), Some(Holders::Many(_))) && !self.contested.is_empty() {
+            self.contested.remove(&(network.clone(), address));
+        }
+        if addresses.is_empty() {
+            self.addresses.remove(network);
+        }
+        news
+    }
+
+    /// Returns a pod's claim to an address that it has; `None` if no other pod has it.
+    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<Claim<'_>> {
         // The usual case costs one comparison.
         if self.contested.is_empty() {
             return None;
         }
-        let claims = self.holders(network, address);
-        let own = claims.iter().find(|claim| claim.holder.pod == *pod)?;
-        (claims.len() > 1).then_some((own, claims))
-    }
-
-    /// All pods that have the address.
-    pub fn pods(&self, network: &Network, address: IpAddr) -> impl Iterator<Item = &ObjectKey> {
-        self.holders(network, address).iter().map(|claim| &claim.holder.pod)
+        let contest = self.contest_of(network, address)?;
+        let side = contest.sides.get(&pod.namespace)?;
+        let is_elsewhere = contest.is_elsewhere(&pod.namespace);
+        Some(Claim { role: side.role(pod)?, is_elsewhere, side })
     }
 
     /// Returns whether several pods have any one address.
@@ -186,100 +199,98 @@ impl Ledger {
 
     /// Returns how many addresses several pods have that should not.
     pub fn conflicts(&self) -> usize {
-        let is_conflict = |claim: &Claim| claim.is_elsewhere || matches!(claim.role, Role::LeftOut { .. });
-        let contested = self.contested.iter();
-        contested.filter(|(network, address)| self.holders(network, *address).iter().any(is_conflict)).count()
+        let contests =
+            self.contested.iter().filter_map(|(network, address)| self.contest_of(network, *address));
+        contests.filter(|contest| contest.is_conflict()).count()
     }
 
     /// Decides every contested address anew, for a new leader: a pod that the slices publish (`is_published`) is ahead. Where they
     /// publish none, no pod is ahead if nothing was known before (`is_first`).
-    pub fn settle<'a>(
-        &mut self,
-        is_first: bool,
-        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
-        standing: impl Fn(&Network, IpAddr, &Holder) -> Standing<'a>,
-    ) {
-        for (network, address) in self.contested.clone() {
-            let holders = self.addresses.get_mut(&network).and_then(|addresses| addresses.get_mut(&address));
-            let Some(claims) = holders.map(Holders::as_mut_slice) else { continue };
-            let published: Vec<bool> =
-                claims.iter().map(|claim| is_published(&network, address, &claim.holder)).collect();
-            let namespaces: HashSet<String> = (claims.iter().zip(&published))
-                .filter(|(_, published)| **published)
-                .map(|(claim, _)| claim.holder.pod.namespace.clone())
-                .collect();
-            for (claim, published) in claims.iter_mut().zip(published) {
-                if published {
-                    claim.role = Role::Holds;
-                } else if is_first || namespaces.contains(&claim.holder.pod.namespace) {
-                    claim.role = Role::LeftOut { shares_claim: false };
-                }
+    pub fn settle(&mut self, is_first: bool, is_published: impl Fn(&Network, IpAddr, &Holder) -> bool) {
+        for (network, address) in &self.contested {
+            let holders = self.addresses.get_mut(network).and_then(|addresses| addresses.get_mut(address));
+            let Some(Holders::Many(contest)) = holders else { continue };
+            for side in contest.sides.values_mut() {
+                side.settle(is_first, |holder| is_published(network, *address, holder));
             }
-            self.decide(&network, address, |holder| standing(&network, address, holder));
+            contest.news();
         }
     }
 
-    fn holders(&self, network: &Network, address: IpAddr) -> &[Claim] {
-        let holders = self.addresses.get(network).and_then(|addresses| addresses.get(&address));
-        holders.map_or(&[], Holders::as_slice)
-    }
-}
-
-/// Returns for each claim the place of the one that holds the address in its namespace.
-fn winners(claims: &[Claim], standings: &[Standing<'_>]) -> Vec<usize> {
-    let rank = |place: usize, is_at_home: bool| {
-        let (claim, standing) = (&claims[place], &standings[place]);
-        let is_published = claim.role == Role::Holds && standing.is_selected;
-        let age = Reverse((standing.created, &claim.holder));
-        (standing.is_selected, standing.is_ready, !standing.is_terminating, is_at_home, is_published, age)
-    };
-    let namespace = |place: usize| claims[place].holder.pod.namespace.as_str();
-    let mut best: HashMap<&str, usize> = HashMap::new();
-    for place in 0..claims.len() {
-        let best = best.entry(namespace(place)).or_insert(place);
-        if rank(place, true) > rank(*best, true) {
-            *best = place;
+    fn contest_of(&self, network: &Network, address: IpAddr) -> Option<&Contest> {
+        match self.addresses.get(network)?.get(&address)? {
+            Holders::One(_) => None,
+            Holders::Many(contest) => Some(contest),
         }
     }
-    for best in best.values_mut() {
-        let Some(machine) = standings[*best].machine else { continue };
-        let siblings = (0..claims.len()).filter(|&place| {
-            standings[place].machine == Some(machine) && namespace(place) == namespace(*best)
-        });
-        *best = siblings.max_by_key(|&place| rank(place, standings[place].is_at_home)).unwrap_or(*best);
-    }
-    (0..claims.len()).map(|place| best[namespace(place)]).collect()
-}
-
-/// Returns for each claim whether one of another namespace stays.
-fn elsewhere(claims: &[Claim], standings: &[Standing<'_>]) -> Vec<bool> {
-    let staying: HashSet<&str> = (claims.iter().zip(standings))
-        .filter(|(_, standing)| !standing.is_terminating)
-        .map(|(claim, _)| claim.holder.pod.namespace.as_str())
-        .collect();
-    claims.iter().map(|claim| staying.iter().any(|other| *other != claim.holder.pod.namespace)).collect()
 }
 
 impl Holders {
-    fn as_slice(&self) -> &[Claim] {
-        match self {
-            Self::One(claim) => std::slice::from_ref(claim),
-            Self::Many(claims) => claims,
+    /// Takes out a pod of several. Returns the services that this is news for.
+    fn release(&mut self, holder: &Holder) -> Vec<ObjectKey> {
+        let Self::Many(contest) = self else { return Vec::new() };
+        let namespace = &holder.pod.namespace;
+        let Some(side) = contest.sides.get_mut(namespace) else { return Vec::new() };
+        side.take(holder);
+        if side.is_empty() {
+            contest.sides.remove(namespace);
+        }
+        let news = contest.decide(namespace);
+        let Some((only, services)) = contest.only() else { return news };
+        *self = Self::One(only);
+        services
+    }
+}
+
+impl Contest {
+    /// Notes how a pod stands.
+    fn put(&mut self, holder: &Arc<Holder>, standing: Standing) {
+        self.sides.entry(holder.pod.namespace.clone()).or_default().put(holder, standing);
+    }
+
+    /// Notes that the address is published for a pod.
+    fn published(&mut self, holder: &Arc<Holder>) {
+        if let Some(side) = self.sides.get_mut(&holder.pod.namespace) {
+            side.published(holder);
         }
     }
 
-    fn as_mut_slice(&mut self) -> &mut [Claim] {
-        match self {
-            Self::One(claim) => std::slice::from_mut(claim),
-            Self::Many(claims) => claims,
+    /// Decides which pod of a namespace holds the address. Returns the services that anything is news for.
+    fn decide(&mut self, namespace: &str) -> Vec<ObjectKey> {
+        if let Some(side) = self.sides.get_mut(namespace) {
+            side.decide();
         }
+        self.news()
     }
 
-    fn push(&mut self, claim: Claim) {
-        match self {
-            Self::One(first) => *self = Self::Many(vec![first.clone(), claim]),
-            Self::Many(claims) => claims.push(claim),
+    /// Returns the services of the sides that show something else than before.
+    fn news(&mut self) -> Vec<ObjectKey> {
+        let staying: Vec<bool> = self.sides.values().map(Side::is_staying).collect();
+        let count = staying.iter().filter(|is_staying| **is_staying).count();
+        let mut news = Vec::new();
+        for ((namespace, side), is_staying) in self.sides.iter_mut().zip(staying) {
+            if side.shows_news(count > usize::from(is_staying)) {
+                news.extend(side.services(namespace));
+            }
         }
+        news
+    }
+
+    /// Returns whether a pod of another namespace than this has the address, and stays.
+    fn is_elsewhere(&self, namespace: &str) -> bool {
+        self.sides.iter().any(|(other, side)| other != namespace && side.is_staying())
+    }
+
+    /// Returns whether any pod's claim to the address is one that should not be.
+    fn is_conflict(&self) -> bool {
+        self.sides.values().any(|side| side.left_out() > 0)
+            || self.sides.len() > 1 && self.sides.values().any(Side::is_staying)
+    }
+
+    /// Returns the one pod that is left, with its services.
+    fn only(&self) -> Option<(Arc<Holder>, Vec<ObjectKey>)> {
+        let (namespace, side) = self.sides.first_key_value().filter(|_| self.sides.len() == 1)?;
+        Some((side.only()?, side.services(namespace).collect()))
     }
 }
 

@@ -143,9 +143,9 @@ impl Rail {
             };
             let role = match around.ledger.contest(&self.network, address, &pod.key) {
                 None => Role::Holds,
-                Some((own, claims)) => {
-                    collected.note_contest(&self.network, address, attachment, own, claims);
-                    own.role
+                Some(claim) => {
+                    collected.note_contest(&self.network, address, attachment, claim);
+                    claim.role
                 }
             };
             match role {
@@ -212,31 +212,28 @@ impl Collected {
         network: &Network,
         address: IpAddr,
         attachment: &Attachment,
-        own: &Claim,
-        claims: &[Claim],
+        claim: Claim<'_>,
     ) {
-        let place = || (network.clone(), address);
-        if own.is_elsewhere && own.role == Role::Holds {
-            self.elsewhere.insert(place());
+        let place = (network.clone(), address);
+        if claim.is_elsewhere && claim.role == Role::Holds {
+            self.elsewhere.insert(place.clone());
         }
         // Each of the pods that share the address comes here.
-        if self.conflicts.contains_key(&place()) {
+        if self.conflicts.contains_key(&place) {
             return;
         }
-        let of_ours = || claims.iter().filter(|claim| claim.holder.pod.namespace == own.holder.pod.namespace);
-        let left_out = || of_ours().filter(|claim| matches!(claim.role, Role::LeftOut { .. }));
-        let Some(holder) = of_ours().find(|claim| claim.role == Role::Holds) else { return };
-        if left_out().next().is_none() {
-            return;
-        }
-        let is_shared = left_out().all(|claim| claim.role == Role::LeftOut { shares_claim: true });
+        let Some(rivals) = claim.rivals() else { return };
         let conflict = Conflict {
-            holder: holder.holder.pod.clone(),
-            is_answered: holder.is_answered,
-            left_out: left_out().map(|claim| claim.holder.pod.to_string()).collect(),
-            claim: attachment.claimed.as_ref().filter(|_| is_shared).map(|device| device.claim.clone()),
+            holder: rivals.holder.clone(),
+            is_answered: rivals.is_answered,
+            left_out: rivals.left_out,
+            claim: attachment
+                .claimed
+                .as_ref()
+                .filter(|_| rivals.share_claim)
+                .map(|device| device.claim.clone()),
         };
-        self.conflicts.insert(place(), conflict);
+        self.conflicts.insert(place, conflict);
     }
 
     /// What a mirror shows: the ready endpoints of one network, or of all of them, each address once; but for those that core

@@ -19,43 +19,38 @@ fn holder(name: &str) -> Holder {
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 111, 5));
 
-/// A pod that is selected, ready and of the given age.
-fn ready(created: i64) -> Standing<'static> {
-    let created = Timestamp::from_second(created).ok();
-    Standing { is_selected: true, is_ready: true, created, is_at_home: true, ..Standing::default() }
+/// A pod that a service selects, ready and of the given age.
+fn ready(created: i64) -> Standing {
+    let (services, created) = ([SERVICE.to_owned()].into(), Timestamp::from_second(created).ok());
+    Standing { services, is_ready: true, created, is_at_home: true, ..Standing::default() }
 }
+
+const SERVICE: &str = "infer";
 
 /// Pods with the same address, and what they are to it.
 #[derive(Default)]
 struct Contest {
     ledger: Ledger,
-    pods: Vec<(&'static str, Standing<'static>)>,
+    pods: Vec<(&'static str, Standing)>,
 }
 
 impl Contest {
     /// A pod comes or changes. Returns whether that is news.
-    fn set(&mut self, name: &'static str, standing: Standing<'static>) -> bool {
+    fn set(&mut self, name: &'static str, standing: Standing) -> bool {
         self.pods.retain(|(known, _)| *known != name);
         self.pods.push((name, standing));
-        self.ledger.claim(&network(), ADDRESS, &holder(name));
-        self.decide()
+        let known =
+            |found: &Holder| self.pods.iter().find(|(name, _)| holder(name) == *found).unwrap().1.clone();
+        !self.ledger.update(&network(), ADDRESS, &Arc::new(holder(name)), known).is_empty()
     }
 
     fn remove(&mut self, name: &str) -> bool {
         self.pods.retain(|(known, _)| *known != name);
-        self.ledger.release(&network(), ADDRESS, &holder(name));
-        self.decide()
-    }
-
-    fn decide(&mut self) -> bool {
-        let pods = self.pods.clone();
-        self.ledger.decide(&network(), ADDRESS, |found| {
-            pods.iter().find(|(name, _)| holder(name) == *found).map(|(_, standing)| *standing).unwrap()
-        })
+        !self.ledger.release(&network(), ADDRESS, &holder(name)).is_empty()
     }
 
     fn role(&self, name: &str) -> Role {
-        self.ledger.contest(&network(), ADDRESS, &holder(name).pod).map_or(Role::Holds, |(own, _)| own.role)
+        self.ledger.contest(&network(), ADDRESS, &holder(name).pod).map_or(Role::Holds, |claim| claim.role)
     }
 
     /// The pods that hold the address, each in its namespace.
@@ -71,26 +66,26 @@ const LEFT_OUT: Role = Role::LeftOut { shares_claim: false };
 
 #[test]
 fn of_two_pods_the_better_one_holds_the_address_whatever_came_first() {
-    let base = ready(5);
+    let base = || ready(5);
     let cases = [
-        ("selected", base, Standing { is_selected: false, created: None, ..base }),
-        ("ready", base, Standing { is_ready: false, created: None, ..base }),
+        ("selected", base(), Standing { services: Arc::default(), created: None, ..base() }),
+        ("ready", base(), Standing { is_ready: false, created: None, ..base() }),
         (
             "staying",
-            Standing { is_ready: false, ..base },
-            Standing { is_ready: false, is_terminating: true, created: None, ..base },
+            Standing { is_ready: false, ..base() },
+            Standing { is_ready: false, is_terminating: true, created: None, ..base() },
         ),
         (
             "a ready pod that none selects",
-            Standing { is_ready: false, ..base },
-            Standing { is_selected: false, created: None, ..base },
+            Standing { is_ready: false, ..base() },
+            Standing { services: Arc::default(), created: None, ..base() },
         ),
     ];
     for (what, better, worse) in cases {
         for order in [["better", "worse"], ["worse", "better"]] {
             let mut contest = Contest::default();
             for name in order {
-                contest.set(name, if name == "better" { better } else { worse });
+                contest.set(name, if name == "better" { better.clone() } else { worse.clone() });
             }
             assert_eq!(contest.holders(), ["better"], "{what}, {order:?}");
         }
@@ -134,20 +129,20 @@ fn a_pod_that_is_deleted_hands_over_and_is_no_conflict() {
 
 #[test]
 fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
-    let source = Standing { machine: Some("vm"), ..ready(1) };
-    let target = Standing { machine: Some("vm"), is_at_home: false, ..ready(2) };
+    let source = Standing { machine: Some("vm".into()), ..ready(1) };
+    let target = Standing { machine: Some("vm".into()), is_at_home: false, ..ready(2) };
     let mut contest = Contest::default();
-    contest.set("source", source);
-    contest.set("target", Standing { is_ready: false, ..target });
+    contest.set("source", source.clone());
+    contest.set("target", Standing { is_ready: false, ..target.clone() });
     assert_eq!((contest.holders(), contest.role("target")), (vec!["source"], Role::HandsOver));
-    contest.set("target", target);
+    contest.set("target", target.clone());
     assert_eq!(contest.holders(), ["source"], "both are ready, and the machine is there");
     contest.set("source", Standing { is_at_home: false, ..source });
     contest.set("target", Standing { is_at_home: true, ..target });
     assert_eq!((contest.holders(), contest.role("source")), (vec!["target"], Role::HandsOver));
     assert_eq!(contest.ledger.conflicts(), 0);
 
-    contest.set("other", Standing { machine: Some("another"), ..ready(3) });
+    contest.set("other", Standing { machine: Some("another".into()), ..ready(3) });
     assert_eq!((contest.holders(), contest.role("other")), (vec!["target"], LEFT_OUT));
 }
 
@@ -155,12 +150,11 @@ fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
 fn namespaces_withhold_nothing_from_each_other() {
     let mut contest = Contest::default();
     contest.set("a/one", ready(1));
-    assert!(contest.set("b/one", Standing { is_selected: false, ..ready(0) }));
+    assert!(contest.set("b/one", Standing { services: Arc::default(), ..ready(0) }));
     contest.set("b/two", ready(3));
     assert_eq!(contest.holders(), ["a/one", "b/two"]);
     let elsewhere = |contest: &Contest, name: &str| {
-        let (own, _) = contest.ledger.contest(&network(), ADDRESS, &holder(name).pod).unwrap();
-        own.is_elsewhere
+        contest.ledger.contest(&network(), ADDRESS, &holder(name).pod).unwrap().is_elsewhere
     };
     assert!(elsewhere(&contest, "a/one") && elsewhere(&contest, "b/two"));
     contest.remove("b/one");
@@ -171,7 +165,7 @@ fn namespaces_withhold_nothing_from_each_other() {
 
 #[test]
 fn pods_that_share_a_claim_are_told_apart_from_pods_that_share_an_address() {
-    let with = |claim| Standing { claim: Some(claim), ..ready(1) };
+    let with = |claim: &str| Standing { claim: Some(claim.into()), ..ready(1) };
     let mut contest = Contest::default();
     contest.set("a", with("nic"));
     contest.set("b", with("nic"));
@@ -185,19 +179,70 @@ fn pods_that_share_a_claim_are_told_apart_from_pods_that_share_an_address() {
 fn a_pod_of_the_same_name_is_another_pod() {
     let (network, mut ledger) = (network(), Ledger::default());
     let again = Holder { uid: "another".into(), ..holder("a") };
-    ledger.claim(&network, ADDRESS, &holder("a"));
-    ledger.claim(&network, ADDRESS, &again);
+    for holder in [holder("a"), again.clone()] {
+        ledger.update(&network, ADDRESS, &Arc::new(holder), |_| ready(1));
+    }
     ledger.release(&network, ADDRESS, &holder("a"));
-    assert!(ledger.decide(&network, ADDRESS, |_| ready(1)));
-    assert_eq!(ledger.pods(&network, ADDRESS).collect::<Vec<_>>(), [&again.pod]);
+    let Holders::One(only) = &ledger.addresses[&network][&ADDRESS] else { panic!("{ledger:?}") };
+    assert_eq!(**only, again);
 }
 
 #[test]
 fn networks_are_apart() {
     let mut ledger = Ledger::default();
-    ledger.claim(&network(), ADDRESS, &holder("a"));
-    ledger.claim(&Network { name: "rdma-b".into(), ..network() }, ADDRESS, &holder("b"));
+    let other = Network { name: "rdma-b".into(), ..network() };
+    ledger.update(&network(), ADDRESS, &Arc::new(holder("a")), |_| ready(1));
+    ledger.update(&other, ADDRESS, &Arc::new(holder("b")), |_| ready(1));
     assert!(!ledger.is_contested());
+}
+
+#[test]
+fn the_services_of_a_namespace_are_told_of_what_changes_there() {
+    let of = |namespace: &str, service: &str| {
+        vec![ObjectKey { namespace: namespace.into(), name: service.into() }]
+    };
+    let (network, mut ledger) = (network(), Ledger::default());
+    let mut set = |name: &str, standing: Standing| {
+        let first = |found: &Holder| if found.pod.name == "one" { ready(1) } else { standing.clone() };
+        ledger.update(&network, ADDRESS, &Arc::new(holder(name)), first)
+    };
+    assert!(set("one", ready(1)).is_empty());
+    assert_eq!(set("two", ready(2)), of("vision", SERVICE), "it is left out");
+    assert_eq!(set("b/other", ready(3)), [of("b", SERVICE), of("vision", SERVICE)].concat());
+    assert!(set("two", Standing { is_ready: false, ..ready(2) }).is_empty(), "it is left out as before");
+    assert!(set("b/other", Standing { is_ready: false, ..ready(3) }) == of("b", SERVICE), "not answered");
+    assert_eq!(
+        set("b/other", Standing { is_terminating: true, ..ready(3) }),
+        [of("b", SERVICE), of("vision", SERVICE)].concat()
+    );
+}
+
+#[test]
+fn of_many_pods_the_first_are_named_and_the_best_holds_the_address() {
+    let (network, mut ledger) = (network(), Ledger::default());
+    let names: Vec<String> = (0..500).map(|number| format!("pod-{number:03}")).collect();
+    let best = |ledger: &mut Ledger, name: &str, standing: Standing| {
+        ledger.update(&network, ADDRESS, &Arc::new(holder(name)), |_| standing.clone());
+        let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod)?;
+        let rivals = claim.rivals()?;
+        Some((rivals.holder.name.clone(), rivals.left_out.count))
+    };
+    for name in &names {
+        best(&mut ledger, name, Standing { is_ready: false, ..ready(1) });
+    }
+    assert_eq!(best(&mut ledger, "pod-321", ready(9)), Some(("pod-321".into(), 499)));
+    assert_eq!(best(&mut ledger, "pod-400", ready(0)), Some(("pod-321".into(), 499)), "it is published");
+    assert_eq!(
+        best(&mut ledger, "pod-321", Standing { is_terminating: true, ..ready(9) }),
+        Some(("pod-400".into(), 498))
+    );
+    let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod).unwrap();
+    assert_eq!(
+        claim.rivals().unwrap().left_out.names,
+        ["vision/pod-000", "vision/pod-001", "vision/pod-002"]
+    );
+    names.iter().for_each(|name| drop(ledger.release(&network, ADDRESS, &holder(name))));
+    assert!(ledger.addresses.is_empty() && ledger.contested.is_empty());
 }
 
 #[test]
@@ -207,12 +252,7 @@ fn a_new_leader_goes_by_what_is_published() {
         for (name, created) in [("c", 2), ("a", 3), ("b", 1)] {
             contest.set(name, ready(created));
         }
-        let pods = contest.pods.clone();
-        contest.ledger.settle(
-            is_first,
-            |_, _, found| published.is_some_and(|name| holder(name) == *found),
-            |_, _, found| pods.iter().find(|(name, _)| holder(name) == *found).unwrap().1,
-        );
+        contest.ledger.settle(is_first, |_, _, found| published.is_some_and(|name| holder(name) == *found));
         contest.holders().join(" ")
     };
     assert_eq!(settle(true, Some("a")), "a");

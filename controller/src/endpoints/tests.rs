@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use multinet_crds::{Device, EndpointCounts, NetworkKind};
 use serde_json::json;
@@ -64,12 +66,11 @@ fn collected_with(
 ) -> Collected {
     let mut ledger = Ledger::default();
     for (pod, interfaces) in pods {
-        let holder = Holder { pod: pod.key.clone(), uid: pod.uid.clone() };
+        let holder = Arc::new(Holder { pod: pod.key.clone(), uid: pod.uid.clone() });
         for attachment in &interfaces.attachments {
             for address in &attachment.addresses {
                 let network = &attachment.networks[0];
-                ledger.claim(network, *address, &holder);
-                ledger.decide(network, *address, |holder| standing(pods, holder));
+                ledger.update(network, *address, &holder, |holder| standing(pods, holder));
             }
         }
     }
@@ -78,14 +79,14 @@ fn collected_with(
     collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones, published })
 }
 
-fn standing<'a>(pods: &'a [(Pod, Interfaces)], holder: &Holder) -> Standing<'a> {
+fn standing(pods: &[(Pod, Interfaces)], holder: &Holder) -> Standing {
     let (pod, interfaces) = pods.iter().find(|(pod, _)| pod.key == holder.pod).unwrap();
     let claimed = interfaces.attachments.first().and_then(|attachment| attachment.claimed.as_ref());
     Standing {
-        is_selected: true,
+        services: ["infer".to_owned()].into(),
         is_ready: pod.is_ready(),
         is_terminating: pod.terminating,
-        claim: claimed.map(|device| device.claim.as_str()),
+        claim: claimed.map(|device| device.claim.clone()),
         ..Standing::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
@@ -21,10 +22,7 @@ impl Pods {
         is_first: bool,
         is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
     ) {
-        let (pods, networks) = (&self.pods, &self.networks);
-        self.ledger.settle(is_first, is_published, |network, address, holder| {
-            standing(pods, networks, network, address, holder)
-        });
+        self.ledger.settle(is_first, is_published);
     }
 
     /// Brings the ledger in step with the addresses that a pod has now and had `before`.
@@ -36,14 +34,21 @@ impl Pods {
         dirty: &mut Dirty,
     ) {
         let Some(entry) = self.pods.get(key) else { return };
-        let (holder, now) = (entry.holder(), entry.addresses());
+        let (holder, now) = (Arc::clone(&entry.holder), entry.addresses());
         for (network, address) in before.difference(&now) {
-            self.ledger.release(network, *address, &holder);
-            self.decide(network, *address, at, dirty);
+            mark(self.ledger.release(network, *address, &holder), at, dirty);
         }
+        let mut services: HashMap<&Network, Arc<[String]>> = HashMap::new();
         for (network, address) in &now {
-            self.ledger.claim(network, *address, &holder);
-            self.decide(network, *address, at, dirty);
+            let own = services.entry(network).or_insert_with(|| publishers(&self.networks, entry, network));
+            let standing = |other: &Holder| {
+                if *other == *holder {
+                    standing(entry, network, *address, Arc::clone(own))
+                } else {
+                    standing_of(&self.pods, &self.networks, network, *address, other)
+                }
+            };
+            mark(self.ledger.update(network, *address, &holder, standing), at, dirty);
         }
     }
 
@@ -51,60 +56,67 @@ impl Pods {
     pub(super) fn decide_all(&mut self, pods: &[ObjectKey], dirty: &mut Dirty) {
         if self.ledger.is_contested() {
             let at = dirty.now();
-            let entries = pods.iter().filter_map(|key| self.pods.get(key));
-            let addresses: HashSet<(Network, IpAddr)> = entries.flat_map(Entry::addresses).collect();
-            for (network, address) in addresses {
-                self.decide(&network, address, at, dirty);
+            for key in pods {
+                let now = self.pods.get(key).map(Entry::addresses).unwrap_or_default();
+                self.settle_addresses(key, &now, at, dirty);
             }
         }
     }
 
-    /// Decides which pods hold an address. If that is news, the services that publish the network for any of the pods that have it are
-    /// marked.
-    pub(super) fn decide(&mut self, network: &Network, address: IpAddr, at: Timestamp, dirty: &mut Dirty) {
-        let (pods, networks) = (&self.pods, &self.networks);
-        let standing = |holder: &Holder| standing(pods, networks, network, address, holder);
-        if self.ledger.decide(network, address, standing) {
-            for pod in self.ledger.pods(network, address) {
-                for service in self.pods.get(pod).iter().flat_map(|entry| &entry.services) {
-                    let service = in_namespace(pod, service);
-                    if publishes(&self.networks, &service, network) {
-                        dirty.mark(service, at);
-                    }
-                }
-            }
+    /// A pod with these addresses is gone.
+    pub(super) fn release(&mut self, entry: &Entry, at: Timestamp, dirty: &mut Dirty) {
+        for (network, address) in entry.addresses() {
+            mark(self.ledger.release(&network, address, &entry.holder), at, dirty);
         }
+    }
+}
+
+fn mark(services: Vec<ObjectKey>, at: Timestamp, dirty: &mut Dirty) {
+    for service in services {
+        dirty.mark(service, at);
     }
 }
 
 /// Returns the facts that decide whether a pod holds an address.
-fn standing<'a>(
-    pods: &'a BTreeMap<ObjectKey, Entry>,
+fn standing_of(
+    pods: &BTreeMap<ObjectKey, Entry>,
     networks: &HashMap<ObjectKey, Vec<Network>>,
     network: &Network,
     address: IpAddr,
     holder: &Holder,
-) -> Standing<'a> {
+) -> Standing {
     let Some(entry) = pods.get(&holder.pod).filter(|entry| entry.pod.uid == holder.uid) else {
         return Standing::default();
     };
+    standing(entry, network, address, publishers(networks, entry, network))
+}
+
+/// Returns the same of a pod that is known, and its services that publish addresses on the network.
+fn standing(entry: &Entry, network: &Network, address: IpAddr, services: Arc<[String]>) -> Standing {
     let pod = &entry.pod;
     let attachment = (entry.interfaces().attachments.iter())
         .find(|attachment| attachment.networks.contains(network) && attachment.addresses.contains(&address));
     let claimed = attachment.and_then(|attachment| attachment.claimed.as_ref());
-    let mut services = entry.services.iter();
     Standing {
-        is_selected: services.any(|service| publishes(networks, &in_namespace(&pod.key, service), network)),
+        services,
         is_ready: pod.is_ready(),
         is_terminating: pod.terminating,
         created: pod.created,
-        machine: pod.machine.as_deref(),
+        machine: pod.machine.clone(),
         is_at_home: pod.node.is_some() && pod.labels.get(MACHINE_NODE) == pod.node.as_ref(),
-        claim: claimed.map(|device| device.claim.as_str()),
+        claim: claimed.map(|device| device.claim.clone()),
     }
 }
 
-/// Returns whether a service publishes addresses on this network.
-fn publishes(networks: &HashMap<ObjectKey, Vec<Network>>, service: &ObjectKey, network: &Network) -> bool {
-    networks.get(service).is_some_and(|networks| networks.contains(network))
+/// Returns the names of the services that publish addresses of a pod on a network.
+fn publishers(
+    networks: &HashMap<ObjectKey, Vec<Network>>,
+    entry: &Entry,
+    network: &Network,
+) -> Arc<[String]> {
+    let publishes = |service: &&String| {
+        let service = in_namespace(&entry.pod.key, service);
+        networks.get(&service).is_some_and(|networks| networks.contains(network))
+    };
+    entry.services.iter().filter(publishes).cloned().collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::Selector;
@@ -43,6 +44,8 @@ pub(super) struct Pods {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) pod: Pod,
+    /// The same for all addresses that it has.
+    pub(super) holder: Arc<Holder>,
     /// What the annotations and the claims say, together; only for pods with claims.
     joined: Option<Interfaces>,
     /// The names of the services that select the pod.
@@ -67,10 +70,6 @@ impl Entry {
         });
         pairs.collect()
     }
-
-    pub(super) fn holder(&self) -> Holder {
-        Holder { pod: self.pod.key.clone(), uid: self.pod.uid.clone() }
-    }
 }
 
 impl Pods {
@@ -82,7 +81,8 @@ impl Pods {
         let services = self.selectors.selecting(&pod.key.namespace, &pod.labels);
         let joined = self.join(&pod);
         let key = pod.key.clone();
-        let entry = Entry { pod, joined, services };
+        let holder = Arc::new(Holder { pod: key.clone(), uid: pod.uid.clone() });
+        let entry = Entry { pod, holder, joined, services };
         let old = self.pods.remove(&key);
         if let Some(old) = &old
             && old.pod == entry.pod
@@ -120,11 +120,7 @@ impl Pods {
             dirty.mark(in_namespace(key, service), at);
         }
         self.unrelate(&old);
-        let holder = old.holder();
-        for (network, address) in old.addresses() {
-            self.ledger.release(&network, address, &holder);
-            self.decide(&network, address, at, dirty);
-        }
+        self.release(&old, at, dirty);
     }
 
     /// Only these pods are there.
