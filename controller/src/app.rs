@@ -90,6 +90,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let settings = Settings {
         zone: config.zone,
         limit: config.max_endpoints_per_slice,
+        caps: config.caps,
         mirror_limit: config.max_endpoints_per_mirror_slice,
         clock: Timestamp::now,
     };

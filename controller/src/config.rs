@@ -11,6 +11,8 @@ use multinet_runtime::command_line::duration;
 use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
 use multinet_runtime::{LeaseConfig, LogArgs, random_number};
 
+use crate::caps::Caps;
+
 /// Where a pod finds the namespace that it is in.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -49,6 +51,26 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value = "100",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_mirror_slice: u16,
+
+    /// How many addresses of a pod on a network are published
+    ///
+    /// Those that are published already stay, then come those that the pod reports first. Where this limit or one of the next two
+    /// leaves addresses out, the service has condition Capped. What multinet-dns needs in memory follows from them
+    /// (docs/operations.md).
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_POD", default_value = "64",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
+    max_addresses_per_pod: u32,
+
+    /// How many addresses of a service are published, on all of its networks together; those that are published already stay, then
+    /// come those of older pods
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_SERVICE", default_value = "50000",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
+    max_addresses_per_service: u32,
+
+    /// How many addresses of all services of a namespace are published
+    #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_NAMESPACE", default_value = "200000",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
+    max_addresses_per_namespace: u32,
 
     /// How many requests may be under way at a time, 1 to 1000
     ///
@@ -113,6 +135,8 @@ pub struct Config {
     pub max_endpoints_per_slice: usize,
     /// Most endpoints in a slice of a mirror.
     pub max_endpoints_per_mirror_slice: usize,
+    /// Most addresses.
+    pub caps: Caps,
     /// Most requests at a time.
     pub concurrent_writes: usize,
     /// The lease, and who we are.
@@ -132,6 +156,9 @@ impl Config {
             zone,
             max_endpoints_per_slice,
             max_endpoints_per_mirror_slice,
+            max_addresses_per_pod,
+            max_addresses_per_service,
+            max_addresses_per_namespace,
             concurrent_writes,
             lease_namespace,
             lease_name,
@@ -145,6 +172,11 @@ impl Config {
             zone,
             max_endpoints_per_slice: max_endpoints_per_slice.into(),
             max_endpoints_per_mirror_slice: max_endpoints_per_mirror_slice.into(),
+            caps: Caps {
+                pod: max_addresses_per_pod as usize,
+                service: max_addresses_per_service as usize,
+                namespace: max_addresses_per_namespace as usize,
+            },
             concurrent_writes: concurrent_writes.into(),
             lease: LeaseConfig {
                 namespace: lease_namespace.unwrap_or_else(own_namespace),
@@ -227,6 +259,10 @@ mod tests {
         let limits =
             |config: &Config| (config.max_endpoints_per_slice, config.max_endpoints_per_mirror_slice);
         assert_eq!((limits(&config), config.concurrent_writes), ((25, 100), 32));
+        assert_eq!(config.caps, Caps::default());
+        let caps = ["pod=1", "service=2", "namespace=3"].map(|cap| format!("--max-addresses-per-{cap}"));
+        let caps = self::config(&caps.each_ref().map(String::as_str)).unwrap().caps;
+        assert_eq!(caps, Caps { pod: 1, service: 2, namespace: 3 });
         let both = ["--max-endpoints-per-slice", "6", "--max-endpoints-per-mirror-slice", "7"];
         assert_eq!(limits(&self::config(&both[..2]).unwrap()), (6, 100));
         assert_eq!(limits(&self::config(&both).unwrap()), (6, 7));
@@ -262,6 +298,7 @@ mod tests {
             (&["--max-endpoints-per-slice", "0"], "0 is not in 1..=1000"),
             (&["--max-endpoints-per-slice", "1001"], "1001 is not in 1..=1000"),
             (&["--max-endpoints-per-mirror-slice", "0"], "0 is not in 1..=1000"),
+            (&["--max-addresses-per-pod", "0"], "0 is not in 1..=10000000"),
             (&["--concurrent-writes", "0"], "0 is not in 1..=1000"),
             (&["--concurrent-writes", "4000000000000000000"], "is not in 1..=1000"),
             (&["--lease-duration", "500ms"], "choose from 1s to 1h"),

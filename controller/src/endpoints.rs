@@ -1,14 +1,17 @@
 //! The endpoints of one service: its pods' addresses on its networks (pure).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use multinet_crds::{
-    Device, Endpoint, EndpointConditions, IpFamily, MultiNetworkServiceSpec, NetworkReference,
-    TargetReference,
+    Device, Endpoint, EndpointConditions, IpFamily, MultiNetworkEndpointSlice, MultiNetworkServiceSpec,
+    NetworkReference, TargetReference,
 };
 use multinet_runtime::ObjectKey;
 
+use crate::caps::{Capped, Room, choose};
 use crate::conflicts::{Claim, Ledger, Role};
 use crate::few::Few;
 use crate::missing::{Missing, why};
@@ -32,8 +35,10 @@ pub struct Surroundings<'a> {
     pub ledger: &'a Ledger,
     /// The zone of each node that has one.
     pub zones: &'a HashMap<String, String>,
-    /// The devices of the endpoints that are published already, by the uid of the pod and the address.
-    pub published: &'a HashMap<(&'a str, IpAddr), &'a Device>,
+    /// The service's slices: what is published already.
+    pub slices: &'a [Arc<MultiNetworkEndpointSlice>],
+    /// How many addresses there is room for.
+    pub room: Room,
 }
 
 /// The endpoints of a service, and what a person should know of how they came about.
@@ -49,6 +54,10 @@ pub struct Collected {
     pub elsewhere: BTreeSet<(Network, IpAddr)>,
     /// Selected pods that have no address, or not all, by the reason and the network; no network stands for all of the service's.
     pub missing: BTreeMap<(Missing, Option<String>), Few>,
+    /// Addresses that limits leave out.
+    pub capped: Capped,
+    /// Addresses that the service's mirror does not show because core refuses them.
+    pub refused: Few,
     /// How many pods are selected, terminal ones apart.
     pub pods: usize,
 }
@@ -94,12 +103,21 @@ pub fn collect<'a>(
         .collect();
     let mut collected = Collected {
         tally: Tally::of(spec.networks.iter().map(NetworkReference::alias)),
+        capped: Capped { caps: around.room.caps, ..Capped::default() },
         ..Collected::default()
     };
-    for member in members.filter(|member| !member.pod.terminal) {
+    let members: Vec<Member<'a>> = members.filter(|member| !member.pod.terminal).collect();
+    let view = View { around, published: OnceCell::new(), devices: OnceCell::new() };
+    let admitted = admitted(&rails, &members, &view, &mut collected.capped);
+    for (place, &member) in members.iter().enumerate() {
         collected.pods += 1;
-        let presences: Vec<Presence> =
-            rails.iter_mut().map(|rail| rail.take_in(member, spec, around, &mut collected)).collect();
+        let mut presences = Vec::with_capacity(rails.len());
+        for (number, rail) in rails.iter_mut().enumerate() {
+            let is_admitted = |address| {
+                admitted.as_ref().is_none_or(|admitted| admitted.contains(&(place, number, address)))
+            };
+            presences.push(rail.take_in(member, spec, &view, &mut collected, is_admitted));
+        }
         collected.note(member.pod, spec, presences);
     }
     for Rail { reference, groups, mut without, .. } in rails {
@@ -111,7 +129,88 @@ pub fn collect<'a>(
             collected.groups.push(Group { network: reference.clone(), family, endpoints });
         }
     }
+    if let Some(mirror) = &spec.mirror {
+        collected.refused = collected.not_mirrored(mirror.network.as_deref()).into_iter().collect();
+    }
     collected
+}
+
+/// An address of a member, by the places of the member and of the rail.
+type Place = (usize, usize, IpAddr);
+
+/// Returns the addresses that there is room for; `None`: for all of them.
+fn admitted(
+    rails: &[Rail],
+    members: &[Member<'_>],
+    view: &View<'_>,
+    capped: &mut Capped,
+) -> Option<HashSet<Place>> {
+    let (room, reason) = view.around.room.most();
+    // The usual case costs a sum.
+    let reported = |member: &Member<'_>| -> usize {
+        let attachments = member.interfaces.attachments.iter();
+        attachments.map(|attachment| attachment.addresses.len() * attachment.networks.len()).sum()
+    };
+    if members.iter().map(reported).sum::<usize>() <= room {
+        return None;
+    }
+    let mut by_age: Vec<usize> = (0..members.len()).collect();
+    by_age.sort_by_key(|&place| (members[place].pod.created, &members[place].pod.key));
+    let held = by_age.iter().flat_map(|&place| {
+        rails.iter().enumerate().flat_map(move |(number, rail)| {
+            let held = rail.look(members[place], view).held;
+            held.into_iter().map(move |(address, _)| (place, number, address))
+        })
+    });
+    let all = held.clone().count();
+    if all <= room {
+        return None;
+    }
+    capped.beyond = Some((reason, all - room));
+    let is_published = |&(place, number, address): &Place| {
+        view.is_published(members[place].pod, rails[number].reference.alias(), address)
+    };
+    Some(choose(room, held, is_published))
+}
+
+/// What endpoints are made with, besides the service and its pods.
+struct View<'a> {
+    around: Surroundings<'a>,
+    /// The endpoints of the service's slices, by the uid of the pod, the alias of the network and the address. Looked at only where a
+    /// limit leaves something out.
+    published: OnceCell<HashSet<(&'a str, &'a str, IpAddr)>>,
+    /// Their devices, by the uid of the pod and the address. Looked at only for devices of claims.
+    devices: OnceCell<HashMap<(&'a str, IpAddr), &'a Device>>,
+}
+
+impl<'a> View<'a> {
+    /// Whether an address is published for a pod already.
+    fn is_published(&self, pod: &Pod, alias: &str, address: IpAddr) -> bool {
+        let published = self.published.get_or_init(|| {
+            let slices = self.around.slices.iter();
+            slices
+                .flat_map(|slice| slice.spec.endpoints.iter().map(move |endpoint| (slice, endpoint)))
+                .filter_map(|(slice, endpoint)| {
+                    let uid = endpoint.target_ref.as_ref()?.uid.as_deref()?;
+                    Some((uid, slice.spec.network.alias(), endpoint.address()?.ok()?))
+                })
+                .collect()
+        });
+        published.contains(&(pod.uid.as_str(), alias, address))
+    }
+
+    /// Returns the device of a pod's address that is published already.
+    fn device(&self, pod: &Pod, address: IpAddr) -> Option<&'a Device> {
+        let devices = self.devices.get_or_init(|| {
+            let endpoints = self.around.slices.iter().flat_map(|slice| &slice.spec.endpoints);
+            let devices = endpoints.filter_map(|endpoint| {
+                let uid = endpoint.target_ref.as_ref()?.uid.as_deref()?;
+                Some(((uid, endpoint.address()?.ok()?), endpoint.device.as_ref()?))
+            });
+            devices.collect()
+        });
+        devices.get(&(pod.uid.as_str(), address)).copied()
+    }
 }
 
 /// A network of the service, and its endpoints by family.
@@ -123,50 +222,102 @@ struct Rail {
     without: BTreeMap<IpFamily, Few>,
 }
 
+/// A pod's addresses on a network.
+#[derive(Default)]
+struct Sight<'a> {
+    /// Those that it holds, as many as the limit of a pod allows.
+    held: Vec<(IpAddr, &'a Attachment)>,
+    /// How many it holds beyond that.
+    beyond: usize,
+    /// Those that other pods have, too.
+    contested: Vec<(IpAddr, &'a Attachment)>,
+    is_handed_over: bool,
+    is_other_family: bool,
+    /// Why it does not hold one.
+    missing: Option<Missing>,
+}
+
 impl Rail {
+    /// Looks at the pod's addresses on the network.
+    fn look<'a>(&self, member: Member<'a>, view: &View<'_>) -> Sight<'a> {
+        let pod = member.pod;
+        let mut sight = Sight::default();
+        for (address, attachment) in addresses(member, &self.network) {
+            let family = IpFamily::of(address);
+            if self.groups.iter().all(|(known, _)| *known != family) {
+                sight.is_other_family = true;
+                continue;
+            }
+            let role = match view.around.ledger.contest(&self.network, address, &pod.key) {
+                None => Role::Holds,
+                Some(claim) => {
+                    sight.contested.push((address, attachment));
+                    claim.role
+                }
+            };
+            match role {
+                Role::Holds => sight.held.push((address, attachment)),
+                Role::HandsOver => sight.is_handed_over = true,
+                Role::LeftOut { shares_claim: true } => sight.missing = Some(Missing::SharedClaim),
+                Role::LeftOut { shares_claim: false } => sight.missing = Some(Missing::Taken),
+            }
+        }
+        let most = view.around.room.caps.pod;
+        if sight.held.len() > most {
+            let is_new =
+                |&(address, _): &(IpAddr, _)| !view.is_published(pod, self.reference.alias(), address);
+            // A stable sort: what is new is in the order in which it was reported.
+            sight.held.sort_by_key(is_new);
+            sight.beyond = sight.held.drain(most..).count();
+        }
+        sight
+    }
+
     /// Makes endpoints of the pod's addresses on the network.
     fn take_in(
         &mut self,
         member: Member<'_>,
         spec: &MultiNetworkServiceSpec,
-        around: Surroundings<'_>,
+        view: &View<'_>,
         collected: &mut Collected,
+        is_admitted: impl Fn(IpAddr) -> bool,
     ) -> Presence {
         let pod = member.pod;
         let mut presence = Presence::default();
-        let (mut is_handed_over, mut is_other_family) = (false, false);
-        for (address, attachment) in addresses(member, &self.network) {
-            let family = IpFamily::of(address);
-            let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) else {
-                is_other_family = true;
-                continue;
-            };
-            let role = match around.ledger.contest(&self.network, address, &pod.key) {
-                None => Role::Holds,
-                Some(claim) => {
-                    collected.note_contest(&self.network, address, attachment, claim);
-                    claim.role
-                }
-            };
-            match role {
-                Role::Holds => {
-                    let endpoint = endpoint(pod, address, attachment, spec, around);
-                    presence.is_published = true;
-                    presence.is_ready |= endpoint.is_ready();
-                    endpoints.push(endpoint);
-                }
-                Role::HandsOver => is_handed_over = true,
-                Role::LeftOut { shares_claim: true } => presence.missing = Some((Missing::SharedClaim, None)),
-                Role::LeftOut { shares_claim: false } => presence.missing = Some((Missing::Taken, None)),
+        let sight = self.look(member, view);
+        for (address, attachment) in sight.contested {
+            if let Some(claim) = view.around.ledger.contest(&self.network, address, &pod.key) {
+                collected.note_contest(&self.network, address, attachment, claim);
             }
         }
-        if presence.is_published && !pod.terminating {
+        let mut is_capped = sight.beyond > 0;
+        if is_capped {
+            collected.capped.beyond_pods += sight.beyond;
+            collected.capped.pods.add(pod.key.name.as_str());
+        }
+        for (address, attachment) in sight.held {
+            if !is_admitted(address) {
+                is_capped = true;
+                continue;
+            }
+            let family = IpFamily::of(address);
+            if let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) {
+                let endpoint = endpoint(pod, address, attachment, spec, view);
+                presence.is_published = true;
+                presence.is_ready |= endpoint.is_ready();
+                endpoints.push(endpoint);
+            }
+        }
+        if presence.is_published && !pod.terminating && !is_capped {
             for (family, _) in self.groups.iter().filter(|(_, endpoints)| !ends_with(endpoints, pod)) {
                 self.without.entry(*family).or_default().add(pod.key.name.as_str());
             }
         }
-        if presence.is_published || (presence.missing.is_none() && !is_handed_over) {
-            presence.missing = why(member, &self.network, presence.is_published, is_other_family);
+        presence.missing = sight.missing.map(|missing| (missing, None));
+        if is_capped && !presence.is_published {
+            presence.missing = Some((Missing::Capped, None));
+        } else if presence.is_published || (presence.missing.is_none() && !sight.is_handed_over) {
+            presence.missing = why(member, &self.network, presence.is_published, sight.is_other_family);
         }
         presence
     }
@@ -244,7 +395,7 @@ impl Collected {
     }
 
     /// The addresses that a mirror does not show because core refuses them.
-    pub fn not_mirrored(&self, alias: Option<&str>) -> Vec<&str> {
+    fn not_mirrored(&self, alias: Option<&str>) -> Vec<&str> {
         let endpoints = self.ready(alias).filter(|(_, endpoint)| is_refused_by_core(endpoint));
         endpoints.filter_map(|(_, endpoint)| endpoint.addresses.first()).map(String::as_str).collect()
     }
@@ -279,16 +430,13 @@ fn resolved(reference: &NetworkReference, own: &str) -> NetworkReference {
 
 /// The pod's addresses on a network, each once.
 fn addresses<'a>(member: Member<'a>, network: &Network) -> Vec<(IpAddr, &'a Attachment)> {
-    let mut found: Vec<(IpAddr, &Attachment)> = Vec::new();
-    let attachments = &member.interfaces.attachments;
-    for attachment in attachments.iter().filter(|attachment| attachment.networks.contains(network)) {
-        for &address in &attachment.addresses {
-            if found.iter().all(|(known, _)| *known != address) {
-                found.push((address, attachment));
-            }
-        }
-    }
-    found
+    let attachments = member.interfaces.attachments.iter();
+    let attachments = attachments.filter(|attachment| attachment.networks.contains(network));
+    let mut seen = HashSet::new();
+    attachments
+        .flat_map(|attachment| attachment.addresses.iter().map(move |&address| (address, attachment)))
+        .filter(|(address, _)| seen.insert(*address))
+        .collect()
 }
 
 fn endpoint(
@@ -296,7 +444,7 @@ fn endpoint(
     address: IpAddr,
     attachment: &Attachment,
     spec: &MultiNetworkServiceSpec,
-    around: Surroundings<'_>,
+    view: &View<'_>,
 ) -> Endpoint {
     let ready = spec.publish_not_ready_addresses || pod.is_ready();
     Endpoint {
@@ -308,21 +456,21 @@ fn endpoint(
         },
         hostname: pod.hostname.clone(),
         node_name: pod.node.clone(),
-        zone: pod.node.as_ref().and_then(|node| around.zones.get(node).cloned()),
+        zone: pod.node.as_ref().and_then(|node| view.around.zones.get(node).cloned()),
         target_ref: Some(TargetReference {
             kind: Some("Pod".to_owned()),
             namespace: Some(pod.key.namespace.clone()),
             name: Some(pod.key.name.clone()),
             uid: Some(pod.uid.clone()),
         }),
-        device: Some(device(pod, address, attachment, around)).filter(|device| *device != Default::default()),
+        device: Some(device(pod, address, attachment, view)).filter(|device| *device != Default::default()),
     }
 }
 
 /// Returns the facts about the device. The driver of a device in use may no longer show them; those that are published already stay.
-fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, around: Surroundings<'_>) -> Device {
+fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, view: &View<'_>) -> Device {
     let device = attachment.device.clone();
-    let known = attachment.claimed.as_ref().and_then(|_| around.published.get(&(pod.uid.as_str(), address)));
+    let known = attachment.claimed.as_ref().and_then(|_| view.device(pod, address));
     let Some(known) = known else { return device };
     Device {
         rdma_device: device.rdma_device.or_else(|| known.rdma_device.clone()),

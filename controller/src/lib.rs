@@ -20,7 +20,7 @@
 //! 2. The world finds the services that the change concerns, by [selectors](selector), claims, nodes and
 //!    [shared addresses](conflicts), and at the watch's commit puts them into the [`queue`]. Nothing is done for other services.
 //! 3. A worker of the writer takes a service from the queue and asks the world for its [work]: the [endpoints] that
-//!    it should have, and the [fewest writes](slices) that get its slices there. The writer sends them, as long as this process
+//!    it should have, as far as [limits](caps) allow, and the [fewest writes](slices) that get its slices there. The writer sends them, as long as this process
 //!    leads, and tells the world what the API server answered, so that the next decision need not wait for the watch.
 //! 4. What became of it goes into the service's [`status`], and what people should see into events.
 //!
@@ -39,6 +39,7 @@
 
 pub mod allowance;
 pub mod app;
+pub mod caps;
 pub mod config;
 pub mod conflicts;
 pub mod endpoints;

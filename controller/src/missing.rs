@@ -41,6 +41,8 @@ pub enum Missing {
     SharedClaim,
     /// Another pod has its address.
     Taken,
+    /// A limit leaves out all of its addresses.
+    Capped,
     /// It has an address, but some of its devices on the network have none.
     Partly,
     /// It has an address, but none of this family, which other pods have.
@@ -67,6 +69,7 @@ impl Missing {
             Self::Observer => "only observe a device (adminAccess)",
             Self::SharedClaim => "share a ResourceClaim, and so the address, with another pod",
             Self::Taken => "have an address that another pod has, too",
+            Self::Capped => "have addresses beyond a limit only",
             Self::Partly => "have an address, but not on all of their devices",
             Self::Family(IpFamily::Ipv4) => "have no IPv4 address, unlike others",
             Self::Family(IpFamily::Ipv6) => "have no IPv6 address, unlike others",
@@ -100,6 +103,7 @@ impl Missing {
             Self::Observer => "request a device without adminAccess",
             Self::SharedClaim => "give each pod a claim of its own, by resourceClaimTemplateName",
             Self::Taken => "see condition AddressConflict",
+            Self::Capped => "see condition Capped",
             Self::Family(_) => "have IPAM assign one of each family to every pod",
         }
     }

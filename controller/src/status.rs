@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use multinet_crds::conditions::{
     AcceptedReason, AddressConflictReason, ConditionType, EndpointsReadyReason, ProgrammedReason,
-    ResolvedRefsReason, upsert,
+    ResolvedRefsReason, remove, upsert,
 };
 use multinet_crds::syntax::DNS_SUBDOMAIN;
 use multinet_crds::validate::Violation;
@@ -84,6 +84,7 @@ pub fn status(
                 endpoints_ready(tally).unwrap_or_else(|| (EndpointsReadyReason::NoSlices, none.to_owned()));
             upsert(conditions, reason, &message, generation, now);
             upsert(conditions, AddressConflictReason::NoConflict, "", generation, now);
+            remove(conditions, ConditionType::Capped);
             (status.endpoints, status.networks) = (Some(tally.endpoints), tally.networks.clone());
         }
         Verdict::Collected(collected, unresolved) => {
@@ -103,13 +104,19 @@ pub fn status(
                 }
             }
             conflicts(conditions, collected, generation, now);
+            let capped = &collected.capped;
+            match capped.reason() {
+                Some(reason) => drop(upsert(conditions, reason, &capped.message(), generation, now)),
+                None => remove(conditions, ConditionType::Capped),
+            }
         }
     }
     status.hostname = hostname(service, zone);
     status
 }
 
-/// Whether two statuses differ in no more than numbers: how many pods, whether any, which are no endpoints, and which share addresses.
+/// Whether two statuses differ in no more than numbers: how many pods, whether any, which are no endpoints, which share addresses, and
+/// how many addresses are left out.
 /// Those may wait a moment, since they change with every pod.
 pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetworkServiceStatus) -> bool {
     let essence = |status: &MultiNetworkServiceStatus| {
@@ -134,7 +141,7 @@ pub fn news(condition: &Condition) -> (&str, &str) {
 
 /// Whether the condition's message names some pods or addresses, and counts the others.
 fn counts(condition: &Condition) -> bool {
-    let kinds = [ConditionType::Programmed, ConditionType::AddressConflict];
+    let kinds = [ConditionType::Programmed, ConditionType::AddressConflict, ConditionType::Capped];
     kinds.iter().any(|kind| condition.type_ == kind.as_str())
 }
 
@@ -213,12 +220,9 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
         let (count, why, remedy) = (pods.count, missing.message(), missing.remedy());
         parts.push(format!("{network}{count} of {} pods {why} ({pods}): {remedy}", collected.pods));
     }
-    if let Some(mirror) = &service.spec.mirror {
-        let addresses = collected.not_mirrored(mirror.network.as_deref());
-        if !addresses.is_empty() {
-            let some: Few = addresses.into_iter().collect();
-            parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
-        }
+    if collected.refused.count > 0 {
+        let some = &collected.refused;
+        parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
     }
     parts.join("; ")
 }

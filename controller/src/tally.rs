@@ -83,4 +83,14 @@ impl Rows {
         });
         Self { alias: alias.to_owned(), pods: pods.collect() }
     }
+
+    /// Returns how many endpoints there are.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Returns whether there are no endpoints.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
 }

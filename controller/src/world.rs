@@ -41,6 +41,7 @@ use self::handwritten::Handwritten;
 use self::pods::Pods;
 use self::refs::References;
 use self::written::{Written, is_newer, is_news};
+use crate::caps::{Caps, Counts};
 use crate::conflicts::Holder;
 use crate::mirror;
 use crate::model::Network;
@@ -58,6 +59,8 @@ pub struct Settings {
     pub limit: usize,
     /// How many a mirror's slice may have.
     pub mirror_limit: usize,
+    /// How many addresses are published.
+    pub caps: Caps,
     /// What time it is.
     pub clock: fn() -> Timestamp,
 }
@@ -81,6 +84,10 @@ struct State {
     slices: Written<MultiNetworkEndpointSlice>,
     handwritten: Handwritten,
     mirrors: Written<EndpointSlice>,
+    /// How many addresses there are.
+    counts: Counts,
+    /// Services that there is room for now, and was not before.
+    woken: Vec<ObjectKey>,
     dirty: Dirty,
     /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
     settled: bool,
@@ -144,6 +151,7 @@ impl World {
     /// Knows nothing yet. Services that need work go to the queue.
     pub fn new(settings: Settings, queue: Arc<Queue>) -> Self {
         let seed = u64::try_from((settings.clock)().as_nanosecond()).unwrap_or_default();
+        let counts = Counts::new(settings.caps);
         let state = State {
             dirty: Dirty::new(settings.clock),
             settings,
@@ -153,9 +161,11 @@ impl World {
             pods: Pods::default(),
             zones: HashMap::new(),
             references: References::default(),
-            slices: Written::new(slices::service_of),
+            slices: Written::new(slices::service_of, |slice| slice.spec.endpoints.len()),
             handwritten: Handwritten::default(),
-            mirrors: Written::new(mirror::service_of),
+            mirrors: Written::new(mirror::service_of, |mirror| mirror.endpoints.len()),
+            counts,
+            woken: Vec::new(),
             settled: false,
             told: HashMap::new(),
             seed,
@@ -165,12 +175,18 @@ impl World {
 
     /// What is to be written for a service now.
     pub fn work(&self, service: &ObjectKey) -> Work {
-        self.lock().work(service, false)
+        let mut state = self.lock();
+        let work = state.work(service, false);
+        self.wake(&mut state);
+        work
     }
 
     /// Returns the writes for a service; if there are none, those that merge some of its slices that are half empty.
     pub fn work_or_merge(&self, service: &ObjectKey) -> Work {
-        self.lock().work(service, true)
+        let mut state = self.lock();
+        let work = state.work(service, true);
+        self.wake(&mut state);
+        work
     }
 
     /// Whether two slices of a service would fit into one.
@@ -207,12 +223,16 @@ impl World {
 
     /// The API server's answer to a slice that we have written.
     pub fn stored_slice(&self, slice: MultiNetworkEndpointSlice) {
-        self.lock().slices.stored(slice);
+        let mut state = self.lock();
+        state.slices.stored(slice);
+        self.wake(&mut state);
     }
 
     /// A slice that we have deleted.
     pub fn removed_slice(&self, id: &SliceId) {
-        self.lock().slices.removed(id);
+        let mut state = self.lock();
+        state.slices.removed(id);
+        self.wake(&mut state);
     }
 
     /// The API server's answer to a mirror that we have written.
@@ -236,6 +256,7 @@ impl World {
         let mut state = self.lock();
         state.slices.refreshed(service, slices);
         state.mirrors.refreshed(service, mirrors);
+        self.wake(&mut state);
     }
 
     /// The API server's answer to a status that we have written.
@@ -289,8 +310,21 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Hands the services that there is room for now to the queue.
+    fn wake(&self, state: &mut State) {
+        state.recount();
+        let at = state.dirty.now();
+        for key in std::mem::take(&mut state.woken) {
+            if let Some(service) = state.services.get_mut(&key) {
+                service.trigger.get_or_insert(at);
+            }
+            self.queue.add(&key);
+        }
+    }
+
     /// Hands the services that something has changed for to the queue.
     fn publish(&self, state: &mut State) {
+        self.wake(state);
         for (key, at) in state.dirty.take() {
             if let Some(service) = state.services.get_mut(&key) {
                 service.trigger = Some(service.trigger.map_or(at, |known| known.min(at)));
@@ -301,6 +335,14 @@ impl World {
 }
 
 impl State {
+    /// Counts the addresses of slices that have changed.
+    fn recount(&mut self) {
+        for (service, written) in self.slices.resized() {
+            self.woken.extend(self.counts.wrote(&service, written));
+        }
+        self.mirrors.resized();
+    }
+
     /// Whoever wrote the slices has decided who keeps an address that several pods have.
     fn settle(&mut self) {
         let is_first = !std::mem::replace(&mut self.settled, true);
@@ -414,6 +456,7 @@ impl State {
         if self.services.remove(key).is_some() | self.undecodable.remove(key) {
             self.pods.select(key, None, &mut self.dirty);
             self.references.remove(key);
+            self.woken.extend(self.counts.gave(key, 0, false));
             let at = self.dirty.now();
             self.dirty.mark(key.clone(), at);
         }

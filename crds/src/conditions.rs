@@ -22,12 +22,20 @@ pub enum ConditionType {
     EndpointsReady,
     /// Whether pods of one network have the same address. True is bad.
     AddressConflict,
+    /// Whether a limit leaves addresses out. True is bad; where nothing is left out, there is no such condition.
+    Capped,
 }
 
 impl ConditionType {
     /// All of them. Conditions of other types are whoever's set them.
-    pub const ALL: [Self; 5] =
-        [Self::Accepted, Self::ResolvedRefs, Self::Programmed, Self::EndpointsReady, Self::AddressConflict];
+    pub const ALL: [Self; 6] = [
+        Self::Accepted,
+        Self::ResolvedRefs,
+        Self::Programmed,
+        Self::EndpointsReady,
+        Self::AddressConflict,
+        Self::Capped,
+    ];
 
     /// As the API spells it.
     pub fn as_str(self) -> &'static str {
@@ -37,6 +45,7 @@ impl ConditionType {
             Self::Programmed => "Programmed",
             Self::EndpointsReady => "EndpointsReady",
             Self::AddressConflict => "AddressConflict",
+            Self::Capped => "Capped",
         }
     }
 }
@@ -176,6 +185,18 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of [`ConditionType::Capped`].
+    CappedReason for Capped {
+        /// True: a pod has more addresses on a network than are published.
+        AddressesPerPod => True,
+        /// True: the object's pods have more addresses than are published of one object.
+        AddressesPerService => True,
+        /// True: the objects of the namespace have more addresses than are published of one namespace.
+        AddressesPerNamespace => True,
+    }
+}
+
 /// Sets the condition of the reason's type, and says whether that changed anything but the time.
 ///
 /// `lastTransitionTime` becomes `now` if the status is another than before, and stays otherwise. Longer
@@ -206,6 +227,11 @@ pub fn upsert<R: Reason>(
     let changed = *old != new;
     *old = new;
     changed
+}
+
+/// Removes the condition of a type.
+pub fn remove(conditions: &mut Vec<Condition>, kind: ConditionType) {
+    conditions.retain(|condition| condition.type_ != kind.as_str());
 }
 
 /// The condition of a type.

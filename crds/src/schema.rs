@@ -172,14 +172,14 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
-        "maxItems": 8,
+        "maxItems": 16,
         "items": {
             "description": "One aspect of the state of the object.",
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
                 "type": {
-                    "description": "Accepted, ResolvedRefs, Programmed, EndpointsReady or AddressConflict.",
+                    "description": "Accepted, ResolvedRefs, Programmed, EndpointsReady, AddressConflict or Capped.",
                     "type": "string",
                     "maxLength": 316,
                     "pattern": concat!(

@@ -180,7 +180,7 @@ pub struct Mirror {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MultiNetworkServiceStatus {
-    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, EndpointsReady, AddressConflict.
+    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, EndpointsReady, AddressConflict, Capped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

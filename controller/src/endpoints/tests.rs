@@ -1,10 +1,9 @@
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use multinet_crds::{Device, EndpointCounts, NetworkKind};
 use serde_json::json;
 
 use super::*;
+use crate::caps::Caps;
 use crate::conflicts::{Holder, Standing};
 use crate::model::{Bare, ClaimedDevice, DeviceId, Lack, Report, Unreadable};
 
@@ -56,14 +55,15 @@ fn collected(spec: &MultiNetworkServiceSpec, pods: &[(Pod, Vec<Attachment>)]) ->
             (pod.clone(), Interfaces { attachments: attachments.clone(), bare: Vec::new() })
         })
         .collect();
-    collected_with(spec, &pods, &HashMap::new())
+    collected_with(spec, &pods, &[])
 }
 
 fn collected_with(
     spec: &MultiNetworkServiceSpec,
     pods: &[(Pod, Interfaces)],
-    published: &HashMap<(&str, IpAddr), &Device>,
+    slices: &[Arc<MultiNetworkEndpointSlice>],
 ) -> Collected {
+    let room = Room { caps: Caps::default(), service: usize::MAX, namespace: usize::MAX };
     let mut ledger = Ledger::default();
     for (pod, interfaces) in pods {
         let holder = Arc::new(Holder { pod: pod.key.clone(), uid: pod.uid.clone() });
@@ -76,7 +76,7 @@ fn collected_with(
     }
     let zones = HashMap::from([("gpu-1".to_owned(), "a".to_owned())]);
     let members = pods.iter().map(|(pod, interfaces)| Member { pod, interfaces });
-    collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones, published })
+    collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones, slices, room })
 }
 
 fn standing(pods: &[(Pod, Interfaces)], holder: &Holder) -> Standing {
@@ -290,8 +290,7 @@ fn bare(device: &str, driver: &str, lack: Lack) -> Bare {
 fn devices_without_an_address_are_named() {
     let spec = spec(json!([{"name": "rdma-a"}]));
     let lacks = |attachments: Vec<Attachment>, bare: Vec<Bare>| {
-        let collected =
-            collected_with(&spec, &[(pod("a"), Interfaces { attachments, bare })], &HashMap::new());
+        let collected = collected_with(&spec, &[(pod("a"), Interfaces { attachments, bare })], &[]);
         missing(&collected).into_iter().map(|(reason, _, pods)| (reason, pods)).collect::<Vec<_>>()
     };
     let failed = || Lack::NotReady("NetworkReady is False: no route".into());
@@ -333,7 +332,14 @@ fn what_is_published_of_a_device_stays_when_its_driver_no_longer_shows_it() {
         numa_node: Some(1),
         ..Device::default()
     };
-    let known = HashMap::from([(("uid-a", "10.0.0.1".parse().unwrap()), &published)]);
+    let slice = serde_json::from_value(json!({
+        "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice", "metadata": {},
+        "spec": {
+            "addressType": "IPv4", "network": {"name": "rdma-a"},
+            "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"uid": "uid-a"}, "device": published}],
+        },
+    }));
+    let known = [Arc::new(slice.unwrap())];
     let shown = |claimed: Option<ClaimedDevice>, rdma: Option<&str>| {
         let device =
             Device { rdma_device: rdma.map(str::to_owned), ..attachment("rdma-a", "net1", &[]).device };
@@ -387,7 +393,7 @@ fn pods_that_share_a_claim_are_told_so() {
         }
     };
     let pods = [(pod("a"), interfaces()), (pod("b"), interfaces())];
-    let shared = collected_with(&spec(json!([{"name": "rdma-a"}])), &pods, &HashMap::new());
+    let shared = collected_with(&spec(json!([{"name": "rdma-a"}])), &pods, &[]);
     assert_eq!(missing(&shared), [(Missing::SharedClaim, None, "b".into())]);
     assert_eq!(shared.conflicts.values().next().unwrap().claim.as_deref(), Some("nics"));
 }

@@ -1,15 +1,15 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use multinet_crds::conditions::{ConditionType, find};
-use multinet_crds::{Endpoint, IpFamily, Mirror, NetworkReference};
+use multinet_crds::Mirror;
+use multinet_crds::conditions::{CappedReason, ConditionType, find};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use super::*;
+use crate::caps::Capped;
 use crate::endpoints::Conflict;
 use crate::missing::Missing;
-use crate::slices::Group;
 
 fn network(name: &str) -> Network {
     Network {
@@ -229,24 +229,35 @@ fn pods_without_endpoints_are_counted_and_some_named() {
 }
 
 #[test]
-fn addresses_that_core_refuses_are_named_where_they_would_be_mirrored() {
-    let network = NetworkReference { alias: Some("rail0".into()), ..NetworkReference::default() };
-    let endpoint = |address: &str| Endpoint { addresses: vec![address.to_owned()], ..Endpoint::default() };
-    let endpoints = ["10.0.0.1", "169.254.7.1", "169.254.7.2"].map(endpoint).into();
-    let groups = vec![Group { network, family: IpFamily::Ipv4, endpoints }];
+fn addresses_that_core_refuses_are_named() {
     let missing = [((Missing::HostNetwork, None), ["host"].into_iter().collect())].into();
-    let verdict = collected(Collected { groups, missing, pods: 4, ..Collected::default() });
-    let mut service = service(json!(null));
-    let pods = "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod";
-    let refused =
-        "; not mirrored, as core EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2";
-    for (alias, added) in [(None, ""), (Some(None), refused), (Some(Some("rail1")), "")] {
-        let mirror =
-            |alias: Option<&str>| Mirror { service_name: "fast".into(), network: alias.map(str::to_owned) };
-        service.spec.mirror = alias.map(mirror);
-        let status = status(&service, &verdict, Ok(()), "z.test", &at(100));
-        assert_eq!(says(&status, Programmed), ("True", "Programmed", format!("{pods}{added}").as_str()));
-    }
+    let refused = ["169.254.7.1", "169.254.7.2"].into_iter().collect();
+    let verdict = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
+    assert_eq!(
+        says(&judged(&verdict, Ok(())), Programmed).2,
+        "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, as core \
+         EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2"
+    );
+}
+
+#[test]
+fn addresses_that_are_left_out_are_told_of_only_where_there_are_any() {
+    let capped = Capped { beyond: Some((CappedReason::AddressesPerService, 7)), ..Capped::default() };
+    let verdict = collected(Collected { capped, pods: 4, ..Collected::default() });
+    let status = judged(&verdict, Ok(()));
+    let (value, reason, message) = says(&status, ConditionType::Capped);
+    assert_eq!((value, reason), ("True", "AddressesPerService"));
+    assert!(message.contains("7 addresses are left out"), "{message}");
+    let again = |verdict: &Verdict| {
+        let service = service(serde_json::to_value(&status).unwrap());
+        super::status(&service, verdict, Ok(()), "z.test", &at(200))
+    };
+    let more = Capped { beyond: Some((CappedReason::AddressesPerService, 8)), ..Capped::default() };
+    let more = again(&collected(Collected { capped: more, pods: 4, ..Collected::default() }));
+    assert!(differ_in_counts_only(&status, &more));
+    let none = again(&collected(Collected { pods: 4, ..Collected::default() }));
+    assert!(find(&none.conditions, ConditionType::Capped).is_none());
+    assert!(!differ_in_counts_only(&status, &none));
 }
 
 fn conflict(pods: &[&str]) -> Conflict {

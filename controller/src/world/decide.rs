@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use multinet_crds::conditions::{
-    AcceptedReason, AddressConflictReason, ConditionType, Reason as _, ResolvedRefsReason, find,
+    AcceptedReason, AddressConflictReason, CappedReason, ConditionType, Reason as _, ResolvedRefsReason, find,
 };
 use multinet_crds::{
     MultiNetworkEndpointSlice, MultiNetworkService, MultiNetworkServiceSpec, MultiNetworkServiceStatus,
-    NetworkKind, NetworkReference, labels,
+    NetworkReference, labels,
 };
 use multinet_runtime::ObjectKey;
 
@@ -25,6 +25,7 @@ use crate::work::{Notice, Outcome, StatusWrite, Work};
 
 impl State {
     pub(super) fn work(&mut self, key: &ObjectKey, merges: bool) -> Work {
+        self.recount();
         self.slices.begin(key);
         self.mirrors.begin(key);
         if self.slices.is_doubtful(key) || self.mirrors.is_doubtful(key) {
@@ -46,7 +47,7 @@ impl State {
             };
         };
         let unresolved = self.references.unresolved(key);
-        let verdict = match &service.asks_for {
+        let mut verdict = match &service.asks_for {
             AsksFor::Nonsense(violations) => Verdict::Invalid(violations.clone()),
             AsksFor::Nothing => {
                 let aliases = service.object.spec.networks.iter().map(NetworkReference::alias);
@@ -83,6 +84,17 @@ impl State {
             work.mirrors.create.clear();
         }
         self.seed = self.seed.wrapping_add(1);
+        let (given, waits) = match &mut verdict {
+            Verdict::Collected(collected, _) => {
+                // They stand in the slices, too: what is left to say needs no endpoints.
+                let groups = std::mem::take(&mut collected.groups);
+                let given = groups.iter().map(|group| group.endpoints.len()).sum();
+                let waits = matches!(collected.capped.beyond, Some((CappedReason::AddressesPerNamespace, _)));
+                (given, waits)
+            }
+            Verdict::Invalid(_) | Verdict::NoSelector(..) => (0, false),
+        };
+        self.woken.extend(self.counts.gave(key, given, waits));
         if let Some(service) = self.services.get_mut(key) {
             service.verdict = Some(verdict);
         }
@@ -101,15 +113,13 @@ impl State {
     }
 
     fn collect(&self, key: &ObjectKey, spec: &MultiNetworkServiceSpec) -> Collected {
-        let has_devices =
-            spec.networks.iter().any(|network| network.kind != NetworkKind::NetworkAttachmentDefinition);
-        let slices = if has_devices { self.slices.of(key) } else { Vec::new() };
-        let published = slices.iter().flat_map(|slice| &slice.spec.endpoints).filter_map(|endpoint| {
-            let uid = endpoint.target_ref.as_ref()?.uid.as_deref()?;
-            Some(((uid, endpoint.address()?.ok()?), endpoint.device.as_ref()?))
-        });
-        let published = published.collect();
-        let around = Surroundings { ledger: self.pods.ledger(), zones: &self.zones, published: &published };
+        let slices = self.slices.of(key);
+        let around = Surroundings {
+            ledger: self.pods.ledger(),
+            zones: &self.zones,
+            slices: &slices,
+            room: self.counts.room(key),
+        };
         collect(&key.namespace, spec, self.pods.of(key), around)
     }
 
@@ -246,6 +256,7 @@ fn notices_of_service(
         (ConditionType::Accepted, "False"),
         (ConditionType::ResolvedRefs, "False"),
         (ConditionType::AddressConflict, "True"),
+        (ConditionType::Capped, "True"),
     ];
     let mut notices = Vec::new();
     for (kind, status) in bad {
@@ -289,6 +300,9 @@ fn reason_of(reason: &str) -> Option<&'static str> {
         ResolvedRefsReason::MirrorNotUsable.as_str(),
         AddressConflictReason::DuplicateAddress.as_str(),
         AddressConflictReason::OtherNamespace.as_str(),
+        CappedReason::AddressesPerPod.as_str(),
+        CappedReason::AddressesPerService.as_str(),
+        CappedReason::AddressesPerNamespace.as_str(),
     ];
     told.into_iter().find(|known| *known == reason)
 }

@@ -39,6 +39,13 @@ impl State {
         self.mark(services);
     }
 
+    /// Counts the addresses of slices of others that have changed.
+    fn recount_handwritten(&mut self, services: &[ObjectKey]) {
+        for service in services {
+            self.woken.extend(self.counts.found(service, self.handwritten.size(service)));
+        }
+    }
+
     fn set_zone(&mut self, node: &str, zone: Option<String>) {
         if self.zones.get(node) != zone.as_ref() {
             match zone {
@@ -86,6 +93,7 @@ impl Index<MultiNetworkEndpointSlice> for World {
     fn apply(&self, slice: MultiNetworkEndpointSlice) {
         self.change(|state| {
             let mut concerned = state.handwritten.shown(&slice);
+            state.recount_handwritten(&concerned);
             concerned.extend(state.slices.shown(slice));
             state.mark(concerned);
         });
@@ -93,7 +101,9 @@ impl Index<MultiNetworkEndpointSlice> for World {
 
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
-            let concerned = state.handwritten.gone(key).into_iter().chain(state.slices.gone(key)).collect();
+            let mut concerned: Vec<ObjectKey> = state.handwritten.gone(key).into_iter().collect();
+            state.recount_handwritten(&concerned);
+            concerned.extend(state.slices.gone(key));
             state.mark(concerned);
         });
     }
@@ -105,6 +115,7 @@ impl Index<MultiNetworkEndpointSlice> for World {
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| {
             let mut concerned = state.handwritten.retain(live);
+            state.recount_handwritten(&concerned);
             concerned.extend(state.slices.reset(live));
             state.mark(concerned);
         });

@@ -1,5 +1,6 @@
 //! Slices that the controller does not write: by hand, or by another program. DNS answers from them all the same.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
@@ -16,6 +17,8 @@ use crate::tally::Rows;
 pub(super) struct Handwritten {
     slices: HashMap<ObjectKey, (ObjectKey, Rows)>,
     by_service: Relations<ObjectKey, ObjectKey>,
+    /// How many endpoints the slices of each service have.
+    sizes: HashMap<ObjectKey, usize>,
 }
 
 impl Handwritten {
@@ -32,6 +35,7 @@ impl Handwritten {
         }
         let mut concerned: Vec<ObjectKey> = self.gone(&key).into_iter().collect();
         self.by_service.insert(service.clone(), key.clone());
+        *self.sizes.entry(service.clone()).or_default() += new.1.len();
         self.slices.insert(key, new);
         concerned.push(service);
         concerned
@@ -39,8 +43,14 @@ impl Handwritten {
 
     /// The watch shows that a slice is gone. Returns the service that it is news for.
     pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
-        let (service, _) = self.slices.remove(key)?;
+        let (service, rows) = self.slices.remove(key)?;
         self.by_service.remove(&service, key);
+        if let Entry::Occupied(mut size) = self.sizes.entry(service.clone()) {
+            *size.get_mut() -= rows.len();
+            if *size.get() == 0 {
+                size.remove();
+            }
+        }
         Some(service)
     }
 
@@ -48,6 +58,11 @@ impl Handwritten {
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.gone(key)).collect()
+    }
+
+    /// Returns how many endpoints the slices of a service have.
+    pub(super) fn size(&self, service: &ObjectKey) -> usize {
+        self.sizes.get(service).copied().unwrap_or_default()
     }
 
     /// Returns what the slices of a service say.

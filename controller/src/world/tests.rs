@@ -14,6 +14,7 @@ use super::*;
 use crate::views;
 use crate::work::StatusWrite;
 
+mod caps;
 mod holders;
 mod mirrors;
 mod notices;
@@ -41,9 +42,13 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn world() -> World {
+    world_with(Caps::default())
+}
+
+fn world_with(caps: Caps) -> World {
     let queue = Arc::new(Queue::default());
     queue.open();
-    World::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, clock }, queue)
+    World::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, caps, clock }, queue)
 }
 
 /// A service that selects pods with label `app` of its own name, on network `rdma-a`.

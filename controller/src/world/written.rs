@@ -20,6 +20,12 @@ use crate::slices::metadata::label;
 pub(super) struct Written<S> {
     /// Namespace and name of the service that an object belongs to, if it is one of ours.
     service_of: fn(&S) -> Option<ObjectKey>,
+    /// How many endpoints an object has.
+    size_of: fn(&S) -> usize,
+    /// How many endpoints the objects of each service have.
+    sizes: HashMap<ObjectKey, usize>,
+    /// Services of which that has changed.
+    resized: Vec<ObjectKey>,
     services: HashMap<ObjectKey, BTreeMap<String, Known<S>>>,
     /// Which service an object is filed under.
     filed: HashMap<ObjectKey, ObjectKey>,
@@ -44,9 +50,12 @@ struct Known<S> {
 
 impl<S: Resource> Written<S> {
     /// None yet.
-    pub(super) fn new(service_of: fn(&S) -> Option<ObjectKey>) -> Self {
+    pub(super) fn new(service_of: fn(&S) -> Option<ObjectKey>, size_of: fn(&S) -> usize) -> Self {
         Self {
             service_of,
+            size_of,
+            sizes: HashMap::new(),
+            resized: Vec::new(),
             services: HashMap::new(),
             filed: HashMap::new(),
             removed: HashMap::new(),
@@ -76,6 +85,14 @@ impl<S: Resource> Written<S> {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.filed.len()
+    }
+
+    /// Returns the services of which the number of endpoints has changed since it was last asked for, with that number.
+    pub(super) fn resized(&mut self) -> Vec<(ObjectKey, usize)> {
+        let resized = std::mem::take(&mut self.resized).into_iter();
+        resized
+            .map(|service| (service.clone(), self.sizes.get(&service).copied().unwrap_or_default()))
+            .collect()
     }
 
     /// The watch begins a list, which shows the effect of every write that has been answered by now. If it does not, the API
@@ -227,6 +244,8 @@ impl<S: Resource> Written<S> {
     fn put(&mut self, key: &ObjectKey, object: S, seen: bool) -> Vec<ObjectKey> {
         let mut concerned: Vec<ObjectKey> = self.take(key).into_iter().collect();
         if let Some(service) = (self.service_of)(&object) {
+            *self.sizes.entry(service.clone()).or_default() += (self.size_of)(&object);
+            self.resized.push(service.clone());
             let known = Known { object: Arc::new(object), seen };
             self.services.entry(service.clone()).or_default().insert(key.name.clone(), known);
             self.filed.insert(key.clone(), service.clone());
@@ -240,9 +259,12 @@ impl<S: Resource> Written<S> {
     fn take(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         let service = self.filed.remove(key)?;
         if let Some(objects) = self.services.get_mut(&service) {
-            objects.remove(&key.name);
+            let size = objects.remove(&key.name).map_or(0, |known| (self.size_of)(&known.object));
+            self.sizes.entry(service.clone()).and_modify(|known| *known -= size);
+            self.resized.push(service.clone());
             if objects.is_empty() {
                 self.services.remove(&service);
+                self.sizes.remove(&service);
             }
         }
         Some(service)
@@ -304,7 +326,10 @@ mod tests {
 
     /// The service of a slice is what stands before the dash.
     fn written() -> Written<MultiNetworkEndpointSlice> {
-        Written::new(|slice| slice.metadata.name.as_deref()?.split_once('-').map(|(service, _)| key(service)))
+        Written::new(
+            |slice| slice.metadata.name.as_deref()?.split_once('-').map(|(service, _)| key(service)),
+            |_| 1,
+        )
     }
 
     fn versions(written: &Written<MultiNetworkEndpointSlice>) -> Vec<String> {
@@ -429,9 +454,10 @@ mod tests {
 
     #[test]
     fn an_object_may_change_hands() {
-        let mut written = Written::new(|slice: &MultiNetworkEndpointSlice| {
+        let service_of = |slice: &MultiNetworkEndpointSlice| {
             slice.metadata.labels.as_ref()?.get("service").map(|name| key(name))
-        });
+        };
+        let mut written = Written::new(service_of, |_| 1);
         let labelled = |version: &str, service: &str| {
             let mut slice = slice("x", "1", version);
             slice.metadata.labels = Some([("service".to_owned(), service.to_owned())].into());
@@ -440,7 +466,10 @@ mod tests {
         written.shown(labelled("1", "infer"));
         assert_eq!(written.shown(labelled("2", "detect")), [key("infer"), key("detect")]);
         assert_eq!(written.services().collect::<Vec<_>>(), [&key("detect")]);
+        assert!(written.resized().ends_with(&[(key("infer"), 0), (key("detect"), 1)]));
         assert_eq!(written.shown(slice("x", "1", "3")), [key("detect")], "nobody's");
         assert_eq!((written.len(), written.iter().count()), (0, 0));
+        assert_eq!((written.resized(), written.resized()), (vec![(key("detect"), 0)], Vec::new()));
+        assert!(written.sizes.is_empty());
     }
 }

@@ -19,6 +19,7 @@ mod clock;
 mod cluster;
 mod edits;
 mod expected;
+mod limits;
 mod objects;
 mod operations;
 mod order;
@@ -28,6 +29,7 @@ mod simulation;
 mod watches;
 mod writer;
 
+use multinet_controller::caps::Caps;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError};
 
@@ -61,13 +63,41 @@ proptest! {
     ) {
         run(limit, &operations)?;
     }
+
+    #[test]
+    fn it_keeps_to_limits(
+        limit in 1usize..8,
+        operations in prop::collection::vec(operation(), 1..200),
+    ) {
+        run_with_limits(limit, &operations)?;
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    clock::reset();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime")
+}
+
+fn run_with_limits(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
+    runtime().block_on(async {
+        let mut simulation = Simulation::new(limit, limits::CAPS, Cluster::new());
+        for operation in operations {
+            simulation.take(operation).await;
+            if matches!(operation, Operation::Rest) {
+                limits::check(&simulation)?;
+            }
+        }
+        simulation.rest().await;
+        limits::check(&simulation)?;
+        probes::nothing_is_left_to_do(&mut simulation).await?;
+        probes::a_newcomer_agrees(&simulation)
+    })
 }
 
 fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
-    clock::reset();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let mut simulation = Simulation::new(limit, Cluster::new());
+    runtime().block_on(async {
+        let mut simulation = Simulation::new(limit, Caps::default(), Cluster::new());
         for operation in operations {
             simulation.take(operation).await;
             if matches!(operation, Operation::Rest) {

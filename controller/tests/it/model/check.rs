@@ -75,7 +75,7 @@ fn check_census(simulation: &Simulation) -> Checked {
     Ok(())
 }
 
-fn is_alive<S: Resource>(slice: &S) -> bool {
+pub(crate) fn is_alive<S: Resource>(slice: &S) -> bool {
     slice.meta().deletion_timestamp.is_none()
 }
 
@@ -102,7 +102,7 @@ fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Che
 }
 
 /// An endpoint without what is only remembered of its device.
-fn shown(endpoint: &Endpoint, ours: &Ours) -> Endpoint {
+pub(crate) fn shown(endpoint: &Endpoint, ours: &Ours) -> Endpoint {
     let mut endpoint = endpoint.clone();
     let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
     if let Some(Ok(address)) = endpoint.address()

@@ -214,7 +214,7 @@ pub(crate) fn a_newcomer_agrees(simulation: &Simulation) -> Checked {
     let mut cluster = simulation.cluster.clone();
     let undecided = undecided(simulation);
     forget_watches(&mut cluster);
-    let newcomer = Simulation::new(simulation.limit(), cluster);
+    let newcomer = Simulation::new(simulation.limit(), simulation.caps, cluster);
     for service in newcomer.world.all_services().iter().filter(|service| !undecided.contains(service)) {
         check_idle(&newcomer.world, service)?;
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use multinet_controller::caps::Caps;
 use multinet_controller::queue::Queue;
 use multinet_controller::work::OptionalApi;
 use multinet_controller::world::{Settings, World};
@@ -34,14 +35,16 @@ pub(crate) struct Simulation {
     pub(crate) world: World,
     pub(crate) queue: Arc<Queue>,
     limit: usize,
+    pub(crate) caps: Caps,
     jobs: Vec<Job>,
 }
 
 impl Simulation {
     /// A controller that starts in this cluster, and leads.
-    pub(crate) fn new(limit: usize, cluster: Cluster) -> Self {
-        let (world, queue) = controller(limit);
-        let mut simulation = Self { cluster, told: Told::default(), world, queue, limit, jobs: Vec::new() };
+    pub(crate) fn new(limit: usize, caps: Caps, cluster: Cluster) -> Self {
+        let (world, queue) = controller(limit, caps);
+        let mut simulation =
+            Self { cluster, told: Told::default(), world, queue, limit, caps, jobs: Vec::new() };
         simulation.start(usize::MAX);
         simulation
     }
@@ -161,7 +164,7 @@ impl Simulation {
     /// The controller is killed, whatever it was at, and starts anew.
     fn restart(&mut self, ahead: usize) {
         self.jobs.clear();
-        (self.world, self.queue) = controller(self.limit);
+        (self.world, self.queue) = controller(self.limit, self.caps);
         self.told = Told::default();
         self.start(ahead);
     }
@@ -216,10 +219,10 @@ fn mirror_limit(limit: usize) -> usize {
     8 - limit.min(7)
 }
 
-fn controller(limit: usize) -> (World, Arc<Queue>) {
+fn controller(limit: usize, caps: Caps) -> (World, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
     let settings =
-        Settings { zone: ZONE.to_owned(), limit, mirror_limit: mirror_limit(limit), clock: clock::now };
+        Settings { zone: ZONE.to_owned(), limit, mirror_limit: mirror_limit(limit), caps, clock: clock::now };
     (World::new(settings, Arc::clone(&queue)), queue)
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use jiff::Timestamp;
+use multinet_controller::caps::Caps;
 use multinet_controller::metrics::ApiMetrics;
 use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
@@ -29,6 +30,7 @@ fn start() -> Rig {
         zone: "multinet.cluster.local".into(),
         limit: 100,
         mirror_limit: 100,
+        caps: Caps::default(),
         clock: Timestamp::now,
     };
     let world = Arc::new(World::new(settings, Arc::new(Queue::default())));

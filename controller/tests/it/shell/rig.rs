@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 use jiff::Timestamp;
+use multinet_controller::caps::Caps;
 use multinet_controller::events::events;
 use multinet_controller::metrics::{self, WriterMetrics};
 use multinet_controller::queue::Queue;
@@ -67,6 +68,7 @@ impl Rig {
             zone: "multinet.cluster.local".into(),
             limit,
             mirror_limit: 100,
+            caps: Caps::default(),
             clock: Timestamp::now,
         };
         let world = Arc::new(World::new(settings, Arc::clone(&queue)));
