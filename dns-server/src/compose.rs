@@ -24,6 +24,9 @@ use crate::name::MAX_NAME;
 use crate::rrset::{self, A_LEN, AAAA_LEN, OWNER, RECORD_FIXED, Rrset, rtype};
 use crate::slice::Slice;
 
+/// Data of the HINFO record that answers ANY: the CPU names the RFC, the operating system is empty.
+const ANY: &[u8] = b"\x07RFC8482\0";
+
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
@@ -224,6 +227,11 @@ impl Composer<'_> {
             count += 1;
         }
         Some(count)
+    }
+
+    /// The one record that stands for all that a name owns (RFC 8482 §4.2).
+    pub fn any(&mut self, ttl: u32) -> Written {
+        self.records(1, |out, _| rrset::push_record(out, &OWNER, rtype::HINFO, ttl, ANY))
     }
 
     /// PTR records, each with a name in parts.

@@ -36,9 +36,20 @@ impl Found<'_> {
         !matches!(self, Self::Nothing)
     }
 
+    /// Returns the time to live of the name's records; none where it owns none.
+    fn ttl(&self) -> Option<u32> {
+        match *self {
+            Self::Nothing | Self::Empty => None,
+            Self::Node(node) => Some(node.rrsets.first()?.ttl),
+            Self::Base(service, _) | Self::Host(service, _) | Self::Port(service, ..) => Some(service.ttl),
+            Self::Pointers(ttl, _) => Some(ttl),
+        }
+    }
+
     /// Writes the name's records of a type; none where it has none. `name` is the one that was looked up.
     pub fn answer(&self, qtype: u16, name: Labels<'_>, composer: &mut Composer<'_>) -> Option<Written> {
         match *self {
+            _ if qtype == rtype::ANY => Some(composer.any(self.ttl()?)),
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(composer.rrset(node.rrset(qtype)?)),
             Self::Base(service, group) if qtype == rtype::SRV => {

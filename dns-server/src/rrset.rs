@@ -20,6 +20,8 @@ pub mod rtype {
     pub const SOA: u16 = 6;
     /// Pointer (RFC 1035).
     pub const PTR: u16 = 12;
+    /// Host information (RFC 1035); here only what stands for all records of a name (RFC 8482).
+    pub const HINFO: u16 = 13;
     /// Text (RFC 1035).
     pub const TXT: u16 = 16;
     /// Signature of a message with a public key (RFC 2931).
@@ -65,6 +67,8 @@ const MAX_POINTER: usize = 0x3fff;
 pub struct Rrset {
     /// The record type.
     pub rtype: u16,
+    /// Time to live, in seconds.
+    pub ttl: u32,
     /// How many records `body` holds.
     pub records: usize,
     /// The records, one behind the other.
@@ -102,11 +106,11 @@ impl Node {
         self.rrsets.iter().flat_map(move |rrset| {
             let mut rest = &rrset.body[..];
             std::iter::from_fn(move || {
-                let &[ttl @ .., high, low] = rest.get(6..RECORD_FIXED)?.first_chunk::<6>()?;
-                let length = RECORD_FIXED + usize::from(u16::from_be_bytes([high, low]));
+                let length = rest.get(RECORD_FIXED - 2..)?.first_chunk::<2>()?;
+                let length = RECORD_FIXED + usize::from(u16::from_be_bytes(*length));
                 let (record, others) = rest.split_at_checked(length)?;
                 rest = others;
-                let (rtype, ttl) = (rrset.rtype, u32::from_be_bytes(ttl));
+                let Rrset { rtype, ttl, .. } = *rrset;
                 Some(Record { owner: owner.as_wire(), rtype, ttl, data: &record[RECORD_FIXED..] })
             })
         })
@@ -153,6 +157,7 @@ impl RrsetWriter {
     pub fn finish(self) -> Option<Rrset> {
         (self.records > 0).then(|| Rrset {
             rtype: self.rtype,
+            ttl: self.ttl,
             records: self.records,
             body: self.body.into(),
             stride: self.stride,

@@ -7,7 +7,7 @@ use multinet_testing::dns::{Query, Reply, Tcp};
 use multinet_testing::server::{Flags, Server};
 
 use crate::fixtures::{ZONE, folder};
-use crate::table::Table;
+use crate::table::{Case, Table};
 
 /// Lets loopback have the zones.
 fn allowed() -> Flags {
@@ -121,7 +121,9 @@ fn a_transfer_is_the_whole_zone() -> Result<()> {
     let mut compared = 0;
     for (table, text) in crate::tables::TABLES {
         let table = Table::parse(text).with_context(|| (*table).to_owned())?;
-        for case in table.cases.iter().filter(|_| table.flags.is_empty()) {
+        // ANY has a record that stands for those that there are.
+        let has_data = |case: &&Case| table.flags.is_empty() && !case.line.contains(" ANY");
+        for case in table.cases.iter().filter(has_data) {
             let reply = server.ask_tcp(&case.query)?;
             let is_data = |line: &String| !line.contains(" IN SOA ");
             for record in reply.answers().into_iter().chain(reply.additionals()).filter(is_data) {

@@ -92,12 +92,27 @@ impl Expected {
         self.records.keys().map(|(owner, _)| owner.as_str())
     }
 
+    /// The reply to a question for ANY: one record that stands for all (RFC 8482 §4.2).
+    pub(crate) fn reply_to_any(&self, name: &str) -> Reply {
+        let mut reply = self.reply(name, "none");
+        let first = self.records.range((name.to_owned(), "")..).next();
+        if let Some(((owner, _), records)) = first && owner == name {
+            reply.records = records.iter().take(1).map(|record| format!("{} RFC8482 ", ttl_of(record))).collect();
+        }
+        reply
+    }
+
     /// The reply to a question.
     pub(crate) fn reply(&self, name: &str, qtype: &'static str) -> Reply {
         let records = self.records.get(&(name.to_owned(), qtype)).cloned().unwrap_or_default();
         let rcode = if self.existing.contains(name) { "NOERROR" } else { "NXDOMAIN" };
         Reply { rcode, records }
     }
+}
+
+/// The time to live that stands in front of a record.
+fn ttl_of(record: &str) -> &str {
+    record.split(' ').next().unwrap_or_default()
 }
 
 /// The names of a service, or of one of its networks.

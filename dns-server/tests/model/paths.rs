@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use domain::base::iana::Class;
-use domain::base::{Message, ParsedName, Rtype, ToName as _};
+use domain::base::{CharStr, Message, ParsedName, Rtype, ToName as _};
 use domain::rdata::AllRecordData;
 use multinet_dns::query::{MAX_UDP, Query, Style};
 use multinet_dns::slow;
@@ -20,8 +20,11 @@ use crate::expected::{Expected, universe};
 /// The types that the model knows.
 const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
 
+/// What is asked for all types.
+const ANY: u16 = 255;
+
 /// Types that no service owns.
-const OTHERS: [u16; 6] = [5, 15, 48, 64, 255, 65_280];
+const OTHERS: [u16; 6] = [5, 15, 48, 64, ANY, 65_280];
 
 /// A service whose addresses and SRV records never fit a datagram without EDNS, in the terms of the model.
 const MANY: &str = "many";
@@ -169,6 +172,7 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
     let (is_truncated, seen) = read(&fast)?;
     let wanted = match asked.qtype {
         Ok(qtype) => expected.reply(&asked.name(), qtype),
+        Err(ANY) => expected.reply_to_any(&asked.name()),
         Err(_) => expected.reply(&asked.name(), "none"),
     };
     prop_assert_eq!(seen.rcode, wanted.rcode, "{:?}", asked.name());
@@ -262,6 +266,10 @@ fn data(data: &AllRecordData<&[u8], ParsedName<&[u8]>>) -> String {
         }
         AllRecordData::A(address) => address.addr().to_string(),
         AllRecordData::Aaaa(address) => address.addr().to_string(),
+        AllRecordData::Hinfo(info) => {
+            let text = |string: &CharStr<&[u8]>| String::from_utf8_lossy(string.as_slice()).into_owned();
+            format!("{} {}", text(info.cpu()), text(info.os()))
+        }
         AllRecordData::Ptr(target) => target.ptrdname().to_string(),
         other => format!("{other:?}"),
     }

@@ -236,6 +236,9 @@ fn rdata(data: &RData, origin: &str) -> String {
             soa.expire,
             soa.minimum,
         ),
+        RData::HINFO(info) => {
+            format!("{:?} {:?}", String::from_utf8_lossy(&info.cpu), String::from_utf8_lossy(&info.os))
+        }
         RData::TXT(txt) => {
             let strings: Vec<String> =
                 txt.txt_data.iter().map(|text| format!("{:?}", String::from_utf8_lossy(text))).collect();
