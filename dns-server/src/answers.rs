@@ -22,7 +22,7 @@ use foldhash::fast::RandomState;
 use crate::build::ServiceAnswers;
 use crate::lookup::{self, Found};
 use crate::name::{Labels, MAX_NAME, Name};
-use crate::reverse::{Publishers, Reverse, ServiceKey};
+use crate::reverse::{MAX_POINTERS, Publishers, Ranges, Reverse, ServiceKey};
 use crate::rrset::{Node, RECORD_FIXED};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{self, Map};
@@ -52,8 +52,10 @@ pub struct Answers {
     pub(crate) publishers: Publishers,
     /// The zones' own names, and those above them.
     fixed: HashMap<Name, Node, RandomState>,
-    /// What addresses have a name in a reverse zone.
+    /// What addresses the reverse zones are for.
     pub(crate) reversed: Vec<Reverse>,
+    /// Which addresses have a name there.
+    ranges: Ranges,
     zones: Zones,
     serial: AtomicU32,
     freshness: AtomicU8,
@@ -61,7 +63,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The names that every zone has, and nothing else, not yet in sync.
+    /// The names that every zone has, and nothing else, not yet in sync. Private addresses have reverse names.
     pub fn new(zones: Zones, serial: u32) -> Self {
         let reversed = zones.iter().filter(|zone| !zone.is_forward());
         Self {
@@ -70,11 +72,24 @@ impl Answers {
             publishers: Publishers::default(),
             fixed: fixed_names(&zones),
             reversed: reversed.filter_map(|zone| zone.apex().with_labels(Reverse::of)).collect(),
+            ranges: Ranges::default(),
             serial: AtomicU32::new(serial),
             freshness: AtomicU8::new(Freshness::Unsynced as u8),
             subsets: AtomicU64::new(0),
             zones,
         }
+    }
+
+    /// The same, with reverse names for these addresses.
+    #[must_use]
+    pub fn reversing(self, ranges: Ranges) -> Self {
+        Self { ranges, ..self }
+    }
+
+    /// The reverse zone that an address has a name in.
+    pub(crate) fn reverse_zone_of(&self, address: &IpAddr) -> Option<&Reverse> {
+        // The first that holds it is the closest.
+        self.reversed.iter().find(|zone| zone.holds(address)).filter(|_| self.ranges.hold(*address))
     }
 
     /// Runs `read` on what a name in `zone` is. Of the pointers of a reverse name nothing is gathered once they have more
@@ -129,29 +144,29 @@ impl Answers {
     fn with_pointers<R>(
         &self,
         address: IpAddr,
-        publishers: &[ServiceKey],
+        publishers: &mut dyn Iterator<Item = &ServiceKey>,
         room: usize,
         read: impl FnOnce(&Found<'_>) -> R,
     ) -> R {
         let apex = self.zones.forward()[0].as_wire();
-        match publishers {
-            [] => read(&Found::Nothing),
-            [service] => match self.services.get(service) {
+        match (publishers.next(), publishers.next()) {
+            (None, _) => read(&Found::Nothing),
+            (Some(service), None) => match self.services.get(service) {
                 Some(answers) => match target(address, service, &answers, apex) {
                     Some(label) => read(&Found::Pointers(answers.ttl, &[[label, service, SVC, apex]])),
                     None => read(&Found::Nothing),
                 },
                 None => read(&Found::Nothing),
             },
-            services => {
+            (Some(first), Some(second)) => {
                 let mut known: Vec<(&ServiceKey, Arc<ServiceAnswers>)> = Vec::new();
                 let mut octets = 0;
-                for service in services {
+                for service in [first, second].into_iter().chain(publishers) {
                     let Some(answers) = self.services.get(service) else { continue };
                     let Some(label) = target(address, service, &answers, apex) else { continue };
                     octets += RECORD_FIXED + label.len() + service.len() + SVC.len() + apex.len();
                     known.push((service, Arc::clone(&answers)));
-                    if octets > room {
+                    if octets > room || known.len() == MAX_POINTERS {
                         break;
                     }
                 }
@@ -217,8 +232,8 @@ impl Answers {
     }
 }
 
-/// The PTR set of an address: its time to live, and in parts the name that each of some services gives the address
-/// in the zone `apex`. None where no service does.
+/// The PTR set of an address: its time to live, and in parts the names that the first of some services give the
+/// address in the zone `apex`. None where no service does.
 pub(crate) fn pointers<'a>(
     address: IpAddr,
     services: impl IntoIterator<Item = (&'a ServiceKey, &'a ServiceAnswers)>,
@@ -230,6 +245,7 @@ pub(crate) fn pointers<'a>(
             let label = target(address, service, answers, apex)?;
             Some((answers.ttl, [label, service, SVC, apex]))
         })
+        .take(MAX_POINTERS)
         .unzip();
     // A set has one time to live (RFC 2181 §5.2).
     Some((ttls.into_iter().min()?, targets))
@@ -285,7 +301,7 @@ mod tests {
     use super::*;
     use crate::build;
     use crate::endpoints::Endpoint;
-    use crate::index::ServiceView;
+    use crate::index::{Created, ServiceView};
     use crate::slice::Slice;
     use crate::zone::ZoneSettings;
 
@@ -295,7 +311,8 @@ mod tests {
         let service = |ttl| {
             let endpoint = Endpoint { address, host: "h", named: true, txt: b"" };
             let slice = Slice { endpoints: [endpoint].into_iter().collect(), ..Slice::default() };
-            build::build(&ServiceView { ttl, slices: vec![&Arc::new(slice)] }).unwrap()
+            build::build(&ServiceView { ttl, slices: vec![&Arc::new(slice)], ..ServiceView::default() })
+                .unwrap()
         };
         let key =
             |octets: usize| ServiceKey::from([&[octets as u8 - 1], &vec![b'x'; octets - 1][..]].concat());
@@ -318,12 +335,14 @@ mod tests {
         let address: IpAddr = "10.0.0.1".parse().unwrap();
         let endpoint = Endpoint { address, host: "h", named: true, txt: b"" };
         let slice = Slice { endpoints: [endpoint].into_iter().collect(), ..Slice::default() };
-        let service = build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)] }).unwrap();
+        let service =
+            build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)], ..ServiceView::default() })
+                .unwrap();
         let service = Arc::new(service);
         for number in 0..100u8 {
             let key = ServiceKey::from([2, b's', number, 1, b'n']);
             answers.services.insert(Arc::clone(&key), Arc::clone(&service));
-            answers.publishers.insert([address].into_iter(), &key);
+            answers.publishers.insert([address].into_iter(), Created::at(number.into()), &key);
         }
         let gathered = |room| {
             answers.with_address(address, room, |found| match found {
@@ -332,7 +351,7 @@ mod tests {
             })
         };
         let octets = RECORD_FIXED + b"\x01h\x02s?\x01n\x03svc\x01z\0".len();
-        assert_eq!([usize::MAX, 100 * octets, 99 * octets].map(gathered), [100; 3]);
+        assert_eq!([usize::MAX, 100 * octets, 16 * octets, 15 * octets].map(gathered), [MAX_POINTERS; 4]);
         // One more than fits, which says that not all do.
         assert_eq!([10 * octets, 10 * octets - 1, 0].map(gathered), [11, 10, 1]);
     }

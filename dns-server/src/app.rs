@@ -71,7 +71,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let listeners = Listeners::bind(&config, source_metrics.connections.clone())?;
     let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
-    let answers = Arc::new(Answers::new(zones(&config, &listeners)?, serial));
+    let answers = Answers::new(zones(&config, &listeners)?, serial);
+    let answers = Arc::new(answers.reversing(config.reverse_ranges.clone()));
     let observe = latency.clone();
     let state = Arc::new(State::new(answers, config.ttl, move |took| {
         observe.observe(took.as_secs_f64());

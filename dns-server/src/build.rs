@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::group::Group;
-use crate::index::ServiceView;
+use crate::index::{Created, ServiceView};
 use crate::name::MAX_LABEL;
 use crate::slice::Slice;
 
@@ -23,6 +23,8 @@ use crate::slice::Slice;
 pub struct ServiceAnswers {
     /// Time to live of its records, in seconds.
     pub ttl: u32,
+    /// When it was created: of an address with many names, those of the oldest services are given.
+    pub created: Created,
     /// What its endpoints are read from.
     pub slices: Box<[Arc<Slice>]>,
     /// All networks together.
@@ -41,7 +43,7 @@ struct Network {
 /// Builds a service's answers; none without a ready endpoint, and then it has no names (Kubernetes DNS
 /// specification §2.4.1).
 pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
-    let ttl = service.ttl;
+    let ServiceView { ttl, created, .. } = *service;
     let slices: Box<[Arc<Slice>]> = service
         .slices
         .iter()
@@ -65,7 +67,7 @@ pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
             Some(Network { label: wire_label(alias)?, group })
         })
         .collect();
-    Some(ServiceAnswers { ttl, slices, all, networks })
+    Some(ServiceAnswers { ttl, created, slices, all, networks })
 }
 
 impl ServiceAnswers {
@@ -92,6 +94,7 @@ impl PartialEq for ServiceAnswers {
                 }
         };
         self.ttl == other.ttl
+            && self.created == other.created
             && self.networks.len() == other.networks.len()
             && self.all.says_the_same(&self.slices, &other.all, &other.slices)
             && self.networks.iter().zip(&other.networks).all(same_network)
@@ -141,7 +144,7 @@ mod tests {
     }
 
     fn built(slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
-        build(&ServiceView { ttl: 5, slices: slices.iter().collect() })
+        build(&ServiceView { ttl: 5, slices: slices.iter().collect(), ..ServiceView::default() })
     }
 
     /// Owner, type and data of every record below a base.

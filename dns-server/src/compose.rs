@@ -360,7 +360,8 @@ mod tests {
                 })
             })
             .collect();
-        build::build(&ServiceView { ttl: 5, slices: slices.iter().collect() }).unwrap()
+        build::build(&ServiceView { ttl: 5, slices: slices.iter().collect(), ..ServiceView::default() })
+            .unwrap()
     }
 
     #[test]

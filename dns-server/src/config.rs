@@ -16,7 +16,7 @@ use crate::dnstap::Collector;
 use crate::listen::{Listen, ListenProto};
 use crate::name::Name;
 use crate::notifier::Secondary;
-use crate::reverse::Reverse;
+use crate::reverse::{PRIVATE, Ranges, Reverse};
 use crate::top;
 use crate::transfer::allow::{self, Allowed};
 
@@ -60,6 +60,19 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "MULTINET_REVERSE_ZONE", value_delimiter = ',',
           value_parser = reverse_zone, default_values = ["in-addr.arpa", "ip6.arpa"], help_heading = "Answers")]
     reverse_zone: Vec<Name>,
+
+    /// Network whose addresses have names in the reverse zones; may be repeated
+    ///
+    /// Whoever writes a service chooses its addresses: give your second networks' ranges. An address has the names of
+    /// the 16 oldest services at most.
+    #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_RANGE", value_delimiter = ',', value_parser = network,
+          default_values = PRIVATE, help_heading = "Answers")]
+    reverse_range: Vec<IpNet>,
+
+    /// Network within these whose addresses have no names, such as the cluster's Services and pods; may be repeated
+    #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_EXCLUDE", value_delimiter = ',', value_parser = network,
+          help_heading = "Answers")]
+    reverse_exclude: Vec<IpNet>,
 
     /// Time to live in seconds, 0 to 3600, of services that do not say their own
     #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5, allow_negative_numbers = true,
@@ -249,6 +262,8 @@ pub struct Config {
     pub zones: Vec<Name>,
     /// Reverse zones.
     pub reverse_zones: Vec<Name>,
+    /// Which addresses have names in them.
+    pub reverse_ranges: Ranges,
     /// Default time to live, in seconds.
     pub ttl: u32,
     /// Whether address records rotate.
@@ -329,6 +344,8 @@ impl Config {
             snapshot_max_age,
             zone,
             reverse_zone,
+            reverse_range,
+            reverse_exclude,
             ttl,
             answer_order,
             ns_address,
@@ -363,6 +380,7 @@ impl Config {
             snapshot: snapshot.map(|file| (file, snapshot_max_age)),
             zones: zone,
             reverse_zones: reverse_zone,
+            reverse_ranges: Ranges::new(reverse_range, reverse_exclude),
             ttl,
             rotate: answer_order == AnswerOrder::Rotate,
             ns_addresses: ns_address.into_iter().collect(),

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
@@ -18,19 +19,49 @@ use crate::slice::{Port, Slice};
 pub struct Service {
     /// Time to live in seconds; the server's where absent.
     pub ttl: Option<u32>,
+    /// When it was created.
+    pub created: Created,
+}
+
+/// When a service was created, as its `creationTimestamp` says, in seconds since 1970. One that does not say so, as in
+/// most manifests, counts as the youngest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Created(u32);
+
+impl Created {
+    /// Before which there is none.
+    pub const FIRST: Self = Self(0);
+
+    /// So many seconds after 1970.
+    pub fn at(seconds: i64) -> Self {
+        // Until 2106.
+        Self(u32::try_from(seconds.max(0)).unwrap_or(u32::MAX))
+    }
+}
+
+impl Default for Created {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
 }
 
 impl From<&MultiNetworkService> for Service {
     fn from(service: &MultiNetworkService) -> Self {
-        Self { ttl: service.spec.ttl_seconds.map(u32::from) }
+        let created = service.metadata.creation_timestamp.as_ref();
+        Self {
+            ttl: service.spec.ttl_seconds.map(u32::from),
+            created: created.map_or_else(Created::default, |Time(time)| Created::at(time.as_second())),
+        }
     }
 }
 
 /// What DNS is to say about one service.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ServiceView<'a> {
     /// Time to live of its records, in seconds.
     pub ttl: u32,
+    /// When it was created.
+    pub created: Created,
     /// Its slices, whoever wrote them, in a stable order.
     pub slices: Vec<&'a Arc<Slice>>,
 }
@@ -153,7 +184,7 @@ impl Index {
         let known = self.services.get(key)?;
         let service = known.service.as_ref()?;
         let ttl = service.ttl.unwrap_or(default_ttl);
-        Some(ServiceView { ttl, slices: known.slices.values().collect() })
+        Some(ServiceView { ttl, created: service.created, slices: known.slices.values().collect() })
     }
 
     /// Every service, in the order of their names.

@@ -9,6 +9,7 @@ use tracing::debug;
 
 use crate::answers::{Answers, SVC};
 use crate::build::{ServiceAnswers, wire_label};
+use crate::index::Created;
 use crate::journal::{Journal, Limits};
 use crate::lookup::Found;
 use crate::name::{MAX_NAME, Name, reverse_name};
@@ -32,7 +33,7 @@ struct Pointers {
     /// Those that only the version before points from, and those that only the new one does.
     gone: Vec<IpAddr>,
     come: Vec<IpAddr>,
-    /// Those that point from then on to something else, or for another time.
+    /// Those that point from then on to something else, for another time, or with another age.
     changed: Vec<IpAddr>,
 }
 
@@ -102,8 +103,8 @@ impl Publisher {
         let pointers = self.pointers(&service, before.as_deref(), now.as_deref());
         self.note_pointers(&pointers, Journal::removed);
         match &now {
-            Some(now) => self.put(&service, namespace, Arc::clone(now), &pointers),
-            None => self.withdraw(&service, namespace, &pointers),
+            Some(now) => self.put(&service, namespace, (before.as_deref(), now), &pointers),
+            None => self.withdraw(&service, namespace, before.as_deref(), &pointers),
         }
         self.note_pointers(&pointers, Journal::added);
         self.note_records(&service, before.as_deref(), now.as_deref());
@@ -158,16 +159,16 @@ impl Publisher {
         now: Option<&'a ServiceAnswers>,
     ) -> Pointers {
         let apex = self.answers.zones().forward()[0].as_wire();
-        let is_reversed =
-            |(address, ..): &(IpAddr, _, _)| self.answers.reversed.iter().any(|zone| zone.holds(address));
+        let is_reversed = |(address, ..): &(IpAddr, _, _, _)| self.answers.reverse_zone_of(address).is_some();
         let pointers = |version: Option<_>| {
-            let with_ttl = |version: &'a ServiceAnswers| {
-                pointers(service, version, apex).map(move |(address, label)| (address, label, version.ttl))
+            let with_rest = |version: &'a ServiceAnswers| {
+                let ServiceAnswers { ttl, created, .. } = *version;
+                pointers(service, version, apex).map(move |(address, label)| (address, label, ttl, created))
             };
-            version.into_iter().flat_map(with_ttl).filter(is_reversed)
+            version.into_iter().flat_map(with_rest).filter(is_reversed)
         };
         let mut all = Pointers::default();
-        let address = |&(address, ..): &(IpAddr, &[u8], u32)| address;
+        let address = |&(address, ..): &(IpAddr, &[u8], u32, Created)| address;
         records::merge(pointers(before), pointers(now), address, |gone, come| match (gone, come) {
             (Some((address, ..)), None) => all.gone.push(address),
             (None, Some((address, ..))) => all.come.push(address),
@@ -177,25 +178,44 @@ impl Publisher {
         all
     }
 
-    fn put(&self, service: &ServiceKey, namespace: &[u8], now: Arc<ServiceAnswers>, pointers: &Pointers) {
+    fn put(
+        &self,
+        service: &ServiceKey,
+        namespace: &[u8],
+        (before, now): (Option<&ServiceAnswers>, &Arc<ServiceAnswers>),
+        pointers: &Pointers,
+    ) {
         let answers = &self.answers;
-        if !answers.services.contains_key(service) {
+        if before.is_none() {
             *answers.namespaces.entry(namespace.into()).or_default() += 1;
         }
-        answers.services.insert(Arc::clone(service), now);
+        answers.services.insert(Arc::clone(service), Arc::clone(now));
         // The key that is there already, if there is one, so that there are not two of them in memory.
         let service = answers
             .services
             .get(service)
             .map_or_else(|| Arc::clone(service), |entry| Arc::clone(entry.key()));
-        answers.publishers.insert(pointers.come.iter().copied(), &service);
-        answers.publishers.remove(pointers.gone.iter().copied(), &service);
+        let Pointers { gone, come, changed } = pointers;
+        answers.publishers.insert(come.iter().copied(), now.created, &service);
+        let Some(before) = before else { return };
+        if before.created != now.created {
+            let ages = (before.created, now.created);
+            answers.publishers.reorder(changed.iter().copied(), ages, &service);
+        }
+        answers.publishers.remove(gone.iter().copied(), before.created, &service);
     }
 
-    fn withdraw(&self, service: &ServiceKey, namespace: &[u8], pointers: &Pointers) {
+    fn withdraw(
+        &self,
+        service: &ServiceKey,
+        namespace: &[u8],
+        before: Option<&ServiceAnswers>,
+        pointers: &Pointers,
+    ) {
+        let Some(before) = before else { return };
         let answers = &self.answers;
         answers.services.remove(service);
-        answers.publishers.remove(pointers.gone.iter().copied(), service);
+        answers.publishers.remove(pointers.gone.iter().copied(), before.created, service);
         if let Entry::Occupied(mut services) = answers.namespaces.entry(namespace.into()) {
             match services.get() {
                 0 | 1 => drop(services.remove()),

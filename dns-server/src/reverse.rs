@@ -2,15 +2,26 @@
 //!
 //! Addresses are kept sorted, so that a name above some of them is one look at a range: it exists if an
 //! address lies in it, and nothing has to be kept for each of the up to 31 names above an IPv6 address.
+//!
+//! Whoever writes slices chooses the addresses in them. So only those of some [`Ranges`] have names, and of many
+//! services with one address the oldest are named: what comes later takes no name away.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};
 
+use ipnet::IpNet;
+
+use crate::index::Created;
 use crate::name::Labels;
 use crate::sync::RwLock;
+
+/// Names that an address has at most.
+pub const MAX_POINTERS: usize = 16;
+
+/// The private ranges (RFC 1918, RFC 6598, RFC 4193).
+pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
 /// A service, by its two labels `<service>.<namespace>` in wire format.
 pub type ServiceKey = Arc<[u8]>;
@@ -68,6 +79,34 @@ impl Reverse {
     }
 }
 
+/// The addresses that have names in reverse zones: `--reverse-range`, `--reverse-exclude`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranges {
+    included: Vec<IpNet>,
+    excluded: Vec<IpNet>,
+}
+
+impl Ranges {
+    /// The addresses in any of `included` and in none of `excluded`.
+    pub fn new(included: Vec<IpNet>, excluded: Vec<IpNet>) -> Self {
+        Self { included, excluded }
+    }
+
+    /// Whether an address is one of them; IPv4 is IPv4 however it is written.
+    pub fn hold(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        is_in(&self.included) && !is_in(&self.excluded)
+    }
+}
+
+impl Default for Ranges {
+    /// The private ranges.
+    fn default() -> Self {
+        Self::new(PRIVATE.iter().filter_map(|range| range.parse().ok()).collect(), Vec::new())
+    }
+}
+
 /// An octet as RFC 1035 §3.5 has it: no leading zeros, which would be another name.
 fn decimal(label: &[u8]) -> Option<u8> {
     let digits = &label[1..];
@@ -86,104 +125,94 @@ fn nibble(label: &[u8]) -> Option<u128> {
 
 /// Who publishes each address.
 #[derive(Debug, Default)]
-pub struct Publishers(RwLock<BTreeMap<IpAddr, Services>>);
+pub struct Publishers(RwLock<BTreeSet<Claim>>);
 
-/// The services that publish an address: one, but for mistakes and migrations.
-#[derive(Debug)]
-enum Services {
-    One(ServiceKey),
-    /// Two or more, ascending.
-    More(Vec<ServiceKey>),
+/// A service that publishes an address. Of one address they are sorted by age.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    address: IpAddr,
+    created: Created,
+    /// There, but in the [`Claim`] before all others of an address.
+    service: Option<ServiceKey>,
 }
 
-impl Services {
-    fn insert(&mut self, service: &ServiceKey) {
-        match self {
-            Self::One(known) if known == service => {}
-            Self::One(known) => {
-                let mut both = vec![Arc::clone(known), Arc::clone(service)];
-                both.sort_unstable();
-                *self = Self::More(both);
-            }
-            Self::More(services) => {
-                if let Err(place) = services.binary_search(service) {
-                    services.insert(place, Arc::clone(service));
-                }
-            }
-        }
-    }
-
-    /// Says whether anybody is left.
-    fn remove(&mut self, service: &ServiceKey) -> bool {
-        match self {
-            Self::One(known) => known != service,
-            Self::More(services) => {
-                if let Ok(place) = services.binary_search(service) {
-                    services.remove(place);
-                }
-                if let [only] = services.as_slice() {
-                    *self = Self::One(Arc::clone(only));
-                }
-                true
-            }
-        }
-    }
-
-    fn as_slice(&self) -> &[ServiceKey] {
-        match self {
-            Self::One(service) => std::slice::from_ref(service),
-            Self::More(services) => services,
-        }
+impl Claim {
+    fn before_all_of(address: IpAddr) -> Self {
+        Self { address, created: Created::FIRST, service: None }
     }
 }
 
 impl Publishers {
-    /// Runs `read` on the services that publish an address.
-    pub fn with<R>(&self, address: IpAddr, read: impl FnOnce(&[ServiceKey]) -> R) -> R {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        read(map.get(&address).map_or(&[], Services::as_slice))
+    /// Runs `read` on the services that publish an address, the oldest first.
+    pub fn with<R>(
+        &self,
+        address: IpAddr,
+        read: impl FnOnce(&mut dyn Iterator<Item = &ServiceKey>) -> R,
+    ) -> R {
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let of_address =
+            claims.range(Claim::before_all_of(address)..).take_while(|claim| claim.address == address);
+        read(&mut of_address.filter_map(|claim| claim.service.as_ref()))
     }
 
     /// Whether any address in the range is published.
     pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).range(range).next().is_some()
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let first = claims.range(Claim::before_all_of(*range.start())..).next();
+        first.is_some_and(|claim| claim.address <= *range.end())
     }
 
-    /// Adds a service's addresses.
-    pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, service: &ServiceKey) {
+    /// Adds the addresses of a service that was created then.
+    pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
         for address in addresses {
-            match self.0.write().unwrap_or_else(PoisonError::into_inner).entry(address) {
-                Entry::Vacant(entry) => {
-                    entry.insert(Services::One(Arc::clone(service)));
-                }
-                Entry::Occupied(mut entry) => entry.get_mut().insert(service),
-            }
+            self.change(|claims| {
+                claims.insert(Claim { address, created, service: Some(Arc::clone(service)) });
+            });
         }
     }
 
-    /// Takes a service's addresses away.
-    pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, service: &ServiceKey) {
+    /// Takes addresses of a service that was created then away.
+    pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
+        let mut claim = Claim { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
         for address in addresses {
-            if let Entry::Occupied(mut entry) =
-                self.0.write().unwrap_or_else(PoisonError::into_inner).entry(address)
-                && !entry.get_mut().remove(service)
-            {
-                entry.remove();
-            }
+            claim.address = address;
+            self.change(|claims| {
+                claims.remove(&claim);
+            });
         }
     }
 
-    /// Every address with each service that publishes it, ascending.
+    /// Gives addresses of a service the place of another age. None of them is without the service meanwhile.
+    pub fn reorder(
+        &self,
+        addresses: impl Iterator<Item = IpAddr>,
+        (before, now): (Created, Created),
+        service: &ServiceKey,
+    ) {
+        for address in addresses {
+            let claim = |created| Claim { address, created, service: Some(Arc::clone(service)) };
+            self.change(|claims| {
+                claims.remove(&claim(before));
+                claims.insert(claim(now));
+            });
+        }
+    }
+
+    /// One address at a time: who reads has not to wait for all of them.
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<Claim>)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Every address with each service that publishes it, in their order.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> Vec<(IpAddr, ServiceKey)> {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let services = |(address, services): (&IpAddr, &Services)| {
-            let address = *address;
-            services.as_slice().iter().map(move |service| (address, Arc::clone(service))).collect::<Vec<_>>()
-        };
-        map.iter().flat_map(services).collect()
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let pair = |claim: &Claim| Some((claim.address, claim.service.clone()?));
+        claims.iter().filter_map(pair).collect()
     }
 }
+
+const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 #[cfg(test)]
 mod tests {
@@ -243,24 +272,59 @@ mod tests {
     }
 
     #[test]
+    fn ranges_hold_what_is_included_and_not_excluded() {
+        let networks =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+        let private = Ranges::default();
+        let chosen = Ranges::new(networks(&["0.0.0.0/0", "2001:db8::/32"]), networks(&["10.96.0.0/12"]));
+        for (address, in_private, in_chosen) in [
+            ("10.0.0.1", true, true),
+            ("10.96.0.1", true, false),
+            ("10.111.255.255", true, false),
+            ("10.112.0.0", true, true),
+            ("::ffff:10.96.0.1", true, false),
+            ("172.15.255.255", false, true),
+            ("172.31.255.255", true, true),
+            ("192.168.0.1", true, true),
+            ("100.64.0.1", true, true),
+            ("100.128.0.0", false, true),
+            ("8.8.8.8", false, true),
+            ("fd00::1", true, false),
+            ("2001:db8::1", false, true),
+            ("::1", false, false),
+        ] {
+            let parsed = address.parse().unwrap();
+            assert_eq!((private.hold(parsed), chosen.hold(parsed)), (in_private, in_chosen), "{address}");
+        }
+    }
+
+    #[test]
     fn an_address_has_each_of_its_publishers_once() {
         let publishers = Publishers::default();
-        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let [before, address, after] =
+            ["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let [one, two, three]: [ServiceKey; 3] =
             [b"\x01b\x01n", b"\x01a\x01n", b"\x01c\x01n"].map(|key| key[..].into());
-        let count = || publishers.with(address, <[_]>::len);
-        for service in [&one, &two, &one, &three, &two] {
-            publishers.insert([address].into_iter(), service);
-        }
-        assert_eq!(publishers.pairs(), [&two, &one, &three].map(|service| (address, Arc::clone(service))));
-        publishers.remove([address].into_iter(), &three);
-        assert_eq!(count(), 2);
-        assert!(publishers.any(address..=address));
-        publishers.remove([address].into_iter(), &one);
-        publishers.remove([address].into_iter(), &one);
-        assert_eq!(publishers.pairs(), [(address, Arc::clone(&two))]);
-        publishers.remove([address].into_iter(), &two);
-        assert_eq!(count(), 0);
+        let [early, late] = [1, 2].map(Created::at);
+        let of = |address| publishers.with(address, |services| services.cloned().collect::<Vec<_>>());
+        let of_address = |created, service| publishers.insert([address].into_iter(), created, service);
+        of_address(late, &one);
+        of_address(early, &three);
+        of_address(late, &two);
+        of_address(late, &one);
+        publishers.insert([before, after].into_iter(), early, &one);
+        assert_eq!(of(address), [three.clone(), two.clone(), one.clone()]);
+        assert_eq!((of(before), of(after)), (vec![one.clone()], vec![one.clone()]));
+        publishers.reorder([address].into_iter(), (late, Created::FIRST), &one);
+        assert_eq!(of(address), [one.clone(), three.clone(), two.clone()]);
+        publishers.remove([address].into_iter(), early, &three);
+        publishers.remove([before, address, after].into_iter(), early, &one);
+        assert_eq!(publishers.pairs(), [(address, one.clone()), (address, two.clone())]);
+        publishers.remove([address].into_iter(), Created::FIRST, &one);
+        assert!(publishers.any(address..=address) && publishers.any(before..=after));
+        assert!(!publishers.any(before..=before) && !publishers.any(after..=after));
+        publishers.remove([address].into_iter(), late, &two);
+        assert_eq!(of(address), []);
         assert!(!publishers.any("0.0.0.0".parse().unwrap()..="255.255.255.255".parse().unwrap()));
     }
 }

@@ -26,6 +26,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!(config.source, Source::Kubernetes);
     assert_eq!(config.zones, ["multinet.cluster.local".parse().unwrap()]);
     assert_eq!(config.reverse_zones, ["in-addr.arpa", "ip6.arpa"].map(|zone| zone.parse().unwrap()));
+    assert_eq!(config.reverse_ranges, Ranges::default());
     assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
     assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
     assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
@@ -49,6 +50,8 @@ fn what_does_not_go_together_is_refused() {
         (&["--ns-address", "::ffff:0.0.0.0"], "the address that clients use"),
         (&["--notify", "10.0.0.1:0"], "leave the port out"),
         (&["--transfer-to", "::ffff:10.0.0.0/8"], "write a network as 10.0.0.0/8"),
+        (&["--reverse-range", "private"], "write a network as 10.0.0.0/8"),
+        (&["--reverse-exclude", "10.0.0.0/33"], "write a network as 10.0.0.0/8"),
         (&["--rate-limit", "1", "--rate-limit-exempt", "::ffff:0:0/90"], "write a network as 10.0.0.0/8"),
         (&["--listen", "tls://127.0.0.1:1"], "needs a certificate"),
         (&["--listen", "127.0.0.1:1", "--listen", "0.0.0.0:1"], "port of its own"),

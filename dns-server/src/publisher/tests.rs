@@ -6,7 +6,7 @@ use super::*;
 use crate::answers::is_after;
 use crate::build;
 use crate::endpoints::Endpoint;
-use crate::index::ServiceView;
+use crate::index::{Created, ServiceView};
 use crate::journal;
 use crate::name::Name;
 use crate::slice::{Port, ProtocolLabel, Slice};
@@ -36,7 +36,7 @@ fn built(addresses: &[&str]) -> Option<ServiceAnswers> {
         txt: b"\x01x",
     });
     let slice = Slice { network: "r".into(), endpoints: endpoints.collect(), ..Slice::default() };
-    build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)] })
+    build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)], ..ServiceView::default() })
 }
 
 fn publish(publisher: &mut Publisher, service: &str, addresses: &[&str]) {
@@ -236,18 +236,22 @@ fn network(alias: &str, ports: &[(&str, u16)], hosts: Vec<(String, IpAddr)>) -> 
 }
 
 fn service(ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
-    build::build(&ServiceView { ttl, slices: slices.iter().collect() })
+    service_of(Created::default(), ttl, slices)
+}
+
+fn service_of(created: Created, ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
+    build::build(&ServiceView { ttl, created, slices: slices.iter().collect() })
 }
 
 /// A service of which each version differs in something else.
-fn any_service() -> impl Strategy<Value = (u32, Vec<Arc<Slice>>)> {
+fn any_service() -> impl Strategy<Value = (Created, u32, Vec<Arc<Slice>>)> {
     let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.0.1.1", "fd00::1", "fd00::2"]);
     let host = (prop::sample::select(vec!["a", "b", "c", "d", ""]), address)
         .prop_map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
     let ports = prop::sample::subsequence(vec![("p", 1), ("p", 2), ("long", 2)], 0..=3);
     let slice = (prop::sample::select(vec!["r", "q", "net"]), ports, prop::collection::vec(host, 0..6))
         .prop_map(|(alias, ports, hosts)| network(alias, &ports, hosts));
-    (5u32..7, prop::collection::vec(slice, 0..4))
+    ((0i64..3).prop_map(Created::at), 5u32..7, prop::collection::vec(slice, 0..4))
 }
 
 /// Every record of the zone, in wire format; none is there twice.
@@ -291,30 +295,70 @@ proptest! {
     fn the_journal_is_told_what_differs(
         versions in prop::collection::vec((prop::sample::select(vec!["s", "t"]), any_service()), 1..12),
     ) {
-        let mut publisher = publisher_of(&["z", "y"], &["in-addr.arpa", "ip6.arpa"]);
-        publisher.keep_journal(Limits::default());
-        // Large enough that every difference is given.
-        for (number, prefix) in [0x0a01_0000, 0x0a02_0000].into_iter().enumerate() {
-            let host = |n: u32| (format!("h{n}"), std::net::Ipv4Addr::from_bits(prefix + n).into());
-            let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
-            publisher.publish([(key(&format!("large-{number}")), service(5, &slices))]);
-        }
-        let serial = publisher.answers().serial();
-        publisher.journal().unwrap().start(serial);
-        let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
-        for (name, (ttl, slices)) in versions {
-            let serial = publisher.answers().serial();
-            let before = apexes.each_ref().map(|apex| records(&publisher, apex));
-            publisher.publish([(key(name), service(ttl, &slices))]);
-            for (apex, before) in apexes.iter().zip(before) {
-                let now = records(&publisher, apex);
-                let steps = publisher.journal().unwrap().since(apex, serial, 0, usize::MAX).unwrap();
-                prop_assert_eq!(steps.len(), 1);
-                let told = |wire| journal::records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
-                let only = |one: &BTreeSet<Vec<u8>>, two| one.difference(two).cloned().collect::<Vec<_>>();
-                prop_assert_eq!(told(&steps[0].difference.removed), only(&before, &now));
-                prop_assert_eq!(told(&steps[0].difference.added), only(&now, &before));
-            }
+        let mut publisher = large();
+        for (name, (created, ttl, slices)) in versions {
+            publish_and_check(&mut publisher, name, service_of(created, ttl, &slices));
         }
     }
+}
+
+/// A publisher with a journal, and zones large enough that every difference is given.
+fn large() -> Publisher {
+    let mut publisher = publisher_of(&["z", "y"], &["in-addr.arpa", "ip6.arpa"]);
+    publisher.keep_journal(Limits::default());
+    for (number, prefix) in [0x0a01_0000, 0x0a02_0000].into_iter().enumerate() {
+        let host = |n: u32| (format!("h{n}"), std::net::Ipv4Addr::from_bits(prefix + n).into());
+        let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
+        publisher.publish([(key(&format!("large-{number}")), service(5, &slices))]);
+    }
+    let serial = publisher.answers().serial();
+    publisher.journal().unwrap().start(serial);
+    publisher
+}
+
+/// Publishes a version of a service; what the journal is told is what differs.
+fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<ServiceAnswers>) {
+    let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
+    let serial = publisher.answers().serial();
+    let before = apexes.each_ref().map(|apex| records(publisher, apex));
+    publisher.publish([(key(name), version)]);
+    for (apex, before) in apexes.iter().zip(before) {
+        let now = records(publisher, apex);
+        let steps = publisher.journal().unwrap().since(apex, serial, 0, usize::MAX).unwrap();
+        assert_eq!(steps.len(), 1);
+        let told = |wire| journal::records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let only = |one: &BTreeSet<Vec<u8>>, two| one.difference(two).cloned().collect::<Vec<_>>();
+        assert_eq!(told(&steps[0].difference.removed), only(&before, &now));
+        assert_eq!(told(&steps[0].difference.added), only(&now, &before));
+    }
+}
+
+#[test]
+fn an_address_of_many_services_has_the_names_of_the_oldest() {
+    let mut publisher = large();
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let slices = [network("r", &[], vec![("h".to_owned(), address)])];
+    let of_age = |created| service_of(created, 5, &slices);
+    // The numbers in the names of the services that are named.
+    let named = |publisher: &Publisher| -> Vec<u8> {
+        publisher.answers().with_address(address, usize::MAX, |found| {
+            let Found::Pointers(_, targets) = *found else { panic!("{found:?}") };
+            targets.iter().map(|[_, service, ..]| service[1] - b'a').collect()
+        })
+    };
+    let name = |number: u8| char::from(b'a' + number).to_string();
+    for number in (0..20).rev() {
+        publish_and_check(&mut publisher, &name(number), of_age(Created::at(number.into())));
+    }
+    assert_eq!(named(&publisher), (0..16).collect::<Vec<_>>());
+    publish_and_check(&mut publisher, &name(3), None);
+    assert_eq!(named(&publisher), [0, 1, 2].into_iter().chain(4..17).collect::<Vec<_>>());
+    // Deleted and created anew between two commits.
+    publish_and_check(&mut publisher, &name(0), of_age(Created::at(99)));
+    assert_eq!(named(&publisher), [1, 2].into_iter().chain(4..18).collect::<Vec<_>>());
+    // Of unknown age, and older than all.
+    publish_and_check(&mut publisher, &name(1), of_age(Created::default()));
+    publish_and_check(&mut publisher, &name(0), of_age(Created::FIRST));
+    assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());
+    assert_eq!(publisher.answers().publishers.with(address, |services| services.count()), 19);
 }

@@ -1,7 +1,7 @@
 //! The snapshot file: what is known, so that the next process has something to say before it has synced.
 //!
 //! ```text
-//! multinet-dns snapshot 2 serial=<u32> taken=<RFC 3339>\n
+//! multinet-dns snapshot 3 serial=<u32> taken=<RFC 3339>\n
 //! length row  length row  …  0                  octets as u32, little-endian; rows by postcard
 //! crc32                                         of all before it, little-endian
 //! ```
@@ -27,7 +27,7 @@ use crate::slice::Slice;
 use crate::state::Objects;
 
 /// What a file begins with; the number is the version of the format.
-const MAGIC: &str = "multinet-dns snapshot 2 ";
+const MAGIC: &str = "multinet-dns snapshot 3 ";
 
 /// Longest header.
 const MAX_HEADER: u64 = 128;
@@ -338,6 +338,7 @@ mod tests {
 
     use super::*;
     use crate::endpoints::Endpoint;
+    use crate::index::Created;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -357,7 +358,7 @@ mod tests {
         };
         Objects {
             serial: 7,
-            services: vec![(key.clone(), Service { ttl: Some(30) })],
+            services: vec![(key.clone(), Service { ttl: Some(30), created: Created::at(1_700_000_000) })],
             slices: vec![(key, Arc::new(slice))],
         }
     }
@@ -391,9 +392,9 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         assert_eq!(error(b"", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 1 serial=1", now()), "not a snapshot of this version");
-        assert_eq!(error(b"multinet-dns snapshot 2 serial=x\n", now()), "damaged: unreadable header");
-        assert_eq!(error(b"multinet-dns snapshot 2 serial=1", now()), "damaged: no header");
+        assert_eq!(error(b"multinet-dns snapshot 2 serial=1", now()), "not a snapshot of this version");
+        assert_eq!(error(b"multinet-dns snapshot 3 serial=x\n", now()), "damaged: unreadable header");
+        assert_eq!(error(b"multinet-dns snapshot 3 serial=1", now()), "damaged: no header");
     }
 
     #[test]

@@ -46,7 +46,8 @@ impl ZoneCopy {
         mut services: Vec<(ServiceKey, Arc<ServiceAnswers>)>,
         answers: &Arc<Answers>,
     ) -> Option<Self> {
-        services.sort_unstable_by(|(one, _), (two, _)| one.cmp(two));
+        // The oldest first, as the names of an address are.
+        services.sort_unstable_by(|(one, a), (two, b)| (a.created, one).cmp(&(b.created, two)));
         let zones = answers.zones();
         let zone = zones.iter().find(|zone| *zone.apex() == version.apex)?;
         let home = if zone.is_forward() { zone.apex() } else { &zones.forward()[0] };
@@ -63,9 +64,7 @@ impl ZoneCopy {
     /// Every address in the zone with the place of each service that publishes it, ascending.
     fn pairs(&self, answers: &Answers) -> Vec<(IpAddr, u32)> {
         let Some(own) = self.version.apex.with_labels(Reverse::of) else { return Vec::new() };
-        // The first that holds it is the closest.
-        let is_own =
-            |address: &IpAddr| answers.reversed.iter().find(|zone| zone.holds(address)) == Some(&own);
+        let is_own = |address: &IpAddr| answers.reverse_zone_of(address) == Some(&own);
         let mut pairs = Vec::new();
         for (place, (key, service)) in (0u32..).zip(&self.services) {
             let addresses =
@@ -170,6 +169,7 @@ mod tests {
     use crate::endpoints::Endpoint;
     use crate::index::ServiceView;
     use crate::journal;
+    use crate::reverse::MAX_POINTERS;
     use crate::slice::{Port, ProtocolLabel, Slice};
     use crate::zone::{ZoneSettings, Zones};
 
@@ -190,7 +190,8 @@ mod tests {
             endpoints: endpoints.collect(),
             ..Slice::default()
         });
-        let built = build::build(&ServiceView { ttl: 5, slices: vec![&slice] }).unwrap();
+        let built =
+            build::build(&ServiceView { ttl: 5, slices: vec![&slice], ..ServiceView::default() }).unwrap();
         let wire = build::wire_label(name).unwrap().iter().chain(b"\x01n").copied().collect();
         (wire, Arc::new(built))
     }
@@ -230,5 +231,12 @@ mod tests {
         // The NS records are its own and that of the zone below it.
         assert_eq!(count(&batches("in-addr.arpa", services())), 256 + 256 + 2);
         assert_eq!(count(&batches("1.0.10.in-addr.arpa", services())), 44 + 1 + 1);
+    }
+
+    #[test]
+    fn an_address_has_no_more_names_than_are_answered() {
+        let services = (0..20).map(|number| service(&format!("s{number}"), 1)).collect();
+        // Beside the NS records of the zone and of the one below it.
+        assert_eq!(count(&batches("in-addr.arpa", services)), MAX_POINTERS + 2);
     }
 }

@@ -62,7 +62,7 @@ impl Expected {
             }
             // A host with a name of its own goes before one that is named after its address.
             let addresses: BTreeSet<IpAddr> = members.iter().map(|member| member.address).collect();
-            for address in addresses {
+            for address in addresses.into_iter().filter(is_private) {
                 let hosts =
                     members.iter().filter(|member| member.address == address).map(|member| &member.host);
                 let host = hosts.min_by_key(|host| (**host == dashed(address), host.as_str()));
@@ -96,8 +96,11 @@ impl Expected {
     pub(crate) fn reply_to_any(&self, name: &str) -> Reply {
         let mut reply = self.reply(name, "none");
         let first = self.records.range((name.to_owned(), "")..).next();
-        if let Some(((owner, _), records)) = first && owner == name {
-            reply.records = records.iter().take(1).map(|record| format!("{} RFC8482 ", ttl_of(record))).collect();
+        if let Some(((owner, _), records)) = first
+            && owner == name
+        {
+            reply.records =
+                records.iter().take(1).map(|record| format!("{} RFC8482 ", ttl_of(record))).collect();
         }
         reply
     }
@@ -138,6 +141,14 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
             add(&format!("_{name}._{}.{base}", protocol.to_lowercase()), "SRV", data.clone());
             add(base, "SRV", data);
         }
+    }
+}
+
+/// Whether an address has a reverse name, if nothing else is said.
+fn is_private(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_private(),
+        IpAddr::V6(v6) => v6.is_unique_local(),
     }
 }
 
