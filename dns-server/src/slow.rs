@@ -145,9 +145,9 @@ fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
     match question.qtype {
         rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
         rtype::IXFR => match survey.soa {
-            Some(Soa::Sound(serial)) => Verdict::Transfer(query, Wanted::Since(Some(serial))),
-            Some(Soa::Unsound) => malformed(),
-            None => Verdict::Transfer(query, Wanted::Since(None)),
+            Some(Soa::Sound(serial)) => Verdict::Transfer(query, Wanted::Since(serial)),
+            // It has to say what the asker has (RFC 1995 §3).
+            Some(Soa::Unsound) | None => error(Rcode::FormErr),
         },
         _ => Verdict::Answer(query),
     }
@@ -191,19 +191,19 @@ mod tests {
     fn an_incremental_transfer_is_since_the_serial_of_its_soa() {
         let address = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 1, 2, 3, 4];
         let whole = [&[2, b'n', b's'][..], &[1, b'z', 0], &[0]].concat();
-        for (counts, rest, serial) in [
-            ([0, 0], vec![], None),
-            ([1, 0], soa(&[0, 0]), Some(7)),
-            ([1, 0], soa(&[0xc0, 12, 1, b'h', 0xc0, 12]), Some(7)),
-            ([1, 0], soa(&whole), Some(7)),
-            ([2, 0], [&address[..], &soa(&[0, 0])].concat(), Some(7)),
-            // What is none, and one that stands elsewhere.
-            ([1, 0], address.to_vec(), None),
-            ([0, 1], soa(&[0, 0]), None),
+        for (counts, rest) in [
+            ([1, 0], soa(&[0, 0])),
+            ([1, 0], soa(&[0xc0, 12, 1, b'h', 0xc0, 12])),
+            ([1, 0], soa(&whole)),
+            ([2, 0], [&address[..], &soa(&[0, 0])].concat()),
         ] {
             let packet = packet(rtype::IXFR, counts, &rest);
             let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
-            assert_eq!(wanted, Wanted::Since(serial), "{packet:?}");
+            assert_eq!(wanted, Wanted::Since(7), "{packet:?}");
+        }
+        // Without one, with what is none, and with one that stands elsewhere.
+        for (counts, rest) in [([0, 0], vec![]), ([1, 0], address.to_vec()), ([0, 1], soa(&[0, 0]))] {
+            assert!(is_malformed(&packet(rtype::IXFR, counts, &rest)), "{counts:?}");
         }
         for names in [&[][..], &[0], &[0, 0, 0], &[0, 0xc0, 200], &[0, 0x41], &[63; 4]] {
             assert!(is_malformed(&packet(rtype::IXFR, [1, 0], &soa(names))), "{names:?}");
@@ -221,8 +221,9 @@ mod tests {
     #[test]
     fn what_records_say_that_mean_nothing_is_not_read() {
         let broken = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 2, 9, b'x'];
-        for qtype in [rtype::A, rtype::AXFR, rtype::IXFR] {
-            let verdict = judge(&packet(qtype, [0, 1], &broken)).unwrap();
+        for (qtype, known) in [(rtype::A, vec![]), (rtype::AXFR, vec![]), (rtype::IXFR, soa(&[0, 0]))] {
+            let counts = [u8::from(!known.is_empty()), 1];
+            let verdict = judge(&packet(qtype, counts, &[&known[..], &broken].concat())).unwrap();
             assert!(matches!(verdict, Verdict::Answer(_) | Verdict::Transfer(..)), "{qtype}: {verdict:?}");
         }
     }

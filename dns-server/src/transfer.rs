@@ -45,7 +45,7 @@ pub enum Wanted {
     /// AXFR.
     Whole,
     /// IXFR, with the serial that the asker has.
-    Since(Option<u32>),
+    Since(u32),
 }
 
 /// Which version of which zone.

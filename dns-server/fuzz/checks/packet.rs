@@ -120,7 +120,7 @@ fn check_serial(packet: &[u8]) {
         RData::SOA(soa) => Some(soa.serial),
         _ => None,
     });
-    assert_eq!(serial, read, "another serial");
+    assert_eq!(Some(serial), read, "another serial");
 }
 
 fn check_signatures(packet: &[u8]) {

@@ -60,7 +60,7 @@ impl Desk {
     ) -> Result<(Contents, Option<Slot>), Busy> {
         let taken = || {
             let known = match wanted {
-                Wanted::Since(known) => known,
+                Wanted::Since(known) => Some(known),
                 Wanted::Whole => None,
             };
             if let Some(current) = current(state, apex, known) {
@@ -89,10 +89,11 @@ impl Desk {
         &self,
         state: &State,
         apex: &Name,
-        known: Option<u32>,
+        known: u32,
         room: usize,
         write: impl FnOnce(Contents) -> Option<T>,
     ) -> Option<T> {
+        let known = Some(known);
         let changed = || difference(known, |known| state.zone_since_at_once(apex, known, room));
         let contents = current(state, apex, known).or_else(changed)?;
         let kind = contents.kind();
@@ -183,15 +184,15 @@ mod tests {
         let under_way: Vec<_> = (0..TRANSFERS).map(|_| ask(Wanted::Whole).unwrap()).collect();
         assert!(under_way.iter().all(|(_, slot)| slot.is_some()));
         assert!(ask(Wanted::Whole).is_err());
-        assert!(ask(Wanted::Since(Some(6))).is_err());
+        assert!(ask(Wanted::Since(6)).is_err());
         // Also with a serial somewhat ahead, as of a server that has been running for longer.
         for known in [7, 1007] {
-            let (contents, slot) = ask(Wanted::Since(Some(known))).unwrap();
+            let (contents, slot) = ask(Wanted::Since(known)).unwrap();
             assert!(matches!(contents, Contents::Current(_)) && slot.is_none());
         }
         drop(under_way);
         for known in [0, 6, 7 + (1 << 24)] {
-            let (contents, slot) = ask(Wanted::Since(Some(known))).unwrap();
+            let (contents, slot) = ask(Wanted::Since(known)).unwrap();
             assert!(matches!(contents, Contents::Whole(_)) && slot.is_some(), "{known}");
         }
     }
