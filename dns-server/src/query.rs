@@ -340,9 +340,10 @@ impl<'o> Reply<'o> {
         let start = out.len();
         out.extend_from_slice(&packet[..question_end]);
         let header = &mut out[start..start + HEADER];
-        // QR=1; the opcode and RD come back, AA, TC, RA, Z, AD and the code begin as zero, CD comes back.
-        header[2] = 0x80 | (header[2] & 0x79);
-        header[3] &= 0x10;
+        // QR=1; the opcode comes back, and of a query RD and CD do. AA, TC, RA, Z, AD and the code begin as zero.
+        let (rd, cd) = if is_query(packet) { (0x01, 0x10) } else { (0, 0) };
+        header[2] = 0x80 | (header[2] & (0x78 | rd));
+        header[3] &= cd;
         header[4..].fill(0);
         header[5] = u8::from(question_end > HEADER);
         Self { out, start }
