@@ -14,14 +14,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hickory_proto::op::Message;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +47,11 @@ const IDLE_TIME: Duration = Duration::from_secs(30);
 /// Time between two pings, and how long an answer to one may take, so that dead peers are noticed.
 const PING: Duration = Duration::from_secs(20);
 
-/// Requests under way on one connection. Each may hold a reply of 64 KiB that the client does not take.
-const STREAMS: u32 = 16;
+/// Requests under way on one connection, as many as RFC 9113 §6.5.2 asks for.
+const STREAMS: u32 = 100;
+
+/// Replies of one connection that its client has not taken, of 64 KiB at most. Further queries wait.
+const REPLIES: usize = 16;
 
 /// What may be on its way in one stream, in each direction: a message.
 const STREAM_WINDOW: u32 = 68 << 10;
@@ -74,13 +78,13 @@ pub async fn serve(
     seat: &Seat,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let worker = Arc::new(Mutex::new(worker));
+    let (worker, replies) = (Arc::new(Mutex::new(worker)), Arc::new(Semaphore::new(REPLIES)));
     let (requested, requests) = watch::channel(());
     let service = service_fn(move |request| {
         requested.send_replace(());
         seat.used(tokio::time::Instant::now());
-        let (worker, held) = (Arc::clone(&worker), seat.held());
-        async move { Ok::<_, Infallible>(respond(request, peer, &worker, held).await.unwrap_or_else(refuse)) }
+        let (worker, replies, held) = (Arc::clone(&worker), Arc::clone(&replies), seat.held());
+        async move { Ok::<_, Infallible>(answer(request, peer, &worker, replies, held).await) }
     });
     let io = TokioIo::new(stream);
     if is_http2 {
@@ -124,6 +128,7 @@ type Refusal = (StatusCode, &'static str);
 struct Reply {
     octets: Vec<u8>,
     _held: Held,
+    _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl AsRef<[u8]> for Reply {
@@ -132,14 +137,51 @@ impl AsRef<[u8]> for Reply {
     }
 }
 
-async fn respond(
+/// Answers one request, or refuses it.
+async fn answer(
     request: Request<Incoming>,
     peer: Peer,
     worker: &Mutex<Worker>,
+    replies: Arc<Semaphore>,
+    held: Held,
+) -> Response<Full<Bytes>> {
+    let (head, mut body) = request.into_parts();
+    let response = respond(&head, &mut body, (peer, worker), replies, held).await.unwrap_or_else(refuse);
+    if !body.is_end_stream() {
+        tokio::spawn(timeout(REQUEST_TIME, drain(body)));
+    }
+    if head.method == Method::HEAD { without_body(response) } else { response }
+}
+
+/// Takes the rest of a request that has been answered. Clients such as curl do not look at the response once their
+/// stream has been reset, or their connection closed, while they send.
+async fn drain(mut body: Incoming) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
+/// The response to HEAD; hyper leaves out the body over HTTP/1.1 only.
+fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.insert(CONTENT_LENGTH, length.into());
+    }
+    Response::from_parts(head, Full::default())
+}
+
+async fn respond(
+    head: &Parts,
+    body: &mut Incoming,
+    (peer, worker): (Peer, &Mutex<Worker>),
+    replies: Arc<Semaphore>,
     mut held: Held,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let begun = Instant::now();
-    let query = timeout(REQUEST_TIME, read(request, &mut held))
+    let received = async {
+        let query = read(head, body, &mut held).await?;
+        // None is ever closed.
+        Ok((query, replies.acquire_owned().await.ok()))
+    };
+    let (query, slot) = timeout(REQUEST_TIME, received)
         .await
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long"))??;
     let mut reply = Vec::with_capacity(512);
@@ -158,7 +200,7 @@ async fn respond(
         return Err(NO_ROOM);
     }
     let max_age = format!("max-age={}", fresh_for(&reply));
-    let reply = Bytes::from_owner(Reply { octets: reply, _held: held });
+    let reply = Bytes::from_owner(Reply { octets: reply, _held: held, _slot: slot });
     let mut response = Response::new(Full::from(reply));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, MEDIA_TYPE.parse().map_err(|_| INTERNAL)?);
@@ -171,13 +213,13 @@ const INTERNAL: Refusal = (StatusCode::INTERNAL_SERVER_ERROR, "a header could no
 const NO_ROOM: Refusal = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
 
 /// The query of a request, by either method (RFC 8484 §4.1).
-async fn read(request: Request<Incoming>, held: &mut Held) -> Result<Vec<u8>, Refusal> {
-    if request.uri().path() != PATH {
+async fn read(head: &Parts, body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    if head.uri.path() != PATH {
         return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
     }
-    match *request.method() {
+    match head.method {
         Method::GET | Method::HEAD => {
-            let parameters = request.uri().query().unwrap_or_default();
+            let parameters = head.uri.query().unwrap_or_default();
             let dns = parameters
                 .split('&')
                 .find_map(|parameter| parameter.strip_prefix("dns="))
@@ -187,13 +229,13 @@ async fn read(request: Request<Incoming>, held: &mut Held) -> Result<Vec<u8>, Re
             })
         }
         Method::POST => {
-            if request.headers().get(CONTENT_TYPE).is_none_or(|kind| !is_dns(kind)) {
+            if head.headers.get(CONTENT_TYPE).is_none_or(|kind| !is_dns(kind)) {
                 return Err((
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "the media type is not application/dns-message",
                 ));
             }
-            receive(request.into_body(), held).await
+            receive(body, held).await
         }
         _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
     }
@@ -206,14 +248,19 @@ fn is_dns(kind: &HeaderValue) -> bool {
 }
 
 /// The body of a request, counted as it grows.
-async fn receive(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+async fn receive(body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    const TOO_LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets");
+    // Whoever says so first need not send it.
+    if body.size_hint().lower() > MAX_QUERY as u64 {
+        return Err(TOO_LARGE);
+    }
     let mut query = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
         // What is no data are trailers, which say nothing here.
         let Ok(data) = frame.into_data() else { continue };
         if query.len() + data.len() > MAX_QUERY {
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets"));
+            return Err(TOO_LARGE);
         }
         query.extend_from_slice(&data);
         if !held.set(query.capacity()) {

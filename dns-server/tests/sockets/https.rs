@@ -11,14 +11,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use multinet_dns::engine::Proto;
 use multinet_dns::https;
 use multinet_dns::tcp::{ConnectionMetrics, Connections};
 use tokio::io::duplex;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{A, BIG, BIG_ADDRESSES, PEER, SMALL, answers, engine, query};
@@ -35,6 +36,28 @@ impl Body for Half {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.take().map_or(Poll::Pending, |octets| Poll::Ready(Some(Ok(Frame::data(octets)))))
+    }
+}
+
+/// A body of so many pieces, which tells when all of them have been taken.
+struct Pieces(usize, Option<oneshot::Sender<()>>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(left) = self.0.checked_sub(1) {
+            self.0 = left;
+            return Poll::Ready(Some(Ok(Frame::data(vec![0; 16 << 10].into()))));
+        }
+        if let Some(taken) = self.1.take() {
+            taken.send(()).unwrap();
+        }
+        Poll::Ready(None)
     }
 }
 
@@ -133,6 +156,59 @@ async fn a_query_may_come_in_the_address() {
         let response = requests.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
         assert_eq!(response.status(), expected, "{parameters:?}");
     }
+}
+
+#[tokio::test]
+async fn head_has_the_head_of_get_and_no_body() {
+    let connections = Connections::new(100, ConnectionMetrics::default());
+    let mut requests = connect(&connections, 1 << 16).await;
+    let dns = URL_SAFE_NO_PAD.encode(query(0, SMALL, A));
+    for path in [format!("/dns-query?dns={dns}"), "/other".to_owned()] {
+        let mut ask = async |method| {
+            let request = Request::builder().method(method).uri(format!("https://dns.test{path}"));
+            requests.ready().await.unwrap();
+            let request = request.body(Full::<Bytes>::default()).unwrap();
+            let response = requests.send_request(request).await.unwrap();
+            let (mut head, body) = response.into_parts();
+            head.headers.remove("date");
+            (head.status, head.headers, body.collect().await.unwrap().to_bytes())
+        };
+        let (get, head) = (ask(Method::GET).await, ask(Method::HEAD).await);
+        assert_eq!((&head.0, &head.1), (&get.0, &get.1));
+        assert_eq!(head.1["content-length"], get.2.len().to_string());
+        assert!(head.2.is_empty() && !get.2.is_empty());
+    }
+}
+
+/// A stream that is reset while it is sent on is an error for curl, whatever the response says.
+#[tokio::test]
+async fn all_of_a_refused_request_is_taken() {
+    let connections = Connections::new(100, ConnectionMetrics::default());
+    let mut requests = connect(&connections, 1 << 16).await;
+    for (media_type, expected) in [
+        ("text/plain", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        ("application/dns-message", StatusCode::PAYLOAD_TOO_LARGE),
+    ] {
+        let (all, taken) = oneshot::channel();
+        let response = post_as(&mut requests, media_type, Pieces(100, Some(all))).await;
+        assert_eq!(response.status(), expected);
+        taken.await.unwrap();
+        assert!(!response.into_body().collect().await.unwrap().to_bytes().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_requests_may_be_under_way() {
+    let connections = Connections::new(100, ConnectionMetrics::default());
+    let mut requests = connect(&connections, 1 << 16).await;
+    let begun = Instant::now();
+    let mut under_way = Vec::new();
+    for _ in 0..100 {
+        // Refused, but the rest of it may come still.
+        under_way.push(post_as(&mut requests, "text/plain", Half(Some(vec![0; 9].into()))).await);
+    }
+    // Whoever had to wait for others would have waited as long as a request may take.
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
