@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use notify::event::{AccessKind, AccessMode, ModifyKind, RenameMode};
-use notify::{ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tracing::{debug, info, warn};
 
 use super::scan::{Places, is_manifest};
@@ -120,7 +120,8 @@ impl Watches {
                     debug!(folder = %folder.display(), "watched");
                     self.folders.insert(folder.to_owned(), id);
                 }
-                Err(error) if matches!(error.kind, ErrorKind::PathNotFound) => {}
+                // Gone meanwhile, whatever the error says of it: kubelet removes a ConfigMap's old folder at once.
+                Err(_) if identity(folder) != Some(id) => {}
                 Err(error) => failure = Some(error),
             }
         }
