@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};
 use multinet_testing::server::{Flags, Manifests};
+use multinet_testing::tools::repository;
 
 use crate::fixtures::{Service, ZONE, folder, name, server};
 
@@ -162,6 +163,27 @@ fn the_question_comes_back_byte_for_byte() -> Result<()> {
         let reply = server.ask(&query)?;
         ensure!(reply.header() == header, "{query}: {}", reply.header());
         ensure!(reply.raw[12..].starts_with(&query.question()), "{query}: the question came back changed");
+    }
+    Ok(())
+}
+
+/// A line of the query log, after its time stamp, is as docs/operations.md shows it.
+#[test]
+fn a_line_of_the_query_log_is_as_documented() -> Result<()> {
+    let page = std::fs::read_to_string(repository().join("docs/operations.md"))?;
+    for (format, begin) in
+        [("plain", "INFO dns: query"), ("json", "\"level\":\"INFO\",\"message\":\"query\"")]
+    {
+        let line = |text: &str| {
+            let line = text.lines().find_map(|line| Some(line[line.find(begin)?..].to_owned()));
+            line.with_context(|| format!("no {begin} in {text}"))
+        };
+        let shown =
+            line(&page)?.replace("10.244.1.7", "127.0.0.1").replace("infer.vision.svc", "hdls1.testns.svc");
+        let server = Flags::new().words("--log-queries").flag("--log-format", format).start(&folder())?;
+        let size = server.query(&format!("hdls1.testns.svc.{ZONE}"), "A")?.raw.len();
+        let logged = multinet_testing::server::eventually("the line", || line(&server.log()))?;
+        ensure!(logged == shown.replace("128", &size.to_string()), "{logged}\ninstead of\n{shown}");
     }
     Ok(())
 }
