@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/livez`, `/health` | 200 `ok` as long as the process runs, also while it drains |
 //! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` for everything that is waited for |
-//! | `/metrics` | OpenMetrics text |
+//! | `/metrics` | OpenMetrics text, or Prometheus' older text format, as `Accept` prefers |
 //! | pages of the binary's own, such as `/debug/state` | JSON |
 //! | `/logging` | GET: the log filter; PUT with a filter as body or `?level=`: sets it |
 //!
@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -38,9 +38,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::exposition;
 use crate::{Escaped, LogLevel, Readiness, ipv4_instead};
-
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Size limit of a request's body, in bytes. A log filter is short.
 const MAX_BODY: usize = 4096;
@@ -91,7 +90,7 @@ impl Admin {
             .route("/health", get(live))
             .route("/readyz", get(ready))
             .route("/ready", get(ready))
-            .route("/metrics", get(move |admin| metrics(admin, metrics_turn)))
+            .route("/metrics", get(move |admin, headers| metrics(admin, headers, metrics_turn)))
             .route("/logging", get(log_level).put(set_log_level))
             .with_state(self)
     }
@@ -145,15 +144,16 @@ async fn ready(State(admin): State<Admin>) -> Response {
 }
 
 /// Made for one client at a time, and on no thread that answers probes.
-async fn metrics(State(admin): State<Admin>, turn: Arc<Mutex<()>>) -> Response {
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap, turn: Arc<Mutex<()>>) -> Response {
     let turn = turn.lock_owned().await;
+    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).collect();
+    let accept = accept.join(",");
     let encoded = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &admin.registry).map(|()| text)
+        exposition::encode(&admin.registry, &accept)
     });
     match encoded.await {
-        Ok(Ok(text)) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Ok(Ok((media_type, text))) => ([(CONTENT_TYPE, media_type), (VARY, "accept")], text).into_response(),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response(),
     }
 }

@@ -45,6 +45,7 @@ pub mod log;
 pub mod watch;
 
 mod admin;
+mod exposition;
 mod guarded;
 mod hangups;
 mod index;

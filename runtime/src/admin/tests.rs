@@ -110,13 +110,19 @@ async fn draining_is_alive_but_not_ready() {
 }
 
 #[tokio::test]
-async fn metrics_are_open_metrics() {
-    let (head, body) = Server::start().await.exchange("GET /metrics", "").await;
+async fn metrics_are_open_metrics_unless_text_is_preferred() {
+    let server = Server::start().await;
+    let (head, body) = server.exchange("GET /metrics", "").await;
     assert!(
         head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
         "{head}"
     );
     assert!(body.contains("things_total 7\n") && body.ends_with("# EOF\n"), "{body}");
+    // What follows the request's target becomes another header.
+    let request = "GET /metrics HTTP/1.1\r\naccept: text/plain\r\naccept: text/html\r\nx:";
+    let (head, body) = server.exchange(request, "").await;
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    assert!(body.ends_with("# TYPE things_total counter\nthings_total 7\n"), "{body}");
 }
 
 #[tokio::test]
