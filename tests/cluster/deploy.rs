@@ -14,7 +14,7 @@ use multinet_testing::objects::{Objects, kind, name, parse};
 use multinet_testing::tools::{files_in, repository};
 use serde_json::{Value, json};
 
-use crate::shared;
+use crate::{helm, shared};
 
 /// The version that images, like crates, are made with.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -225,7 +225,7 @@ async fn no_role_is_wider_than_it_looks() -> Result<()> {
     let cluster = shared::cluster().await?;
     let objects = built(cluster, "base")?;
     let roles = [of_kind(&objects, "ClusterRole"), of_kind(&objects, "Role")].concat();
-    ensure!(roles.len() == 5, "{} roles", roles.len());
+    ensure!(roles.len() == 6, "{} roles", roles.len());
     for role in roles {
         for rule in role.data["rules"].as_array().context("a role without rules")? {
             for list in ["apiGroups", "resources", "verbs"] {
@@ -254,6 +254,45 @@ async fn the_overlay_puts_a_registry_in_front() -> Result<()> {
     Ok(())
 }
 
+/// Without mirrors the controller cannot write what cluster DNS and gateways follow, by either way to install it.
+#[tokio::test]
+async fn the_right_to_write_core_slices_can_be_left_out() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    let writes = |role: &DynamicObject| {
+        let rules = role.data["rules"].as_array().into_iter().flatten();
+        let mut of_slices = rules.filter(|rule| rule["apiGroups"] == json!(["discovery.k8s.io"]));
+        of_slices.any(|rule| rule["verbs"] != json!(["list", "watch"]))
+    };
+    let with = built(cluster, "base")?;
+    let writers: Vec<_> =
+        of_kind(&with, "ClusterRole").into_iter().filter(|role| writes(role)).map(name).collect();
+    ensure!(writers == ["multinet-controller-mirrors"], "{writers:?}");
+
+    let text = fs::read_to_string(repository().join("docs/install.md"))?;
+    let component = blocks(&text).into_iter().find(|block| block.starts_with("components:"));
+    let component = component.context("docs/install.md shows no components")?;
+    let helm = helm::rendered(cluster, "--set mirrors.enabled=false")?;
+    let without = copy_of_overlay(cluster, &component)?;
+    for object in with.iter().filter(|object| kind(object).starts_with("ClusterRole")) {
+        let is_left = without.iter().any(|left| (kind(left), name(left)) == (kind(object), name(object)));
+        let in_chart = helm.contains_key(&format!("{} {}", kind(object), name(object)));
+        let expected = name(object) != "multinet-controller-mirrors";
+        ensure!((is_left, in_chart) == (expected, expected), "{}: {is_left}, {in_chart}", name(object));
+    }
+    ensure!(without.len() == with.len() - 2, "{} objects of {}", without.len(), with.len());
+    Ok(())
+}
+
+/// What kustomize makes of a copy of the overlay with these lines more.
+fn copy_of_overlay(cluster: &Cluster, more: &str) -> Result<Vec<DynamicObject>> {
+    let folder = tempfile::tempdir()?;
+    let copy = folder.path().display();
+    shell(cluster, &format!("cp -r deploy/crds deploy/kustomize {copy}"))?;
+    let overlay = folder.path().join("kustomize/overlays/registry/kustomization.yaml");
+    fs::write(&overlay, fs::read_to_string(&overlay)? + more)?;
+    parse(&shell(cluster, &format!("kubectl kustomize {copy}/kustomize/overlays/registry"))?)
+}
+
 /// The patch that documentation has for clusters with another domain, in a copy of the overlay.
 #[tokio::test]
 async fn both_programs_get_another_zone() -> Result<()> {
@@ -261,12 +300,7 @@ async fn both_programs_get_another_zone() -> Result<()> {
     let text = fs::read_to_string(repository().join("docs/install.md"))?;
     let patches = blocks(&text).into_iter().find(|block| block.starts_with("patches:"));
     let patches = patches.context("docs/install.md shows no patches")?;
-    let folder = tempfile::tempdir()?;
-    let copy = folder.path().display();
-    shell(cluster, &format!("cp -r deploy/crds deploy/kustomize {copy}"))?;
-    let overlay = folder.path().join("kustomize/overlays/registry/kustomization.yaml");
-    fs::write(&overlay, fs::read_to_string(&overlay)? + &patches)?;
-    let objects = parse(&shell(cluster, &format!("kubectl kustomize {copy}/kustomize/overlays/registry"))?)?;
+    let objects = copy_of_overlay(cluster, &patches)?;
     let deployments = of_kind(&objects, "Deployment");
     ensure!(deployments.len() == 2, "{} Deployments", deployments.len());
     for container in deployments.into_iter().flat_map(containers) {

@@ -25,7 +25,7 @@ fn run(cluster: &Cluster, line: &str) -> Result<String> {
 }
 
 /// What the chart makes of these values.
-fn rendered(cluster: &Cluster, values: &str) -> Result<BTreeMap<String, Value>> {
+pub(crate) fn rendered(cluster: &Cluster, values: &str) -> Result<BTreeMap<String, Value>> {
     rendered_by(cluster, "deploy/helm/multinet", values)
 }
 
@@ -174,8 +174,37 @@ async fn values_are_put_in() -> Result<()> {
     parses("multinet-dns", "MULTINET_DNS_BIN", &dns_pod["containers"][0])?;
     parses("multinet-controller", "MULTINET_CONTROLLER_BIN", &controller_pod["containers"][0])?;
 
+    let narrow = "--set 'networkPolicy.apiServerCidrs={192.0.2.1/32,2001:db8::1/128}'";
+    let narrow = &rendered(cluster, narrow)?["NetworkPolicy multinet-dns"]["spec"]["egress"][0];
+    let blocks = json!([{"ipBlock": {"cidr": "192.0.2.1/32"}}, {"ipBlock": {"cidr": "2001:db8::1/128"}}]);
+    ensure!(narrow["to"] == blocks && narrow["ports"][1]["port"] == 6443, "{narrow}");
+
     let without = rendered(cluster, "--set networkPolicy.enabled=false")?;
     ensure!(without.keys().all(|name| !name.starts_with("NetworkPolicy")), "{:?}", without.keys());
+    Ok(())
+}
+
+/// What is needed to listen on port 53 goes when no port below 1024 is listened on, and the Service finds the other one.
+#[tokio::test]
+async fn what_low_ports_need_goes_with_them() -> Result<()> {
+    let cluster = shared::cluster().await?;
+    for (listen, port, needs) in [
+        ("--listen=dns://[::]:5353", 5353, false),
+        ("--listen=tls://[::]:8853,--listen=[::]:1024", 1024, false),
+        ("--listen=dns://[::]:5353\\,tls://[::]:853", 5353, true),
+        ("--listen=dns://0.0.0.0:53", 53, true),
+    ] {
+        let objects = rendered(cluster, &format!("--set 'dns.args={{{listen}}}'"))?;
+        let pod = &objects["Deployment multinet-dns"]["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let added = container["securityContext"]["capabilities"].get("add").is_some();
+        let sysctls = pod["securityContext"].get("sysctls").is_some();
+        ensure!((added, sysctls) == (needs, needs), "{listen}: {pod}");
+        ensure!(container["securityContext"]["capabilities"]["drop"] == json!(["ALL"]), "{listen}: {pod}");
+        let ports: Vec<_> =
+            container["ports"].as_array().into_iter().flatten().map(|port| &port["containerPort"]).collect();
+        ensure!(ports == [port, port, 9153], "{listen}: {ports:?}");
+    }
     Ok(())
 }
 
@@ -254,6 +283,8 @@ async fn mistakes_in_values_are_refused() -> Result<()> {
         ("--set image.pullPolicy=Often", "/image/pullPolicy"),
         ("--set image.registry=registry.example.com/", "/image/registry"),
         ("--set networkPolicy.apiServerPorts={70000}", "/networkPolicy/apiServerPorts/0"),
+        ("--set networkPolicy.apiServerCidrs={192.0.2.1}", "/networkPolicy/apiServerCidrs/0"),
+        ("--set mirrors.enabled=no-thanks", "/mirrors/enabled"),
         ("--set networkStatusPolicy.users={}", "/networkStatusPolicy/users/0"),
     ] {
         let said = rendered(cluster, &format!("'{}'", values.replacen(' ', "' '", 1)));

@@ -71,10 +71,11 @@ impl Roles {
     pub(crate) fn of_account(mut self, name: &str) -> Self {
         name.clone_into(&mut self.account);
         for object in &mut self.objects {
-            object.metadata.name = Some(name.to_owned());
+            let renamed = |shipped: &str| shipped.replacen("multinet-controller", name, 1);
+            object.metadata.name = object.metadata.name.as_deref().map(renamed);
             for pointer in ["/roleRef/name", "/subjects/0/name"] {
                 if let Some(field) = object.data.pointer_mut(pointer) {
-                    *field = json!(name);
+                    *field = json!(renamed(field.as_str().unwrap_or_default()));
                 }
             }
         }

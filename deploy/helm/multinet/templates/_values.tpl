@@ -20,8 +20,31 @@
 {{- $_ := set $container "args" (concat $args $values.args) }}
 {{- end }}
 
+{{- /* The port of DNS is the first that is listened on. A process that is not root needs leave for ports below 1024 only. */}}
+{{- define "multinet.listen" }}
+{{- $pod := .object.spec.template.spec }}
+{{- $container := first $pod.containers }}
+{{- $dns := 0 }}
+{{- $is_low := false }}
+{{- range $container.args }}
+{{- range ternary (splitList "," (trimPrefix "--listen=" .)) list (hasPrefix "--listen=" .) }}
+{{- $port := int (regexFind "[0-9]+$" .) }}
+{{- if lt $port 1024 }}{{ $is_low = true }}{{ end }}
+{{- if and (not $dns) (or (hasPrefix "dns://" .) (not (contains "://" .))) }}{{ $dns = $port }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if $dns }}
+{{- range $container.ports }}{{ if hasPrefix "dns" .name }}{{ $_ := set . "containerPort" $dns }}{{ end }}{{ end }}
+{{- end }}
+{{- if not $is_low }}
+{{- $_ := unset $container.securityContext.capabilities "add" }}
+{{- $_ := unset $pod.securityContext "sysctls" }}
+{{- end }}
+{{- end }}
+
 {{- define "multinet.deployment" }}
 {{- include "multinet.args" . }}
+{{- if eq .object.metadata.name "multinet-dns" }}{{ include "multinet.listen" . }}{{ end }}
 {{- $name := .object.metadata.name }}
 {{- $image := .root.Values.image }}
 {{- $values := get .root.Values (trimPrefix "multinet-" $name) }}
@@ -65,5 +88,9 @@
 {{- $ports = append $ports (dict "port" (int .) "protocol" "TCP") }}
 {{- end }}
 {{- $_ := set .object.spec "ingress" (concat .object.spec.ingress $values.extraIngress) }}
-{{- $_ := set .object.spec "egress" (concat (list (dict "ports" $ports)) $values.extraEgress) }}
+{{- $rule := dict "ports" $ports }}
+{{- range .root.Values.networkPolicy.apiServerCidrs }}
+{{- $_ := set $rule "to" (append (default list $rule.to) (dict "ipBlock" (dict "cidr" .))) }}
+{{- end }}
+{{- $_ := set .object.spec "egress" (concat (list $rule) $values.extraEgress) }}
 {{- end }}
