@@ -363,11 +363,17 @@ pub(crate) fn said(text: String) -> String {
 
 /// What a stranger wrote, for people: one line, not too long.
 fn cleaned(mut text: String, most: usize) -> String {
-    if text.contains(char::is_control) {
-        text = text.replace(char::is_control, "\u{fffd}");
+    if text.contains(steers) {
+        text = text.replace(steers, "\u{fffd}");
     }
     text.truncate(text.floor_char_boundary(most));
     text
+}
+
+/// Whether a terminal does something for it: control characters, ends of lines, and marks that turn the direction of writing.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A message with its preamble.
@@ -448,10 +454,13 @@ mod tests {
     #[test]
     fn what_a_peer_says_is_one_line() {
         let mut json = serde_json::to_value(hello()).unwrap();
-        json["from"] = "a\n\u{1b}[2J".into();
+        json["from"] = "a\n\u{1b}[2J\u{202e}".into();
         json["service"] = "s".repeat(4000).into();
         let decoded = Hello::decode(json.to_string().as_bytes()).unwrap();
-        assert_eq!((decoded.from.as_str(), decoded.service.len()), ("a\u{fffd}\u{fffd}[2J", MAX_NAME));
+        assert_eq!(
+            (decoded.from.as_str(), decoded.service.len()),
+            ("a\u{fffd}\u{fffd}[2J\u{fffd}", MAX_NAME)
+        );
         json["delivery"] = "\n".repeat(2000).into();
         let error = Hello::decode(json.to_string().as_bytes()).unwrap_err();
         assert!(!error.to_string().contains('\n') && encode(&Answer::Refuse(error.refusal())).is_ok());
