@@ -75,8 +75,14 @@ pub fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("unnamed");
-        let place = panic.location().map(ToString::to_string);
-        tracing::error!(thread, place, "panicked: {}", panic.payload_as_str().unwrap_or("no message"));
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("no message");
+        // No filter hides that.
+        if tracing::enabled!(tracing::Level::ERROR) {
+            tracing::error!(thread, place, "panicked: {message}");
+        } else {
+            say(&format!("the thread {thread} panicked at {place}: {message}"));
+        }
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             trace.to_string().lines().for_each(say);
