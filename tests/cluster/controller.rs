@@ -8,6 +8,7 @@ mod conflicts;
 mod dra;
 mod faults;
 mod invalid;
+mod limits;
 mod many;
 mod metrics;
 mod mirror;
