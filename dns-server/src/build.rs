@@ -9,14 +9,20 @@
 //!            ├── <host>                         A AAAA TXT  that endpoint
 //!            └── _<port>._<proto>               SRV  →  <host>.<base>, their A AAAA as glue
 //! ```
+//!
+//! The endpoints in a topology zone are a group, too: what base has, at `<zone>.pin._zone.S` and `<zone>.prefer._zone.S`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::group::Group;
+use crate::group::{self, Group, Host};
 use crate::index::{Created, ServiceView};
 use crate::name::MAX_LABEL;
 use crate::slice::Slice;
+use crate::txt;
+
+/// Zones of one service that have names. Clusters have a few.
+const MAX_ZONES: usize = 32;
 
 /// All that DNS says about one service, at one version of it.
 #[derive(Debug)]
@@ -29,14 +35,16 @@ pub struct ServiceAnswers {
     pub slices: Box<[Arc<Slice>]>,
     /// All networks together.
     pub all: Group,
-    networks: Box<[Network]>,
+    networks: Box<[Part]>,
+    zones: Box<[Part]>,
 }
 
+/// The endpoints of a service that are on one network, or in one zone.
 #[derive(Debug)]
-struct Network {
-    /// Its alias in wire format, lowercased.
-    label: Box<[u8]>,
-    /// Its endpoints; none where they are those of all networks, because there is no other.
+struct Part {
+    /// The network's alias in wire format, or the zone's name without the root; lowercased.
+    name: Box<[u8]>,
+    /// Its endpoints; none where they are all that the service has.
     group: Option<Group>,
 }
 
@@ -53,41 +61,90 @@ pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
     if slices.is_empty() {
         return None;
     }
-    let all = Group::new(ttl, &slices, None);
+    let mentions = group::mentions(&slices, None);
+    let all = Group::of(ttl, &slices, &mentions);
     let aliases: BTreeSet<&str> = slices.iter().map(|slice| &*slice.network).collect();
     let alone = aliases.len() == 1;
     let networks = aliases
         .into_iter()
         .filter_map(|alias| {
-            let group = (!alone).then(|| {
-                let mut group = Group::new(ttl, &slices, Some(alias));
-                group.share_ports(&all);
-                group
-            });
-            Some(Network { label: wire_label(alias)?, group })
+            let group = (!alone).then(|| sharing(Group::new(ttl, &slices, Some(alias)), &all));
+            Some(Part { name: wire_label(alias)?, group })
         })
         .collect();
-    Some(ServiceAnswers { ttl, created, slices, all, networks })
+    let zones = zones(ttl, &slices, &mentions, &all);
+    Some(ServiceAnswers { ttl, created, slices, all, networks, zones })
+}
+
+/// The group of some endpoints of a service that has `all` of them.
+fn sharing(mut group: Group, all: &Group) -> Group {
+    group.share_ports(all);
+    group
+}
+
+/// The endpoints of each zone.
+fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host], all: &Group) -> Box<[Part]> {
+    let mut zones: Vec<(Box<[u8]>, Vec<Host>)> = Vec::new();
+    // Where the zone of that text is, of whose letters DNS ignores the case.
+    let mut places: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
+    for mention in mentions {
+        let Some(text) = txt::fact(mention.endpoint(slices).txt, b"zone") else { continue };
+        let place = *places.entry(text).or_insert_with(|| {
+            let name = zone_name(text)?;
+            let known = zones.iter().position(|(known, _)| *known == name);
+            known.or_else(|| {
+                let is_one_more = zones.len() < MAX_ZONES;
+                is_one_more.then(|| {
+                    zones.push((name, Vec::new()));
+                    zones.len() - 1
+                })
+            })
+        });
+        if let Some(place) = place {
+            zones[place].1.push(*mention);
+        }
+    }
+    let part = |(name, of_zone): (_, Vec<Host>)| {
+        let group = (of_zone.len() < mentions.len()).then(|| sharing(Group::of(ttl, slices, &of_zone), all));
+        Part { name, group }
+    };
+    zones.into_iter().map(part).collect()
+}
+
+/// The name of a zone in wire format without the root, lowercased; none where DNS has no such name.
+fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
+    let labels = zone.split(|&octet| octet == b'.').map(|label| wire_label(str::from_utf8(label).ok()?));
+    Some(labels.collect::<Option<Vec<_>>>()?.concat().into())
 }
 
 impl ServiceAnswers {
     /// The network with an alias in wire format, lowercased.
     pub fn network(&self, label: &[u8]) -> Option<&Group> {
-        let network = self.networks.iter().find(|network| *network.label == *label)?;
-        Some(network.group.as_ref().unwrap_or(&self.all))
+        self.part(&self.networks, label)
+    }
+
+    /// The zone with a name in wire format without the root, lowercased.
+    pub fn zone(&self, name: &[u8]) -> Option<&Group> {
+        self.part(&self.zones, name)
+    }
+
+    fn part<'a>(&'a self, parts: &'a [Part], name: &[u8]) -> Option<&'a Group> {
+        let part = parts.iter().find(|part| *part.name == *name)?;
+        Some(part.group.as_ref().unwrap_or(&self.all))
     }
 
     /// Every network's alias in wire format and its endpoints.
     pub fn networks(&self) -> impl Iterator<Item = (&[u8], &Group)> {
-        self.networks.iter().map(|network| (&*network.label, network.group.as_ref().unwrap_or(&self.all)))
+        self.networks.iter().map(|network| (&*network.name, network.group.as_ref().unwrap_or(&self.all)))
     }
 }
 
 impl PartialEq for ServiceAnswers {
     /// Whether the two give the same answers, whatever slices they are made of.
     fn eq(&self, other: &Self) -> bool {
-        let same_network = |(one, two): (&Network, &Network)| {
-            one.label == two.label
+        // What there is in zones follows from all.
+        let same_network = |(one, two): (&Part, &Part)| {
+            one.name == two.name
                 && match (&one.group, &two.group) {
                     (Some(one), Some(two)) => one.says_the_same(&self.slices, two, &other.slices),
                     (one, two) => one.is_none() && two.is_none(),
@@ -109,7 +166,7 @@ pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
     use crate::endpoints::Endpoint;
@@ -204,6 +261,36 @@ mod tests {
         assert_eq!(two.network(b"\x01q").unwrap().addresses().count(), 1);
         assert_eq!(two.all.addresses().count(), 2);
         assert!(two.network(b"\x01x").is_none());
+    }
+
+    #[test]
+    fn endpoints_have_the_zones_that_they_are_in() {
+        let hosts: Vec<(String, Ipv4Addr, Vec<u8>)> =
+            [("a", "B.example"), ("b", "b.EXAMPLE"), ("c", "x"), ("d", "")]
+                .into_iter()
+                .zip(1..)
+                .map(|((host, zone), number)| {
+                    let mut txt = Vec::new();
+                    txt::push_fact(&mut txt, "zone", zone);
+                    (host.to_owned(), Ipv4Addr::new(10, 0, 0, number), txt)
+                })
+                .collect();
+        let of = |hosts: &[(String, Ipv4Addr, Vec<u8>)]| {
+            let endpoints = hosts.iter().map(|(host, address, txt)| Endpoint {
+                address: (*address).into(),
+                host,
+                named: true,
+                txt,
+            });
+            let slice = Slice { network: "r".into(), endpoints: endpoints.collect(), ..Slice::default() };
+            built(&[Arc::new(slice)]).unwrap()
+        };
+        let mixed = of(&hosts);
+        let counts = [&b"\x01b\x07example"[..], b"\x01x", b"\x07example", b""]
+            .map(|zone| mixed.zone(zone).map(|group| group.addresses().count()));
+        assert_eq!(counts, [Some(2), Some(1), None, None]);
+        let alone = of(&hosts[..2]);
+        assert!(std::ptr::eq(alone.zone(b"\x01b\x07example").unwrap(), &raw const alone.all));
     }
 
     #[test]

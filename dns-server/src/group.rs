@@ -56,12 +56,16 @@ impl Group {
     /// The endpoints that `slices` mention, of one network or of all. Those of the same network, label and address
     /// are one, with the ports of all slices that mention it, described by the first.
     pub fn new(ttl: u32, slices: &[Arc<Slice>], network: Option<&str>) -> Self {
-        let mentions = mentions(slices, network);
+        Self::of(ttl, slices, &mentions(slices, network))
+    }
+
+    /// The same for endpoints in the order of [`mentions`].
+    pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host]) -> Self {
         // Of each mention, the position of its label's first host.
         let mut labels = Vec::with_capacity(mentions.len());
         let mut hosts: Vec<Host> = Vec::with_capacity(mentions.len());
         let mut first = 0;
-        for mention in &mentions {
+        for mention in mentions {
             let last = hosts.last();
             if last.is_none_or(|last| last.label(slices) != mention.label(slices)) {
                 first = hosts.len();
@@ -72,7 +76,7 @@ impl Group {
             }
         }
         let Addresses { a, aaaa, by_address } = addresses(ttl, slices, &hosts);
-        let ports = Ports::new(slices, &mentions, &labels);
+        let ports = Ports::new(slices, mentions, &labels);
         Self { a, aaaa, hosts: hosts.into(), by_address, ports }
     }
 
@@ -218,8 +222,8 @@ fn leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     known + things[known..end].partition_point(is_so)
 }
 
-/// Every endpoint of every slice, sorted.
-fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<Host> {
+/// Every endpoint of every slice, of one network or of all, sorted.
+pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<Host> {
     let chosen = |slice: &Slice| network.is_none_or(|network| *slice.network == *network);
     let mut mentions = Vec::with_capacity(slices.iter().map(|slice| slice.endpoints.len()).sum());
     for (slice_number, slice) in slices.iter().enumerate().filter(|(_, slice)| chosen(slice)) {

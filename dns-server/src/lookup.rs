@@ -4,7 +4,7 @@
 use crate::build::ServiceAnswers;
 use crate::compose::{Composer, Written};
 use crate::group::{Group, Host, PortSet};
-use crate::name::{Labels, MAX_NAME, NETWORKS};
+use crate::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
 use crate::rrset::{Node, rtype};
 use crate::slice::ProtocolLabel;
 
@@ -19,6 +19,8 @@ pub enum Found<'a> {
     Node(&'a Node),
     /// A service, or one of its networks.
     Base(&'a ServiceAnswers, &'a Group),
+    /// The endpoints of a service in a zone, or all; as many labels stand below the name of the service.
+    Zone(&'a ServiceAnswers, &'a Group, usize),
     /// A host of a service, with its endpoints.
     Host(&'a ServiceAnswers, &'a [Host]),
     /// A named port.
@@ -41,7 +43,10 @@ impl Found<'_> {
         match *self {
             Self::Nothing | Self::Empty => None,
             Self::Node(node) => Some(node.rrsets.first()?.ttl),
-            Self::Base(service, _) | Self::Host(service, _) | Self::Port(service, ..) => Some(service.ttl),
+            Self::Base(service, _)
+            | Self::Zone(service, ..)
+            | Self::Host(service, _)
+            | Self::Port(service, ..) => Some(service.ttl),
             Self::Pointers(ttl, _) => Some(ttl),
         }
     }
@@ -55,7 +60,10 @@ impl Found<'_> {
             Self::Base(service, group) if qtype == rtype::SRV => {
                 composer.services(service, group, group.every_srv(), name.wire())
             }
-            Self::Base(_, group) => composer.group_addresses(group, qtype),
+            Self::Zone(service, group, below) if qtype == rtype::SRV => {
+                composer.services(service, group, group.every_srv(), name.from(below))
+            }
+            Self::Base(_, group) | Self::Zone(_, group, _) => composer.group_addresses(group, qtype),
             Self::Host(service, hosts) if qtype == rtype::TXT => Some(composer.texts(service, hosts)),
             Self::Host(service, hosts) => composer.host_addresses(service, hosts, qtype),
             Self::Port(service, group, port) if qtype == rtype::SRV => {
@@ -71,6 +79,7 @@ impl Found<'_> {
 pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
     match below.checked_sub(1) {
         None => Found::Base(service, &service.all),
+        Some(last) if name.label(last) == ZONES => find_zone(service, name, last),
         Some(last) if name.label(last) != NETWORKS => find_in(service, &service.all, name, below),
         Some(0) => {
             exists_if(service.networks().any(|(alias, _)| alias.len() + name.wire().len() <= MAX_NAME))
@@ -79,6 +88,21 @@ pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> 
             Some(group) => find_in(service, group, name, alias - 1),
             None => Found::Nothing,
         },
+    }
+}
+
+/// What a name is whose first `below` labels stand below [`ZONES`]: `<zone>.pin`, `<zone>.prefer` or what is above them.
+/// Whatever zone it is of, it exists, as CoreDNS has it: in most there is nothing at the moment.
+fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
+    let Some(labels) = below.checked_sub(1) else { return Found::Empty };
+    let directive = name.label(labels);
+    if directive != PIN && directive != PREFER {
+        return Found::Nothing;
+    }
+    let all = (directive == PREFER && labels > 0).then_some(&service.all);
+    match service.zone(name.between(0, labels)).or(all) {
+        Some(group) => Found::Zone(service, group, below + 1),
+        None => Found::Empty,
     }
 }
 

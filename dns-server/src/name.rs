@@ -19,6 +19,15 @@ pub const MAX_LABEL: usize = 63;
 /// The label that separates the names of one network from those of the service.
 pub const NETWORKS: &[u8] = b"\x04_net";
 
+/// The label above the names of topology zones below a service.
+pub const ZONES: &[u8] = b"\x05_zone";
+
+/// The label between a zone's name and that label, for the endpoints in the zone.
+pub const PIN: &[u8] = b"\x03pin";
+
+/// The same, for those of the whole service if there are none in the zone.
+pub const PREFER: &[u8] = b"\x06prefer";
+
 /// A lowercased domain name in uncompressed wire format, root label included.
 ///
 /// Cloning shares the bytes.

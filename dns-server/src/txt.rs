@@ -10,6 +10,19 @@ pub fn push_fact(txt: &mut Vec<u8>, key: &str, value: &str) {
     }
 }
 
+/// The value of a key.
+pub fn fact<'t>(txt: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
+    let mut rest = txt;
+    while let Some((&length, tail)) = rest.split_first() {
+        let (string, tail) = tail.split_at_checked(usize::from(length))?;
+        if let Some(value) = string.strip_prefix(key).and_then(|value| value.strip_prefix(b"=")) {
+            return Some(value);
+        }
+        rest = tail;
+    }
+    None
+}
+
 /// The strings, for people and for files.
 pub fn strings(txt: &[u8]) -> Vec<String> {
     let mut rest = txt;
@@ -33,5 +46,8 @@ mod tests {
         push_fact(&mut txt, "node", &"x".repeat(251)); // 256 octets with the key: too many
         push_fact(&mut txt, "zone", &"y".repeat(250));
         assert_eq!(strings(&txt), ["net=rail0".to_owned(), format!("zone={}", "y".repeat(250))]);
+        assert_eq!(fact(&txt, b"net"), Some(&b"rail0"[..]));
+        assert_eq!(fact(&txt, b"zone"), Some(&[b'y'; 250][..]));
+        assert_eq!((fact(&txt, b"ne"), fact(&txt, b"node"), fact(b"\x09a=b", b"a")), (None, None, None));
     }
 }

@@ -22,7 +22,7 @@ macro_rules! tables {
 
 tables![
     apex, case, classes, details, edns, headless, names, networks, ports, readiness, reverse, rfc8906, tree,
-    ttl, two_zones, v6, weights
+    ttl, two_zones, v6, weights, zonal
 ];
 
 fn run(table: &str) -> Result<()> {

@@ -121,8 +121,9 @@ fn a_transfer_is_the_whole_zone() -> Result<()> {
     let mut compared = 0;
     for (table, text) in crate::tables::TABLES {
         let table = Table::parse(text).with_context(|| (*table).to_owned())?;
-        // ANY has a record that stands for those that there are.
-        let has_data = |case: &&Case| table.flags.is_empty() && !case.line.contains(" ANY");
+        // ANY has a record that stands for those that there are, and names of topology zones are made for who asks.
+        let is_made = |line: &str| line.contains(" ANY") || line.contains("._zone");
+        let has_data = |case: &&Case| table.flags.is_empty() && !is_made(&case.line);
         for case in table.cases.iter().filter(has_data) {
             let reply = server.ask_tcp(&case.query)?;
             let is_data = |line: &String| !line.contains(" IN SOA ");

@@ -54,6 +54,7 @@ fn found(publisher: &Publisher, name: &str) -> &'static str {
             Found::Node(node) if node.rrsets.is_empty() => "empty",
             Found::Node(_) => "own",
             Found::Base(..) => "base",
+            Found::Zone(..) => "zone",
             Found::Host(..) => "host",
             Found::Port(..) => "port",
             Found::Pointers(_, targets) => ["", "pointer", "two pointers"][targets.len()],
