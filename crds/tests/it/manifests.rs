@@ -49,6 +49,27 @@ fn every_list_and_text_is_bounded() {
     }
 }
 
+/// A rule that looks at a list for each of its items costs the API server the square of their number, for every write.
+#[test]
+fn no_rule_compares_all_items_of_a_long_list() {
+    const FEW: u64 = 16;
+    fn check(path: &str, schema: &serde_json::Value) {
+        let rules = schema["x-kubernetes-validations"].as_array();
+        for rule in rules.into_iter().flatten().filter_map(|rule| rule["rule"].as_str()) {
+            let is_long = schema["maxItems"].as_u64().is_some_and(|most| most > FEW);
+            assert!(!is_long || rule.matches("self").count() == 1, "{path}: {rule}");
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            check(&format!("{path}.{name}"), property);
+        }
+        schema.get("items").into_iter().for_each(|items| check(&format!("{path}[]"), items));
+    }
+    for crd in multinet_crds::all_crds() {
+        let schema = crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
+        check(&crd.spec.names.kind, &serde_json::json!(schema));
+    }
+}
+
 /// Panics at a text without greatest length, a list or map without greatest size, an integer without bounds, or
 /// a field without description or one that is nullable.
 fn bounded(path: &str, schema: &serde_json::Value) {
