@@ -18,6 +18,7 @@ mod handwritten;
 mod holders;
 mod pods;
 mod refs;
+mod room;
 mod written;
 
 #[cfg(test)]
@@ -310,18 +311,6 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the services that there is room for now to the queue.
-    fn wake(&self, state: &mut State) {
-        state.recount();
-        let at = state.dirty.now();
-        for key in std::mem::take(&mut state.woken) {
-            if let Some(service) = state.services.get_mut(&key) {
-                service.trigger.get_or_insert(at);
-            }
-            self.queue.add(&key);
-        }
-    }
-
     /// Hands the services that something has changed for to the queue.
     fn publish(&self, state: &mut State) {
         self.wake(state);
@@ -335,14 +324,6 @@ impl World {
 }
 
 impl State {
-    /// Counts the addresses of slices that have changed.
-    fn recount(&mut self) {
-        for (service, written) in self.slices.resized() {
-            self.woken.extend(self.counts.wrote(&service, written));
-        }
-        self.mirrors.resized();
-    }
-
     /// Whoever wrote the slices has decided who keeps an address that several pods have.
     fn settle(&mut self) {
         let is_first = !std::mem::replace(&mut self.settled, true);

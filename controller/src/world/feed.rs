@@ -39,13 +39,6 @@ impl State {
         self.mark(services);
     }
 
-    /// Counts the addresses of slices of others that have changed.
-    fn recount_handwritten(&mut self, services: &[ObjectKey]) {
-        for service in services {
-            self.woken.extend(self.counts.found(service, self.handwritten.size(service)));
-        }
-    }
-
     fn set_zone(&mut self, node: &str, zone: Option<String>) {
         if self.zones.get(node) != zone.as_ref() {
             match zone {

@@ -1,0 +1,36 @@
+//! How many addresses there are, as slices come and go, and whom that makes room for.
+
+use multinet_runtime::ObjectKey;
+
+use super::{State, World};
+
+impl World {
+    /// Hands the services that there is room for now to the queue.
+    pub(super) fn wake(&self, state: &mut State) {
+        state.recount();
+        let at = state.dirty.now();
+        for key in std::mem::take(&mut state.woken) {
+            if let Some(service) = state.services.get_mut(&key) {
+                service.trigger.get_or_insert(at);
+            }
+            self.queue.add(&key);
+        }
+    }
+}
+
+impl State {
+    /// Counts the addresses of slices that have changed.
+    pub(super) fn recount(&mut self) {
+        for (service, written) in self.slices.resized() {
+            self.woken.extend(self.counts.wrote(&service, written));
+        }
+        self.mirrors.resized();
+    }
+
+    /// Counts the addresses of slices of others that have changed.
+    pub(super) fn recount_handwritten(&mut self, services: &[ObjectKey]) {
+        for service in services {
+            self.woken.extend(self.counts.found(service, self.handwritten.size(service)));
+        }
+    }
+}
