@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, anyhow};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::engine::Engine;
@@ -36,7 +36,7 @@ pub struct Listeners {
     shortfall: Option<Shortfall>,
 }
 
-/// Fewer connections than wanted, for want of descriptors.
+/// Far fewer connections than wanted, for want of descriptors.
 struct Shortfall {
     most: usize,
     files: usize,
@@ -109,7 +109,7 @@ impl Listeners {
             connections: Connections::new(most, metrics.clone()),
             https: Connections::new(most / HTTPS_SHARE, metrics.clone()),
             quic: Connections::new(most / QUIC_SHARE, metrics),
-            shortfall: (most < config.tcp_max_connections).then_some(Shortfall { most, files }),
+            shortfall: (most < config.tcp_max_connections / 2).then_some(Shortfall { most, files }),
         })
     }
 
@@ -128,7 +128,7 @@ impl Listeners {
     pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
         let Self { bound, certificates, connections, https, quic, shortfall } = self;
         if let Some(Shortfall { most, files }) = shortfall {
-            info!(most, files, "fewer connections than --tcp-max-connections, for the limit of open files");
+            warn!(most, files, "less than half of --tcp-max-connections fits into the limit of open files");
         }
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
