@@ -4,7 +4,7 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help test quick check fmt lint docs deny advisories shellcheck workflows times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
+.PHONY: help test quick check fmt lint docs deny advisories shellcheck workflows charts times fuzz soak bench-dns bench-programming bench-client bench-rdma crds clean
 
 # Says what a step takes, for `make times`.
 TIMED := tests/tools/timed.sh
@@ -18,7 +18,7 @@ test: ## Run every test, with real control planes; says at its end what passed, 
 quick: ## Run the pure tests: no root, no packages but a C compiler, no Go
 	$(CARGO) test
 
-check: fmt lint docs deny shellcheck workflows ## Run every lint
+check: fmt lint docs deny shellcheck workflows charts ## Run every lint
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -43,7 +43,10 @@ advisories: ## Check the dependencies against the RustSec database (downloads it
 
 shellcheck:
 	@tests/tools/packages.sh shellcheck
-	shellcheck tests/*.sh tests/tools/*.sh .ci/run
+	shellcheck tests/*.sh tests/tools/*.sh deploy/helm/*.sh .ci/run
+
+charts:
+	@deploy/helm/copy.sh --check
 
 workflows:
 	@$$(tests/tools/actionlint.sh)
@@ -69,8 +72,9 @@ bench-client: ## Compare the client library with iperf3 and UCX over TCP, into d
 bench-rdma: ## Compare the client library by RDMA with perftest and UCX, over soft-RoCE, into docs/benchmarks.md
 	@tests/bench-run.sh $@
 
-crds: ## Generate deploy/crds anew
+crds: ## Generate deploy/crds anew, and what the charts have of the manifests
 	UPDATE=1 $(CARGO) test --quiet -p multinet-crds --test it manifests::
+	deploy/helm/copy.sh
 
 clean:
 	$(CARGO) clean
