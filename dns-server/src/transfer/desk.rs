@@ -1,9 +1,10 @@
 //! Where transfers are given out: who may have one, how many there are at a time, and the counting.
 //!
-//! **Bounds.** There are at most [`TRANSFERS`](super::turns::TRANSFERS) at a time, and they hold at most [`COPIES`] copies of zones
-//! together: who asks for the same version shares its copy. When all is taken, a transfer whose client takes
-//! nothing ends for a newcomer (`turns.rs`). If all go on, the newcomer is told so (SERVFAIL), and may come again. Differences belong to the journal, which has its own bounds. Who has the newest
-//! version is told so however many transfers there are.
+//! **Bounds.** There are at most [`TRANSFERS`](super::turns::TRANSFERS) at a time, and they hold at most
+//! [`COPIES`] copies of zones together: who asks for the same version shares its copy. When all is taken, a
+//! transfer whose client takes nothing ends for a newcomer (`turns.rs`). If all go on, the newcomer is told so
+//! (SERVFAIL), and may come again. Differences belong to the journal, which has its own bounds. Who has the
+//! newest version is told so however many transfers there are.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
