@@ -102,11 +102,14 @@ mod ports {
 
 impl Slice {
     /// Takes from a slice what DNS needs. `None` for a slice without the label that names its service: it
-    /// is nobody's. An endpoint whose address does not parse is an error; the API server and the
+    /// is nobody's. So is one that is being deleted: its writer has replaced it, and looks after it no more, however long a
+    /// finalizer holds it. An endpoint whose address does not parse is an error; the API server and the
     /// manifests source refuse such slices beforehand.
     pub fn parse(slice: &MultiNetworkEndpointSlice) -> Result<Option<Self>, BadAddress> {
         let label = |key| slice.metadata.labels.as_ref().and_then(|labels| labels.get(key));
-        let Some(service) = label(labels::SERVICE_NAME) else {
+        let Some(service) =
+            label(labels::SERVICE_NAME).filter(|_| slice.metadata.deletion_timestamp.is_none())
+        else {
             return Ok(None);
         };
         let spec = &slice.spec;
@@ -186,4 +189,30 @@ fn describe(endpoint: &multinet_crds::Endpoint, address: IpAddr, network: &str) 
         }
     }
     txt
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_slice_is_nobodys_without_its_label_and_while_a_finalizer_holds_it() {
+        let counts = |labels, deleted: Option<&str>| {
+            let slice = json!({
+                "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice",
+                "metadata": {
+                    "name": "infer-1", "namespace": "vision", "labels": labels, "finalizers": ["example.com/hold"],
+                    "deletionTimestamp": deleted,
+                },
+                "spec": {"addressType": "IPv4", "network": {"name": "rdma-a"}, "endpoints": [{"addresses": ["10.0.0.1"]}]},
+            });
+            Slice::parse(&serde_json::from_value(slice).unwrap()).unwrap().is_some()
+        };
+        let named = json!({labels::SERVICE_NAME: "infer"});
+        assert!(counts(named.clone(), None));
+        assert!(!counts(named, Some("2026-11-26T05:00:00Z")));
+        assert!(!counts(json!({}), None));
+    }
 }
