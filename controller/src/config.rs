@@ -74,8 +74,8 @@ pub struct Args {
 
     /// How many requests may be under way at a time, 1 to 1000
     ///
-    /// One namespace has an eighth of them at most, and one service half of that, so that no tenant keeps the API server busy. With a fast API
-    /// server, a higher number makes many changes in one namespace faster.
+    /// One namespace has a sixteenth of them at most, so that no tenant keeps the API server busy. With a fast API server, a higher number makes
+    /// many changes in one namespace faster.
     #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     concurrent_writes: u16,

@@ -272,6 +272,10 @@ impl State {
                 self.wait(key, failures.saturating_add(1), Rest::none(now), now + pause, is_held);
             }
             End::Done(later) => self.done(key, later, again, rest.next(again, now)),
+            End::Unfinished => {
+                self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0, rest });
+                self.ready.push(key, Arc::clone(key));
+            }
         }
     }
 
@@ -320,6 +324,8 @@ pub struct Turn {
 enum End {
     /// Nothing is left to do, until then.
     Done(Option<Instant>),
+    /// As much is done as one turn is for.
+    Unfinished,
     Failed(Pause),
 }
 
@@ -342,6 +348,11 @@ impl Turn {
     /// The work is done, and the service is to be looked at again at that time, or as soon as it changes.
     pub fn done_until(mut self, time: Instant) {
         self.end(End::Done(Some(time)));
+    }
+
+    /// As much is done as one turn is for: the service has another one, after those of others.
+    pub fn unfinished(mut self) {
+        self.end(End::Unfinished);
     }
 
     /// The work has failed.

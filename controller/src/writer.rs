@@ -193,8 +193,7 @@ impl Writer {
         let written = match written {
             Ok(Done::Part) => {
                 self.world.given_up(&service);
-                self.queue.add(&service);
-                return turn.done();
+                return turn.unfinished();
             }
             Ok(done) => Ok(done),
             Err(Abandoned::NotLeader) => return self.world.given_up(&service),

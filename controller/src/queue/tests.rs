@@ -261,3 +261,17 @@ async fn a_panic_is_a_failure() {
     assert!(work.await.is_err());
     assert_eq!(queue.next().await.failures(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_unfinished_comes_again_after_the_others_and_without_a_rest() {
+    let queue = open();
+    queue.add(&key("huge"));
+    let turn = queue.next().await;
+    queue.add(&key("other"));
+    queue.add(&key("huge"));
+    turn.unfinished();
+    let now = Instant::now();
+    assert_eq!([name(&queue).await, name(&queue).await], ["other", "huge"]);
+    assert_eq!(now.elapsed(), Duration::ZERO);
+    assert!(queue.lock().entries.is_empty(), "once");
+}
