@@ -1,11 +1,13 @@
 //! What people should see, as events of the objects that it is about: `kubectl describe` shows them.
 //!
-//! Events are a courtesy. They wait for one task that writes them, those of a namespace in a short queue, and namespaces take [turns](crate::turns). What
-//! finds its queue full is only counted, and so is what an object has too many of: nothing else ever waits for events. One that repeats within
-//! six minutes becomes a series: one object with a count.
+//! Events are a courtesy. They wait for one task that writes them, those of a namespace in a short
+//! queue, and namespaces take [turns](crate::turns). What finds its queue full is only counted, and
+//! so is what an object has too many of: nothing else ever waits for events. One that repeats
+//! within six minutes becomes a series: one object with a count.
 //!
-//! (`kube::runtime::events::Recorder` is not used: it takes notices of one reason about one object for repetitions
-//! whatever they say, and an object's name of more than 230 characters makes its events invalid.)
+//! (`kube::runtime::events::Recorder` is not used: it takes notices of one reason about one object
+//! for repetitions whatever they say, and an object's name of more than 230 characters makes its
+//! events invalid.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,8 +33,9 @@ use crate::work::Notice;
 /// How many notices of a namespace wait at most.
 const QUEUE: usize = 64;
 
-/// How many events an object gets in a row, and how much time passes then between two, as in client-go: what people change by hand is less, and an
-/// annotation that a program has flip all the time is told of often enough.
+/// How many events an object gets in a row, and how much time passes then between two, as in
+/// client-go: what people change by hand is less, and an annotation that a program has flip all the
+/// time is told of often enough.
 const BURST: u32 = 25;
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 

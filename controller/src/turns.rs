@@ -6,8 +6,8 @@
 //! ```
 //!
 //! - Namespaces take turns, and so do the services of each. What one service has waiting keeps its order.
-//! - Of one namespace, and of one service, only so many things are under way at a time, whatever room is left: another tenant then finds
-//!   an API server that is not busy.
+//! - Of one namespace, and of one service, only so many things are under way at a time, whatever
+//!   room is left: another tenant then finds an API server that is not busy.
 //! - The next turn is found without a search, however much waits.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,15 +32,18 @@ impl Limits {
     /// One at a time.
     pub const ONE: Self = Self { total: 1, namespace: 1, service: 1 };
 
-    /// Requests to the API server: so many, of which a namespace has a sixteenth at most. Two of the 32 that there are by default are enough to keep an
-    /// API server of two cores busy half of the time, and another tenant's request then takes some three times as long as on a quiet one.
+    /// Requests to the API server: so many, of which a namespace has a sixteenth at most. Two of
+    /// the 32 that there are by default are enough to keep an API server of two cores busy half of
+    /// the time, and another tenant's request then takes some three times as long as on a quiet
+    /// one.
     pub fn of_requests(total: usize) -> Self {
         let namespace = (total / 16).max(1);
         Self { total, namespace, service: namespace }
     }
 
-    /// Services in work while there may be so many requests: of a namespace twice as many as requests, so that some are planned while
-    /// others are written. No limit of all: a tenant with few changes is never made to wait for those with many.
+    /// Services in work while there may be so many requests: of a namespace twice as many as
+    /// requests, so that some are planned while others are written. No limit of all: a tenant with
+    /// few changes is never made to wait for those with many.
     pub fn of_services(requests: usize) -> Self {
         Self { total: usize::MAX, namespace: 2 * Self::of_requests(requests).namespace, service: 1 }
     }
@@ -144,8 +147,8 @@ impl<T> Turns<T> {
         self.namespaces.get(namespace).map_or(0, |namespace| namespace.waiting)
     }
 
-    /// Brings the orders in step with what has changed of a service: it and its namespace go to the end if they may have a turn, and are
-    /// forgotten if they have nothing any more.
+    /// Brings the orders in step with what has changed of a service: it and its namespace go to the
+    /// end if they may have a turn, and are forgotten if they have nothing any more.
     fn settle(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         if let Some(line) = namespace.services.get_mut(&service.name) {

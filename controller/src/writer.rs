@@ -7,13 +7,16 @@
 //!              └── pause ── failed <── World::outcome ──> status, events
 //! ```
 //!
-//! - Nothing waits for a rate limit of our own. What is bounded is how many services of a namespace are in work, how much is written for one in a turn, and
-//!   how many requests are under way at a time; where that is too much for the API server it says so, and gets the pause that it asks for.
-//! - Whatever has to wait waits for its [turn](crate::turns), and not for all that another namespace has to be done.
+//! - Nothing waits for a rate limit of our own. What is bounded is how many services of a namespace
+//!   are in work, how much is written for one in a turn, and how many requests are under way at a
+//!   time; where that is too much for the API server it says so, and gets the pause that it asks
+//!   for.
+//! - Whatever has to wait waits for its [turn](crate::turns), and not for all that another
+//!   namespace has to be done.
 //! - A service is worked on by one task at a time, so that the requests for an object follow each other.
 //! - Leadership is asked before every request, which is given up when it ends.
-//! - Every write names the version that it replaces, so that nothing overwrites what it has not seen, even if it is late. The
-//!   status is applied: conditions of other types stay.
+//! - Every write names the version that it replaces, so that nothing overwrites what it has not
+//!   seen, even if it is late. The status is applied: conditions of other types stay.
 //! - Addresses are added before others are taken away: a ready one that moves between slices is never missing.
 
 mod apply;
@@ -48,11 +51,13 @@ use crate::world::World;
 
 pub(crate) use self::failure::Reason;
 
-/// How old the lists may be that a new leader begins with: those of a process that has just started need not be made again.
+/// How old the lists may be that a new leader begins with: those of a process that has just started
+/// need not be made again.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long a new leader waits for lists. By then it goes on with what it knows, as a leader does whose watch fails: one kind that
-/// cannot be listed should not keep all the others from being written.
+/// How long a new leader waits for lists. By then it goes on with what it knows, as a leader does
+/// whose watch fails: one kind that cannot be listed should not keep all the others from being
+/// written.
 const LISTING: Duration = Duration::from_secs(30);
 
 /// How long what is under way at a graceful end may take.

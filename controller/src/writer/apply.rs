@@ -26,8 +26,9 @@ pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 /// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.
 const ATTEMPTS: u32 = 4;
 
-/// How many slices and how many mirrors one turn writes at most. The rest is planned anew after the turns of others: in one turn, a huge service would
-/// keep the others of its namespace from being looked at, and what changes of it meanwhile from being written.
+/// How many slices and how many mirrors one turn writes at most. The rest is planned anew after the
+/// turns of others: in one turn, a huge service would keep the others of its namespace from being
+/// looked at, and what changes of it meanwhile from being written.
 const WRITES: usize = 128;
 
 /// What has been done about a service.
@@ -155,7 +156,8 @@ impl Writer {
         Err(Abandoned::Failed(last.unwrap_or_else(Failure::conflict::<MultiNetworkEndpointSlice>)))
     }
 
-    /// What is to be written for a service. A look at a huge one takes long, and the world is locked meanwhile: looks take turns, too.
+    /// What is to be written for a service. A look at a huge one takes long, and the world is
+    /// locked meanwhile: looks take turns, too.
     async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
         let _permit = self.looks.acquire(service).await;
         if merges { self.world.work_or_merge(service) } else { self.world.work(service) }
@@ -206,8 +208,8 @@ impl Writer {
         }
     }
 
-    /// Applies a status to the version of the service that it was made for. (The uid would be no precondition: the API server
-    /// passes over it in what is applied to a status.)
+    /// Applies a status to the version of the service that it was made for. (The uid would be no
+    /// precondition: the API server passes over it in what is applied to a status.)
     pub(super) async fn write_status(&self, job: Job<'_>, write: StatusWrite) -> Result<Next, Abandoned> {
         let StatusWrite { service, resource_version, status, .. } = write;
         let kind = MultiNetworkService::kind(&());

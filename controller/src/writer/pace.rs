@@ -1,8 +1,9 @@
-//! When a status is written: at once if people wait for it, else when its numbers have settled; but of a service that changes all the time
-//! only now and then (pure).
+//! When a status is written: at once if people wait for it, else when its numbers have settled; but
+//! of a service that changes all the time only now and then (pure).
 //!
-//! A status costs the API server more than a slice does, and while a service changes nobody can read its numbers anyway: they wait for a
-//! second in which the service has no turn, so that they are not in the way of the slices.
+//! A status costs the API server more than a slice does, and while a service changes nobody can
+//! read its numbers anyway: they wait for a second in which the service has no turn, so that they
+//! are not in the way of the slices.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::allowance::Allowance;
 
-/// How often a status is written in a row. Whatever happens to a service in its life is no more than that; an annotation that somebody
-/// has flip all the time is.
+/// How often a status is written in a row. Whatever happens to a service in its life is no more
+/// than that; an annotation that somebody has flip all the time is.
 const BURST: u32 = 25;
 
 /// How much time passes then from one time to the next.
