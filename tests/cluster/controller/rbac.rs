@@ -19,7 +19,7 @@ use multinet_testing::objects::{Namespace, Objects};
 use multinet_testing::pods::{Pod, Pods};
 use multinet_testing::replica::BOUND;
 use multinet_testing::slices::{CONTROLLER, CORE_MANAGED_BY, MANAGED_BY, Slices, api};
-use multinet_testing::status::{Events, FINE, Status};
+use multinet_testing::status::{Events, FINE, Status, said};
 use multinet_testing::wait::eventually;
 use serde_json::{Value, json};
 
@@ -267,7 +267,8 @@ impl Bench {
         self.status("warned")?.is(&FINE).await?;
         self.remove_network("warned").await?;
         says(controller, &["cannot write events", "cannot patch resource \"events\""]).await?;
-        ensure!(count().await? == 1, "counted without leave to do so");
+        let found = said(&events.about(SERVICE, "warned").await?);
+        ensure!(count().await? == 1, "counted without leave to do so: {found:#?}");
         self.give(permission).await?;
         self.network().await?;
         self.status("warned")?.is(&FINE).await?;
