@@ -143,6 +143,8 @@ struct Count {
 struct Namespace {
     /// The addresses of all its services.
     total: usize,
+    /// What all its services were given, and what others have written for them.
+    promised: usize,
     /// Services that got less than they have.
     waiting: BTreeSet<String>,
 }
@@ -166,11 +168,15 @@ impl Counts {
     /// Returns how many addresses the controller may publish for a service.
     pub fn room(&self, service: &ObjectKey) -> Room {
         let count = self.services.get(service).copied().unwrap_or_default();
-        let total = self.namespaces.get(&service.namespace).map_or(0, |namespace| namespace.total);
+        let namespace = self.namespaces.get(&service.namespace);
+        let (total, promised) = namespace.map_or((0, 0), |namespace| (namespace.total, namespace.promised));
+        // While another service's endpoints move from slice to slice, its slices hold more than it was given: that is no reason
+        // to take away what this one was given.
+        let kept = count.given.min(self.caps.namespace.saturating_sub(promised - count.given));
         Room {
             caps: self.caps,
             service: self.caps.service.saturating_sub(count.foreign),
-            namespace: self.caps.namespace.saturating_sub(total - count.own()),
+            namespace: self.caps.namespace.saturating_sub(total - count.own()).max(kept),
         }
     }
 
@@ -197,6 +203,16 @@ impl Counts {
         self.change(service, |count| count.foreign = foreign)
     }
 
+    /// Forgets what services were given, and which wait for room, when another process may have decided in between.
+    pub fn start_over(&mut self) {
+        let services: Vec<ObjectKey> = self.services.keys().cloned().collect();
+        for service in &services {
+            self.change(service, |count| count.given = 0);
+        }
+        self.namespaces.values_mut().for_each(|namespace| namespace.waiting.clear());
+        self.namespaces.retain(|_, namespace| namespace.total > 0);
+    }
+
     fn change(&mut self, service: &ObjectKey, change: impl FnOnce(&mut Count)) -> Option<ObjectKey> {
         let before = self.services.remove(service).unwrap_or_default();
         let mut after = before;
@@ -206,6 +222,8 @@ impl Counts {
         }
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
         namespace.total = namespace.total - before.all() + after.all();
+        namespace.promised =
+            namespace.promised - (before.given + before.foreign) + after.given + after.foreign;
         if namespace.total == 0 && namespace.waiting.is_empty() {
             self.namespaces.remove(&service.namespace);
             return None;

@@ -212,6 +212,7 @@ impl World {
     pub fn all_services(&self) -> Vec<ObjectKey> {
         let mut state = self.lock();
         state.settle();
+        state.counts.start_over();
         // Of what happened until now, the last leader has written some, and only it knows what: what it has not is written
         // without a time.
         for service in state.services.values_mut() {

@@ -63,6 +63,28 @@ fn what_slices_hold_counts_until_they_are_written() {
 }
 
 #[test]
+fn endpoints_that_move_between_slices_take_nothing_from_another_service() {
+    let mut counts = Counts::new(CAPS);
+    for name in ["a", "b"] {
+        assert_eq!(give(&mut counts, name, 5), (5, None));
+        counts.wrote(&key(name), 5);
+    }
+    counts.wrote(&key("a"), 8);
+    assert_eq!(give(&mut counts, "b", 5), (5, None));
+    assert_eq!(give(&mut counts, "c", 1), (0, None));
+}
+
+#[test]
+fn a_new_term_goes_by_what_is_written() {
+    let mut counts = Counts::new(CAPS);
+    give(&mut counts, "a", 7);
+    give(&mut counts, "b", 5);
+    counts.wrote(&key("a"), 2);
+    counts.start_over();
+    assert_eq!(give(&mut counts, "b", 8), (8, None));
+}
+
+#[test]
 fn slices_of_others_count() {
     let mut counts = Counts::new(CAPS);
     counts.found(&key("a"), 3);
