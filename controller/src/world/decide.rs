@@ -40,8 +40,12 @@ impl State {
             if self.undecodable.contains(key) {
                 return Work::default();
             }
+            // A service that is not known may be new. What others have made it the controller of goes with it, by its
+            // ownerReference.
+            let mut slices = self.slices.of(key);
+            slices.retain(|slice| slices::is_labelled(slice));
             return Work {
-                slices: remove(&self.slices.of(key)),
+                slices: remove(&slices),
                 mirrors: remove(&self.mirrors.of(key)),
                 ..Work::default()
             };
