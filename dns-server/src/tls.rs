@@ -74,7 +74,7 @@ impl Certificates {
         let mut follower = Follower {
             seen: Ok(self.loaded.clone()),
             done: Ok(self.loaded),
-            is_early: false,
+            is_outdated: false,
             files: self.files,
             current: self.current,
         };
@@ -119,8 +119,8 @@ struct Follower {
     seen: Result<Contents, String>,
     /// What was last taken or complained about.
     done: Result<Contents, String>,
-    /// Whether that was only too early.
-    is_early: bool,
+    /// Whether that was only outdated: it is taken once it is valid, or the one in use is not any more.
+    is_outdated: bool,
 }
 
 impl Follower {
@@ -130,18 +130,21 @@ impl Follower {
         let is_settled = at_once || found == self.seen;
         self.seen = found;
         let is_new = self.seen != self.done;
-        if !is_settled || !is_new && !self.is_early {
+        if !is_settled || !is_new && !self.is_outdated {
             return;
         }
         self.done = self.seen.clone();
-        let (error, is_early) = match &self.seen {
+        let (error, is_outdated) = match &self.seen {
             Ok(contents) => match self.take(contents) {
                 Ok(()) => (None, false),
-                Err(error) => (Some(error.to_string()), matches!(error.problem, Problem::TooEarly(_))),
+                Err(error) => {
+                    let is_outdated = matches!(error.problem, Problem::TooEarly(_) | Problem::Expired(_));
+                    (Some(error.to_string()), is_outdated)
+                }
             },
             Err(error) => (Some(error.clone()), false),
         };
-        self.is_early = is_early;
+        self.is_outdated = is_outdated;
         match error {
             None => info!(file = %self.files.cert.display(), "certificate renewed"),
             Some(error) if is_new => warn!(%error, "the certificate in use is kept"),
@@ -347,7 +350,7 @@ mod tests {
         let folder = Folder::of(&good, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
         let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
-        let mut follower = Follower { files, current, seen, done, is_early: false };
+        let mut follower = Follower { files, current, seen, done, is_outdated: false };
         let in_use = |follower: &Follower| follower.current.0.load().cert[0].clone();
         folder.put(&old, "");
         follower.look(true);
@@ -396,7 +399,7 @@ mod tests {
         let folder = Folder::of(&first, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
         let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
-        let mut follower = Follower { files, current, seen, done, is_early: false };
+        let mut follower = Follower { files, current, seen, done, is_outdated: false };
         fs::write(folder.path().join("tls.crt"), &second.chain).unwrap();
         follower.look(false);
         assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.chain.as_bytes()));

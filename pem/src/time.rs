@@ -7,9 +7,10 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 use crate::Problem;
 
-/// What keeps a chain from being used now: a certificate in it that has expired, or is not valid yet.
+/// What keeps a chain from being used now: that its first certificate has expired, or is not valid yet. The others do not count:
+/// many chains end in an expired one that their clients do without.
 pub fn outdated(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Problem> {
-    chain.iter().find_map(|certificate| {
+    chain.first().and_then(|certificate| {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
         // A certificate's time is the first that is looked at. That nobody vouches for it comes after that.
         let verified = certificate.verify_for_usage(&[], &[], &[], now, KeyUsage::server_auth(), None, None);
