@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use multinet_runtime::{
-    Admin, LogLevel, Page, Readiness, WatchMetrics, drain, log, page, register_process_metrics,
+    Admin, Hangups, LogLevel, Page, Readiness, WatchMetrics, drain, log, page, register_process_metrics,
 };
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -64,6 +64,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
+    // What comes while something else is loaded is not lost.
+    let hangups = Hangups::new();
     let secrets = Secrets::load(&config)?;
     if let Some((file, _)) = &config.snapshot {
         keep::check(file)?;
@@ -140,7 +142,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         let notifier = Notifier::new(secondary, &listening, secrets.keys.clone(), &notifies);
         tasks.spawn(notifier.run(Arc::clone(&state), shutdown.clone()));
     }
-    tasks.spawn(secrets.follow(shutdown.clone()));
+    tasks.spawn(secrets.follow(hangups, shutdown.clone()));
     tasks.spawn({
         let (origin, state, shutdown) = (source.origin(), Arc::clone(&state), shutdown.clone());
         async move {

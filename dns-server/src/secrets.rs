@@ -64,9 +64,8 @@ impl Secrets {
         }
     }
 
-    /// Reads the files again on every SIGHUP until `shutdown`. What cannot be used is told of, and stays as it was.
-    pub async fn follow(self, shutdown: CancellationToken) {
-        let mut hangups = Hangups::new();
+    /// Reads the files again on every one of `hangups` until `shutdown`. What cannot be used is told of, and stays as it was.
+    pub async fn follow(self, mut hangups: Hangups, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(hangups.next()).await.is_some() {
             let secrets = self.clone();
             // Reading may block, on a network file system even for ever.
