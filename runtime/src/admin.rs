@@ -39,7 +39,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::exposition;
-use crate::{Escaped, LogLevel, Readiness, ipv4_instead};
+use crate::{EVERY, Escaped, LogLevel, Readiness, ipv4_instead};
 
 /// Size limit of a request's body, in bytes. A log filter is short.
 const MAX_BODY: usize = 4096;
@@ -181,20 +181,18 @@ async fn set_log_level(
         None => text(request.into_body()).await?,
     };
     let filter = filter.trim();
-    // Before, so that no filter hides that it was set; and after, where the one before would have.
-    let say = || tracing::warn!(%peer, filter = %Escaped(filter), "the log filter is set");
-    let mut is_said = false;
+    // Before it takes effect, and whatever the filter is until then.
     let set = admin.log_level.set(filter, || {
-        is_said = tracing::enabled!(tracing::Level::WARN);
-        say();
+        if tracing::enabled!(tracing::Level::WARN) {
+            tracing::warn!(name: EVERY, %peer, filter = %Escaped(filter), "the log filter is set");
+        } else {
+            multinet_stderr::say(&format!("the log filter is set by {peer}: {filter}"));
+        }
     });
-    if let Err(error) = set {
-        return Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string()))));
+    match set {
+        Ok(()) => Ok(format!("{filter}\n")),
+        Err(error) => Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string())))),
     }
-    if !is_said {
-        say();
-    }
-    Ok(format!("{filter}\n"))
 }
 
 const FORBIDDEN: &str = "the log filter is set from the program's own host, as by kubectl port-forward; \
