@@ -36,7 +36,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// for something hangs, ends with status 0. The second signal, at any time after the first, exits with
 /// status 130 (SIGINT) or 143 (SIGTERM). SIGHUP ends nothing from now on: those read files again who read any.
 ///
-/// To be called early: a signal before it ends the process, as is usual.
+/// To be called early: a signal before it ends the process at once, or is lost where the process is the first one of a container.
 pub fn on_signal(readiness: Readiness, lameduck: Duration, deadline: Duration) -> CancellationToken {
     let token = CancellationToken::new();
     if let Err(error) = handle_signals(readiness, lameduck, deadline, token.clone()) {

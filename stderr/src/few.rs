@@ -36,7 +36,7 @@ pub(crate) fn tell() {
     let untold = std::mem::take(&mut *lock(&UNTOLD));
     for (about, lines) in untold {
         let (target, line) = (about.target(), about.line());
-        tracing::warn!(lines, target, line, "more lines like the one before were left out");
+        tracing::warn!(name: EVERY, lines, target, line, "more lines like the one before were left out");
     }
 }
 
@@ -85,7 +85,12 @@ impl<S> Filter<S> for Few {
             return false;
         }
         if place.left_out > 0 {
-            lock(&UNTOLD).push((about, std::mem::take(&mut place.left_out)));
+            let lines = std::mem::take(&mut place.left_out);
+            let mut untold = lock(&UNTOLD);
+            match untold.iter_mut().find(|(known, _)| known.callsite() == about.callsite()) {
+                Some((_, known)) => *known += lines,
+                None => untold.push((about, lines)),
+            }
         }
         true
     }

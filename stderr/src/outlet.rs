@@ -72,8 +72,9 @@ impl Outlet {
             let mut taken = Vec::new();
             loop {
                 let lost = source.take(&mut taken);
-                // There is nobody to tell that it fails.
-                let _ = stream.write_all(&taken).and_then(|()| stream.flush());
+                if stream.write_all(&taken).and_then(|()| stream.flush()).is_err() {
+                    source.0.queue().lost += taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
+                }
                 if lost > 0 {
                     tracing::warn!(lost, "lines were lost, for standard error was not read in time");
                 }
