@@ -41,10 +41,8 @@ impl Turns {
     pub(super) fn take(&self, now: Instant) -> Option<Slot> {
         let mut turns = lock(&self.0);
         if turns.len() >= TRANSFERS {
-            let (longest, _) = turns.iter().enumerate().min_by_key(|(_, turn)| *lock(&turn.moved))?;
-            if !turns[longest].stands_still(now) {
-                return None;
-            }
+            let still = turns.iter().enumerate().filter(|(_, turn)| turn.stands_still(now));
+            let (longest, _) = still.min_by_key(|(_, turn)| *lock(&turn.moved))?;
             turns.swap_remove(longest).end();
         }
         let (moved, connection, copy) = (Mutex::new(now), OnceLock::new(), OnceLock::new());
@@ -69,8 +67,9 @@ impl Turns {
 }
 
 impl Turn {
+    /// Whether the client has taken nothing for long. One that has been sent nothing yet waits for the server.
     fn stands_still(&self, now: Instant) -> bool {
-        now.saturating_duration_since(*lock(&self.moved)) >= PATIENCE
+        self.connection.get().is_some() && now.saturating_duration_since(*lock(&self.moved)) >= PATIENCE
     }
 
     fn end(&self) {
@@ -156,16 +155,20 @@ mod tests {
     fn a_copy_is_held_as_long_as_its_transfer_goes_on() {
         let (turns, begin) = (Turns::default(), Instant::now());
         let version = |serial| Version { apex: "z".parse().unwrap(), serial, soa: Vec::new() };
-        let [still, moving] = [7, 8].map(|serial| {
+        let place = Places::new(1, Counter::default()).admit([10, 0, 0, 1].into());
+        let [still, moving, waiting] = [7, 8, 9].map(|serial| {
             let slot = turns.take(begin).unwrap();
             slot.holds(&version(serial));
             slot
         });
-        assert!(turns.hold(&version(7)) && turns.hold(&version(8)) && !turns.hold(&version(9)));
+        [&still, &moving].into_iter().for_each(|slot| slot.belongs_to(place.evictor()));
+        assert!(
+            [7, 8, 9].into_iter().all(|serial| turns.hold(&version(serial))) && !turns.hold(&version(10))
+        );
         moving.moved(begin + PATIENCE);
         turns.end_still(begin + PATIENCE);
-        assert!(!turns.hold(&version(7)) && turns.hold(&version(8)));
-        drop((still, moving));
+        assert_eq!([7, 8, 9].map(|serial| turns.hold(&version(serial))), [false, true, true]);
+        drop((still, moving, waiting));
         assert!(!turns.hold(&version(8)));
     }
 }
