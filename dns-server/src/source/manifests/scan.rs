@@ -114,6 +114,9 @@ impl Scan {
                 let reason = "it is empty, and on another device than before; mount its volume again";
                 self.seen.insert(key.clone(), Seen::Unreadable(reason.to_owned()));
                 self.unknown.push(key);
+            } else if is_empty {
+                // Nothing is lost with it.
+                devices.remove(&root);
             } else {
                 devices.insert(root, device);
             }
@@ -378,7 +381,7 @@ mod tests {
         devices.insert(0, here + 1);
         assert_eq!((look(&mut devices), devices[&0]), ((1, 0, 0), here));
         fs::remove_file(file).unwrap();
-        assert_eq!(look(&mut devices), (0, 0, 0), "emptied by its owner");
+        assert_eq!((look(&mut devices), devices.len()), ((0, 0, 0), 0), "emptied by its owner");
         devices.insert(0, here + 1);
         assert_eq!((look(&mut devices), devices[&0]), ((1, 1, 1), here + 1));
     }
