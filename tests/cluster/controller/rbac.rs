@@ -246,6 +246,11 @@ impl Bench {
     }
 
     async fn events(&self, controller: &Controller) -> Result<()> {
+        // The log tells only of the first event that cannot be written: there are to be none about others.
+        let services = api(self.objects.client(), self.namespace.name(), SERVICE)?;
+        for other in ["plain", "mirrored"] {
+            services.delete(other, &DeleteParams::default()).await?;
+        }
         let events = Events::of(&self.namespace);
         self.service("warned", None).await?;
         let count = async || events.count(SERVICE, "warned", "NetworkNotFound").await;
