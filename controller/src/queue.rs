@@ -13,7 +13,7 @@
 //! - A service is in one of these places only, and never in work twice at the same time.
 //! - A failure is followed by a pause that doubles from 0.2 s. A change of the service ends the pause, since it may be what
 //!   the failure waited for; unless the API server has asked for that pause.
-//! - A service that changes while it is in work rests after its turn, the longer the more often that happens in a row: what changes
+//! - A service that changes while it is written, several times in a row, rests after its turn, ever longer: what changes
 //!   meanwhile is written at once, as a few large changes instead of many small ones. One that changes now and then never rests.
 //! - Adding never blocks, and costs nothing for a service that is there already.
 
@@ -76,22 +76,27 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     length: Duration,
+    /// In its last turn, something was written and it changed again. That alone is no hurry: most often the watch has shown
+    /// the write before the API server has answered it.
+    is_busy: bool,
     /// When the last one is over.
     over: Instant,
 }
 
 impl Rest {
     fn none(now: Instant) -> Self {
-        Self { length: Duration::ZERO, over: now }
+        Self { length: Duration::ZERO, is_busy: false, over: now }
     }
 
-    /// The rest after a turn during which the service has changed `again`, or has not: twice as long, or half as long.
-    fn next(self, again: bool, now: Instant) -> Self {
-        let length = match again {
-            true => (2 * self.length).clamp(FIRST_REST, LONGEST_REST),
-            false => Some(self.length / 2).filter(|half| *half >= FIRST_REST).unwrap_or_default(),
+    /// The rest after a turn: twice as long after several in a row in which something was written and the service changed again,
+    /// half as long after one in which it did not.
+    fn next(self, is_busy: bool, now: Instant) -> Self {
+        let length = match (self.is_busy, is_busy) {
+            (true, true) => (2 * self.length).clamp(FIRST_REST, LONGEST_REST),
+            (false, true) => self.length,
+            (_, false) => Some(self.length / 2).filter(|half| *half >= FIRST_REST).unwrap_or_default(),
         };
-        Self { length, over: now + length }
+        Self { length, is_busy, over: now + length }
     }
 }
 
@@ -168,7 +173,13 @@ impl Queue {
                 state.wake_due(Instant::now());
                 match state.take() {
                     Some((service, failures)) => {
-                        return Turn { queue: Arc::clone(self), service, failures, is_over: false };
+                        return Turn {
+                            queue: Arc::clone(self),
+                            service,
+                            failures,
+                            has_written: false,
+                            is_over: false,
+                        };
                     }
                     None => state.waiting.first_key_value().map(|((until, _), _)| *until),
                 }
@@ -255,7 +266,7 @@ impl State {
     }
 
     /// A turn is over: what becomes of the service.
-    fn end(&mut self, key: &Arc<ObjectKey>, end: End, now: Instant) {
+    fn end(&mut self, key: &Arc<ObjectKey>, end: End, has_written: bool, now: Instant) {
         self.ready.end(key);
         let Some(Entry { place: Place::InWork { again }, failures, rest }) = self.entries.remove(key) else {
             return;
@@ -271,7 +282,7 @@ impl State {
                 let pause = pause.after(failed);
                 self.wait(key, failures.saturating_add(1), Rest::none(now), now + pause, is_held);
             }
-            End::Done(later) => self.done(key, later, again, rest.next(again, now)),
+            End::Done(later) => self.done(key, later, again, rest.next(again && has_written, now)),
             End::Unfinished => {
                 self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0, rest });
                 self.ready.push(key, Arc::clone(key));
@@ -317,6 +328,7 @@ pub struct Turn {
     queue: Arc<Queue>,
     service: Arc<ObjectKey>,
     failures: u32,
+    has_written: bool,
     is_over: bool,
 }
 
@@ -338,6 +350,11 @@ impl Turn {
     /// How often its work has failed in a row before.
     pub fn failures(&self) -> u32 {
         self.failures
+    }
+
+    /// Notes that something was written.
+    pub fn wrote(&mut self) {
+        self.has_written = true;
     }
 
     /// The work is done.
@@ -362,7 +379,7 @@ impl Turn {
 
     fn end(&mut self, end: End) {
         if !std::mem::replace(&mut self.is_over, true) {
-            self.queue.lock().end(&self.service, end, Instant::now());
+            self.queue.lock().end(&self.service, end, self.has_written, Instant::now());
             // There may be something to take that had to wait for this one.
             self.queue.wake.notify_one();
         }

@@ -188,7 +188,7 @@ impl Writer {
     }
 
     /// One turn of a service.
-    async fn work(&self, turn: Turn, term: u64) {
+    async fn work(&self, mut turn: Turn, term: u64) {
         let begun = Instant::now();
         let service = turn.service().clone();
         let job = Job { service: &service, term };
@@ -200,7 +200,11 @@ impl Writer {
                 self.world.given_up(&service);
                 return turn.unfinished();
             }
-            Ok(done) => Ok(done),
+            Ok(Done::Nothing) => Ok(Done::Nothing),
+            Ok(done) => {
+                turn.wrote();
+                Ok(done)
+            }
             Err(Abandoned::NotLeader) => return self.world.given_up(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
         };
