@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// How many keys there are before those with a full bucket are looked for.
 const FEW: usize = 64;
 
-/// What may still be done for each key.
+/// The token buckets, by key.
 #[derive(Debug)]
 pub struct Allowance<K> {
     burst: u32,

@@ -37,7 +37,7 @@ impl Default for Caps {
 pub struct Room {
     /// The limits, for people.
     pub caps: Caps,
-    /// What others have written for the service leaves so many of its limit.
+    /// The rest of the service's own limit, less the addresses that others have written for it.
     pub service: usize,
     /// Everything else in the namespace leaves so many of its limit.
     pub namespace: usize,
@@ -143,7 +143,7 @@ struct Count {
 struct Namespace {
     /// The addresses of all its services.
     total: usize,
-    /// What all its services were given, and what others have written for them.
+    /// Sum of the addresses that its services were given, and of those that others have written for them.
     promised: usize,
     /// Services that got less than they have.
     waiting: BTreeSet<String>,

@@ -173,7 +173,7 @@ fn admitted(
     Some(choose(room, held, is_published))
 }
 
-/// What endpoints are made with, besides the service and its pods.
+/// Inputs of endpoints besides the service and its pods.
 struct View<'a> {
     around: Surroundings<'a>,
     /// The endpoints of the service's slices, by the uid of the pod, the alias of the network and the address. Looked at only where a

@@ -81,7 +81,7 @@ pub struct Publisher {
     /// Name of this process.
     instance: String,
     series: HashMap<Key, Series>,
-    /// What each object still gets.
+    /// Limits the events of each object.
     allowance: Allowance<ObjectKey>,
     lost: Counter,
     /// The last one could not be written, which has been said.

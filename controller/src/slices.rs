@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror).
-//! What it must hold to is proved over random histories in `pack/tests/properties.rs`: the union of the slices is what is wanted, each
+//! Property tests check it over random histories (`pack/tests/properties.rs`): the union of the slices is what is wanted, each
 //! endpoint stands in one slice, a second plan is empty, a change of one endpoint writes one slice.
 //!
 //! A slice is rewritten if it would be *read* as something else than what is wanted, not if it is merely spelled otherwise:

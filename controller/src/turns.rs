@@ -69,7 +69,7 @@ struct Namespace<T> {
     order: VecDeque<String>,
 }
 
-/// What a service has waiting.
+/// Line of the things of one service.
 #[derive(Debug)]
 struct Line<T> {
     waiting: VecDeque<T>,

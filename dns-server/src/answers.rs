@@ -52,7 +52,7 @@ pub struct Answers {
     pub(crate) publishers: Publishers,
     /// The zones' own names, and those above them.
     fixed: HashMap<Name, Node, RandomState>,
-    /// What addresses the reverse zones are for.
+    /// The networks of the reverse zones.
     pub(crate) reversed: Vec<Reverse>,
     /// Which addresses have a name there.
     ranges: Ranges,

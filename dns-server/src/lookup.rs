@@ -91,8 +91,8 @@ pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> 
     }
 }
 
-/// What a name is whose first `below` labels stand below [`ZONES`]: `<zone>.pin`, `<zone>.prefer` or what is above them.
-/// Whatever zone it is of, it exists, as CoreDNS has it: in most there is nothing at the moment.
+/// Finds a name whose first `below` labels stand below [`ZONES`]: `<zone>.pin`, `<zone>.prefer` or a name below them.
+/// The name of every zone exists, as in CoreDNS, though most have no endpoints at the moment.
 fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
     let Some(labels) = below.checked_sub(1) else { return Found::Empty };
     let directive = name.label(labels);

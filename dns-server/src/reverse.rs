@@ -3,8 +3,8 @@
 //! Addresses are kept sorted, so that a name above some of them is one look at a range: it exists if an
 //! address lies in it, and nothing has to be kept for each of the up to 31 names above an IPv6 address.
 //!
-//! Whoever writes slices chooses the addresses in them. So only those of some [`Ranges`] have names, and of many
-//! services with one address the oldest are named: what comes later takes no name away.
+//! A tenant that writes slices chooses the addresses in them. So only addresses within [`Ranges`] have names, and where
+//! many services have one address, the oldest are named: a newer service takes no name away.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

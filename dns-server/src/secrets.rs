@@ -14,7 +14,7 @@ use crate::name::Name;
 use crate::transfer::allow::Allowed;
 use crate::tsig::Keyring;
 
-/// What was read, and where.
+/// The secrets, and the files that they were read from.
 #[derive(Debug, Clone)]
 pub struct Secrets {
     /// The keys; those that flags name are among them.

@@ -355,6 +355,10 @@ mod tests {
         folder.put(&old, "");
         follower.look(true);
         assert_eq!(in_use(&follower), good.der());
+        // Once the one in use has expired as well, it is taken without a change of the files.
+        follower.current = load(Folder::of(&expired(), "").path()).unwrap().current;
+        follower.look(false);
+        assert_eq!(in_use(&follower), old.der());
         // When it starts with one it has no better.
         let certificates = load(folder.path()).unwrap();
         follower.current = certificates.current;

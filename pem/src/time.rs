@@ -7,7 +7,7 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 use crate::Problem;
 
-/// What keeps a chain from being used now: that its first certificate has expired, or is not valid yet. The others do not count:
+/// Finds why a chain cannot be used now: its first certificate has expired, or is not valid yet. The others do not count:
 /// many chains end in an expired one that their clients do without.
 pub fn outdated(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Problem> {
     chain.first().and_then(|certificate| {
@@ -22,7 +22,7 @@ pub fn outdated(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<Problem> 
     })
 }
 
-/// What keeps the chain `new` from taking the place of `old`: that it is outdated, while the other one is not.
+/// Finds why the chain `new` must not replace `old`: it is outdated, and `old` is not.
 pub fn outdated_instead(
     old: &[CertificateDer<'_>],
     new: &[CertificateDer<'_>],

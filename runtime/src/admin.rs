@@ -11,7 +11,7 @@
 //! The port belongs behind a NetworkPolicy, for nobody has to prove who they are here. Only clients on this host set the
 //! log filter, unless [`Admin::allow_logging`] lets all do so; and only by PUT, which a browser sends to no other site
 //! without asking it first.
-//! What a stranger can cost is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
+//! The cost of a stranger is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
 
 mod connections;
 mod page;

@@ -19,7 +19,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 /// notify: a warning per watch that ended with its folder, as each update of a ConfigMap volume makes it.
 ///
 /// h2, hyper, quinn and what their names begin, rustls: a warning for what a peer does wrong, as often as it does so.
-/// Who serves a connection tells of its end.
+/// The code that serves a connection reports its end itself.
 const QUIET: &[(&str, &str)] = &[
     ("h2", "h2=off"),
     ("hyper", "hyper=off"),

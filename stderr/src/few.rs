@@ -1,5 +1,5 @@
 //! As many lines as people can read: of each place in the code that says something, some at once, and then one a second.
-//! What peers or tenants do again and again would fill disks otherwise.
+//! A peer or tenant that provokes a line again and again would fill disks otherwise.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

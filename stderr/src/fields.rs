@@ -1,4 +1,4 @@
-//! What an event says, without characters that steer a terminal. The rest of a line is the program's own.
+//! Fields of an event, without characters that steer a terminal. The rest of a line is the program's own.
 
 use std::fmt::{self, Write as _};
 use std::io;

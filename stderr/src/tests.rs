@@ -56,7 +56,7 @@ const FOREIGN: &str =
 #[error("{FOREIGN}")]
 struct Foreign;
 
-/// What a program says that has escaped nothing.
+/// Returns the lines of a program that escapes nothing itself.
 fn said(format: Format) -> String {
     let lines = Logs::default();
     let writer = lines.clone();

@@ -188,7 +188,7 @@ async fn values_are_put_in() -> Result<()> {
     Ok(())
 }
 
-/// What is needed to listen on port 53 goes when no port below 1024 is listened on, and the Service finds the other one.
+/// NET_BIND_SERVICE and the sysctl go when no port below 1024 is listened on, and the Service finds the other port.
 #[tokio::test]
 async fn what_low_ports_need_goes_with_them() -> Result<()> {
     let cluster = shared::cluster().await?;

@@ -13,7 +13,7 @@ use crate::few::{Few, NAMED};
 /// How many pods are looked at one by one, at most.
 pub(super) const LOOKS: usize = 64;
 
-/// What decides between pods before anything else: one that a service selects, that is ready, that stays.
+/// Class of a pod, which decides before anything else: a service selects it, it is ready, it stays.
 type Class = (bool, bool, bool);
 
 /// Pods in the order in which they come to hold the address: the last one first.
@@ -31,11 +31,11 @@ pub(super) struct Side {
     /// The services that publish the address for any of the pods, and for how many.
     services: BTreeMap<String, usize>,
     winner: Option<Arc<Holder>>,
-    /// What services were last told of.
+    /// The state that services were last told of.
     shown: Option<Shown>,
 }
 
-/// What of a side shows in the status of services.
+/// Part of a side that shows in the status of services.
 #[derive(Debug, PartialEq)]
 struct Shown {
     winner: Arc<Holder>,

@@ -46,7 +46,7 @@ pub(super) struct Entry {
     pub(super) pod: Pod,
     /// The same for all addresses that it has.
     pub(super) holder: Arc<Holder>,
-    /// What the annotations and the claims say, together; only for pods with claims.
+    /// Interfaces by annotations and claims together; only for pods with claims.
     joined: Option<Interfaces>,
     /// The names of the services that select the pod.
     pub(super) services: BTreeSet<String>,
@@ -339,7 +339,7 @@ impl Pods {
         claims.filter(move |(_, claim)| is_its(claim))
     }
 
-    /// What a pod's annotations and its claims say of it; `None` for a pod without claims.
+    /// Merges a pod's annotations with its claims; `None` for a pod without claims.
     fn join(&self, pod: &Pod) -> Option<Interfaces> {
         if pod.claims.is_empty() {
             return None;

@@ -171,7 +171,7 @@ impl<S: Resource> Written<S> {
         concerned
     }
 
-    /// What has gone from a watch by labels may have lost a label only.
+    /// Has a service's objects listed before they are planned with again. An object that has gone from a watch by labels may only have lost a label.
     pub(super) fn doubt(&mut self, service: &ObjectKey) {
         self.doubtful.insert(service.clone());
     }

@@ -31,7 +31,7 @@ const ATTEMPTS: u32 = 4;
 /// looked at, and what changes of it meanwhile from being written.
 const WRITES: usize = 128;
 
-/// What has been done about a service.
+/// Amount of a service's writes that a turn has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// Nothing was to be written.
@@ -156,8 +156,8 @@ impl Writer {
         Err(Abandoned::Failed(last.unwrap_or_else(Failure::conflict::<MultiNetworkEndpointSlice>)))
     }
 
-    /// What is to be written for a service. A look at a huge one takes long, and the world is
-    /// locked meanwhile: looks take turns, too.
+    /// Plans the writes of a service. Planning a huge one takes long, and the world is locked meanwhile: that takes turns,
+    /// too.
     async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
         let _permit = self.looks.acquire(service).await;
         if merges { self.world.work_or_merge(service) } else { self.world.work(service) }

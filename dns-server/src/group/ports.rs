@@ -301,7 +301,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// What targets offer, in the order in which they are first met.
+/// Offers of all targets, in the order in which they are first met.
 struct Offers {
     offers: Vec<Offer>,
     known: HashMap<Vec<(u32, u16)>, u32>,

@@ -1,7 +1,7 @@
 //! The limit on connections that listeners share, and what is held for their clients.
 //!
-//! What is held is counted over all connections: what clients have sent of a message that is not complete, and replies
-//! that they have not taken. Each may have some of both, but not all of them at the same time.
+//! Memory is counted over all connections: for the parts of messages that clients have sent, and for replies that
+//! they have not taken. Each may have some of both, but not all of them at the same time.
 
 use std::net::IpAddr;
 use std::sync::Arc;

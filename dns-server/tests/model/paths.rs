@@ -20,7 +20,7 @@ use crate::expected::{Expected, universe};
 /// The types that the model knows.
 const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
 
-/// What is asked for all types.
+/// The type that asks for all types (RFC 8482).
 const ANY: u16 = 255;
 
 /// Types that no service owns.

@@ -15,14 +15,14 @@ use serde_json::json;
 /// What an endpoint may take with its names, its text, its address both ways and its SRV records, in octets.
 const MOST: usize = 600;
 
-/// What one may take of which everything is as long as can be. With 200,000 of these, which is what a namespace may have
+/// Most octets of an endpoint whose every text is as long as the schema allows. With 200,000 of these, which is what a namespace may have
 /// (docs/operations.md), the server stays below the memory limit that we ship.
 const MOST_EVER: usize = 1500;
 
-/// What a service may take in addition, with as many ports as can be.
+/// Most octets that a service takes in addition, with as many ports as the schema allows.
 const MOST_OF_A_SERVICE: usize = 32 << 10;
 
-/// What services are like.
+/// Shape of the services that are measured.
 #[derive(Clone, Copy)]
 struct Shape {
     services: u32,

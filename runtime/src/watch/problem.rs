@@ -23,9 +23,9 @@ pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 /// The API server knows older versions only (`metav1.CauseTypeResourceVersionTooLarge`).
 const TOO_LARGE: &str = "ResourceVersionTooLarge";
 
-/// What the API server says of a definition that is being deleted (`apiextensions-apiserver`, `customresource_handler.go`), and of
-/// an owner whose kind is gone, which its admission plugin OwnerReferencesPermissionEnforcement answers with a 403 as if a
-/// permission were missing. Neither has a reason or a cause of its own.
+/// Messages of the API server about a definition that is being deleted (`apiextensions-apiserver`,
+/// `customresource_handler.go`), and about an owner whose kind is gone, for which its admission plugin
+/// OwnerReferencesPermissionEnforcement answers 403 as if a permission were missing. Neither has a reason or a cause of its own.
 const UNDEFINED: [&str; 2] =
     ["while custom resource definition is terminating", "because cannot find RESTMapping for APIVersion"];
 

@@ -66,7 +66,7 @@ async fn served(stage: &Stage, fleet: &Fleet, side: Side, service: usize) -> Res
 pub(crate) struct Restart {
     pub(crate) pods: usize,
     pub(crate) requests: Requests,
-    /// What the API server used, in seconds.
+    /// CPU time of the API server.
     pub(crate) cpu_seconds: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a service of many pods on two rails with two families costs the API server while it is created.
+//! Cost to the API server of creating a service of many pods on two rails with two families.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const BOUND: Duration = Duration::from_secs(120);
 /// How long the controller needs to have written all, merged slices and the status included.
 const SETTLED: Duration = Duration::from_secs(12);
 
-/// What runs while the service is created.
+/// The controller that runs while the service is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
     /// Nothing: what the pods alone cost.
@@ -45,13 +45,13 @@ impl Controller {
     pub(crate) const ALL: [Self; 3] = [Self::None, Self::WithSlicesOf(4), Self::Default];
 }
 
-/// What one creation came to.
+/// Figures of one creation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Creation {
     pub(crate) controller: Controller,
     /// How many slices there are in the end.
     pub(crate) objects: usize,
-    /// What the API server used, in seconds.
+    /// CPU time of the API server.
     pub(crate) cpu_seconds: f64,
 }
 

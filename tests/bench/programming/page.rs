@@ -78,7 +78,7 @@ pub(crate) fn depths(depths: &[Depth]) -> Table {
     table
 }
 
-/// What it costs to create a service, by how many endpoints slices may have.
+/// Table of the cost of creating a service, by the limit of endpoints in a slice.
 pub(crate) fn creations(creations: &[Creation]) -> Table {
     let of = |controller| creations.iter().filter(move |creation| creation.controller == controller);
     let rounds = of(Controller::Default).count();

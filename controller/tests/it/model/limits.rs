@@ -16,7 +16,7 @@ use super::simulation::Simulation;
 
 pub(crate) const CAPS: Caps = Caps { pod: 2, service: 5, namespace: 8 };
 
-/// What is published is true and within the limits, and nothing is left out without one.
+/// Checks that published addresses are true and within the limits, and that none is left out without one.
 pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
     let cluster = &simulation.cluster;
     let mut namespaces: BTreeMap<&str, usize> = BTreeMap::new();

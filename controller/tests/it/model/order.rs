@@ -1,4 +1,4 @@
-//! Who holds which address, by what the controller was told, event by event.
+//! Holders of each address, worked out event by event from what the controller was told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Order {
     holders: BTreeMap<Place, BTreeSet<Holder>>,
     /// The one of each namespace that the address is published for.
     published: BTreeMap<Place, BTreeSet<Holder>>,
-    /// What each service selected and published when it was last valid.
+    /// The selector and networks of each service when it was last valid.
     services: BTreeMap<ObjectKey, (Vec<Requirement>, Vec<NetworkUse>)>,
 }
 
@@ -79,7 +79,7 @@ impl Order {
         self.decide_all(told);
     }
 
-    /// Who the address is published for in a namespace.
+    /// Returns the pod that the address is published for in a namespace.
     pub(crate) fn winner(&self, network: &Network, address: IpAddr, namespace: &str) -> Option<&Holder> {
         let mut published = self.published.get(&(network.clone(), address)).into_iter().flatten();
         published.find(|(key, _)| key.namespace == namespace)

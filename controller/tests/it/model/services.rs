@@ -31,7 +31,7 @@ pub(crate) struct ServiceSpec {
     pub(crate) flaw: Option<Flaw>,
 }
 
-/// What can be wrong with a service. (An older schema, or a younger rule, has let it in.)
+/// Ways in which a service can be invalid. (An older schema, or a younger rule, has let it in.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flaw {
     NoNetworks,

@@ -223,7 +223,7 @@ where
     }
 }
 
-/// What a list by the label with its name shows of a service.
+/// Lists a service's objects by the label with its name.
 fn listed<S: Written>(cluster: &mut Cluster, service: &ObjectKey) -> Vec<S>
 where
     Cluster: Holds<S>,
