@@ -132,26 +132,9 @@ where
 
 /// `filter` with the [`QUIET`] libraries silenced that it does not name.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
-    let bad = |reason: String| LogError::Filter { filter: filter.to_owned(), reason };
-    for directive in filter.split(',').map(str::trim) {
-        // EnvFilter takes any word for a target whose everything is wanted, a mistyped level too.
-        let is_word =
-            !directive.is_empty() && directive.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if is_word && directive.parse::<tracing::level_filters::LevelFilter>().is_err() {
-            return Err(bad(format!(
-                "`{directive}` is not a level (error, warn, info, debug, trace, off); a target is given as {directive}=LEVEL"
-            )));
-        }
-    }
-    if filter.trim().is_empty() {
-        return Err(bad("it is empty".to_owned()));
-    }
-    let quiet =
-        QUIET.iter().filter(|(library, _)| !filter.contains(library)).map(|(_, directives)| *directives);
-    let directives: Vec<&str> = std::iter::once(filter).chain(quiet).collect();
-    // Whoever may set the filter should not be able to have a costly regular expression matched.
-    let parsed = EnvFilter::builder().with_regex(false).parse(directives.join(","));
-    parsed.map_err(|error| bad(error.to_string()))
+    let quiet = QUIET.iter().filter(|(library, _)| !filter.contains(library));
+    multinet_stderr::filter(filter, quiet.map(|(_, directives)| *directives))
+        .map_err(|reason| LogError::Filter { filter: filter.to_owned(), reason })
 }
 
 /// Checks the filter where the other flags are checked.

@@ -21,6 +21,7 @@
 mod escape;
 mod few;
 mod fields;
+mod filter;
 mod outlet;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -34,6 +35,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 pub use escape::Escaped;
 pub use few::{EVERY, left_out};
+pub use filter::filter;
 pub use outlet::{Outlet, flush, lost, say, stderr};
 
 /// How long a thread that panics waits for what it has said to be written.
