@@ -86,8 +86,8 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], if the name is wrong, or no peer is connected in time ([`ConnectorBuilder::wait`]); at once, if only RDMA may be used and
-    /// this side has none.
+    /// [`ConnectError`], if no peer is connected in time ([`ConnectorBuilder::wait`]); at once, if the name is wrong, the service has no such port,
+    /// or no peer can be connected however long it is tried ([`DialError::is_lasting`](crate::DialError::is_lasting)).
     ///
     /// # Examples
     ///
@@ -104,12 +104,11 @@ impl Connector {
         let is_there = |state: &mut State| state.outbound.connected().next().is_some().then_some(());
         let wait = self.config.wait;
         let shared = &peers.handle.shared;
-        let wrong_name = |state: &mut State| state.wrong.take();
         let outcome = timeout(wait, async {
             tokio::select! {
                 () = shared.until(is_there) => Ok(()),
-                source = shared.until(wrong_name) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
-                last = shared.until(|state| state.without_rdma()) => Err(ConnectError::NoRdma { name: name.to_owned(), last }),
+                source = shared.until(|state| state.never()) => Err(ConnectError::Resolve { name: name.to_owned(), source }),
+                last = shared.until(|state| state.lasting()) => Err(ConnectError::Lasting { name: name.to_owned(), last }),
             }
         });
         match outcome.await {

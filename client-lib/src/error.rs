@@ -49,9 +49,9 @@ pub enum ConnectError {
         /// What DNS said last.
         last: String,
     },
-    /// Only RDMA may be used, and this side has none that leads to any of the peers.
-    #[error("no peer of {name}: {last}")]
-    NoRdma {
+    /// None of the peers can be connected, and waiting would not change that ([`DialError::is_lasting`]).
+    #[error("no peer of {name} can be connected: {last}")]
+    Lasting {
         /// The name that was asked for.
         name: String,
         /// What is in the way to one of them.
@@ -184,6 +184,38 @@ pub enum DialError {
     },
 }
 
+impl DialError {
+    /// Whether trying again cannot help, as far as can be told: a certificate that is refused, a permission that lacks, a way
+    /// by the default network, a peer that is something else.
+    ///
+    /// ```
+    /// use multinet_client::{DialError, HandshakeError};
+    ///
+    /// let peer = "192.168.111.5:80".parse()?;
+    /// assert!(DialError::Handshake { peer, source: HandshakeError::Magic }.is_lasting());
+    /// assert!(!DialError::Closed { peer }.is_lasting(), "it may be restarting");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Route(error) => {
+                matches!(error, RouteError::DefaultNetwork { .. } | RouteError::LinkLocal { .. })
+            }
+            Self::Connect { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Tls { source, .. } => source.is_lasting(),
+            Self::Handshake { .. } => true,
+            Self::Rdma { is_lasting, .. } => *is_lasting,
+            Self::Refused { code, .. } => {
+                matches!(code, RefusalCode::Version | RefusalCode::Service | RefusalCode::Malformed)
+            }
+            // Pods come and go, and each may be the one.
+            Self::Network { .. } | Self::Timeout { .. } | Self::Closed { .. } | Self::WrongPeer { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// Why a frame was not sent.
 ///
 /// # Examples
@@ -206,7 +238,7 @@ pub enum DialError {
 pub enum SendError {
     /// The payload is larger than any connected peer's slots.
     #[error(
-        "a frame of {length} bytes, where the peers take {most}: have the receivers' Listener::builder().frame_size() raised, or send less"
+        "a frame of {length} bytes, where the peers take {most}: raise the receivers' frame size, or send less"
     )]
     TooLarge {
         /// Its length.
@@ -394,7 +426,9 @@ fn hint(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::AddrInUse => " (another program listens there)",
         io::ErrorKind::AddrNotAvailable => " (no interface has this address)",
-        io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
+        io::ErrorKind::PermissionDenied => {
+            " (a port below 1024 needs a privilege to listen, and a network policy may forbid to connect)"
+        }
         _ => "",
     }
 }
@@ -402,6 +436,35 @@ fn hint(error: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waiting_does_not_change_is_lasting() {
+        let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
+        let connect = |kind: io::ErrorKind| DialError::Connect { peer, from, source: kind.into() };
+        let tls = |source| DialError::Tls { peer, source };
+        let refused = |code| {
+            let (name, message) = ("infer-0".to_owned(), String::new());
+            DialError::Refused { peer, name, code, message }
+        };
+        let lasting = [
+            connect(io::ErrorKind::PermissionDenied),
+            tls(TlsError::NoCertificate),
+            tls(TlsError::PlainListener),
+            refused(RefusalCode::Service),
+            DialError::Handshake { peer, source: HandshakeError::Version(9) },
+            RouteError::LinkLocal { peer: from }.into(),
+        ];
+        assert!(lasting.iter().all(DialError::is_lasting), "{lasting:?}");
+        let passing = [
+            connect(io::ErrorKind::ConnectionRefused),
+            connect(io::ErrorKind::HostUnreachable),
+            tls(TlsError::Closed),
+            refused(RefusalCode::Full),
+            refused(RefusalCode::Pod),
+            DialError::Closed { peer },
+        ];
+        assert!(!passing.iter().any(DialError::is_lasting), "{passing:?}");
+    }
 
     #[test]
     fn messages_say_what_to_do() {

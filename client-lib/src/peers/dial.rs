@@ -88,7 +88,9 @@ impl Dialer {
                     if error.is_of_the_receiver() {
                         end = End::Refused;
                     }
-                    if telling.as_ref().is_none_or(|before| before.reach() < error.reach()) {
+                    // Of two that came as far, the one that may be over soon.
+                    let rank = |error: &DialError| (error.reach(), !error.is_lasting());
+                    if telling.as_ref().is_none_or(|before| rank(before) < rank(&error)) {
                         telling = Some(error);
                     }
                 }

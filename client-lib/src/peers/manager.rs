@@ -19,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::near::{self, Attached};
 use crate::nic;
 use crate::outbound::{Action, Identity, LinkId, PeerId};
-use crate::resolve::{Change, ResolveError, Resolved, Watch};
+use crate::resolve::{Change, Resolved, Watch};
 use crate::transport::Rdma;
 
 /// Where endpoints come from.
@@ -139,7 +139,7 @@ impl Source {
 fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
     match change {
         Change::Endpoints(Resolved { endpoints, .. }) => {
-            (state.unresolved, state.wrong) = (None, None);
+            (state.unresolved, state.lost) = (None, None);
             Some(endpoints)
         }
         Change::Recovered => {
@@ -152,7 +152,7 @@ fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
         }
         Change::Lost { error } => {
             state.unresolved = Some(error.to_string());
-            state.wrong = Some(error).filter(ResolveError::is_permanent);
+            state.lost = Some(error);
             Some(Vec::new())
         }
     }

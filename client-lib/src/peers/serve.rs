@@ -84,7 +84,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 let text = error.to_string();
                 let last = link.shared.state().failures.insert(link.id.peer, Arc::new(error));
                 if last.is_none_or(|last| last.to_string() != text) {
-                    warn!("cannot connect: {text}; trying again");
+                    warn!(target: "multinet_client::peers::dial", "cannot connect: {text}; trying again");
                 }
             }
             Some(Ok(dialed)) => {
@@ -96,7 +96,7 @@ pub(crate) async fn serve(link: Arc<Link>, dialer: Arc<Dialer>, endpoint: Arc<En
                 match converse(&link, dialed).await {
                     Ended::NotNeeded => info!("closed"),
                     ended => {
-                        warn!("the connection has ended: {ended}");
+                        warn!(target: "multinet_client::peers::ends", "the connection has ended: {ended}");
                         link.shared.state().breaks.insert(link.id.peer, ended.to_string());
                     }
                 }

@@ -39,8 +39,8 @@ pub(crate) struct State {
     undecided: Option<u64>,
     /// What DNS said last, if it was not endpoints, or why they are none to connect to.
     pub(crate) unresolved: Option<String>,
-    /// DNS will never name anybody.
-    pub(crate) wrong: Option<ResolveError>,
+    /// Why DNS names no endpoint, if it does not.
+    pub(crate) lost: Option<ResolveError>,
     /// No more frames are taken.
     pub(crate) is_closing: bool,
     /// Everything ends.
@@ -84,7 +84,7 @@ impl Shared {
             instead_of_rdma: HashMap::new(),
             undecided: None,
             unresolved: None,
-            wrong: None,
+            lost: None,
             is_closing: false,
             is_closed: false,
             unfinished: 0,
@@ -143,13 +143,19 @@ impl State {
         }
     }
 
-    /// Why none of the peers that there are can be reached by RDMA, which is all that may be used.
-    pub(crate) fn without_rdma(&self) -> Option<Arc<DialError>> {
+    /// Why none of the peers that there are can be connected, however long it is tried.
+    pub(crate) fn lasting(&self) -> Option<Arc<DialError>> {
         let mut failures = self.endpoints.keys().map(|peer| self.failures.get(peer));
         let first = failures.next()??;
-        let is_lasting = |error: &DialError| matches!(error, DialError::Rdma { is_lasting: true, .. });
-        let all = is_lasting(first) && failures.all(|error| error.is_some_and(|error| is_lasting(error)));
+        let all = first.is_lasting() && failures.all(|error| error.is_some_and(|error| error.is_lasting()));
         all.then(|| Arc::clone(first))
+    }
+
+    /// Why DNS will name no endpoint, however often it is asked.
+    pub(crate) fn never(&self) -> Option<ResolveError> {
+        let is_lasting =
+            |error: &&ResolveError| error.is_permanent() || matches!(error, ResolveError::NoSuchPort { .. });
+        self.lost.as_ref().filter(is_lasting).cloned()
     }
 
     /// Why none of a peer's lanes is by RDMA.
@@ -168,10 +174,10 @@ impl State {
 
     /// Whether frames are taken.
     pub(crate) fn open(&self) -> Result<(), SendError> {
-        match &self.wrong {
+        match &self.lost {
             _ if self.is_closing => Err(SendError::Closed),
-            Some(error) => Err(SendError::Resolve(error.clone())),
-            None => Ok(()),
+            Some(error) if error.is_permanent() => Err(SendError::Resolve(error.clone())),
+            _ => Ok(()),
         }
     }
 }

@@ -231,6 +231,11 @@ impl Handshake {
 }
 
 impl TlsError {
+    /// Whether the next handshake would fail, too, as far as can be told.
+    pub(crate) fn is_lasting(&self) -> bool {
+        !matches!(self, Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. })
+    }
+
     /// An error of rustls in words, as far as it says enough by itself.
     fn of(error: &rustls::Error) -> Self {
         match error {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
-use multinet_client::{Connector, Endpoint, Identity, ResolveError};
+use multinet_client::{ConnectError, Connector, Endpoint, Identity, ResolveError};
 
 use super::support::{Asked, FULL_NAME, SERVICE, Server, Transport, address};
 
@@ -204,6 +204,17 @@ async fn a_star_is_every_named_port() {
             "h1:18515: 10.0.0.2 fd00::2",
         ]
     );
+}
+
+#[tokio::test]
+async fn a_port_that_the_service_lacks_is_not_waited_for() {
+    let server = two_endpoints().await;
+    let connector = Connector::builder().resolver(server.resolver()).wait(Duration::from_secs(3600));
+    let connector = connector.build().unwrap();
+    let connecting = connector.connect(SERVICE, "grpc");
+    let error = tokio::time::timeout(Duration::from_secs(20), connecting).await.unwrap().unwrap_err();
+    let is_it = matches!(&error, ConnectError::Resolve { source: ResolveError::NoSuchPort { .. }, .. });
+    assert!(is_it, "{error}");
 }
 
 /// The first pod of a service whose pods connect to one another is not told that something is wrong with DNS.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use multinet_client::{DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
+use multinet_client::{ConnectError, DialError, Endpoint, Frame, Identity, PeerSet, RefusalCode};
 
 use super::eventually;
 use crate::log::{Says as _, capture};
@@ -91,6 +91,16 @@ async fn another_service_is_refused_by_name() {
     let error = last_error(&peers);
     assert!(error.contains(expected), "{error}");
     log.says("WARN", "refused: track-0 is no endpoint of infer.vision.svc.multinet").await;
+}
+
+#[tokio::test]
+async fn peers_that_will_refuse_for_ever_are_not_waited_for() {
+    let receiver = listener().service("track.vision").bind().await.unwrap();
+    let address = receiver.local_addresses()[0];
+    let connector = connector().wait(Duration::from_secs(3600)).build().unwrap();
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let error = soon(connector.connect(&ip, &port)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Lasting { .. }), "{error}");
 }
 
 /// A peer has several addresses: who answers at one of them says more than that nobody does at another.
