@@ -3,11 +3,12 @@
 //! ```text
 //!  Resolver ──> question   what was given, and the full names that it may stand for (pure)
 //!           ──> lookup     which questions, in which order
-//!                 └─> dns  one question to servers, over UDP or TCP: the only file with hickory in it
+//!                 └─> dns  one question to servers, over UDP or TCP; with sockets, the only file with hickory in it
 //!           ──> records    records in, endpoints out (pure), with facts, one TXT record
 //!  Watch    ──> refresh    when to ask again, what to hold on to, what to say (pure, with a passed clock)
 //! ```
 
+mod advice;
 mod asking;
 mod builder;
 mod conf;
@@ -21,6 +22,7 @@ mod lookup;
 mod question;
 mod records;
 mod refresh;
+mod sockets;
 mod watch;
 
 use std::net::SocketAddr;
@@ -156,7 +158,8 @@ impl Resolver {
     ///
     /// `name` is that of a service, `infer.vision.svc.multinet`, or of one of its networks,
     /// `rail0._net.infer.vision.svc.multinet`. With fewer dots than `ndots` it is tried with the domains of the search
-    /// path first; one with a dot at its end is tried as it stands only. An address is taken as it is.
+    /// path first; one with a dot at its end is tried as it stands only, and only that may be answered by a wildcard. An
+    /// address is taken as it is.
     ///
     /// `port` is the name of a service port, as in the service's `spec.ports`, or a number. With a name, endpoints come
     /// with all that DNS knows of them. With a number that is only their addresses, each of which becomes an endpoint. `*`
@@ -190,6 +193,7 @@ impl Resolver {
     /// DNS is asked again at the end of the records' time to live, but at least every 5 minutes and at most every second,
     /// with some jitter. While it fails (NXDOMAIN, SERVFAIL, time-outs and all else), the last endpoints are
     /// held on to for a bounded time, and DNS is asked after 1 second, then less and less often, down to every 30 seconds.
+    /// Once a full name has answered, no other of the search path is asked for.
     ///
     /// The first change comes as soon as something is known, be it a failure.
     ///
@@ -260,8 +264,8 @@ impl Resolver {
         self.inner.hold
     }
 
-    /// Resolves, and first tries the full name that answered last time. Only if that does not exist any more the search
-    /// path is gone through again: while its server fails, an answer for another name would be one for another service.
+    /// Resolves; after a first answer only the full name that gave it. An answer for another name of the search path
+    /// would be one for another service, also when this one has no endpoint any more.
     async fn resolve_again(
         &self,
         name: &str,
@@ -275,13 +279,12 @@ impl Resolver {
         };
         let Inner { dns, search, ndots, .. } = &*self.inner;
         let session = dns.session();
-        if let Some(last) = last {
-            match lookup::resolve_full(&session, last, &question.port).await {
-                Err(error) if error.is_negative() => {}
-                outcome => return outcome,
+        match last {
+            Some(last) => lookup::resolve(&session, last, &question.port, &[last.to_owned()], true).await,
+            None => {
+                let candidates = question::candidates(host, is_absolute, &question.port, search, *ndots);
+                lookup::resolve(&session, host, &question.port, &candidates, is_absolute).await
             }
         }
-        let candidates = question::candidates(host, is_absolute, &question.port, search, *ndots);
-        lookup::resolve(&session, host, &question.port, &candidates).await
     }
 }

@@ -5,12 +5,14 @@ mod table;
 mod view;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use futures::StreamExt as _;
 use multinet_client::{Change, Endpoint, ResolveError, Resolved, Resolver};
 
+use crate::bench::target::Target;
 use crate::common::DnsArgs;
 use crate::output::{self, Usage, note, print};
 use change::differences;
@@ -35,7 +37,8 @@ pub(crate) struct ResolveArgs {
 
     /// Go on, and print what changes
     ///
-    /// In the table, new endpoints are marked with +, gone ones with -, changed ones with ~.
+    /// In the table, new endpoints are marked with +, gone ones with -, changed ones with ~. A head without rows is an
+    /// empty set: there is no endpoint, or no such service, which DNS does not tell apart.
     #[arg(short, long)]
     watch: bool,
 
@@ -78,15 +81,16 @@ enum Output {
 
 /// Looks up, and prints.
 pub(crate) async fn run(args: ResolveArgs) -> anyhow::Result<ExitCode> {
+    let (name, port) = Target::split(&args.name, args.port.as_deref())?;
     let resolver = args.dns.resolver()?;
     // The library's word for all named ports.
-    let port = args.port.as_deref().unwrap_or("*");
-    let filter = Filter { name: &args.name, alias: args.network.as_deref() };
+    let port = port.as_deref().unwrap_or("*");
+    let filter = Filter { name: &name, alias: args.network.as_deref() };
     if args.watch {
         return follow(&resolver, &filter, port, args.output).await;
     }
-    let resolved = resolver.resolve(&args.name, port).await;
-    let resolved = resolved.map_err(|error| in_words(error, &args.name, port))?;
+    let resolved = resolver.resolve(&name, port).await;
+    let resolved = resolved.map_err(|error| in_words(error, &name, port))?;
     let resolved = filter.apply(resolved)?;
     match args.output {
         Output::Table => print(&Table::default().text(&resolved.endpoints))?,
@@ -114,16 +118,10 @@ async fn follow(
         };
         match change {
             Some(Change::Lost { error }) if error.is_permanent() => return Err(in_words(error)),
-            Some(Change::Lost { error }) => {
-                printer.endpoints(Vec::new())?;
-                printer.state("lost", Some(&in_words(error).to_string()))?;
-            }
+            Some(Change::Lost { error }) => printer.lost(&in_words(error))?,
             Some(Change::Endpoints(resolved)) => match filter.apply(resolved) {
                 Ok(resolved) => printer.endpoints(resolved.endpoints)?,
-                Err(error) => {
-                    printer.endpoints(Vec::new())?;
-                    printer.state("lost", Some(&error.to_string()))?;
-                }
+                Err(error) => printer.lost(&error)?,
             },
             Some(Change::Held { error, .. }) => printer.state("held", Some(&in_words(error).to_string()))?,
             Some(Change::Recovered) => printer.state("recovered", None)?,
@@ -153,12 +151,21 @@ impl Printer {
         if text.is_empty() { Ok(()) } else { print(&text) }
     }
 
+    /// There are no endpoints any more, or not yet: an empty set.
+    fn lost(&mut self, error: &impl Display) -> anyhow::Result<()> {
+        self.endpoints(Vec::new())?;
+        if self.output == Output::Table {
+            print(&self.table.empty())?;
+        }
+        self.state("lost", Some(&error.to_string()))
+    }
+
     /// People read this between the rows, but it is none.
     fn state(&self, change: &str, error: Option<&str>) -> anyhow::Result<()> {
         match (self.output, error) {
             (Output::Json, _) => print(&view::state(change, error)?)?,
             (Output::Table, Some(error)) if change == "held" => {
-                note(&format!("DNS fails, the last endpoints are kept: {error}"));
+                note(&format!("the last endpoints are kept: {error}"));
             }
             (Output::Table, Some(error)) => note(error),
             (Output::Table, None) => note("DNS answers again"),
@@ -197,7 +204,7 @@ struct NotThere {
     known: BTreeSet<String>,
 }
 
-impl std::fmt::Display for NotThere {
+impl Display for NotThere {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { name, alias, known } = self;
         if known.is_empty() {
@@ -218,9 +225,6 @@ impl std::error::Error for NotThere {}
 fn in_words(error: ResolveError, name: &str, port: &str) -> anyhow::Error {
     match error {
         ResolveError::BadPort { reason, .. } if port == "*" => Usage(format!("{name}: {reason}")).into(),
-        ResolveError::NoSuchPort { name, .. } if port == "*" => {
-            anyhow::anyhow!("{name} exists, but has no named ports: give a port's number")
-        }
         other => other.into(),
     }
 }

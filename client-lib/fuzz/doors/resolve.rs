@@ -15,7 +15,7 @@ pub fn answer(bytes: &[u8]) {
     let Ok(message) = Message::from_bytes(bytes) else { return };
     let reply = |kind| match answer_of(&message, kind) {
         Answer::Found(reply) => reply,
-        Answer::NoName | Answer::NoData => Reply::default(),
+        Answer::NoName { .. } | Answer::NoData => Reply::default(),
     };
     let Reply { services, glue, .. } = reply(Kind::Srv);
     let facts = reply(Kind::Txt).facts;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::net::if_::if_nametoindex;
+
 use super::conf::Conf;
 use super::dns::Dns;
 use super::{Inner, ResolveError, Resolver};
@@ -166,7 +168,7 @@ impl ResolverBuilder {
         let path = self.resolv_conf.as_deref().unwrap_or_else(|| Path::new(RESOLV_CONF));
         let is_needed = self.resolv_conf.is_some() || self.servers.is_empty();
         let conf = match fs::read(path) {
-            Ok(text) => Conf::parse(&String::from_utf8_lossy(&text)),
+            Ok(text) => Conf::parse(&String::from_utf8_lossy(&text), |name| if_nametoindex(name).ok()),
             Err(_) if !is_needed => Conf::default(),
             Err(error) => return Err(bad_config(path, &error)),
         };

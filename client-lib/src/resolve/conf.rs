@@ -1,6 +1,6 @@
 //! What `resolv.conf` says, as resolv.conf(5) and the C library understand it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 /// Servers that the C library takes from the file (`MAXNS`): no others are asked here than by the other
@@ -38,13 +38,14 @@ impl Default for Conf {
 }
 
 impl Conf {
-    /// Reads the text of a file. What is not understood is passed over, as the C library does.
-    pub(super) fn parse(text: &str) -> Self {
+    /// Reads the text of a file. What is not understood is passed over, as the C library does. `index_of` tells the
+    /// index of an interface, which an address such as `fe80::1%eth0` names.
+    pub(super) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
             match words.next() {
-                Some("nameserver") => conf.add_server(words.next()),
+                Some("nameserver") => conf.add_server(words.next(), &index_of),
                 // Of several lines the last one counts.
                 Some("search") => conf.search = words.take(MAX_SEARCH).filter_map(domain).collect(),
                 Some("domain") => conf.search = words.take(1).filter_map(domain).collect(),
@@ -55,10 +56,10 @@ impl Conf {
         conf
     }
 
-    fn add_server(&mut self, word: Option<&str>) {
-        let Some(ip) = word.and_then(|word| word.parse::<IpAddr>().ok()) else { return };
+    fn add_server(&mut self, word: Option<&str>, index_of: impl Fn(&str) -> Option<u32>) {
+        let Some(server) = word.and_then(|word| server(word, index_of)) else { return };
         if self.servers.len() < MAX_SERVERS {
-            self.servers.push(SocketAddr::new(ip, DNS_PORT));
+            self.servers.push(server);
         }
     }
 
@@ -75,6 +76,15 @@ impl Conf {
     }
 }
 
+/// An address, with the interface behind a `%` where it is one of IPv6.
+fn server(word: &str, index_of: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let Some((ip, interface)) = word.split_once('%') else {
+        return Some(SocketAddr::new(word.parse::<IpAddr>().ok()?, DNS_PORT));
+    };
+    let index = index_of(interface).or_else(|| interface.parse().ok())?;
+    Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, DNS_PORT, 0, index).into())
+}
+
 /// A domain of the search path without the dot at its end. The root adds nothing to a name.
 fn domain(word: &str) -> Option<String> {
     let domain = word.strip_suffix('.').unwrap_or(word);
@@ -87,13 +97,17 @@ mod tests {
 
     use super::*;
 
+    fn parse(text: &str) -> Conf {
+        Conf::parse(text, |interface| (interface == "eth0").then_some(2))
+    }
+
     fn servers(texts: &[&str]) -> Vec<SocketAddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     #[test]
     fn a_pods_file() {
-        let conf = Conf::parse(
+        let conf = parse(
             "search vision.svc.cluster.local svc.cluster.local cluster.local\n\
              nameserver 10.96.0.10\n\
              options ndots:5\n",
@@ -114,12 +128,16 @@ mod tests {
 
     #[test]
     fn what_is_odd_is_passed_over() {
-        let cases: [(&str, Conf); 8] = [
+        let cases: [(&str, Conf); 9] = [
             ("", Conf::default()),
             ("# nameserver 10.0.0.1\n; nameserver 10.0.0.1\nsortlist 1.2.3.4\nnameserver\n", Conf::default()),
             (
-                "nameserver fd00::a # cluster\nnameserver nonsense\nnameserver fe80::1%eth0\n",
+                "nameserver fd00::a # cluster\nnameserver nonsense\nnameserver 10.0.0.1%eth0\nnameserver fe80::1%eth7\n",
                 Conf { servers: servers(&["[fd00::a]:53"]), ..Conf::default() },
+            ),
+            (
+                "nameserver fe80::1%eth0\nnameserver fe80::1%3\n",
+                Conf { servers: servers(&["[fe80::1%2]:53", "[fe80::1%3]:53"]), ..Conf::default() },
             ),
             (
                 "nameserver 10.0.0.1\r\nnameserver 10.0.0.2\nnameserver 10.0.0.3\nnameserver 10.0.0.4",
@@ -139,7 +157,7 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            assert_eq!(Conf::parse(text), expected, "{text:?}");
+            assert_eq!(parse(text), expected, "{text:?}");
         }
     }
 
@@ -148,7 +166,7 @@ mod tests {
         fn any_text_gives_a_bounded_configuration(
             text in "((nameserver|search|domain|options|[a-z]{1,3})[ \t](([0-9.]{1,9}|[a-z.:%]{1,9}|ndots:[0-9]{1,20}) ?){0,5}\n|\\PC{0,20}){0,20}"
         ) {
-            let conf = Conf::parse(&text);
+            let conf = parse(&text);
             prop_assert!(conf.servers.len() <= MAX_SERVERS && conf.search.len() <= MAX_SEARCH);
             prop_assert!(conf.ndots <= MAX_NDOTS && (1..=MAX_ATTEMPTS).contains(&conf.attempts));
         }

@@ -1,8 +1,10 @@
-//! Asks DNS servers: the only file that knows hickory.
+//! Asks DNS servers: with `sockets`, the only file that knows hickory.
 //!
-//! hickory gives the messages, and one exchange with one server: random ports and identifiers, retransmission over UDP,
-//! TCP where an answer is truncated. What it is not asked for is done here:
+//! hickory gives the messages, and one exchange with one server: random ports and identifiers, and retransmission over
+//! UDP. What it is not asked for is done here:
 //!
+//! - **TCP** where an answer is truncated. (hickory's pool gives the same error where TCP is blocked as where the
+//!   answer does not fit.)
 //! - **No cache.** The records' time to live says when to ask again; a cache in between would make that twice as long.
 //! - **The next server** is asked after any failure. (hickory's pool takes a SERVFAIL of the first server for an answer,
 //!   and has no time left for the second one after a time-out.) NXDOMAIN is an answer.
@@ -18,7 +20,6 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::xfer::DnsHandle;
 use hickory_resolver::net::{DnsError, NetError, NoRecords};
 use hickory_resolver::proto::op::{DnsRequestOptions, Message, Query, ResponseCode};
@@ -31,6 +32,7 @@ use super::error::ResolveError;
 use super::facts::Facts;
 use super::question;
 use super::records::Service;
+use super::sockets::Sockets;
 
 /// Questions in flight at a time, of all resolutions together: a service of a thousand endpoints must not be a
 /// flood.
@@ -55,7 +57,10 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// There is no such name (NXDOMAIN).
-    NoName,
+    NoName {
+        /// The zone that says so: the owner of the SOA record.
+        zone: Option<String>,
+    },
     /// There is such a name, but nothing of this kind.
     NoData,
     Found(Reply),
@@ -108,18 +113,19 @@ impl Dns {
 
     /// For the questions of one resolution.
     pub(super) fn session(&self) -> Session<'_> {
-        let servers = self.servers.iter().map(|server| (*server, self.pool(*server))).collect();
-        Session { dns: self, servers, first: AtomicUsize::new(0) }
+        let server = |address: &SocketAddr| Server {
+            address: *address,
+            udp: self.pool(*address, ConnectionConfig::udp()),
+            tcp: self.pool(*address, ConnectionConfig::tcp()),
+        };
+        Session { dns: self, servers: self.servers.iter().map(server).collect(), first: AtomicUsize::new(0) }
     }
 
     /// A pool of one server.
-    fn pool(&self, server: SocketAddr) -> Pool {
-        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
-            connection.port = server.port();
-            connection
-        });
-        let config = NameServerConfig::new(server.ip(), true, connections.to_vec());
-        NameServerPool::from_config([config], self.context.clone(), TokioRuntimeProvider::default())
+    fn pool(&self, server: SocketAddr, mut connection: ConnectionConfig) -> Pool {
+        connection.port = server.port();
+        let config = NameServerConfig::new(server.ip(), true, vec![connection]);
+        NameServerPool::from_config([config], self.context.clone(), Sockets::to(server))
     }
 }
 
@@ -133,12 +139,19 @@ impl fmt::Debug for Dns {
     }
 }
 
-type Pool = NameServerPool<TokioRuntimeProvider>;
+type Pool = NameServerPool<Sockets>;
+
+/// One server, by either transport.
+struct Server {
+    address: SocketAddr,
+    udp: Pool,
+    tcp: Pool,
+}
 
 /// The questions of one resolution.
 pub(super) struct Session<'a> {
     dns: &'a Dns,
-    servers: Vec<(SocketAddr, Pool)>,
+    servers: Vec<Server>,
     /// The server that is asked first: the one that answered last, so that a dead one costs its time once and not
     /// for each endpoint. The next resolution begins with the first one again, which may know better.
     first: AtomicUsize,
@@ -159,8 +172,7 @@ impl Session<'_> {
             let mut may_help = false;
             for turn in 0..self.servers.len() {
                 let place = (first + turn) % self.servers.len();
-                let (server, pool) = &self.servers[place];
-                match self.ask_server(*server, pool, name, kind).await {
+                match self.ask_server(&self.servers[place], name, kind).await {
                     Ok(answer) => {
                         self.first.store(place, Ordering::Relaxed);
                         return Ok(answer);
@@ -188,50 +200,71 @@ impl Session<'_> {
         })
     }
 
-    async fn ask_server(
-        &self,
-        server: SocketAddr,
-        pool: &Pool,
-        name: &str,
-        kind: Kind,
-    ) -> Result<Answer, ResolveError> {
-        // What it quotes of the answer must not reach a terminal as it is.
-        let unreachable = |reason: String| {
-            let reason = reason.chars().take(MAX_REASON).flat_map(char::escape_debug).collect();
-            ResolveError::Unreachable { name: name.to_owned(), server, reason }
-        };
+    async fn ask_server(&self, server: &Server, name: &str, kind: Kind) -> Result<Answer, ResolveError> {
+        let address = server.address;
         let owner = Name::from_labels(name.split('.').map(str::as_bytes)).map_err(|_| {
             ResolveError::BadName { name: name.to_owned(), reason: "it does not fit into DNS" }
         })?;
         let query = Query::query(owner, record_type(kind));
-        let mut answers = pool.lookup(query, DnsRequestOptions::default());
-        let error = match timeout(self.dns.timeout, answers.next()).await {
-            Ok(Some(Ok(response))) => match response.response_code {
-                ResponseCode::NoError => return Ok(answer(&response, kind)),
-                ResponseCode::NXDomain => return Ok(Answer::NoName),
-                code => NetError::Dns(DnsError::ResponseCode(code)),
+        let outcome = match self.exchange(&server.udp, query.clone(), kind).await {
+            Err(NetError::Truncated) => match self.exchange(&server.tcp, query, kind).await {
+                Err(NetError::Truncated) => {
+                    return Err(ResolveError::TooLarge { name: name.to_owned(), server: address });
+                }
+                outcome @ (Ok(_) | Err(NetError::Dns(_))) => outcome,
+                Err(error) => {
+                    let reason = match error {
+                        NetError::Timeout => "nothing comes back".to_owned(),
+                        // What hickory makes of a connection that is refused.
+                        NetError::NoConnections => "no connection comes about".to_owned(),
+                        error => printable(&error),
+                    };
+                    return Err(ResolveError::NoTcp { name: name.to_owned(), server: address, reason });
+                }
             },
-            Ok(Some(Err(error))) => error,
-            // A stream that ends without an answer has given up.
-            Ok(None) | Err(_) => NetError::Timeout,
+            outcome => outcome,
         };
         let name = || name.to_owned();
-        match error {
-            NetError::Dns(DnsError::NoRecordsFound(NoRecords { response_code, .. })) => match response_code {
-                ResponseCode::NXDomain => Ok(Answer::NoName),
-                _ => Ok(Answer::NoData),
-            },
+        outcome.map_err(|error| match error {
             NetError::Dns(DnsError::ResponseCode(ResponseCode::Refused)) => {
-                Err(ResolveError::Refused { name: name(), server })
+                ResolveError::Refused { name: name(), server: address }
             }
             NetError::Dns(DnsError::ResponseCode(code)) => {
-                Err(ResolveError::ServFail { name: name(), server, code: code.to_string() })
+                ResolveError::ServFail { name: name(), server: address, code: code.to_string() }
             }
-            NetError::Timeout => Err(ResolveError::Timeout { name: name(), servers: vec![server] }),
-            NetError::Truncated => Err(ResolveError::TooLarge { name: name(), server }),
-            error => Err(unreachable(error.to_string())),
+            NetError::Timeout => ResolveError::Timeout { name: name(), servers: vec![address] },
+            error => ResolveError::Unreachable { name: name(), server: address, reason: printable(&error) },
+        })
+    }
+
+    /// One question to one server over one transport.
+    async fn exchange(&self, pool: &Pool, query: Query, kind: Kind) -> Result<Answer, NetError> {
+        let mut answers = pool.lookup(query, DnsRequestOptions::default());
+        match timeout(self.dns.timeout, answers.next()).await {
+            Ok(Some(Ok(response))) => match response.response_code {
+                ResponseCode::NoError => Ok(answer(&response, kind)),
+                // An alias that leads nowhere.
+                ResponseCode::NXDomain => Ok(Answer::NoName { zone: None }),
+                code => Err(NetError::Dns(DnsError::ResponseCode(code))),
+            },
+            Ok(Some(Err(NetError::Dns(DnsError::NoRecordsFound(NoRecords {
+                response_code, soa, ..
+            }))))) => Ok(match response_code {
+                ResponseCode::NXDomain => {
+                    Answer::NoName { zone: soa.and_then(|record| host_name(&record.name)) }
+                }
+                _ => Answer::NoData,
+            }),
+            Ok(Some(Err(error))) => Err(error),
+            // A stream that ends without an answer has given up.
+            Ok(None) | Err(_) => Err(NetError::Timeout),
         }
     }
+}
+
+/// An error that may quote an answer, which must not reach a terminal as it is.
+fn printable(error: &NetError) -> String {
+    error.to_string().chars().take(MAX_REASON).flat_map(char::escape_debug).collect()
 }
 
 /// How much a failure tells: an answer of any kind more than none.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::advice;
+
 /// Why a service could not be resolved.
 ///
 /// Every message is one line that names the culprit and what to do. Whether trying again may help is what
@@ -28,26 +30,44 @@ pub enum ResolveError {
     /// No name of the search path exists (NXDOMAIN): there is no such service, or none of its endpoints is
     /// ready, which DNS does not tell apart.
     #[error(
-        "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}): check name and \
-         namespace, and that its pods are ready and attached to the network",
-        List(tried)
+        "{name}: no such service, or none of its endpoints is ready (DNS knows none of {}{}): {}",
+        List(tried),
+        but_a_wildcard(wildcard),
+        advice::of_name(name, tried)
     )]
     NoSuchName {
         /// The name that was asked for.
         name: String,
         /// The full names that were tried, in this order.
         tried: Vec<String>,
+        /// The first of them that has an answer which does not count: that of a wildcard, which any name has.
+        wildcard: Option<String>,
+    },
+
+    /// The service has endpoints, but none on that network.
+    #[error(
+        "{name} has no endpoint on the network {network}, only on {}: use an alias from the service's \
+         spec.networks",
+        List(networks)
+    )]
+    NoSuchNetwork {
+        /// Full name of the service.
+        name: String,
+        /// The alias that was asked for.
+        network: String,
+        /// The aliases of the networks that it has endpoints on.
+        networks: Vec<String>,
     },
 
     /// The service exists, but no port of that name.
-    #[error(
-        "{name} exists, but has no port {port}: use a name from the service's spec.ports, or a port's number"
-    )]
+    #[error("{}", advice::of_port(name, port, ports))]
     NoSuchPort {
         /// Full name of the service.
         name: String,
         /// The port that was asked for.
         port: String,
+        /// The numbers of the named ports that it has.
+        ports: Vec<u16>,
     },
 
     /// The name exists, but leads to no address that could be connected to.
@@ -76,8 +96,8 @@ pub enum ResolveError {
 
     /// The server is not responsible for the name, or not for us (REFUSED).
     #[error(
-        "{server} refuses to answer for {name}: it is not responsible for this name; ask the cluster's DNS, or have \
-         this server forward the zone"
+        "{server} refuses to answer for {name}: it is not responsible for this name; give the name in full \
+         (….svc.multinet.cluster.local), ask the cluster's DNS, or have this server forward the zone"
     )]
     Refused {
         /// The name in the question.
@@ -109,6 +129,21 @@ pub enum ResolveError {
         reason: String,
     },
 
+    /// The answer is too long for UDP, and the server cannot be asked over TCP.
+    #[error(
+        "the answer of {server} for {name} is too long for UDP, and TCP does not get through ({reason}): let TCP port \
+         {} of the DNS server pass (network policies, firewalls)",
+        server.port()
+    )]
+    NoTcp {
+        /// The name in the question.
+        name: String,
+        /// The server.
+        server: SocketAddr,
+        /// What went wrong.
+        reason: String,
+    },
+
     /// The answer does not fit into a DNS message, which ends at 64 KiB: over TCP too it came truncated.
     #[error(
         "the answer of {server} for {name} does not fit into a DNS message: ask for one network at a time \
@@ -132,7 +167,7 @@ pub enum ResolveError {
     },
 
     /// There is nobody to ask.
-    #[error("{} names no DNS server: add a `nameserver` line, or name servers to the resolver", path.display())]
+    #[error("{} names no DNS server: add a `nameserver` line, or name a server to ask", path.display())]
     NoServers {
         /// The file that should have named one.
         path: PathBuf,
@@ -197,8 +232,18 @@ impl ResolveError {
     /// assert!(!ResolveError::Timeout { name: name(), servers: Vec::new() }.is_negative());
     /// ```
     pub fn is_negative(&self) -> bool {
-        matches!(self, Self::NoSuchName { .. } | Self::NoSuchPort { .. } | Self::NoAddress { .. })
+        matches!(
+            self,
+            Self::NoSuchName { .. }
+                | Self::NoSuchNetwork { .. }
+                | Self::NoSuchPort { .. }
+                | Self::NoAddress { .. }
+        )
     }
+}
+
+fn but_a_wildcard(candidate: &Option<String>) -> String {
+    candidate.as_ref().map_or_else(String::new, |name| format!("; the answer for {name} is a wildcard's"))
 }
 
 /// A list for a message, of which only the beginning is shown where it is long.
@@ -231,9 +276,18 @@ mod tests {
         let name = || "infer.vision.svc.multinet".to_owned();
         let cases = [
             (
-                ResolveError::NoSuchName { name: name(), tried: vec!["a.b".to_owned(), "c.d".to_owned()] },
-                "infer.vision.svc.multinet: no such service, or none of its endpoints is ready (DNS knows none of \
-                 a.b, c.d): check name and namespace, and that its pods are ready and attached to the network",
+                ResolveError::NoTcp { name: name(), server: server(), reason: "refused".to_owned() },
+                "the answer of 10.96.0.10:53 for infer.vision.svc.multinet is too long for UDP, and TCP does not get \
+                 through (refused): let TCP port 53 of the DNS server pass (network policies, firewalls)",
+            ),
+            (
+                ResolveError::NoSuchNetwork {
+                    name: name(),
+                    network: "rail7".to_owned(),
+                    networks: vec!["rail0".to_owned(), "rail1".to_owned()],
+                },
+                "infer.vision.svc.multinet has no endpoint on the network rail7, only on rail0, rail1: use an alias from \
+                 the service's spec.networks",
             ),
             (
                 ResolveError::ServFail { name: name(), server: server(), code: "Server Failure".to_owned() },

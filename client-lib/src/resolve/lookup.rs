@@ -13,20 +13,25 @@
 //!
 //! For all ports the SRV records of the name itself are asked for. With a port's number there are no SRV records to ask for: the addresses of the name are the endpoints.
 //!
-//! **What a failure means.** A name that does not exist leads to the next one, also one that the server is not responsible
-//! for. So does a SERVFAIL, as in the C library, because a search path may have domains whose servers are broken; but
-//! if no later name gives an answer it is the outcome, and never "there is no such service". A time-out ends
-//! the resolution. So does any failure of a question about a target: endpoints that are missing because of it would
-//! look as if they were gone.
+//! **What a failure means.** A name that does not exist leads to the next one, unless the zone that says so lies below
+//! the domain of the search path: then the server knows that part of the name, and later ones, which may be broken or
+//! have wildcards, are not asked for. A name that exists ends the search, too, whatever it lacks. A failure leads to
+//! the next name, because a search path may have domains whose servers are broken; but if no later name gives an
+//! answer it is the outcome, and never "there is no such service". A second name without an answer in time ends the
+//! resolution. So does any failure of a question about a target: endpoints that are missing because of it would look as
+//! if they were gone.
+//!
+//! **Wildcards** (`*.corp.example.com`) answer for any name, so that an answer without SRV records is taken for the
+//! service's only if a name beside it, which does not exist, gets none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, future, stream};
 
 use super::dns::{Answer, Kind, Reply, Session};
-use super::question::Port;
+use super::question::{NETWORK, Port, ZONE, is_name};
 use super::records::{Owned, Service, Size, TooMany, endpoints, endpoints_by_address, is_complete};
 use super::refresh::MAX_INTERVAL;
 use super::{ResolveError, Resolved};
@@ -35,31 +40,91 @@ use crate::endpoint::Endpoint;
 /// Targets that are looked at the same time; how many questions are in flight is the session's to bound.
 const TARGETS_AT_ONCE: usize = 32;
 
-/// Resolves the first of `candidates` that leads to endpoints. `name` is what they stand for.
+/// What is asked for to find wildcards: in the place of the service's first label.
+const NOBODY: &str = "multinet-probe";
+
+/// Resolves the first of `candidates` that leads to endpoints. `name` is what they stand for; if it is absolute, it may
+/// be a wildcard that answers.
 pub(super) async fn resolve(
     session: &Session<'_>,
     name: &str,
     port: &Port,
     candidates: &[String],
+    is_absolute: bool,
+) -> Result<Resolved, ResolveError> {
+    let error = match search(session, name, port, candidates, is_absolute).await {
+        Err(error @ ResolveError::NoSuchName { .. }) => error,
+        outcome => return outcome,
+    };
+    let Some((network, service)) = name.split_once(NETWORK) else { return Err(error) };
+    // Is it the network alone that is not there?
+    let services: Vec<String> =
+        candidates.iter().filter_map(|candidate| Some(candidate.split_once(NETWORK)?.1.to_owned())).collect();
+    let port = if let Port::Number(_) = port { &Port::All } else { port };
+    let Ok(found) = search(session, service, port, &services, is_absolute).await else { return Err(error) };
+    let addresses = found.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+    let networks: BTreeSet<String> = addresses.filter_map(|address| address.network.clone()).collect();
+    // In front of it may be the label of a host.
+    let network = network.rsplit('.').next().unwrap_or(network).to_owned();
+    if networks.is_empty() || networks.contains(&network) {
+        return Err(error);
+    }
+    Err(ResolveError::NoSuchNetwork { name: found.name, network, networks: Vec::from_iter(networks) })
+}
+
+async fn search(
+    session: &Session<'_>,
+    name: &str,
+    port: &Port,
+    candidates: &[String],
+    is_absolute: bool,
 ) -> Result<Resolved, ResolveError> {
     let mut verdict = Verdict::default();
-    for candidate in candidates {
-        match look_up(session, candidate, port).await {
+    for (place, candidate) in candidates.iter().enumerate() {
+        let outcome = look_up(session, candidate, port).await;
+        let lacks_services = match &outcome {
+            Ok(_) => matches!(port, Port::Number(_)),
+            Err(setback) => matches!(setback, Setback::Lacking(_)),
+        };
+        if lacks_services && !is_absolute && is_wildcard(session, candidate).await {
+            verdict.wildcard.get_or_insert_with(|| candidate.clone());
+            continue;
+        }
+        match outcome {
             Ok(resolved) => return Ok(resolved),
-            Err(Setback { error, is_final: true }) => return Err(error),
-            Err(Setback { error, .. }) => verdict.add(error),
+            Err(Setback::NoName { zone }) => {
+                verdict.is_unknown = true;
+                if zone.is_some_and(|zone| settles(&zone, candidate, name)) {
+                    return Err(verdict.no_such_name(name, &candidates[..=place]));
+                }
+            }
+            Err(Setback::Failed(error)) => verdict.add(error)?,
+            Err(Setback::Lacking(error) | Setback::Final(error)) => return Err(error),
         }
     }
     Err(verdict.finish(name, candidates))
 }
 
-/// Resolves a full name.
-pub(super) async fn resolve_full(
-    session: &Session<'_>,
-    name: &str,
-    port: &Port,
-) -> Result<Resolved, ResolveError> {
-    look_up(session, name, port).await.map_err(|setback| setback.error)
+/// Whether a zone that says that `candidate` does not exist has part of `name`, and not only the domain of the search
+/// path. A top-level domain (`vision.`) has a part of many a short name by chance.
+fn settles(zone: &str, candidate: &str, name: &str) -> bool {
+    let is_in_zone =
+        candidate.strip_suffix(zone).is_some_and(|before| before.is_empty() || before.ends_with('.'));
+    match candidate.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) {
+        Some(domain) => is_in_zone && zone.len() > domain.len(),
+        None => is_in_zone && zone.contains('.'),
+    }
+}
+
+/// Whether any name in the place of the candidate's service exists.
+async fn is_wildcard(session: &Session<'_>, candidate: &str) -> bool {
+    let parts = [NETWORK, ZONE].iter().find_map(|mark| candidate.split_once(mark));
+    let service = parts.map_or(candidate, |(_, service)| service);
+    let beside = match service.split_once('.') {
+        Some((_, parent)) => format!("{NOBODY}.{parent}"),
+        None => NOBODY.to_owned(),
+    };
+    is_name(&beside) && matches!(session.ask(&beside, Kind::A).await, Ok(Answer::NoData | Answer::Found(_)))
 }
 
 /// The one endpoint of an address, which is all there is to know.
@@ -73,30 +138,30 @@ pub(super) fn address(ip: IpAddr, port: &Port) -> Result<Resolved, ResolveError>
 }
 
 /// Why a name did not lead to endpoints.
-struct Setback {
-    error: ResolveError,
-    /// The names behind it are not to be tried.
-    is_final: bool,
-}
-
-impl Setback {
-    fn last(error: ResolveError) -> Self {
-        Self { error, is_final: true }
-    }
+enum Setback {
+    /// It does not exist.
+    NoName {
+        /// The zone that says so.
+        zone: Option<String>,
+    },
+    /// It exists, without what was asked for.
+    Lacking(ResolveError),
+    /// It is not known whether it exists.
+    Failed(ResolveError),
+    /// No other name is to be tried.
+    Final(ResolveError),
 }
 
 /// Of a question about the name itself.
 impl From<ResolveError> for Setback {
     fn from(error: ResolveError) -> Self {
-        let is_final = !matches!(
-            error,
-            ResolveError::NoSuchName { .. }
-                | ResolveError::NoSuchPort { .. }
-                | ResolveError::NoAddress { .. }
-                | ResolveError::ServFail { .. }
-                | ResolveError::Refused { .. }
-        );
-        Self { error, is_final }
+        match error {
+            ResolveError::ServFail { .. }
+            | ResolveError::Refused { .. }
+            | ResolveError::Timeout { .. }
+            | ResolveError::Unreachable { .. } => Self::Failed(error),
+            _ => Self::Final(error),
+        }
     }
 }
 
@@ -111,73 +176,86 @@ async fn look_up(session: &Session<'_>, name: &str, port: &Port) -> Result<Resol
 /// What is known when all names have been tried in vain.
 #[derive(Default)]
 struct Verdict {
-    serv_fail: Option<ResolveError>,
-    /// The name exists, but not what was asked for.
-    partial: Option<ResolveError>,
+    failure: Option<ResolveError>,
+    /// One name had no answer.
+    is_silent: bool,
     is_unknown: bool,
     refused: Option<ResolveError>,
+    /// A name that exists by a wildcard only.
+    wildcard: Option<String>,
 }
 
 impl Verdict {
     /// Takes note of a failure.
-    fn add(&mut self, error: ResolveError) {
+    ///
+    /// # Errors
+    ///
+    /// If it is the second one without an answer: DNS is not there.
+    fn add(&mut self, error: ResolveError) -> Result<(), ResolveError> {
+        let is_silent = matches!(error, ResolveError::Timeout { .. } | ResolveError::Unreachable { .. });
+        if is_silent && std::mem::replace(&mut self.is_silent, true) {
+            return Err(self.failure.take().unwrap_or(error));
+        }
         let kept = match error {
-            ResolveError::NoSuchName { .. } => {
-                self.is_unknown = true;
-                return;
-            }
-            ResolveError::NoSuchPort { .. } | ResolveError::NoAddress { .. } => &mut self.partial,
             ResolveError::Refused { .. } => &mut self.refused,
-            _ => &mut self.serv_fail,
+            _ => &mut self.failure,
         };
         kept.get_or_insert(error);
+        Ok(())
     }
 
     /// The outcome. A server that is responsible for one of the names only, as multinet-dns is when it is asked
     /// directly, refuses the others: that counts only if it refuses all.
-    fn finish(self, name: &str, tried: &[String]) -> ResolveError {
-        let unknown = || ResolveError::NoSuchName { name: name.to_owned(), tried: tried.to_vec() };
-        let refused = if self.is_unknown { None } else { self.refused };
-        self.serv_fail.or(self.partial).or(refused).unwrap_or_else(unknown)
+    fn finish(mut self, name: &str, tried: &[String]) -> ResolveError {
+        let refused = self.refused.take().filter(|_| !self.is_unknown);
+        self.failure.take().or(refused).unwrap_or_else(|| self.no_such_name(name, tried))
     }
-}
 
-fn no_such_name(name: &str) -> ResolveError {
-    ResolveError::NoSuchName { name: name.to_owned(), tried: vec![name.to_owned()] }
+    fn no_such_name(self, name: &str, tried: &[String]) -> ResolveError {
+        ResolveError::NoSuchName { name: name.to_owned(), tried: tried.to_vec(), wildcard: self.wildcard }
+    }
 }
 
 async fn by_port_name(session: &Session<'_>, name: &str, port: &str) -> Result<Resolved, Setback> {
     if let Answer::Found(reply) = session.ask(&format!("_{port}._tcp.{name}"), Kind::Srv).await? {
-        return behind(session, name, reply).await.map_err(Setback::last);
+        return behind(session, name, reply).await.map_err(Setback::Final);
     }
-    if session.ask(name, Kind::A).await? == Answer::NoName {
-        return Err(no_such_name(name).into());
+    if let Answer::NoName { zone } = session.ask(name, Kind::A).await? {
+        return Err(Setback::NoName { zone });
     }
-    match session.ask(&format!("_{port}._udp.{name}"), Kind::Srv).await? {
-        Answer::Found(reply) => behind(session, name, reply).await.map_err(Setback::last),
-        _ => Err(ResolveError::NoSuchPort { name: name.to_owned(), port: port.to_owned() }.into()),
+    if let Answer::Found(reply) = session.ask(&format!("_{port}._udp.{name}"), Kind::Srv).await? {
+        return behind(session, name, reply).await.map_err(Setback::Final);
     }
+    // The numbers are all that DNS tells of the ports that there are.
+    let ports = match session.ask(name, Kind::Srv).await? {
+        Answer::Found(reply) => reply.services.iter().map(|service| service.port).collect(),
+        Answer::NoData | Answer::NoName { .. } => BTreeSet::new(),
+    };
+    Err(no_such_port(name, port, Vec::from_iter(ports)))
 }
 
 /// The SRV records of a service's own name are those of all its ports.
 async fn all_ports(session: &Session<'_>, name: &str) -> Result<Resolved, Setback> {
     match session.ask(name, Kind::Srv).await? {
-        Answer::Found(reply) => behind(session, name, reply).await.map_err(Setback::last),
-        Answer::NoName => Err(no_such_name(name).into()),
-        Answer::NoData => {
-            Err(ResolveError::NoSuchPort { name: name.to_owned(), port: "*".to_owned() }.into())
-        }
+        Answer::Found(reply) => behind(session, name, reply).await.map_err(Setback::Final),
+        Answer::NoName { zone } => Err(Setback::NoName { zone }),
+        Answer::NoData => Err(no_such_port(name, "*", Vec::new())),
     }
+}
+
+fn no_such_port(name: &str, port: &str, ports: Vec<u16>) -> Setback {
+    let (name, port) = (name.to_owned(), port.to_owned());
+    Setback::Lacking(ResolveError::NoSuchPort { name, port, ports })
 }
 
 async fn by_port_number(session: &Session<'_>, name: &str, port: u16) -> Result<Resolved, Setback> {
     let answers = future::try_join(session.ask(name, Kind::A), session.ask(name, Kind::Aaaa)).await?;
-    if answers == (Answer::NoName, Answer::NoName) {
-        return Err(no_such_name(name).into());
+    if let (Answer::NoName { zone }, Answer::NoName { .. }) = answers {
+        return Err(Setback::NoName { zone });
     }
     let mut ttl = Duration::MAX;
     let addresses = addresses(answers.into(), &mut ttl);
-    Ok(finish(name, endpoints_by_address(&addresses, port, name), ttl)?)
+    finish(name, endpoints_by_address(&addresses, port, name), ttl).map_err(Setback::Lacking)
 }
 
 /// The endpoints that SRV records point at.
@@ -219,7 +297,7 @@ async fn look_at(
             ttl = ttl.min(reply.ttl);
             reply.facts
         }
-        Answer::NoData | Answer::NoName => Vec::new(),
+        Answer::NoData | Answer::NoName { .. } => Vec::new(),
     };
     let mut owned = Owned { addresses: glue, facts };
     if !is_complete(&owned) {

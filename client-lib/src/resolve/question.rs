@@ -10,6 +10,9 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 /// Longest name of a port: its label begins with `_`.
 const MAX_PORT_NAME: usize = MAX_LABEL - 1;
+/// What stands between a network's alias, or a topology zone, and the service's name.
+pub(super) const NETWORK: &str = "._net.";
+pub(super) const ZONE: &str = "._zone.";
 /// Octets that an SRV record's owner has more than the service's name, but for the port's name: `_`, `._tcp.`.
 const SRV_PREFIX: usize = 7;
 
@@ -97,7 +100,7 @@ impl Host {
 /// The service that a name asks for, in lower case, whichever of its networks it asks for.
 pub(crate) fn service_of(name: &str) -> String {
     let name = name.to_ascii_lowercase();
-    name.split_once("._net.").map(|(_, service)| service.to_owned()).unwrap_or(name)
+    name.split_once(NETWORK).map(|(_, service)| service.to_owned()).unwrap_or(name)
 }
 
 /// Whether a text can be a name in DNS, in the letters that hosts have.

@@ -1,9 +1,9 @@
 //! Whom a command line names: a service, a host, or an address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use multinet_client::ConnectorBuilder;
 use multinet_client::resolve::Question;
+use multinet_client::{ConnectorBuilder, ResolveError};
 
 use crate::common::{ConnectArgs, nobody};
 use crate::output::Usage;
@@ -45,7 +45,17 @@ impl Target {
         Ok((name, port))
     }
 
-    fn split(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
+    /// The name, and the port if there is one, inside the name or beside it.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], if there are two ports, or something else than a name was given.
+    pub(crate) fn split(name: &str, port: Option<&str>) -> Result<(String, Option<String>), Usage> {
+        if let Some(mistake) = mistake(name) {
+            return Err(Usage(mistake));
+        }
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let name = bare.filter(|bare| bare.parse::<Ipv6Addr>().is_ok()).unwrap_or(name);
         let (host, inside) = match (name.parse::<SocketAddr>(), name.rsplit_once(':')) {
             (Ok(address), _) => (address.ip().to_string(), Some(address.port().to_string())),
             // An IPv6 address has colons of its own.
@@ -80,6 +90,20 @@ impl Target {
         args.connector(if asks_nobody { nobody()? } else { args.dns.resolver()? })
     }
 
+    /// Refuses a port that can only be the name of a file, as in `send ADDRESS FILE`.
+    ///
+    /// # Errors
+    ///
+    /// [`Usage`], with what to write instead.
+    pub(crate) fn has_no_file(&self) -> Result<(), Usage> {
+        match Question::parse(&self.name, &self.port) {
+            Err(ResolveError::BadPort { port, reason }) => Err(Usage(format!(
+                "{port:?} is not a port: {reason}; if it is the file to send, write --file {port}, or put a port before it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// As people would write it.
     pub(crate) fn display(&self) -> String {
         match self.name.parse() {
@@ -87,6 +111,34 @@ impl Target {
             _ => format!("{}:{}", self.name, self.port),
         }
     }
+}
+
+/// What to write instead of something that people take for a name.
+fn mistake(name: &str) -> Option<String> {
+    if let Some((_, rest)) = name.split_once("://") {
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+        let authority = authority.rsplit('@').next().unwrap_or(authority);
+        return Some(format!("{name:?} is a URL: give the name alone, {authority}"));
+    }
+    if let Some((address, _)) = name.split_once('%')
+        && address.trim_start_matches('[').parse::<Ipv6Addr>().is_ok()
+    {
+        return Some(format!(
+            "{name:?} is an address with an interface: link-local addresses are not supported, give another one of that NIC"
+        ));
+    }
+    let (first, second) = name.split_once('/')?;
+    Some(if first.parse::<IpAddr>().is_ok() {
+        format!("{name:?} is a network: give an address alone, such as {first}")
+    } else {
+        let (service, namespace) = match first {
+            "mnsvc" | "service" | "svc" | "pod" => (second, "NAMESPACE"),
+            namespace => (second, namespace),
+        };
+        format!(
+            "{name:?} is no name in DNS: a service is SERVICE.NAMESPACE.svc.multinet, such as {service}.{namespace}.svc.multinet"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -105,6 +157,7 @@ mod tests {
             ("10.0.0.1:9", None, "10.0.0.1", "9"),
             ("fd00::1", None, "fd00::1", "18515"),
             ("[fd00::1]:9", None, "fd00::1", "9"),
+            ("[fd00::1]", None, "fd00::1", "18515"),
         ];
         for (text, port, name, expected) in cases {
             let target = Target::parse(text, port).unwrap();
@@ -117,6 +170,43 @@ mod tests {
             );
         }
         assert_eq!(Target::parse("fd00::1", None).unwrap().display(), "[fd00::1]:18515");
+    }
+
+    #[test]
+    fn what_is_no_name_is_told_with_what_to_write_instead() {
+        let cases = [
+            (
+                "http://infer.vision.svc.multinet:80/v1",
+                "is a URL: give the name alone, infer.vision.svc.multinet:80",
+            ),
+            ("tcp://user@10.0.0.1", "is a URL: give the name alone, 10.0.0.1"),
+            ("10.0.0.1/24", "is a network: give an address alone, such as 10.0.0.1"),
+            ("vision/infer", "such as infer.vision.svc.multinet"),
+            ("mnsvc/infer", "such as infer.NAMESPACE.svc.multinet"),
+            ("fe80::1%net1", "link-local addresses are not supported"),
+            ("[fe80::1%net1]:9", "link-local addresses are not supported"),
+        ];
+        for (text, needle) in cases {
+            let said = Target::parse(text, None).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{text:?} is ")) && said.contains(needle), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_port_is_refused() {
+        for (name, port, is_file) in [
+            ("10.0.0.1", "model.bin", true),
+            ("10.0.0.1", "model", true),
+            ("10.0.0.1", "9", false),
+            ("infer.vision.svc.multinet", "model.bin", true),
+            ("infer.vision.svc.multinet", "./model", true),
+            ("infer.vision.svc.multinet", "rdma", false),
+        ] {
+            let refused =
+                Target::parse(name, Some(port)).unwrap().has_no_file().map_err(|error| error.to_string());
+            let is_refused = refused.is_err_and(|said| said.contains(&format!("write --file {port}, or")));
+            assert_eq!(is_refused, is_file, "{name} {port}");
+        }
     }
 
     #[test]

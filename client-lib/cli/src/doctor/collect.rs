@@ -46,11 +46,13 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
             return Facts { dns: Err(error), service, machine, allows_default_network };
         }
     };
-    let dns = dns(args, &resolver).await;
-    let service = match &args.name {
-        Some(name) => Some(service(args, &resolver, name, &machine).await),
-        None => None,
+    let service = async {
+        match &args.name {
+            Some(name) => Some(service(args, &resolver, name, &machine).await),
+            None => None,
+        }
     };
+    let (dns, service) = tokio::join!(dns(args, &resolver), service);
     Facts { dns: Ok(dns), service, machine, allows_default_network }
 }
 
@@ -74,7 +76,12 @@ async fn ask(args: &DoctorArgs, address: SocketAddr, name: String) -> Server {
         Ok(resolver) => zone_at(&resolver, &name).await,
         Err(error) => Says::Fails(error),
     };
-    Server { address, says, took: start.elapsed() }
+    let took = start.elapsed();
+    let no_tcp = match says {
+        Says::Silent(_) => None,
+        _ => probe::tcp(address).await.err().map(|error| error.to_string()),
+    };
+    Server { address, says, took, no_tcp }
 }
 
 async fn zone_at(resolver: &Resolver, name: &str) -> Says {
@@ -82,13 +89,14 @@ async fn zone_at(resolver: &Resolver, name: &str) -> Says {
         Ok(zone) => return Says::Zone(zone),
         Err(error) => error,
     };
-    // A server that is asked directly refuses whatever is not below its zone.
-    let may_be_short = error.is_negative() || matches!(error, ResolveError::Refused { .. });
-    if may_be_short
-        && name == SERVICES
-        && let Ok(zone) = find(resolver, SERVICES_IN_FULL).await
-    {
-        return Says::FullNameOnly(zone);
+    // A server that is asked directly refuses whatever is not below its zone; and a cluster's may forward all but the
+    // cluster's own names to one that is not there.
+    if name == SERVICES {
+        match find(resolver, SERVICES_IN_FULL).await {
+            Ok(zone) => return Says::FullNameOnly(zone),
+            Err(error) if error.is_negative() => return Says::NoZone,
+            Err(_) => {}
+        }
     }
     match error {
         error if error.is_negative() => Says::NoZone,
@@ -99,23 +107,32 @@ async fn zone_at(resolver: &Resolver, name: &str) -> Says {
 
 /// The full name of something that owns no records.
 async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
-    // Any port: that there is no address is an answer, too.
+    // Any port: that there is no address is the answer.
     match resolver.resolve(name, "1").await {
-        Ok(found) => Ok(found.name),
+        Ok(found) => Err(ResolveError::NoSuchName {
+            name: name.to_owned(),
+            tried: vec![found.name.clone()],
+            wildcard: Some(found.name),
+        }),
         Err(ResolveError::NoAddress { name }) => Ok(name),
         Err(error) => Err(error),
     }
 }
 
 async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str, machine: &Machine) -> Service {
-    let records = match name.parse::<IpAddr>() {
-        Ok(_) => None,
-        Err(_) => Some(resolver.resolve(name, "*").await),
+    let records = async {
+        match name.parse::<IpAddr>() {
+            Ok(_) => None,
+            Err(_) => Some(resolver.resolve(name, "*").await),
+        }
     };
-    let wanted = match &args.port {
-        Some(port) => Some(resolver.resolve(name, port).await),
-        None => None,
+    let wanted = async {
+        match &args.port {
+            Some(port) => Some(resolver.resolve(name, port).await),
+            None => None,
+        }
     };
+    let (records, wanted) = tokio::join!(records, wanted);
     let network = args.network.network.clone();
     let endpoints: &[Endpoint] = match (&wanted, &records) {
         (Some(Ok(resolved)), _) | (None, Some(Ok(resolved))) => &resolved.endpoints,

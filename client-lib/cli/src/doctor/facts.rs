@@ -39,6 +39,8 @@ pub(super) struct Server {
     pub(super) says: Says,
     /// How long it took.
     pub(super) took: Duration,
+    /// Why it does not answer over TCP, if it answers over UDP only.
+    pub(super) no_tcp: Option<String>,
 }
 
 /// What a DNS server says of the zone.

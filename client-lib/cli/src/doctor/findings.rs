@@ -5,6 +5,8 @@ mod machine;
 mod peer;
 mod rdma;
 
+use std::collections::BTreeSet;
+
 use super::facts::{Dns, Facts, Says, Server, Service};
 use super::report::Finding;
 use super::report::Level::{Note, Ok as Good, Problem, Warning};
@@ -25,7 +27,10 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     }
     machine::network(&facts.machine, &mut findings);
     if let Some(of) = &facts.service {
-        service(of, &mut findings);
+        let dns_fails = facts.dns.as_ref().is_ok_and(|dns| {
+            dns.servers.iter().all(|server| matches!(server.says, Says::Fails(_) | Says::Silent(_)))
+        });
+        service(of, dns_fails, &mut findings);
         for peer in &of.peers {
             peer::peer(peer, facts.allows_default_network, &mut findings);
         }
@@ -42,12 +47,28 @@ fn dns(dns: &Dns, resolves: bool, findings: &mut Vec<Finding>) {
     let all_silent = dns.servers.iter().all(|server| matches!(server.says, Says::Silent(_)));
     for (place, server) in dns.servers.iter().enumerate() {
         findings.push(say(dns, server, place == 0, all_silent, resolves));
+        if let Some(reason) = &server.no_tcp {
+            let message = format!(
+                "{} answers over UDP, but TCP does not get through ({reason}): the answers for services with many \
+                 endpoints need it",
+                server.address
+            );
+            findings.push(
+                Finding::new(Warning, "dns", message)
+                    .fix("let TCP port 53 of the DNS server pass, as UDP does (NetworkPolicies, firewalls)"),
+            );
+        }
     }
+}
+
+/// Whether the domains are those of a pod's search path.
+fn is_pods(search: &[String]) -> bool {
+    search.iter().any(|domain| domain.starts_with("svc.") || domain.contains(".svc."))
 }
 
 /// An answer of the first server counts, whatever the others would say; these are asked only if it fails.
 fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: bool) -> Finding {
-    let Server { address, says, took } = server;
+    let Server { address, says, took, .. } = server;
     let time = milliseconds(*took);
     match says {
         Says::Zone(zone) => {
@@ -68,10 +89,16 @@ fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: b
                 (false, false) => Warning,
             };
             let message = format!("{address} answers in {time}, but knows no {}", dns.probe);
-            Finding::new(level, "dns", message).fix(
-                "have the cluster's DNS forward the zone multinet.cluster.local to multinet-dns (docs/install.md); if your \
-                 zone is another one, give the full name of a service",
-            )
+            let host_network = if is_pods(&dns.search) {
+                ""
+            } else {
+                "ask the cluster's DNS: a pod with hostNetwork: true needs dnsPolicy: ClusterFirstWithHostNet for that, \
+                 anything else --server; and "
+            };
+            Finding::new(level, "dns", message).fix(format!(
+                "{host_network}have the cluster's DNS forward the zone multinet.cluster.local to multinet-dns \
+                 (docs/install.md); if your zone is another one, give the full name of a service"
+            ))
         }
         Says::Fails(error) => {
             let level = if is_first { Problem } else { Warning };
@@ -88,10 +115,15 @@ fn say(dns: &Dns, server: &Server, is_first: bool, all_silent: bool, resolves: b
     }
 }
 
-fn service(service: &Service, findings: &mut Vec<Finding>) {
+fn service(service: &Service, dns_fails: bool, findings: &mut Vec<Finding>) {
     let Service { name, port, records, wanted, network, peers } = service;
     match records {
         None => {}
+        // Why has been said.
+        Some(Err(error)) if dns_fails && !error.is_negative() => findings.push(
+            Finding::new(Problem, "service", format!("{name} cannot be looked up"))
+                .fix("see the lines about dns above"),
+        ),
         Some(Err(ResolveError::NoSuchPort { name, .. })) => findings.push(
             Finding::new(
                 Warning,
@@ -128,7 +160,7 @@ fn service(service: &Service, findings: &mut Vec<Finding>) {
                     .flatten()
                     .flat_map(|resolved| &resolved.endpoints)
                     .map(|endpoint| endpoint.port);
-                let ports: std::collections::BTreeSet<String> = ports.map(|port| port.to_string()).collect();
+                let ports: BTreeSet<String> = ports.map(|port| port.to_string()).collect();
                 if !ports.is_empty() && !ports.contains(port) {
                     let ports: Vec<String> = ports.into_iter().collect();
                     findings.push(
@@ -146,8 +178,13 @@ fn service(service: &Service, findings: &mut Vec<Finding>) {
     }
     let resolves = [records, wanted].into_iter().flatten().any(Result::is_ok);
     if let (Some(network), true, true) = (network, peers.is_empty(), resolves) {
+        let addresses = records.iter().flatten().flat_map(|resolved| &resolved.endpoints);
+        let addresses = addresses.flat_map(|endpoint| &endpoint.addresses);
+        let known: BTreeSet<&str> = addresses.filter_map(|address| address.network.as_deref()).collect();
+        let known = Vec::from_iter(known).join(", ");
+        let only = if known.is_empty() { String::new() } else { format!(", only on {known}") };
         findings.push(
-            Finding::new(Problem, "service", format!("{name} has no address on network {network}"))
+            Finding::new(Problem, "service", format!("{name} has no address on network {network}{only}"))
                 .fix("leave out --network, or give an alias that spec.networks of the service has"),
         );
     }
@@ -160,13 +197,16 @@ fn same_kind(a: &ResolveError, b: &ResolveError) -> bool {
 /// The library's messages say what is wrong, then a colon, then what to do.
 fn unresolved(error: &ResolveError) -> Finding {
     let text = error.to_string();
+    if matches!(error, ResolveError::NoSuchName { .. } | ResolveError::NoTcp { .. })
+        && let Some((what, fix)) = text.split_once("): ")
+    {
+        return Finding::new(Problem, "service", format!("{what})")).fix(fix);
+    }
     let fix = match error {
-        ResolveError::NoSuchName { .. } => {
-            "`kubectl get mnsvc -A` names the services, and says how many endpoints are ready; its status says why not"
-        }
         ResolveError::NoSuchPort { .. } => {
             "`kubectl get mnsvc NAME -o yaml` shows the names of ports in spec.ports"
         }
+        ResolveError::NoSuchNetwork { .. } => "give an alias that spec.networks of the service has",
         ResolveError::NoAddress { .. } => "`kubectl get mneps` shows the addresses of the service",
         ResolveError::Refused { .. } => "have this server forward the zone to multinet-dns (docs/install.md)",
         _ => "see the lines about dns above",

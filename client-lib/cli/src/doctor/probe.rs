@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpSocket, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::facts::{Mtu, Route};
@@ -28,6 +28,14 @@ pub(super) async fn connect(peer: SocketAddr, source: IpAddr) -> io::Result<Dura
     match timeout(PATIENCE, socket.connect(peer)).await {
         Ok(stream) => stream.map(|_| start.elapsed()),
         Err(_) => Err(ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Whether a connection can be made at all, by whatever way.
+pub(super) async fn tcp(server: SocketAddr) -> io::Result<()> {
+    match timeout(PATIENCE, TcpStream::connect(server)).await {
+        Ok(connected) => connected.map(drop),
+        Err(_) => Err(io::Error::new(ErrorKind::TimedOut, "nothing comes back")),
     }
 }
 

@@ -13,8 +13,10 @@ type Row = [String; COLUMNS.len()];
 /// A table that may grow. Its columns never become narrower, so that later rows stand below earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Zero before the head has been written.
     widths: [usize; COLUMNS.len()],
+    /// Whether the last head, if there was one, stands above rows.
+    has_rows: bool,
+    is_begun: bool,
 }
 
 impl Table {
@@ -37,13 +39,27 @@ impl Table {
         self.lines("  ", changes.iter().flat_map(marked).collect())
     }
 
+    /// The head alone, if nothing has been written before: an empty set.
+    pub(super) fn empty(&mut self) -> String {
+        if std::mem::replace(&mut self.is_begun, true) {
+            String::new()
+        } else {
+            self.written(vec![head("  ")])
+        }
+    }
+
     fn lines(&mut self, indent: &'static str, mut rows: Vec<(&'static str, Row)>) -> String {
         if rows.is_empty() {
             return String::new();
         }
-        if self.widths == <[usize; COLUMNS.len()]>::default() {
-            rows.insert(0, (indent, COLUMNS.map(str::to_owned)));
+        self.is_begun = true;
+        if !std::mem::replace(&mut self.has_rows, true) {
+            rows.insert(0, head(indent));
         }
+        self.written(rows)
+    }
+
+    fn written(&mut self, rows: Vec<(&'static str, Row)>) -> String {
         for (_, row) in &rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
@@ -59,6 +75,10 @@ impl Table {
         }
         text
     }
+}
+
+fn head(indent: &'static str) -> (&'static str, Row) {
+    (indent, COLUMNS.map(str::to_owned))
 }
 
 /// A row for each address.

@@ -66,6 +66,17 @@ async fn changes_are_marked_and_stand_below_one_another() {
 }
 
 #[tokio::test]
+async fn an_empty_set_is_a_head_without_rows() {
+    let head = "  HOST  ADDRESS  NETWORK  PORT  RDMA  NUMA  PCI  NODE  ZONE  POD\n";
+    let mut table = Table::default();
+    assert_eq!([table.empty(), table.empty()], [head.to_owned(), String::new()]);
+    // The rows that come stand below a head of their width.
+    let changes = table.changes(&differences(&[], &[rail0("a", "10.0.0.1").await]));
+    assert!(changes.starts_with("  HOST  ADDRESS   NETWORK") && changes.lines().count() == 2, "{changes}");
+    assert_eq!(table.empty(), "");
+}
+
+#[tokio::test]
 async fn a_port_more_and_an_address_less() {
     let before = [endpoint("a", 1, &["10.0.0.1", "10.1.0.1"]).await];
     let after = [endpoint("a", 1, &["10.0.0.1"]).await, endpoint("a", 2, &["10.0.0.1"]).await];
@@ -96,7 +107,11 @@ async fn json_has_every_field_and_a_line_per_change() {
 
 #[test]
 fn nobody_has_typed_an_asterisk() {
-    let no_port = |port: &str| ResolveError::NoSuchPort { name: "infer".to_owned(), port: port.to_owned() };
+    let no_port = |port: &str| ResolveError::NoSuchPort {
+        name: "infer".to_owned(),
+        port: port.to_owned(),
+        ports: vec![],
+    };
     let bad_port = |port: &str| ResolveError::BadPort { port: port.to_owned(), reason: "it has none" };
     let cases = [
         (no_port("*"), "*", "infer exists, but has no named ports: give a port's number"),

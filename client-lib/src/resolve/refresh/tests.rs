@@ -28,7 +28,7 @@ fn timeout() -> ResolveError {
 }
 
 fn no_such_name() -> ResolveError {
-    ResolveError::NoSuchName { name: "s".to_owned(), tried: Vec::new() }
+    ResolveError::NoSuchName { name: "s".to_owned(), tried: Vec::new(), wildcard: None }
 }
 
 /// A machine, its clock, and how long it takes to answer (no time).

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::rdata::{SRV, TXT};
+use hickory_resolver::proto::rr::{Name, RData};
 use multinet_client::ResolveError;
 use tokio::net::UdpSocket;
 
@@ -28,7 +30,9 @@ async fn error(server: &Server, port: &str) -> ResolveError {
 async fn a_name_that_does_not_exist_tells_what_was_tried() {
     let server = Server::start().await;
     for port in ["rdma", "7"] {
-        let ResolveError::NoSuchName { name, tried } = error(&server, port).await else { panic!("{port}") };
+        let ResolveError::NoSuchName { name, tried, .. } = error(&server, port).await else {
+            panic!("{port}")
+        };
         assert_eq!(name, SERVICE);
         let mut expected: Vec<String> = SEARCH.iter().map(|domain| format!("{SERVICE}.{domain}")).collect();
         expected.push(SERVICE.to_owned());
@@ -38,15 +42,96 @@ async fn a_name_that_does_not_exist_tells_what_was_tried() {
     let error = server.resolver().resolve(&absolute, "rdma").await.unwrap_err();
     assert_eq!(
         error,
-        ResolveError::NoSuchName { name: FULL_NAME.to_owned(), tried: vec![FULL_NAME.to_owned()] }
+        ResolveError::NoSuchName {
+            name: FULL_NAME.to_owned(),
+            tried: vec![FULL_NAME.to_owned()],
+            wildcard: None
+        }
     );
 }
 
 #[tokio::test]
 async fn a_port_that_the_service_does_not_have() {
     let server = one_endpoint().await;
-    let expected = ResolveError::NoSuchPort { name: FULL_NAME.to_owned(), port: "grpc".to_owned() };
-    assert_eq!(error(&server, "grpc").await, expected);
+    let no_port = |ports: &[u16]| ResolveError::NoSuchPort {
+        name: FULL_NAME.to_owned(),
+        port: "grpc".to_owned(),
+        ports: ports.to_vec(),
+    };
+    assert_eq!(error(&server, "grpc").await, no_port(&[]));
+    // A service's own name has the SRV records of all its ports.
+    let target = Name::from_ascii(format!("h0.{FULL_NAME}.")).unwrap();
+    for port in [18515, 9000] {
+        server.zone().add(FULL_NAME, RData::SRV(SRV::new(0, 1, port, target.clone())));
+    }
+    assert_eq!(error(&server, "grpc").await, no_port(&[9000, 18515]));
+}
+
+#[tokio::test]
+async fn a_network_that_the_service_is_not_on_is_told_with_those_that_it_is_on() {
+    let server = Server::start().await;
+    server.zone().add_endpoint(FULL_NAME, "h0", RDMA, &["10.0.0.1 net=rail0", "10.1.0.1 net=rail1"]);
+    let resolver = server.resolver();
+    let error = resolver.resolve(&format!("rail7._net.{SERVICE}"), "rdma").await.unwrap_err();
+    let expected = ResolveError::NoSuchNetwork {
+        name: FULL_NAME.to_owned(),
+        network: "rail7".to_owned(),
+        networks: vec!["rail0".to_owned(), "rail1".to_owned()],
+    };
+    assert_eq!(error, expected);
+    // Of a service that is not there nothing is known.
+    let error = resolver.resolve("rail7._net.none.vision.svc.multinet", "rdma").await.unwrap_err();
+    assert!(matches!(error, ResolveError::NoSuchName { .. }), "{error}");
+}
+
+/// A cluster whose DNS forwards all other names to a server that is not there.
+#[tokio::test]
+async fn a_name_that_its_own_zone_does_not_know_is_not_looked_for_elsewhere() {
+    for fault in [SERVFAIL, Fault::Silence] {
+        let server = Server::start().await;
+        server.zone().soas = vec!["cluster.local", "multinet.cluster.local"];
+        for owner in [SERVICE.to_owned(), format!("_rdma._tcp.{SERVICE}"), format!("{SERVICE}.corp.test")] {
+            server.zone().faults.insert(owner, fault);
+        }
+        let resolver = builder(&[server.addr]).search(SEARCH.into_iter().chain(["corp.test"]));
+        let resolver = resolver.timeout(IMPATIENT).build().unwrap();
+        for port in ["rdma", "7", "*"] {
+            let error = resolver.resolve(SERVICE, port).await.unwrap_err();
+            let ResolveError::NoSuchName { tried, .. } = &error else { panic!("{port}: {error}") };
+            assert_eq!(tried.last().map(String::as_str), Some(FULL_NAME), "{port}");
+        }
+        // The zone of the search path itself says nothing of another's names.
+        server.zone().soas = vec!["cluster.local"];
+        let error = resolver.resolve(SERVICE, "7").await.unwrap_err();
+        assert!(!error.is_negative(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wildcard_of_the_search_path_is_no_service() {
+    let server = one_endpoint().await;
+    let data: [RData; 3] = [
+        address("203.0.113.80".parse().unwrap()),
+        address("2001:db8::80".parse().unwrap()),
+        RData::TXT(TXT::new(vec!["v=spf1".to_owned()])),
+    ];
+    let first = builder(&[server.addr]).search(["corp.test"].into_iter().chain(SEARCH)).build().unwrap();
+    let none = "none.vision.svc.multinet";
+    let wildcard = Some(format!("{none}.corp.test"));
+    for data in data {
+        server.zone().wildcards = vec![("corp.test", data.clone())];
+        for port in ["rdma", "7"] {
+            let error = first.resolve(none, port).await.unwrap_err();
+            let ResolveError::NoSuchName { wildcard: found, .. } = &error else { panic!("{port}: {error}") };
+            assert_eq!(*found, wildcard, "{port} {data:?}");
+            assert!(error.to_string().contains("corp.test is a wildcard's"), "{error}");
+            let found = first.resolve(SERVICE, port).await.unwrap();
+            assert_eq!(found.name, FULL_NAME, "{port} {data:?}");
+        }
+    }
+    // But a name in full is what its owner says.
+    server.zone().wildcards = vec![("corp.test", address("203.0.113.80".parse().unwrap()))];
+    assert!(first.resolve("files.corp.test.", "7").await.is_ok());
 }
 
 #[tokio::test]
@@ -66,11 +151,11 @@ async fn names_without_addresses() {
 
 #[tokio::test]
 async fn a_broken_domain_in_the_search_path_does_not_hide_the_service() {
-    for fault in [SERVFAIL, REFUSED] {
+    for fault in [SERVFAIL, REFUSED, Fault::Silence] {
         let server = one_endpoint().await;
         let broken = format!("{SERVICE}.{}", SEARCH[0]);
         server.zone().faults.insert(format!("_rdma._tcp.{broken}"), fault);
-        let found = server.resolver().resolve(SERVICE, "rdma").await.unwrap();
+        let found = server.impatient().resolve(SERVICE, "rdma").await.unwrap();
         assert_eq!(found.name, FULL_NAME);
     }
 }
@@ -161,7 +246,7 @@ async fn time_outs_name_all_servers_and_end_in_time() {
     let error = resolver.resolve(SERVICE, "rdma").await.unwrap_err();
     let ResolveError::Timeout { servers: named, .. } = &error else { panic!("{error}") };
     assert_eq!(*named, servers);
-    // One name, two attempts, two servers.
+    // Two names, two attempts, two servers.
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
@@ -214,7 +299,8 @@ async fn a_truncated_answer_without_tcp_is_a_failure_and_not_half_a_set() {
     let server = many_endpoints().await;
     server.zone().has_tcp = false;
     let error = server.impatient().resolve(SERVICE, "rdma").await.unwrap_err();
-    assert!(!error.is_negative(), "{error}");
+    assert!(matches!(&error, ResolveError::NoTcp { server: by, .. } if *by == server.addr), "{error}");
+    assert!(error.to_string().contains("let TCP port"), "{error}");
 }
 
 #[tokio::test]

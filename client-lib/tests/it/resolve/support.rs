@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hickory_resolver::proto::op::{Message, ResponseCode};
-use hickory_resolver::proto::rr::rdata::{A, AAAA, SRV, TXT};
+use hickory_resolver::proto::rr::rdata::{A, AAAA, SOA, SRV, TXT};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use multinet_client::{Resolver, ResolverBuilder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -58,6 +58,10 @@ pub(crate) struct Zone {
     pub(crate) delay: Duration,
     /// Whether anybody can connect over TCP.
     pub(crate) has_tcp: bool,
+    /// Zones whose SOA records come with names that do not exist.
+    pub(crate) soas: Vec<&'static str>,
+    /// What any name below a domain has that does not exist otherwise.
+    pub(crate) wildcards: Vec<(&'static str, RData)>,
     asked: Vec<Asked>,
     in_flight: usize,
     pub(crate) most_in_flight: usize,
@@ -129,7 +133,7 @@ impl Zone {
         let below = format!(".{owner}");
         let exists = self.records.keys().any(|(name, _)| name == owner || name.ends_with(&below));
         if !exists {
-            reply.metadata.response_code = ResponseCode::NXDomain;
+            self.fill_without(reply, owner, kind);
             return;
         }
         for data in self.records.get(&(owner.to_owned(), kind)).into_iter().flatten() {
@@ -151,6 +155,26 @@ impl Zone {
                 .map(|data| Record::from_rdata(target.clone(), self.ttl, data.clone()))
         });
         reply.add_additionals(glue.take(self.glue));
+    }
+}
+
+impl Zone {
+    /// The answer for a name that does not exist, unless by a wildcard.
+    fn fill_without(&self, reply: &mut Message, owner: &str, kind: RecordType) {
+        let is_below = |domain: &str| owner.ends_with(&format!(".{domain}"));
+        let mut wildcards = self.wildcards.iter().filter(|(domain, _)| is_below(domain)).peekable();
+        if wildcards.peek().is_some() {
+            for (_, data) in wildcards.filter(|(_, data)| data.record_type() == kind) {
+                reply.add_answer(Record::from_rdata(name(owner), self.ttl, data.clone()));
+            }
+            return;
+        }
+        reply.metadata.response_code = ResponseCode::NXDomain;
+        let zones = self.soas.iter().filter(|zone| is_below(zone));
+        if let Some(zone) = zones.max_by_key(|zone| zone.len()) {
+            let soa = SOA::new(name("ns.test"), name("hostmaster.test"), 1, 7200, 1800, 86400, 5);
+            reply.add_authority(Record::from_rdata(name(zone), self.ttl, RData::SOA(soa)));
+        }
     }
 }
 
@@ -176,6 +200,8 @@ impl Server {
             glue: usize::MAX,
             delay: Duration::ZERO,
             has_tcp: true,
+            soas: Vec::new(),
+            wildcards: Vec::new(),
             asked: Vec::new(),
             in_flight: 0,
             most_in_flight: 0,

@@ -16,6 +16,7 @@ use super::super::report::{Level, json, text, worst};
 use super::findings;
 use machine::function;
 
+mod dns;
 mod machine;
 
 fn server() -> SocketAddr {
@@ -42,7 +43,10 @@ fn asked(says: Vec<Says>) -> Dns {
         search: vec!["vision.svc.cluster.local".to_owned(), "cluster.local".to_owned()],
         ndots: 5,
         probe: "svc.multinet".to_owned(),
-        servers: says.into_iter().map(|says| Server { address: server(), says, took }).collect(),
+        servers: says
+            .into_iter()
+            .map(|says| Server { address: server(), says, took, no_tcp: None })
+            .collect(),
     }
 }
 
@@ -444,14 +448,15 @@ async fn what_records_lack() {
 #[tokio::test]
 async fn names_and_ports_that_are_not_there() {
     let name = || "infer.vision.svc.multinet.cluster.local".to_owned();
-    let nowhere = || ResolveError::NoSuchName { name: name(), tried: vec![name()] };
+    let nowhere = || ResolveError::NoSuchName { name: name(), tried: vec![name()], wildcard: None };
     let mut facts = named(Err(nowhere()), Some("rdma"));
     facts.service.as_mut().unwrap().wanted = Some(Err(nowhere()));
     let found = bad(&facts);
     assert_eq!(found.len(), 1, "said once: {found:?}");
-    assert!(found[0].1.starts_with("`kubectl get mnsvc -A`"), "{found:?}");
+    assert!(found[0].1.contains("`kubectl get mnsvc -n vision`"), "{found:?}");
 
-    let no_port = |port: &str| ResolveError::NoSuchPort { name: name(), port: port.to_owned() };
+    let no_port =
+        |port: &str| ResolveError::NoSuchPort { name: name(), port: port.to_owned(), ports: vec![18515] };
     let found = bad(&named(Err(no_port("*")), None));
     assert_eq!(
         found[0].0,
@@ -476,7 +481,11 @@ async fn names_and_ports_that_are_not_there() {
 
     let mut facts = named(Ok(resolved(|_| ()).await), None);
     facts.service.as_mut().unwrap().network = Some("rail7".to_owned());
-    assert!(bad(&facts).iter().any(|(message, _)| message.ends_with("has no address on network rail7")));
+    assert!(
+        bad(&facts)
+            .iter()
+            .any(|(message, _)| message.ends_with("has no address on network rail7, only on rail0"))
+    );
 }
 
 #[test]
