@@ -80,8 +80,16 @@ fn parse_and_run() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    // `resolve` says itself what happens to DNS.
-    let quiet = if matches!(cli.command, Command::Resolve(_)) { "multinet_client::resolve=off" } else { "" };
+    let quiet = match cli.command {
+        // It says itself what happens to DNS.
+        Command::Resolve(_) => "multinet_client::resolve=off",
+        // What they end with says why.
+        Command::Bench(_) => {
+            "multinet_client::resolve=off,multinet_client::peers::dial=off,multinet_client::peers::ends=off"
+        }
+        Command::Send(_) => "multinet_client::resolve=off,multinet_client::peers::dial=off",
+        _ => "",
+    };
     cli.log.init(quiet);
     // Whoever only wants a man page needs no threads.
     match cli.command {

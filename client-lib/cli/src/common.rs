@@ -1,7 +1,8 @@
 //! Flags that several subcommands have, and what they make of the library's builders.
 
+use std::convert::Infallible;
 use std::io::{self, IsTerminal as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +14,12 @@ use multinet_client::{
     ResolverBuilder, Tls, Transport,
 };
 use multinet_stderr::Format;
+use nix::net::if_::if_nametoindex;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::output::{InFlags, note};
 
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
@@ -309,25 +313,56 @@ impl LogArgs {
     /// Sends everything that is logged from now on to standard error, except what is to be `quiet` (a filter) unless
     /// somebody asks for logs. To be called once.
     pub(crate) fn init(&self, quiet: &str) {
-        let filter = self.log_level.clone().unwrap_or_else(|| format!("warn,rustls=off,{quiet}"));
+        // RUST_LOG may be set, and empty.
+        let asked = self.log_level.clone().filter(|filter| !filter.trim().is_empty());
+        let filter = asked.unwrap_or_else(|| format!("warn,rustls=off,{quiet}"));
         let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        let lines = multinet_stderr::layer(Format::Plain { colours }, multinet_stderr::stderr());
+        let lines = multinet_stderr::layer(Format::Plain { colours }, InFlags(multinet_stderr::stderr()));
         tracing_subscriber::registry().with(EnvFilter::new(filter)).with(lines).init();
         multinet_stderr::log_panics();
     }
 }
 
-/// `10.96.0.10`, `10.96.0.10:5353`, `fd00::a`, `[fd00::a]:5353`.
+/// `10.96.0.10`, `10.96.0.10:5353`, `fd00::a`, `[fd00::a]:5353`, `fe80::a%eth0`.
 fn server(text: &str) -> Result<SocketAddr, String> {
+    let with_interface = || {
+        let (ip, interface) = text.split_once('%')?;
+        let index = if_nametoindex(interface).ok()?;
+        Some(SocketAddrV6::new(ip.parse().ok()?, DNS_PORT, 0, index).into())
+    };
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT)))
-        .map_err(|_| "write an address as 10.96.0.10, 10.96.0.10:5353, fd00::a or [fd00::a]:5353".to_owned())
+        .ok()
+        .or_else(with_interface)
+        .ok_or_else(|| {
+            "write an address as 10.96.0.10, 10.96.0.10:5353, fd00::a, [fd00::a]:5353 or fe80::a%eth0"
+                .to_owned()
+        })
 }
 
 fn filter(text: &str) -> Result<String, String> {
-    match EnvFilter::try_new(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
+    match multinet_stderr::filter(text, []) {
+        Err(reason) if !text.trim().is_empty() => {
+            let is_inherited = std::env::var("RUST_LOG").is_ok_and(|inherited| inherited == text);
+            Err(if is_inherited { format!("{reason} (RUST_LOG says so)") } else { reason })
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// How long is waited before that is said.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Waits for what may take up to `wait`, and says so if it does not come soon.
+pub(crate) async fn patiently<T>(wait: Duration, connecting: impl Future<Output = T>) -> T {
+    let say_so = async {
+        tokio::time::sleep(SOON).await;
+        note(&format!("not connected yet, waiting up to {} s", wait.as_secs()));
+        std::future::pending::<Infallible>().await
+    };
+    tokio::select! {
+        outcome = connecting => outcome,
+        never = say_so => match never {},
     }
 }
 
@@ -369,11 +404,12 @@ mod tests {
             ("10.96.0.10:5353", "10.96.0.10:5353"),
             ("fd00::a", "[fd00::a]:53"),
             ("[fd00::a]:5353", "[fd00::a]:5353"),
+            ("fe80::a%lo", "[fe80::a%1]:53"),
         ];
         for (text, address) in cases {
             assert_eq!(server(text), Ok(address.parse().unwrap()));
         }
-        for wrong in ["", "dns.example", "10.96.0.10:", "10.96.0.10:99999"] {
+        for wrong in ["", "dns.example", "10.96.0.10:", "10.96.0.10:99999", "10.96.0.10%lo", "fe80::a%none"] {
             assert!(server(wrong).unwrap_err().starts_with("write an address as"), "{wrong}");
         }
     }

@@ -1,10 +1,12 @@
 //! Standard output, whose reader may go away at any moment.
 
-use std::io::{self, Write as _};
+use std::borrow::Cow;
+use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing_subscriber::fmt::MakeWriter;
 
 /// Whoever read our output reads no more: `multinet resolve … | head -1`. Ends the program, quietly and with 0.
 #[derive(Debug)]
@@ -78,5 +80,51 @@ impl std::error::Error for Usage {}
 
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {
-    multinet_stderr::say(&format!("multinet: {}", message.replace('\n', " ")));
+    multinet_stderr::say(&format!("multinet: {}", in_flags(message).replace('\n', " ")));
 }
+
+/// What the library's messages call its settings, and the flags that are those settings here.
+const FLAGS: [(&str, &str); 7] = [
+    ("allow_default_network", "--allow-default-network"),
+    ("or allow the default network", "or give --allow-default-network"),
+    ("name the address to listen on", "name the address to listen on (--address)"),
+    ("raise the receivers' frame size", "raise the receivers' --frame-size (of bench server, --size)"),
+    ("frame_size", "--frame-size"),
+    ("Tls::expect", "--tls-name"),
+    ("or name a server to ask", "or name a server to ask (--server)"),
+];
+
+/// A message of the library, or of a peer's, in terms of the command line.
+fn in_flags(message: &str) -> Cow<'_, str> {
+    let said = FLAGS.iter().filter(|(setting, _)| message.contains(setting));
+    said.fold(Cow::Borrowed(message), |message, (setting, flag)| message.replace(setting, flag).into())
+}
+
+/// A writer of log lines, which are the library's, too.
+pub(crate) struct InFlags<W>(pub(crate) W);
+
+impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for InFlags<M> {
+    type Writer = InFlags<M::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        InFlags(self.0.make_writer())
+    }
+}
+
+impl<W: Write> Write for InFlags<W> {
+    /// Each line comes as a whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match str::from_utf8(line) {
+            Ok(text) => self.0.write_all(in_flags(text).as_bytes())?,
+            Err(_) => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

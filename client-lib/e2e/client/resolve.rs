@@ -2,14 +2,16 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use multinet_testing::multus::ip;
 use multinet_testing::sandboxed;
 use multinet_testing::server::{Flags, Manifests, Server, eventually};
 use serde_json::{Value, json};
 
-use crate::multinet::{CHANGEABLE, Outcome, SERVICE, multinet, quickstart, slice};
+use crate::multinet::{CHANGEABLE, Outcome, ROOT, SERVICE, multinet, quickstart, slice};
 
 fn resolve(server: &Server, arguments: &[&str]) -> Result<Outcome> {
     Outcome::of(multinet()?.arg("resolve").arg("--server").arg(server.dns().to_string()).args(arguments))
@@ -140,10 +142,14 @@ fn what_is_not_there_is_named_in_one_line() -> Result<()> {
     let server = quickstart()?;
     let none = "none.vision.svc.multinet.cluster.local";
     let host = format!("detect-infer-0.{SERVICE}");
-    let cases: [(&[&str], i32, &str); 7] = [
+    let network = format!("rail7._net.{SERVICE}");
+    let cases: [(&[&str], i32, &str); 10] = [
         (&[none], 1, "no such service, or none of its endpoints is ready"),
+        (&[none], 1, "`kubectl get mnsvc -n vision` lists the services with"),
+        (&["infer.vision.svc.multinet"], 1, "give the name in full"),
+        (&[&network], 1, "has no endpoint on the network rail7, only on rail0"),
         (&["infer.vision.svc.example.org"], 1, "refuses to answer"),
-        (&[SERVICE, "metrics"], 1, "has no port metrics"),
+        (&[SERVICE, "metrics"], 1, "has no port metrics, only 18515"),
         (&[&host], 1, "has no named ports: give a port's number"),
         (&["--network", "rail7", SERVICE], 1, "has no address on network rail7, only on rail0"),
         (&["--network", "rail0", SERVICE, "18515"], 1, "does not say which networks"),
@@ -218,6 +224,42 @@ fn a_service_may_come_later() -> Result<()> {
     manifests.replace("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
     let added = watch.json()?;
     ensure!(added["change"] == "added" && added["endpoint"]["host"] == "a", "{added}");
+    Ok(())
+}
+
+#[test]
+fn an_empty_set_is_said_once_and_goes_on_to_be_watched() -> Result<()> {
+    let manifests = Manifests::new()?;
+    manifests.write("service.yaml", CHANGEABLE)?;
+    let server = Flags::new().start(manifests.path())?;
+    let mut watch = Watch::start(&server, &["rdma"])?;
+    ensure!(watch.line()?.starts_with("  HOST  ADDRESS  NETWORK"), "a head without rows");
+    manifests.replace("slice.yaml", &slice(&[("a", "192.168.111.5", "gpu-1")]))?;
+    ensure!(watch.line()?.starts_with("  HOST  ADDRESS        NETWORK"), "a head above rows");
+    ensure!(watch.line()?.starts_with("+ a     192.168.111.5 "), "the endpoint");
+    watch.lines = None;
+    let (_, said) = watch.end()?;
+    ensure!(said.lines().count() == 1 && said.contains("no such service, or none of its"), "{said}");
+    Ok(())
+}
+
+/// A router advertises its link-local address as the DNS server's.
+#[tokio::test]
+async fn a_nameserver_at_a_link_local_address() -> Result<()> {
+    sandboxed!();
+    ip(&["link", "add", "net1", "type", "bridge"])?;
+    ip(&["link", "set", "net1", "up"])?;
+    ip(&["address", "add", "fe80::53/64", "dev", "net1", "nodad"])?;
+    let folder = Path::new(ROOT).join("deploy/examples/quickstart");
+    let _server = Flags::new().listen_instead("dns://[::]:53").start(&folder)?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), "nameserver fe80::53%net1\nsearch cluster.local\noptions ndots:5\n")?;
+    let file = file.path().to_str().context("a path in UTF-8")?;
+    for server in [&["--resolv-conf", file][..], &["--server", "fe80::53%net1"]] {
+        let arguments = [&["resolve", SERVICE, "rdma"], server].concat();
+        let outcome = Outcome::of(multinet()?.args(arguments))?;
+        ensure!(outcome.status == Some(0) && outcome.stdout.contains("192.168.111.5"), "{outcome:?}");
+    }
     Ok(())
 }
 

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multinet_client::PeerSet;
+use anyhow::bail;
+use multinet_client::{PeerSet, PeerStatus};
 use tokio::time::{Instant, sleep};
 
 use super::memory::Memory;
@@ -13,6 +14,11 @@ use super::report::Report;
 use super::table::Test;
 use super::target::Target;
 use super::{ClientArgs, bandwidth, latency};
+use crate::common::patiently;
+use crate::output::note;
+
+/// How long the first peer is waited for.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// How long the next peer, and the next connection, is waited for.
 const COMPANY: Duration = Duration::from_secs(5);
@@ -33,9 +39,11 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     if let Some(gpu) = memory.gpu() {
         connector = connector.gpu(Arc::clone(gpu));
     }
-    let connector = connector.build()?;
-    let peers = connector.connect(&target.name, &target.port).await?;
+    let connector = connector.wait(WAIT).build()?;
+    let peers = patiently(WAIT, connector.connect(&target.name, &target.port)).await?;
     everybody_is_there(&peers, args.connections.into()).await;
+    let missing = missing(&peers.status(), &target)?;
+    missing.iter().for_each(|who| note(&format!("not measured: {who}")));
 
     let test = args.test();
     let sizes = args.sizes();
@@ -45,7 +53,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
     let now = peers.statistics();
     let count = if test == Test::Latency { (1, 1) } else { (now.connected, now.connections) };
     let mut report =
-        Report::begin(&args, test, &target.display(), (count, &transport(&peers), args.depth()))?;
+        Report::begin(&args, test, &target.display(), (count, &transport(&peers), args.depth()), missing)?;
     match test {
         Test::Bandwidth(unit) => {
             let connections = now.connections as u64;
@@ -84,9 +92,70 @@ async fn everybody_is_there(peers: &PeerSet, per_peer: usize) {
     }
 }
 
+/// The peers that are not connected, and why not.
+///
+/// # Errors
+///
+/// If none is connected: there is nothing to measure.
+fn missing(peers: &[PeerStatus], target: &Target) -> anyhow::Result<Vec<String>> {
+    let why = |peer: &PeerStatus| {
+        let failure = peer.last_error.as_ref().map(ToString::to_string);
+        let reason =
+            failure.or_else(|| Some(format!("its connection has ended: {}", peer.last_disconnect.as_ref()?)));
+        format!("{}: {}", peer.endpoint, reason.as_deref().unwrap_or("still connecting"))
+    };
+    let missing: Vec<String> = peers.iter().filter(|peer| !peer.is_connected).map(why).collect();
+    if missing.len() < peers.len() {
+        return Ok(missing);
+    }
+    match missing.first() {
+        Some(first) => bail!("of {} no peer stays connected: {first}", target.display()),
+        None => bail!("{} has no endpoint any more", target.display()),
+    }
+}
+
 /// How messages travel: to all peers alike, or by both ways.
 fn transport(peers: &PeerSet) -> String {
     let kinds = peers.status().into_iter().filter_map(|status| status.transport);
     let names: BTreeSet<_> = kinds.map(|kind| kind.to_string().to_uppercase()).collect();
     Vec::from_iter(names).join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use multinet_client::{Connector, Endpoint, Listener};
+
+    use super::*;
+    use crate::common::nobody;
+
+    /// A set of peers at these addresses, and what is said once each has been tried.
+    async fn said_of(addresses: &[SocketAddr]) -> anyhow::Result<Vec<String>> {
+        let endpoints = addresses.iter().map(|&address| Endpoint::at(address)).collect();
+        let connector = Connector::builder().resolver(nobody()?).build()?;
+        let peers = connector.follow("infer", futures::stream::iter([endpoints]));
+        let is_tried = |peer: &PeerStatus| peer.is_connected || peer.last_error.is_some();
+        while peers.status().len() < addresses.len() || !peers.status().iter().all(is_tried) {
+            sleep(LOOK).await;
+        }
+        missing(&peers.status(), &Target::parse("infer", None)?)
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_is_missing_is_named_with_the_reason() {
+        let listener = Listener::builder().address(Ipv4Addr::LOCALHOST.into()).port(0).bind().await.unwrap();
+        let there = listener.local_addresses()[0];
+        let gone = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), there.port()));
+        assert_eq!(said_of(&[there]).await.unwrap(), [""; 0]);
+        let missing = said_of(&[there, gone]).await.unwrap();
+        let start = format!("127-0-0-2:{}: {gone} from ", gone.port());
+        assert!(missing.len() == 1 && missing[0].starts_with(&start), "{missing:?}");
+        assert!(missing[0].contains("nothing listens"), "{missing:?}");
+
+        let error = said_of(&[gone]).await.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("of infer:18515 no peer stays connected: {start}")), "{error}");
+        let error = said_of(&[]).await.unwrap_err().to_string();
+        assert_eq!(error, "infer:18515 has no endpoint any more");
+    }
 }

@@ -15,12 +15,14 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of messages to so many peers, by so many connections, by this transport, with so many under way on each connection.
+    /// Of messages to so many peers, by so many connections, by this transport, with so many under way on each connection;
+    /// `missing` are the peers that take no part, each with the reason.
     pub(super) fn begin(
         args: &ClientArgs,
         test: Test,
         target: &str,
         ((peers, connections), transport, depth): ((usize, usize), &str, u64),
+        missing: Vec<String>,
     ) -> anyhow::Result<Self> {
         let (title, unit) = match test {
             Test::Bandwidth(unit) => ("Write BW Test", unit.name()),
@@ -35,16 +37,17 @@ impl Report {
             "connections_per_peer": args.connections,
             "connections": connections,
             "tx_depth": depth,
+            "missing": missing,
         });
         let wanted = peers * usize::from(args.connections);
-        let missing =
+        let fewer =
             if connections < wanted { format!(" ({connections} of {wanted})") } else { String::new() };
         let report = Self { output: args.output, info, results: Vec::new() };
         report.text(|| {
             format!(
                 "{LINE}                    multinet {title}\n \
                  Target          : {}\n Number of peers : {peers}\t\tTransport type : {transport}\n \
-                 Connections     : {} each{missing}\tTX depth       : {}\n{LINE}{}",
+                 Connections     : {} each{fewer}\tTX depth       : {}\n{LINE}{}",
                 target,
                 args.connections,
                 depth,

@@ -16,6 +16,7 @@ use super::progress::Progress;
 use super::source::{self, Part, Source};
 use super::{SendArgs, Summary};
 use crate::bench::target::Target;
+use crate::common::patiently;
 use crate::output::print;
 
 /// Frames that may wait for their acknowledgement, in memory.
@@ -33,7 +34,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let wait = Duration::from_secs(args.wait);
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
     let connector = connector.replay(WINDOW).wait(wait).build()?;
-    let peers = receiver(&connector, &target).await?;
+    let peers = patiently(wait, receiver(&connector, &target)).await?;
     let start = Instant::now();
     let summary = tokio::select! {
         summary = transfer(&peers, source) => summary?,
@@ -55,7 +56,13 @@ impl SendArgs {
             {
                 Ok((target, path.into()))
             }
-            (port, _) => Ok((Target::parse(&self.name, port.as_deref())?, source.clone())),
+            (port, _) => {
+                let target = Target::parse(&self.name, port.as_deref())?;
+                if self.source.as_os_str() == "-" && self.file.is_none() {
+                    target.has_no_file()?;
+                }
+                Ok((target, source.clone()))
+            }
         }
     }
 }

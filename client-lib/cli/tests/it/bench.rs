@@ -1,5 +1,7 @@
 //! `multinet bench`.
 
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::process::Output;
 
 use serde_json::Value;
@@ -132,6 +134,19 @@ fn failures_are_one_line() {
             "{said}"
         );
     }
+    // What speaks another protocol does not learn ours while it is waited for.
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address_of_stranger = stranger.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = stranger.accept() {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let strange = run(&["bench", "client", &address_of_stranger], b"");
+    let said = text(&strange.stderr);
+    assert!(strange.status.code() == Some(1) && said.lines().count() == 1, "{said}");
+    assert!(said.starts_with("multinet: no peer of 127.0.0.1 can be connected: "), "{said}");
+
     let both = run(&["bench", "client", &address, "-a", "-D", "1"], b"");
     assert_eq!(both.status.code(), Some(2));
 }

@@ -43,7 +43,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn mistakes_are_named_in_one_line() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -52,6 +52,13 @@ fn mistakes_are_named_in_one_line() {
         (&["resolve", "a", "--resolv-conf", "/nonexistent"], "cannot use /nonexistent"),
         // No file is read, and no server asked.
         (&["doctor", "a", "70000", "--resolv-conf", "/nonexistent"], "\"70000\" is not a port"),
+        (&["resolve", "https://infer.vision.svc.multinet/"], "is a URL: give the name alone, infer.vision"),
+        (&["bench", "client", "10.0.0.0/24"], "is a network: give an address alone, such as 10.0.0.0"),
+        (&["send", "10.0.0.1", "model.bin"], "\"model.bin\" is not a port"),
+        (
+            &["send", "infer.vision.svc.multinet", "model.bin"],
+            "write --file model.bin, or put a port before it",
+        ),
         (
             &["resolve", "10.0.0.1", "--server", "127.0.0.1"],
             "multinet: 10.0.0.1: an address has no named ports; give",
@@ -66,7 +73,25 @@ fn mistakes_are_named_in_one_line() {
     }
     let nothing = multinet(&[]);
     assert!(nothing.status.code() == Some(2) && text(&nothing.stderr).contains("Usage: multinet"));
+}
+
+#[test]
+fn levels_of_logs_that_are_none_are_refused() {
     check_refused(&["resolve", "a", "--log-level", "a=b=c"], "--log-level");
+    check_refused(&["resolve", "a", "--log-level", "loud"], "`loud` is not a level (error, warn,");
+    check_refused(&["man", "/nonexistent", "--log-level", "warn,verbose"], "`verbose` is not a level");
+    for (inherited, status) in [("loud", 2), ("", 0), ("warn", 0), ("multinet_client=debug", 0)] {
+        let mut command = super::support::multinet();
+        let output = command.args(["completions", "bash"]).env("RUST_LOG", inherited).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{inherited}");
+        assert_eq!(text(&output.stderr).contains("RUST_LOG"), status == 2, "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn an_address_may_have_its_port_inside() {
+    let output = multinet(&["resolve", "10.0.0.1:18515", "--server", "127.0.0.1"]);
+    assert!(text(&output.stdout).contains("\n10-0-0-1  10.0.0.1  -        18515  "), "{output:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod bench;
 mod command_line;
+mod messages;
 mod secure;
 mod support;
 mod transfer;
