@@ -135,6 +135,8 @@ pub enum RefusalCode {
     Service,
     /// The listener is another pod than the sender expects.
     Pod,
+    /// The listener takes no frames from the sender's address.
+    Sender,
     /// The sender has connected since, or repeats an old handshake.
     Epoch,
     /// The listener has as many connections, or as much memory in use, as it may.

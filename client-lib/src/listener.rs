@@ -1,6 +1,7 @@
 //! Receives frames from whoever connects.
 
 mod accept;
+mod admission;
 mod agree;
 mod builder;
 mod control;
@@ -142,6 +143,7 @@ impl Listener {
             acknowledge: Acknowledge::default(),
             identity: Identity::from_env(),
             services: Vec::new(),
+            admission: Default::default(),
             transport: Transport::default(),
             rdma: Rdma::default(),
             gpu: None,

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, info_span, warn};
 
 use super::Shared;
+use super::admission::Door;
 use super::agree::agree;
 use super::control::{Connection, SessionKey, SessionState};
 #[cfg(feature = "rdma")]
@@ -95,6 +96,7 @@ pub(super) async fn accept(
     tasks: TaskTracker,
 ) {
     let guests = Arc::<Guests>::default();
+    let door = Door::new(shared.config.tls.is_some());
     let stay = |stream: &TcpStream, peer: SocketAddr| match &interface {
         // What comes from this machine itself takes the loopback interface, whatever the address.
         Some(interface) if stream.local_addr()?.ip().to_canonical() != peer.ip() => {
@@ -111,6 +113,14 @@ pub(super) async fn accept(
             Ok((stream, mut address)) => {
                 // Where a listener for IPv6 serves IPv4, too. A link-local address keeps its scope.
                 address.set_ip(address.ip().to_canonical());
+                if let Err(reason) = shared.config.admission.admits(address.ip()) {
+                    shared.counts.refused();
+                    if shared.may_say(Kind::Refused(RefusalCode::Sender)) {
+                        warn!(%address, "refused: {reason}");
+                    }
+                    door.refuse(stream, &reason, &tasks);
+                    continue;
+                }
                 match guests.admit(address.ip()) {
                     Some(guest) => {
                         let span = info_span!("sender", %address);

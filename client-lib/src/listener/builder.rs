@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 #[cfg(doc)]
 use super::Received;
+use super::admission::Admission;
 use super::sockets::sockets;
 use super::{Acknowledge, Handle, Listener, Shared, accept};
 use crate::error::BindError;
@@ -40,6 +41,7 @@ pub struct ListenerBuilder {
     pub(super) acknowledge: Acknowledge,
     pub(super) identity: Identity,
     pub(super) services: Vec<String>,
+    pub(super) admission: Admission,
     pub(super) transport: Transport,
     pub(super) rdma: Rdma,
     pub(super) gpu: Option<Arc<dyn Gpu>>,
@@ -272,6 +274,27 @@ impl ListenerBuilder {
     /// ```
     pub fn service(mut self, name: impl Into<String>) -> Self {
         self.services.push(name.into());
+        self
+    }
+
+    /// Asks this of the address of everybody that connects, before anything is read or TLS is spoken; an error is what the sender is told. It is called
+    /// by the task that accepts, and must not wait. Default: any address may connect.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::Listener;
+    ///
+    /// // The port is open to the whole network, but frames come from one rack only.
+    /// let rack: ipnet::IpNet = "192.168.111.0/26".parse()?;
+    /// let builder = Listener::builder().admit(move |address| match rack.contains(&address) {
+    ///     true => Ok(()),
+    ///     false => Err(format!("{address} is not in {rack}")),
+    /// });
+    /// let listener = builder.bind().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn admit(mut self, admits: impl Fn(IpAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.admission = Admission::new(admits);
         self
     }
 

@@ -280,8 +280,9 @@ fn is_end(kind: io::ErrorKind) -> bool {
 fn meaning(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::AccessDenied => {
-            "our certificate is valid, but for another name than the peer expects; have it issued for that \
-             name, or add our name to the peer's Tls::expect"
+            "our certificate is valid, but for another name than the peer expects, or our address is none that \
+             it admits; have the certificate issued for that name, or add our name to the peer's Tls::expect or \
+             our address to its --from"
         }
         AlertDescription::UnknownCA => {
             "our certificate is from no authority that it trusts; add ours to its trust file, or have ours \

@@ -1,5 +1,6 @@
 //! Peers that are broken, wrong, or out for trouble: each is refused or cut off with the reason, and nobody else notices.
 
+mod admission;
 mod flood;
 mod greetings;
 mod receivers;

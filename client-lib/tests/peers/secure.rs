@@ -11,6 +11,7 @@ use multinet_client::{
 };
 use rcgen::date_time_ymd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use self::authority::{Authority, Folder, Mounted as _};
 use crate::log::{Logs, Says as _, capture};
@@ -305,6 +306,22 @@ async fn a_frame_that_is_cut_off_stays_cut_off() {
     let mut frames = came.chunks(HEADER + SIZE);
     assert!(frames.len() > 1 && came.len() < COUNT as usize * SIZE, "{} bytes", came.len());
     assert!(frames.all(|frame| frame.iter().skip(HEADER).all(|&byte| byte == 7)));
+}
+
+/// No signature is made for it.
+#[tokio::test]
+async fn an_address_that_is_not_admitted_hears_so_without_a_handshake() {
+    let (log, _guard) = capture();
+    let pair = Pair::new();
+    let receiver = listener().tls(pair.infer.tls()).admit(|_| Err("not on the list".to_owned()));
+    let receiver = receiver.bind().await.unwrap();
+    let mut stranger = soon(TcpStream::connect(receiver.local_addresses()[0])).await.unwrap();
+    let mut came = Vec::new();
+    soon(stranger.read_to_end(&mut came)).await.unwrap();
+    assert_eq!(came, [21, 3, 3, 0, 2, 2, 49], "a fatal alert: access_denied");
+    let (_peers, endpoints) = follow(connector().transport(asked_for()).tls(pair.detect.tls()));
+    endpoints.unbounded_send(vec![endpoint(&receiver, "infer-0", None)]).unwrap();
+    log.says("WARN", "or our address is none that it admits").await;
 }
 
 #[tokio::test]
