@@ -286,6 +286,7 @@ impl PeerSet {
             outstanding,
             credits: state.outbound.credits(),
             held: state.outbound.held(),
+            untaken: state.outbound.untaken(),
         }
     }
 

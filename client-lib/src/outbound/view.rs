@@ -13,6 +13,13 @@ impl<F: Clone> Outbound<F> {
         self.ring.len() + self.unwritten().count()
     }
 
+    /// How many frames no receiver's code has taken, by any connection that is there.
+    pub(crate) fn untaken(&self) -> u64 {
+        let links = self.peers.iter().flat_map(|peer| &peer.links).filter(|link| link.is_up());
+        let under_way: u64 = links.map(|link| link.books.assigned.saturating_sub(link.books.taken)).sum();
+        under_way + (self.again.len() + self.paused.len()) as u64
+    }
+
     /// Whether it still has a frame.
     pub(crate) fn has(&self, sequence: u64) -> bool {
         self.ring.get(sequence).is_some() || self.unwritten().any(|&other| other == sequence)

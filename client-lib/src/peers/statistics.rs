@@ -50,6 +50,8 @@ pub struct Statistics {
     pub credits: u64,
     /// Frames that wait to be written, or to be acknowledged.
     pub held: usize,
+    /// Frames that wait for a peer, or whose peer's code has not taken them: if there are some for long, nothing gets through.
+    pub untaken: u64,
 }
 
 /// What a PeerSet was closed with.

@@ -38,6 +38,33 @@ fn what_has_not_been_written_is_not_done() {
     assert_eq!(rig.outbound.counts().lost, 2);
 }
 
+/// Whoever has frames for a peer, and sees that none is taken, knows that the way to it is not as it should be.
+#[test]
+fn frames_that_nobody_has_taken_are_counted() {
+    let mut rig = Rig::kept();
+    assert_eq!(rig.outbound.untaken(), 0);
+    let links = rig.connected(&["a"]);
+    rig.send_some(2);
+    assert_eq!(rig.outbound.untaken(), 2);
+    rig.write(links[0]);
+    assert_eq!(rig.outbound.untaken(), 2);
+    // Both are in the hands of the receiver's code, which has not decided on them.
+    let none = std::iter::empty::<u64>;
+    rig.outbound.control(rig.now, links[0], (0, 2), none(), none()).unwrap();
+    assert_eq!(rig.outbound.untaken(), 0);
+    rig.down(links[0]);
+    assert_eq!(rig.outbound.untaken(), 2, "they are to be sent again");
+    let again = rig.retries();
+    rig.up(again[0], 2);
+    assert_eq!(rig.outbound.untaken(), 2);
+    rig.write(again[0]);
+    // They are passed over, for it has them.
+    rig.outbound.control(rig.now, again[0], (2, 2), none(), none()).unwrap();
+    assert_eq!(rig.outbound.untaken(), 0);
+    rig.outbound.control(rig.now, again[0], (2, 2), [1].into_iter(), [2].into_iter()).unwrap();
+    assert_eq!(rig.outbound.untaken(), 1, "it is to be sent again after a pause");
+}
+
 #[test]
 fn what_cannot_be_read_is_given_up_and_nothing_else() {
     for delivery in [Delivery::AtMostOnce, Delivery::AtLeastOnce] {
