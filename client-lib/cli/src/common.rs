@@ -24,6 +24,10 @@ use crate::output::{InFlags, note};
 /// Port of DNS.
 const DNS_PORT: u16 = 53;
 
+/// The likely cause where connections are made, and nothing large gets through.
+pub(crate) const LOST_PACKETS: &str =
+    "Likely, large packets are lost on the way: the MTU of a NIC is greater than that of the network";
+
 /// A resolver for where an address is given, so that nobody is asked: it needs no resolv.conf.
 ///
 /// # Errors

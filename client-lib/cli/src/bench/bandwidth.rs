@@ -8,6 +8,7 @@ use multinet_client::{Buffer, Frame, PeerSet, PeerStatus, Statistics};
 
 use super::Extent;
 use super::figures::{Bandwidth, MAX_FOR_PEAK, Times};
+use crate::common::LOST_PACKETS;
 
 /// How long nothing may happen before the servers count as hung.
 const HUNG: Duration = Duration::from_secs(30);
@@ -101,7 +102,13 @@ impl<'p> Run<'p> {
             let reasons = reasons.join("; ");
             // A peer that DNS names no longer is not told of.
             let reasons = if reasons.is_empty() { "its peer is gone" } else { &reasons };
-            bail!("a connection broke during the measurement: {reasons}");
+            let sent = now.frames - self.before.frames;
+            let likely = if sent > 0 && sent == now.lost - self.before.lost + now.held as u64 {
+                format!(". No message got through. {LOST_PACKETS}; multinet doctor says so")
+            } else {
+                String::new()
+            };
+            bail!("a connection broke during the measurement: {reasons}{likely}");
         }
         if self.notes_times {
             let confirmed = (now.frames - self.before.frames).saturating_sub(now.outstanding);

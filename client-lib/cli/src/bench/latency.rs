@@ -21,9 +21,13 @@ use tokio::time::{sleep, timeout};
 use super::figures::Latency;
 use super::memory::Memory;
 use super::{ClientArgs, Extent};
+use crate::common::LOST_PACKETS;
 
 /// How long the server may take to connect back, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A message of so many bytes may be too large for a packet.
+const LARGE: usize = 1200;
 
 /// Round trips before the measurement, so that both sides' memory and routes are warm.
 const WARM_UP: u64 = 20;
@@ -132,7 +136,13 @@ impl<'p> PingPong<'p> {
         let round_trips = tokio::select! {
             biased;
             round_trips = running => round_trips?,
-            () = stalled(&made) => bail!("no answer within {} s", PATIENCE.as_secs()),
+            () = stalled(&made) => {
+                let likely = match made.load(Ordering::Relaxed) {
+                    0 if length >= LARGE => format!(". {LOST_PACKETS}; multinet doctor says so"),
+                    _ => String::new(),
+                };
+                bail!("no answer within {} s{likely}", PATIENCE.as_secs())
+            }
         };
         Latency::of(bytes, round_trips).context("no round trip was measured")
     }
