@@ -34,7 +34,7 @@ Examples:
   multinet doctor infer.vision.svc.multinet rdma
 
 Exit status: 0 if all went well; 1 if not, with one line on standard error that says why (doctor's findings say it \
-themselves); 2 if the command line is wrong; 130 or 143 if SIGINT or SIGTERM \
+themselves); 2 if the command line is wrong; 3 if `send` has sent all, but nobody has confirmed it; 130 or 143 if SIGINT or SIGTERM \
 ended it (not `bench server`, which ends so). Results go to standard output, all else to standard error.";
 
 #[derive(Debug, Subcommand)]

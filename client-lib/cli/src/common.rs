@@ -244,6 +244,11 @@ impl TlsArgs {
         Ok(Some(tls))
     }
 
+    /// Whether there is TLS.
+    pub(crate) fn is_on(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
     /// Whether there is TLS, and nobody has said what peers are called.
     pub(crate) fn names_nobody(&self) -> bool {
         self.tls_cert.is_some() && self.tls_name.is_empty()

@@ -5,21 +5,29 @@
 //!                                                                                           hashes, then acknowledges)
 //! ```
 //!
-//! Each frame says where in the transfer it belongs ([`header`]); the last one has no payload, but the size and the SHA-256 of all. The
-//! receiver acknowledges a frame when it has been written, and the last one if size and checksum are right: what it refuses, the library
-//! reports to the sender, which is how the sender learns that something is wrong. A transfer is known by the sender's
-//! session.
+//! Each frame says where in the transfer it belongs ([`header`]). The receiver acknowledges a frame when it has been written; what it
+//! refuses, the library reports to the sender, which is how the sender learns that something is wrong. A transfer is known by the sender's
+//! session. At its end ([`ending`]) the sender asks whether size and SHA-256 are right; the receiver has everything on the disk before it says yes, and gives the
+//! file its name when it has heard that the sender knows.
 //!
-//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`; one that is started in its place, in the same
-//! folder, goes on from there, as the sender keeps everything that has not been acknowledged.
+//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`, or, if that is all, in `FILE.SESSION.done`. One that is
+//! started in its place, in the same folder, goes on from there, as the sender keeps everything that has not been acknowledged.
+//!
+//! Any number of senders may try ([`taker`]): each has a partial file of its own, and the first whose transfer is complete has sent it.
 
+mod destination;
+mod ending;
+mod from;
 mod header;
+mod incoming;
+mod partial;
 mod progress;
 mod recv;
 mod reorder;
 mod send;
 mod sink;
 mod source;
+mod stall;
 mod taker;
 
 use std::path::PathBuf;
@@ -29,7 +37,8 @@ use std::time::Duration;
 use clap::Args;
 use ring::digest::Digest;
 
-use crate::common::{ConnectArgs, ListenArgs};
+use self::from::Origin;
+use crate::common::{ConnectArgs, DnsArgs, ListenArgs};
 
 /// What to send.
 #[derive(Args, Debug)]
@@ -54,7 +63,8 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     frame_size: u32,
 
-    /// How long to wait for a receiver, at the beginning and when it has gone
+    /// How long to wait for a receiver, at the beginning and when it has gone; and for one that is there to take anything, a second more for each MiB of a
+    /// frame
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
 
@@ -69,7 +79,8 @@ Examples:
   tar -c data | multinet send 192.168.100.7
 
 Both sides print the size and the SHA-256 of what they have seen. The exit status is 0 only if the receiver has
-written all of it and the two agree.";
+written all of it, the two agree, and the file has its name; 3 if the receiver has had all of it, but did not confirm
+that the file has its name; 1 if it failed, also because the file has changed while it was sent.";
 
 /// What to receive.
 #[derive(Args, Debug)]
@@ -79,13 +90,29 @@ pub(crate) struct RecvArgs {
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
 
-    /// File to write; it appears when it is complete. - is standard output
+    /// File to write; it appears when it is complete. A device, a named pipe or a socket is written as it comes, and so is -, standard
+    /// output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Go on with the next transfer, until Ctrl-C
+    /// Replace FILE if it exists
+    #[arg(long)]
+    force: bool,
+
+    /// Go on with the next transfer, until Ctrl-C. The files are FILE, FILE.1, FILE.2 and so on, without those that exist
     #[arg(long)]
     keep: bool,
+
+    /// Take only what comes from this network, this address, or the pods of this service; may be repeated. A service's addresses are followed in
+    /// DNS, and nothing is taken from it while they are not known
+    #[arg(
+        long,
+        value_name = "CIDR|SERVICE",
+        env = "MULTINET_FROM",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    from: Vec<Origin>,
 
     /// Largest frame to take, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
@@ -96,6 +123,9 @@ pub(crate) struct RecvArgs {
     wait: u64,
 
     #[command(flatten)]
+    dns: DnsArgs,
+
+    #[command(flatten)]
     listen: ListenArgs,
 }
 
@@ -103,8 +133,10 @@ const RECV_EXAMPLES: &str = "\
 Examples:
   multinet recv -o model.safetensors
   multinet recv | tar -x
+  multinet recv -o model.safetensors --from train.vision.svc.multinet
 
-A receiver that dies and is started again in the same folder goes on with FILE.*.part where it was.";
+Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is
+started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.";
 
 /// What has been sent, or received.
 #[derive(Clone, Debug, PartialEq, Eq)]

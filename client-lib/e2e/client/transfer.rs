@@ -75,9 +75,47 @@ async fn one_receiver_gets_everything_whoever_comes_later() -> Result<()> {
     Ok(())
 }
 
+/// The service's addresses are those that it has by then.
+#[tokio::test]
+async fn only_the_pods_of_a_service_may_send() -> Result<()> {
+    sandboxed!();
+    let (stranger, pod) = ("10.9.0.2", "10.9.0.3");
+    for address in [stranger, pod] {
+        ip(&["address", "add", &format!("{address}/32"), "dev", "lo"])?;
+    }
+    let manifests = Manifests::new()?;
+    manifests.write("service.yaml", CHANGEABLE)?;
+    manifests.write("slice.yaml", &slice(&[("a", stranger, "gpu-1")]))?;
+    let server = Flags::new().start(manifests.path())?;
+    let folder = TempDir::new()?;
+    let dns = server.dns().to_string();
+    let mut receiver = receive_as(&folder, pod, &["--from", SERVICE, "--server", &dns]).await?;
+    let content = folder.path().join("content");
+    fs::write(&content, "content")?;
+    // Whoever connects to an address of this machine comes from that address.
+    let send = |wait: &str| -> Result<_> {
+        let mut command = multinet()?;
+        Ok(command.args(["send", pod, "--wait", wait, "--file"]).arg(&content).output()?)
+    };
+    let refused = send("1")?;
+    let said = String::from_utf8(refused.stderr)?;
+    ensure!(!refused.status.success() && said.contains("may not send here"), "{said}");
+    manifests.write("slice.yaml", &slice(&[("b", pod, "gpu-1")]))?;
+    let sent = send("20")?;
+    ensure!(sent.status.success(), "{}", String::from_utf8(sent.stderr)?);
+    let status = receiver.exited(PATIENCE).await?;
+    ensure!(status.success(), "{}", receiver.log());
+    ensure!(fs::read(output(&folder, pod))? == b"content", "not what was sent");
+    Ok(())
+}
+
 async fn receive(folder: &TempDir, address: &str) -> Result<Process> {
+    receive_as(folder, address, &[]).await
+}
+
+async fn receive_as(folder: &TempDir, address: &str, more: &[&str]) -> Result<Process> {
     let mut command = multinet()?;
-    command.args(["recv", "--address", address, "--output"]).arg(output(folder, address));
+    command.args(["recv", "--address", address, "--output"]).arg(output(folder, address)).args(more);
     let log = folder.path().join(format!("{address}.log"));
     let mut receiver = Process::spawn(&mut command, &log)?;
     receiver.logged("listening on", PATIENCE).await?;

@@ -1,63 +1,175 @@
 //! What a frame says of itself, in its metadata.
+//!
+//! After the parts of a transfer come two frames without payload. The first, the *seal*, asks whether all of it has come; it is acknowledged
+//! when all of it is safe on the receiver's disk. The second, the *end*, says that the sender has heard that; it is acknowledged when the file is in its
+//! place. Receivers of earlier versions take a seal for an empty part, and decide at the end; senders of earlier versions send no seal.
 
 use serde::{Deserialize, Serialize};
 
 use super::Summary;
 
-/// A frame's place in a transfer.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+/// Length of a SHA-256 in hex.
+const DIGITS: usize = 64;
+
+/// A frame's place in a transfer, and what it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// How many bytes of the transfer are before it.
     pub(super) offset: u64,
     /// How many there are in all, where that is known beforehand: of a file.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) total: Option<u64>,
-    /// SHA-256 of all of it, in hex: this is the last frame, and its offset is the size.
+    pub(super) meaning: Meaning,
+}
+
+/// What a frame is there for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Part,
+    /// That was all; is it there?
+    Seal(Summary),
+    /// It is known to be there.
+    End(Summary),
+    /// There will be no end.
+    Abort(Abort),
+}
+
+/// Why a sender gives a transfer up.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Abort {
+    /// The file has become shorter.
+    Truncated,
+    /// The file has changed.
+    Changed,
+    Unreadable,
+    /// Another reason, of a later version.
+    #[serde(other)]
+    Other,
+}
+
+/// As it travels.
+#[derive(Default, Deserialize, Serialize)]
+struct Fields {
+    offset: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) sha256: Option<String>,
+    total: Option<u64>,
+    /// SHA-256 of all of it, in hex: this is the seal, and its offset is the size.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    seal: Option<String>,
+    /// The same, and this is the end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    abort: Option<Abort>,
 }
 
 impl Header {
-    pub(super) fn end(summary: &Summary) -> Self {
-        let Summary { bytes, sha256 } = summary.clone();
-        Self { offset: bytes, total: Some(bytes), sha256: Some(sha256) }
+    pub(super) fn part(offset: u64, total: Option<u64>) -> Self {
+        Self { offset, total, meaning: Meaning::Part }
     }
 
-    /// What the last frame says of the whole.
-    pub(super) fn summary(&self) -> Option<Summary> {
-        self.sha256.clone().map(|sha256| Summary { bytes: self.offset, sha256 })
+    pub(super) fn seal(summary: &Summary) -> Self {
+        let bytes = summary.bytes;
+        Self { offset: bytes, total: Some(bytes), meaning: Meaning::Seal(summary.clone()) }
+    }
+
+    pub(super) fn end(summary: &Summary) -> Self {
+        let bytes = summary.bytes;
+        Self { offset: bytes, total: Some(bytes), meaning: Meaning::End(summary.clone()) }
+    }
+
+    pub(super) fn abort(offset: u64, reason: Abort) -> Self {
+        Self { offset, total: None, meaning: Meaning::Abort(reason) }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        // Numbers and a string in a struct are always JSON.
-        serde_json::to_vec(self).unwrap_or_default()
+        let Self { offset, total, meaning } = self.clone();
+        let mut fields = Fields { offset, total, ..Fields::default() };
+        match meaning {
+            Meaning::Part => {}
+            Meaning::Seal(summary) => fields.seal = Some(summary.sha256),
+            Meaning::End(summary) => fields.sha256 = Some(summary.sha256),
+            Meaning::Abort(reason) => fields.abort = Some(reason),
+        }
+        // Numbers and strings in a struct are always JSON.
+        serde_json::to_vec(&fields).unwrap_or_default()
     }
 
     /// `None` if `multinet send` did not write it.
-    pub(super) fn decode(metadata: &[u8]) -> Option<Self> {
-        serde_json::from_slice(metadata).ok()
+    pub(super) fn decode(metadata: &[u8], payload: usize) -> Option<Self> {
+        let Fields { offset, total, seal, sha256, abort } = serde_json::from_slice(metadata).ok()?;
+        let summary = |sha256: String| is_sha256(&sha256).then_some(Summary { bytes: offset, sha256 });
+        let meaning = match (abort, sha256, seal) {
+            (Some(reason), _, _) => Meaning::Abort(reason),
+            (None, Some(sha256), _) => Meaning::End(summary(sha256)?),
+            (None, None, Some(seal)) => Meaning::Seal(summary(seal)?),
+            (None, None, None) => Meaning::Part,
+        };
+        (payload == 0 || meaning == Meaning::Part).then_some(Self { offset, total, meaning })
     }
+}
+
+fn is_sha256(text: &str) -> bool {
+    text.len() == DIGITS && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn summary() -> Summary {
+        Summary { bytes: 7, sha256: "ab".repeat(32) }
+    }
+
     #[test]
     fn what_is_encoded_is_decoded() {
-        let part = Header { offset: 1 << 40, total: None, sha256: None };
-        let end = Header::end(&Summary { bytes: 7, sha256: "ab".to_owned() });
-        for header in [&part, &end] {
-            assert_eq!(Header::decode(&header.encode()).as_ref(), Some(header));
+        let abort = Header::abort(3, Abort::Truncated);
+        for header in [Header::part(1 << 40, None), Header::seal(&summary()), Header::end(&summary()), abort]
+        {
+            assert_eq!(Header::decode(&header.encode(), 0), Some(header));
         }
-        assert_eq!((part.summary(), end.summary().map(|summary| summary.bytes)), (None, Some(7)));
-        assert_eq!(part.encode(), br#"{"offset":1099511627776}"#);
+    }
+
+    /// What these were before there was a seal stays what it was, and a seal was a part.
+    #[test]
+    fn versions_before_this_one_read_what_they_know() {
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct Before {
+            offset: u64,
+            total: Option<u64>,
+            sha256: Option<String>,
+        }
+        let read = |header: Header| serde_json::from_slice::<Before>(&header.encode()).unwrap();
+        let sha256 = summary().sha256;
+        let of = |offset, total, sha256| Before { offset, total, sha256 };
+        assert_eq!(read(Header::part(5, Some(7))), of(5, Some(7), None));
+        assert_eq!(read(Header::seal(&summary())), of(7, Some(7), None));
+        assert_eq!(read(Header::end(&summary())), of(7, Some(7), Some(sha256.clone())));
+        assert_eq!(read(Header::abort(5, Abort::Changed)), of(5, None, None));
+        let end = format!(r#"{{"offset":7,"total":7,"sha256":"{sha256}"}}"#);
+        assert_eq!(Header::decode(end.as_bytes(), 0), Some(Header::end(&summary())));
+        assert_eq!(Header::part(1 << 40, None).encode(), br#"{"offset":1099511627776}"#);
     }
 
     #[test]
     fn what_others_write_is_none() {
-        for other in [&b""[..], b"{}", b"pts=1024", b"{\"offset\":-1}"] {
-            assert_eq!(Header::decode(other), None);
+        let digest = "0".repeat(64);
+        let with_payload = format!(r#"{{"offset":1,"sha256":"{digest}"}}"#);
+        let cases: [(&str, usize); 9] = [
+            ("", 1),
+            ("{}", 1),
+            ("pts=1024", 1),
+            (r#"{"offset":-1}"#, 1),
+            (r#"{"offset":0,"sha256":"00"}"#, 0),
+            (r#"{"offset":0,"seal":"zz"}"#, 0),
+            (&r#"{"offset":0,"sha256":"X"}"#.replace('X', &"A".repeat(64)), 0),
+            (&with_payload, 1),
+            (r#"{"offset":0,"abort":"changed"}"#, 1),
+        ];
+        for (metadata, payload) in cases {
+            assert_eq!(Header::decode(metadata.as_bytes(), payload), None, "{metadata}");
         }
+        let later = Header::decode(br#"{"offset":0,"abort":"bored"}"#, 0);
+        assert_eq!(later, Some(Header::abort(0, Abort::Other)));
     }
 }

@@ -8,9 +8,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
+    /// None, whoever looks.
+    pub(super) fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
     pub(super) fn new(total: Option<u64>) -> Self {
         if !io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
+            return Self::hidden();
         }
         let bar = match total {
             Some(total) => ProgressBar::new(total),

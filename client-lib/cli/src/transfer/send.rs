@@ -2,22 +2,24 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::ready;
 use multinet_client::{Change, Choice, Connector, Delivery, Frame, PeerSet};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, timeout};
 
 use super::header::Header;
-use super::progress::Progress;
-use super::source::{self, Part, Source};
+use super::progress;
+use super::source::{self, Fault, Part, Source};
+use super::stall::{Progress, Trouble};
 use super::{SendArgs, Summary};
 use crate::bench::target::Target;
-use crate::common::patiently;
-use crate::output::print;
+use crate::common::{LOST_PACKETS, patiently};
+use crate::output::{note, print};
 
 /// Frames that may wait for their acknowledgement, in memory.
 const WINDOW: usize = 32;
@@ -25,8 +27,11 @@ const WINDOW: usize = 32;
 /// How often it is looked whether all is well.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the receiver has to say goodbye.
+/// How long the receiver has to say goodbye, or to hear that there will be no end.
 const GOODBYE: Duration = Duration::from_secs(5);
+
+/// The receiver has had everything, but nobody has heard that the file is in its place.
+const NOT_CONFIRMED: u8 = 3;
 
 pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let (target, path) = args.what()?;
@@ -35,15 +40,29 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
     let connector = connector.replay(WINDOW).wait(wait).build()?;
     let peers = patiently(wait, receiver(&connector, &target)).await?;
+    let transfer = Transfer::new(peers, source.total);
     let start = Instant::now();
-    let summary = tokio::select! {
-        summary = transfer(&peers, source) => summary?,
-        trouble = trouble(&peers, wait) => return Err(trouble),
+    let outcome = tokio::select! {
+        summary = transfer.run(source) => summary,
+        trouble = transfer.trouble(&args, &target) => Err(trouble),
     };
-    let took = start.elapsed();
-    peers.close(GOODBYE).await;
-    print(&summary.line("sent", summary.bytes, took))?;
-    Ok(ExitCode::SUCCESS)
+    let (took, is_safe) = (start.elapsed(), transfer.is_safe());
+    let peers = transfer.end();
+    match outcome {
+        Ok(summary) => {
+            peers.close(GOODBYE).await;
+            print(&summary.line("sent", summary.bytes, took))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) if is_safe => {
+            note(&format!(
+                "not confirmed: the receiver has had all of it, but has not said that the file is in its place ({error:#}); look there: \
+                 the next multinet recv to the same name finishes it"
+            ));
+            Ok(ExitCode::from(NOT_CONFIRMED))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl SendArgs {
@@ -87,59 +106,126 @@ async fn receiver(connector: &Connector, target: &Target) -> anyhow::Result<Peer
     Ok(connector.follow(&target.name, endpoints))
 }
 
-/// Completes when the receiver has acknowledged everything.
-async fn transfer(peers: &PeerSet, mut source: Source) -> anyhow::Result<Summary> {
-    let progress = Progress::new(source.total);
-    // One key reaches one peer, in order; another transfer's may reach another.
-    let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
-    let frame = |part: Frame, header: Header| part.key(key.clone()).metadata(header.encode());
-    let mut offset = 0;
-    let summary = loop {
-        match source.parts.recv().await.context("the reading thread has ended")? {
-            Part::Bytes(buffer) => {
-                let length = buffer.len() as u64;
-                let header = Header { offset, total: source.total, sha256: None };
-                peers.send(frame(Frame::new(buffer), header)).await?;
-                offset += length;
-                progress.at(offset);
-            }
-            Part::End(summary) => break summary,
-            Part::Failed(error) => return Err(error).context("cannot read what is to be sent"),
-        }
-    };
-    peers.send(frame(Frame::new(Bytes::new()), Header::end(&summary))).await?;
-    peers.flush().await?;
-    // What has been refused last may have been taken by another that has come since.
-    if peers.statistics().rejected > 0 {
-        bail!(REFUSED);
-    }
-    Ok(summary)
+/// A transfer, and how far it is.
+struct Transfer {
+    peers: PeerSet,
+    /// One key reaches one peer, in order; another transfer's may reach another.
+    key: Bytes,
+    progress: progress::Progress,
+    /// The receiver has all of it.
+    is_safe: AtomicBool,
 }
 
 const REFUSED: &str = "the receiver refused the transfer; it says why: something is missing, size or checksum differ, it could not \
-                       write, or it is no multinet recv that waits for one";
+                       write, another transfer was complete, or it is no multinet recv that waits for one";
 
-/// Completes when it cannot come to a good end any more.
-async fn trouble(peers: &PeerSet, wait: Duration) -> anyhow::Error {
-    let mut look = interval(LOOK);
-    let mut connected = Instant::now();
-    loop {
-        look.tick().await;
-        let statistics = peers.statistics();
-        if statistics.rejected > 0 {
-            return anyhow::Error::msg(REFUSED);
+impl Transfer {
+    fn new(peers: PeerSet, total: Option<u64>) -> Self {
+        let key = Bytes::copy_from_slice(&fastrand::u128(..).to_be_bytes());
+        Self { peers, key, progress: progress::Progress::new(total), is_safe: AtomicBool::new(false) }
+    }
+
+    fn is_safe(&self) -> bool {
+        self.is_safe.load(Ordering::Relaxed)
+    }
+
+    /// The line of the progress is free for what is printed next.
+    fn end(self) -> PeerSet {
+        self.peers
+    }
+
+    /// Completes when the receiver has said that the file is in its place.
+    async fn run(&self, mut source: Source) -> anyhow::Result<Summary> {
+        let mut offset = 0;
+        let summary = loop {
+            match source.parts.recv().await.context("the reading thread has ended")? {
+                Part::Bytes(buffer) => {
+                    let length = buffer.len() as u64;
+                    self.send(Frame::new(buffer), &Header::part(offset, source.total)).await?;
+                    offset += length;
+                    self.progress.at(offset);
+                }
+                Part::End(summary) => break summary,
+                Part::Failed(Fault { reason, error }) => {
+                    // The receiver need not wait for the rest.
+                    let abort = Header::abort(offset, reason);
+                    let _ = timeout(GOODBYE, self.ask(&abort)).await;
+                    return Err(error);
+                }
+            }
+        };
+        self.ask(&Header::seal(&summary)).await?;
+        self.is_safe.store(true, Ordering::Relaxed);
+        self.ask(&Header::end(&summary)).await?;
+        Ok(summary)
+    }
+
+    async fn send(&self, frame: Frame, header: &Header) -> anyhow::Result<()> {
+        self.peers.send(frame.key(self.key.clone()).metadata(header.encode())).await?;
+        Ok(())
+    }
+
+    /// Completes when the receiver has acknowledged this, and everything before.
+    async fn ask(&self, header: &Header) -> anyhow::Result<()> {
+        self.send(Frame::new(Bytes::new()), header).await?;
+        self.peers.flush().await?;
+        // What has been refused last may have been taken by another that has come since.
+        if self.peers.statistics().rejected > 0 {
+            bail!(REFUSED);
         }
-        if statistics.connected > 0 {
-            connected = Instant::now();
-        } else if connected.elapsed() > wait {
-            let last = peers.status().into_iter().find_map(|status| status.last_error);
-            return anyhow::anyhow!(
-                "the receiver has gone, and none came within {} s: {} of {} frames so far were acknowledged; {}",
-                wait.as_secs(),
-                statistics.acknowledged,
-                statistics.frames,
-                last.map_or_else(|| "DNS names nobody".to_owned(), |error| error.to_string())
-            );
+        Ok(())
+    }
+
+    /// Completes when it cannot come to a good end any more.
+    async fn trouble(&self, args: &SendArgs, target: &Target) -> anyhow::Error {
+        let mut look = interval(LOOK);
+        let wait = Duration::from_secs(args.wait);
+        let mut progress = Progress::new(Instant::now().into_std(), wait, args.frame_size);
+        let mut safe = None;
+        loop {
+            let now = look.tick().await;
+            let statistics = self.peers.statistics();
+            let trouble = progress.look(now.into_std(), &statistics);
+            // To give a file its name takes no time that counts.
+            if self.is_safe() && now - *safe.get_or_insert(now) > progress.patience() {
+                return anyhow!("no answer within {} s", progress.patience().as_secs());
+            }
+            let Some(trouble) = trouble else { continue };
+            let (acknowledged, frames) = (statistics.acknowledged, statistics.frames);
+            let so_far = format!("{acknowledged} of {frames} frames so far were acknowledged");
+            let status = self.peers.status().into_iter().next();
+            let broken = status.as_ref().and_then(|status| status.last_disconnect.clone());
+            match trouble {
+                Trouble::Refused => return anyhow!(REFUSED),
+                Trouble::Gone => {
+                    let failed = status.as_ref().and_then(|status| status.last_error.as_deref());
+                    let last = match (failed, broken, &status) {
+                        (Some(error), _, _) => error.to_string(),
+                        (None, Some(broken), _) => format!("the connection broke: {broken}"),
+                        (None, None, Some(_)) => "it is being connected".to_owned(),
+                        (None, None, None) => "DNS names nobody".to_owned(),
+                    };
+                    let wait = wait.as_secs();
+                    return anyhow!("the receiver has gone, and none came within {wait} s: {so_far}; {last}");
+                }
+                Trouble::Stuck => {
+                    let connections = statistics.disconnects + statistics.connected as u64;
+                    let cause = match broken {
+                        // It knows why.
+                        Some(broken) if broken.starts_with("the peer") => {
+                            format!("the last one broke: {broken}")
+                        }
+                        _ => format!(
+                            "{LOST_PACKETS}; multinet doctor {} {} says so. Or the receiver hangs",
+                            target.name, target.port
+                        ),
+                    };
+                    return anyhow!(
+                        "nothing has got through to the receiver for {} s (connections made: {connections}); {so_far}. {cause}",
+                        progress.patience().as_secs()
+                    );
+                }
+            }
         }
     }
 }

@@ -1,16 +1,18 @@
-//! Reads what is to be sent, in a thread of its own: a terminal or a pipe may have nothing for hours.
+//! Reads what is to be sent, in a thread of its own: a terminal or a pipe may have nothing for hours. A file that changes meanwhile is noticed.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use multinet_client::Buffer;
 use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
 
 use super::Summary;
+use super::header::Abort;
 
 /// Parts that have been read ahead.
 const AHEAD: usize = 4;
@@ -23,7 +25,31 @@ pub(super) enum Part {
     Bytes(Buffer),
     /// That was all.
     End(Summary),
-    Failed(io::Error),
+    Failed(Fault),
+}
+
+/// Why there will be no end.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// What the receiver is told.
+    pub(super) reason: Abort,
+    pub(super) error: anyhow::Error,
+}
+
+/// Whether a file is still as it was.
+struct Watch {
+    file: File,
+    path: PathBuf,
+    before: Stamp,
+}
+
+/// What changes with a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    size: u64,
+    modified: (i64, i64),
+    /// Nobody can set this one back.
+    changed: (i64, i64),
 }
 
 /// What is read, and how much that is, if it is known.
@@ -38,21 +64,82 @@ pub(super) struct Source {
 ///
 /// If it cannot be opened.
 pub(super) fn open(path: &Path, size: usize) -> anyhow::Result<Source> {
-    let (reader, total): (Box<dyn Read + Send>, _) = if path == Path::new("-") {
-        (Box::new(io::stdin()), None)
+    let (reader, total, watch): (Box<dyn Read + Send>, _, _) = if path == Path::new("-") {
+        (Box::new(io::stdin()), None, None)
     } else {
-        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let about = file.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+        let cannot_read = || format!("cannot read {}", path.display());
+        let file = File::open(path).with_context(cannot_read)?;
+        let about = file.metadata().with_context(cannot_read)?;
         anyhow::ensure!(!about.is_dir(), "{} is a folder: send a tar of it", path.display());
-        (Box::new(file), about.is_file().then_some(about.len()))
+        let watch = match about.is_file() {
+            true => Some(Watch {
+                file: file.try_clone().with_context(cannot_read)?,
+                path: path.to_owned(),
+                before: Stamp::of(&about),
+            }),
+            false => None,
+        };
+        // What the kernel makes up as it is read, as in /proc, has no size beforehand.
+        (Box::new(file), Some(about.len()).filter(|&size| about.is_file() && size > 0), watch)
     };
+    let is_same = move || watch.as_ref().map_or(Ok(()), Watch::check);
     let (sender, parts) = mpsc::channel(AHEAD);
-    std::thread::Builder::new().name("source".to_owned()).spawn(move || read(reader, size, &sender))?;
+    std::thread::Builder::new()
+        .name("source".to_owned())
+        .spawn(move || read(reader, is_same, size, &sender))?;
     Ok(Source { parts, total })
 }
 
-/// Until the end, or until nobody wants more.
-fn read(mut reader: impl Read, size: usize, parts: &mpsc::Sender<Part>) {
+impl Watch {
+    fn check(&self) -> Result<(), Fault> {
+        let path = self.path.display();
+        let now = self.file.metadata().map_err(|error| Fault::unreadable(error, &path.to_string()))?;
+        let now = Stamp::of(&now);
+        let Some(reason) = self.before.differs(now) else { return Ok(()) };
+        let error = match reason {
+            Abort::Truncated => anyhow!(
+                "{path} has become shorter while it was sent: {} bytes, after {}; send it again",
+                now.size,
+                self.before.size
+            ),
+            _ => anyhow!("{path} has changed while it was sent; send it when nobody writes to it"),
+        };
+        Err(Fault { reason, error })
+    }
+}
+
+impl Stamp {
+    fn of(about: &Metadata) -> Self {
+        Self {
+            size: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            changed: (about.ctime(), about.ctime_nsec()),
+        }
+    }
+
+    fn differs(self, now: Self) -> Option<Abort> {
+        match now {
+            now if now.size < self.size => Some(Abort::Truncated),
+            now if now != self => Some(Abort::Changed),
+            _ => None,
+        }
+    }
+}
+
+impl Fault {
+    fn unreadable(error: io::Error, what: &str) -> Self {
+        let error = anyhow::Error::new(error).context(format!("cannot read {what}"));
+        Self { reason: Abort::Unreadable, error }
+    }
+}
+
+/// Until the end, or until nobody wants more. What is read may be sent if it is still the same.
+fn read(
+    mut reader: impl Read,
+    is_same: impl Fn() -> Result<(), Fault>,
+    size: usize,
+    parts: &mpsc::Sender<Part>,
+) {
     let mut hash = Context::new(&SHA256);
     let mut pool = VecDeque::new();
     let mut total = 0;
@@ -67,8 +154,9 @@ fn read(mut reader: impl Read, size: usize, parts: &mpsc::Sender<Part>) {
                 // Only the last part is shorter, and a frame is all of its buffer.
                 Part::Bytes(if length == size { buffer.clone() } else { bytes.to_vec().into() })
             }
-            Some(Err(error)) => Part::Failed(error),
+            Some(Err(error)) => Part::Failed(Fault::unreadable(error, "what is to be sent")),
         };
+        let part = is_same().map_or_else(Part::Failed, |()| part);
         pool.push_back(buffer);
         pool.truncate(POOL);
         let is_last = !matches!(part, Part::Bytes(_));
@@ -123,13 +211,83 @@ mod tests {
             [(&b""[..], &[][..], EMPTY), (b"abc", &[&b"ab"[..], b"c"], ABC), (b"abc", &[b"ab", b"c"], ABC)]
         {
             let (sender, mut receiver) = mpsc::channel(8);
-            read(Slowly(bytes), 2, &sender);
+            read(Slowly(bytes), || Ok(()), 2, &sender);
             for part in parts {
                 assert!(matches!(receiver.try_recv().unwrap(), Part::Bytes(got) if got.bytes() == *part));
             }
             let Part::End(summary) = receiver.try_recv().unwrap() else { panic!("the end is missing") };
             assert_eq!(summary, Summary { bytes: bytes.len() as u64, sha256: sha256.to_owned() });
         }
+    }
+
+    /// Whatever is done to it, once it is open.
+    #[test]
+    fn a_file_that_changes_is_noticed() {
+        use std::fs::{self, OpenOptions};
+        use std::io::Write as _;
+
+        type Change = fn(&Path);
+        let append = |path: &Path| OpenOptions::new().append(true).open(path).unwrap();
+        let overwrite: Change =
+            |path| OpenOptions::new().write(true).open(path).unwrap().write_all(b"x").unwrap();
+        let overwrite_and_set_back: Change = |path| {
+            let before = fs::metadata(path).unwrap().modified().unwrap();
+            let mut file = OpenOptions::new().write(true).open(path).unwrap();
+            file.write_all(b"x").unwrap();
+            file.set_modified(before).unwrap();
+        };
+        let cases: [(Change, Option<Abort>, &str); 5] = [
+            (|_| {}, None, ""),
+            (
+                |path| OpenOptions::new().write(true).open(path).unwrap().set_len(1).unwrap(),
+                Some(Abort::Truncated),
+                "has become shorter while it was sent: 1 bytes, after 7; send it again",
+            ),
+            (overwrite, Some(Abort::Changed), "has changed while it was sent"),
+            (overwrite_and_set_back, Some(Abort::Changed), "has changed while it was sent"),
+            // A log is sent when it is no longer written.
+            (|path| fs::write(path, "content, and more").unwrap(), Some(Abort::Changed), "has changed"),
+        ];
+        for (change, expected, said) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("file");
+            fs::write(&path, "content").unwrap();
+            let file = append(&path);
+            let before = Stamp::of(&file.metadata().unwrap());
+            let watch = Watch { file, path: path.clone(), before };
+            // Clocks of file systems are coarse.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            change(&path);
+            let fault = watch.check().err();
+            assert_eq!(fault.as_ref().map(|fault| fault.reason), expected);
+            assert!(fault.is_none_or(|fault| fault.error.to_string().contains(said)), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_read_after_a_change_is_sent() {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let looks = std::cell::Cell::new(0);
+        let is_same = || {
+            looks.set(looks.get() + 1);
+            match looks.get() {
+                1 => Ok(()),
+                _ => Err(Fault { reason: Abort::Changed, error: anyhow!("changed") }),
+            }
+        };
+        read(Slowly(b"abc"), is_same, 2, &sender);
+        assert!(matches!(receiver.try_recv().unwrap(), Part::Bytes(_)));
+        assert!(matches!(receiver.try_recv().unwrap(), Part::Failed(_)));
+        assert!(receiver.try_recv().is_err());
+    }
+
+    /// The kernel says that it is empty.
+    #[tokio::test]
+    async fn what_has_no_size_beforehand_is_read_to_its_end() {
+        let mut source = open(Path::new("/proc/self/status"), 1 << 20).unwrap();
+        assert_eq!(source.total, None);
+        assert!(matches!(source.parts.recv().await.unwrap(), Part::Bytes(bytes) if !bytes.is_empty()));
+        assert!(matches!(source.parts.recv().await.unwrap(), Part::End(_)));
     }
 
     #[test]

@@ -1,66 +1,86 @@
-//! Takes the frames of one transfer after the other, and writes them.
+//! Takes frames of several senders, each of which has a transfer of its own. Which of them is to be believed shows only at the end: so one that says
+//! nothing, or nonsense, keeps nobody else's from coming.
 
-use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Error, anyhow};
 use multinet_client::Received;
 use tracing::warn;
 
-use super::Summary;
+use super::destination::Destination;
 use super::header::Header;
+use super::incoming::{Cause, Done, Failure, Incoming};
 use super::progress::Progress;
-use super::reorder::{Ready, Reorder, TooMany};
-use super::sink::Sink;
-
-/// Frames that may come too early; less than the slots of a connection, or the one that is missing could not come.
-const EARLY: usize = 8;
-
-/// How long a frame may be missing while later ones are there.
-const GAP: Duration = Duration::from_secs(5);
+use crate::output::PipeClosed;
 
 /// Senders that have been refused and are remembered, so that their next frame is not taken for a beginning.
 const REFUSED: usize = 64;
 
+/// Transfers at a time.
+const MOST: usize = 64;
+
 /// How a transfer ended.
 pub(super) enum Outcome {
-    Done {
-        summary: Summary,
-        /// Bytes that this process has written of it.
-        came: u64,
-        took: Duration,
+    Done(Done),
+    Failed {
+        error: Error,
+        session: u128,
+        /// Nothing is to be waited for any more.
+        is_last: bool,
     },
-    Failed(anyhow::Error),
 }
 
-/// One transfer at a time.
+/// All transfers.
 pub(super) struct Taker {
-    output: PathBuf,
+    destination: Destination,
     /// For a sender that has gone.
     wait: Duration,
-    current: Option<Transfer>,
+    keeps: bool,
+    transfers: BTreeMap<u128, Incoming>,
     refused: VecDeque<u128>,
 }
 
-struct Transfer {
-    session: u128,
-    sender: String,
-    sink: Sink,
-    parts: Reorder<(Header, Received)>,
-    progress: Progress,
-    /// What was there already.
-    before: u64,
-    start: Instant,
-    /// Since when a frame is missing.
-    gap: Option<Instant>,
-    /// When the sender was seen last.
-    seen: Instant,
-}
-
 impl Taker {
-    pub(super) fn new(output: PathBuf, wait: Duration) -> Self {
-        Self { output, wait, current: None, refused: VecDeque::new() }
+    pub(super) fn new(destination: Destination, wait: Duration, keeps: bool) -> Self {
+        Self { destination, wait, keeps, transfers: BTreeMap::new(), refused: VecDeque::new() }
+    }
+
+    /// Finishes what earlier receivers had received, but for their senders to know it: all of it, or one if one is enough.
+    pub(super) fn adopt(&mut self) {
+        let Some(files) = self.destination.files() else { return };
+        let sessions = files.completed().unwrap_or_else(|error| {
+            warn!(
+                "cannot look for what earlier receivers have left in {}: {error}",
+                files.folder().display()
+            );
+            Vec::new()
+        });
+        for session in sessions {
+            let sender = "the sender of what an earlier receiver has left".to_owned();
+            let adopted = Incoming::begin(&self.destination, session, sender, Progress::hidden()).and_then(
+                |mut transfer| {
+                    transfer.adopt(&mut self.destination)?;
+                    Ok(transfer)
+                },
+            );
+            match adopted {
+                Ok(transfer) => {
+                    self.transfers.insert(session, transfer);
+                    if !self.keeps {
+                        return;
+                    }
+                }
+                Err(Failure { error, .. }) => {
+                    warn!("what an earlier receiver has left is passed over: {error:#}");
+                }
+            }
+        }
+    }
+
+    /// Whether one is over as soon as its sender has gone.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.transfers.values().any(Incoming::is_told)
     }
 
     /// A frame has come. A frame that is dropped here goes back to its sender, as refused.
@@ -69,54 +89,126 @@ impl Taker {
         if self.refused.contains(&session) {
             return None;
         }
-        let Some(header) = Header::decode(received.metadata()) else {
+        let Some(header) = Header::decode(received.metadata(), received.len()) else {
             warn!("refused a frame of {:?}, which multinet send did not write", received.sender());
             return None;
         };
-        match &self.current {
-            Some(transfer) if transfer.session != session => {
-                warn!("refused {:?}: {} is sending", received.sender(), transfer.sender);
+        if !self.transfers.contains_key(&session) {
+            let sender = format!("{:?}", received.sender());
+            if let Some(reason) = self.make_room(received.len() as u64) {
+                warn!("refused {sender}: {reason}");
                 self.refuse(session);
                 return None;
             }
-            Some(_) => {}
-            None => match Transfer::begin(&self.output, &received, &header) {
-                Ok(transfer) => self.current = Some(transfer),
-                Err(error) => {
-                    self.refuse(session);
-                    return Some(Outcome::Failed(error));
-                }
-            },
+            // Two bars would be written over each other.
+            let progress =
+                if self.transfers.is_empty() { Progress::new(header.total) } else { Progress::hidden() };
+            match Incoming::begin(&self.destination, session, sender, progress) {
+                Ok(transfer) => drop(self.transfers.insert(session, transfer)),
+                Err(failure) => return Some(self.failed(session, failure, false)),
+            }
         }
-        let outcome = self.current.as_mut()?.take(header, received);
-        self.end(outcome)
+        let transfer = self.transfers.get_mut(&session)?;
+        let was_complete = transfer.is_complete();
+        match transfer.take(&mut self.destination, header, received) {
+            Ok(()) if transfer.is_complete() && !was_complete => {
+                self.decide(session);
+                None
+            }
+            Ok(()) => None,
+            Err(failure) => Some(self.end(session, failure)),
+        }
     }
 
     /// Some time has passed; a session's sender is connected, or not.
     pub(super) fn look(&mut self, is_connected: impl Fn(u128) -> bool) -> Option<Outcome> {
-        let transfer = self.current.as_mut()?;
-        let outcome = transfer.look(is_connected(transfer.session), self.wait);
-        self.end(outcome.map(|()| None))
+        let (destination, wait) = (&mut self.destination, self.wait);
+        let (session, over) = self.transfers.iter_mut().find_map(|(&session, transfer)| {
+            match transfer.look(destination, is_connected(session), wait) {
+                Ok(false) => None,
+                over => Some((session, over)),
+            }
+        })?;
+        match over {
+            Ok(_) => Some(Outcome::Done(self.transfers.remove(&session)?.leave())),
+            Err(failure) => Some(self.end(session, failure)),
+        }
     }
 
-    fn end(&mut self, outcome: anyhow::Result<Option<Received>>) -> Option<Outcome> {
-        let last = outcome.transpose()?;
-        let transfer = self.current.take()?;
-        let session = transfer.session;
-        let outcome = match last {
-            Ok(last) => transfer.finish(last),
-            Err(error) => {
-                transfer.sink.discard();
-                Err(error)
-            }
-        };
-        if outcome.is_err() {
-            self.refuse(session);
+    /// Why there is no room for another transfer, of which so many bytes have come.
+    fn make_room(&mut self, bytes: u64) -> Option<String> {
+        let first = self.transfers.values().next();
+        if let Some(other) = first.filter(|_| self.destination.files().is_none()) {
+            return Some(format!("{} is sending, and only a file can have several senders", other.sender()));
         }
-        Some(outcome.unwrap_or_else(Outcome::Failed))
+        if let Some(other) = self.transfers.values().find(|other| !self.keeps && other.is_complete()) {
+            return Some(format!("all of what {} sends is here", other.sender()));
+        }
+        if self.transfers.len() < MOST {
+            return None;
+        }
+        let open = self.transfers.iter().filter(|(_, other)| !other.is_complete());
+        let least = open.min_by_key(|(_, other)| other.written())?;
+        let (&session, written) = (least.0, least.1.written());
+        if written > bytes {
+            return Some(format!("{MOST} transfers are under way, and have come farther"));
+        }
+        warn!("refused {}: others, of {MOST} that are sending, have come farther", least.1.sender());
+        self.drop_one(session);
+        None
+    }
+
+    /// All of one is there. If one is enough, the others are refused.
+    fn decide(&mut self, complete: u128) {
+        if self.keeps {
+            return;
+        }
+        let others: Vec<u128> =
+            self.transfers.keys().copied().filter(|&session| session != complete).collect();
+        for session in others {
+            if let Some(other) = self.transfers.get(&session) {
+                warn!("refused {}: another transfer is complete", other.sender());
+            }
+            self.drop_one(session);
+        }
+    }
+
+    fn drop_one(&mut self, session: u128) {
+        if let Some(transfer) = self.transfers.remove(&session) {
+            transfer.discard();
+        }
+        self.refuse(session);
+    }
+
+    /// A transfer has failed that had begun.
+    fn end(&mut self, session: u128, failure: Failure) -> Outcome {
+        let is_spoilt = self.transfers.get(&session).is_some_and(Incoming::is_spoilt);
+        let has_written = self.transfers.get(&session).is_some_and(|transfer| transfer.written() > 0);
+        let failure = match failure {
+            // Nothing but a connection has come and gone.
+            Failure { cause: Cause::Gone, error } if !has_written => Failure::theirs(error),
+            failure => failure,
+        };
+        self.drop_one(session);
+        self.failed(session, failure, is_spoilt)
+    }
+
+    fn failed(&mut self, session: u128, Failure { cause, error }: Failure, is_spoilt: bool) -> Outcome {
+        self.refuse(session);
+        // Standard output does not come back.
+        let is_last =
+            error.is::<PipeClosed>() || ends(cause, is_spoilt, self.keeps, !self.transfers.is_empty());
+        let error = match is_last || self.keeps {
+            true => error,
+            false => anyhow!("{error:#}; waiting for another sender"),
+        };
+        Outcome::Failed { error, session, is_last }
     }
 
     fn refuse(&mut self, session: u128) {
+        if self.refused.contains(&session) {
+            return;
+        }
         self.refused.push_back(session);
         if self.refused.len() > REFUSED {
             self.refused.pop_front();
@@ -124,90 +216,34 @@ impl Taker {
     }
 }
 
-impl Transfer {
-    fn begin(output: &std::path::Path, first: &Received, header: &Header) -> anyhow::Result<Self> {
-        let session = first.id().session;
-        let sink = Sink::open(output, session)?;
-        Ok(Self {
-            session,
-            sender: format!("{:?}", first.sender()),
-            parts: Reorder::new(sink.written(), EARLY),
-            before: sink.written(),
-            sink,
-            progress: Progress::new(header.total),
-            start: Instant::now(),
-            gap: None,
-            seen: Instant::now(),
-        })
+/// Whether nothing is to be waited for after a failure: a stranger's nonsense is no reason to end.
+fn ends(cause: Cause, is_spoilt: bool, keeps: bool, has_others: bool) -> bool {
+    match cause {
+        _ if keeps => false,
+        Cause::Ours => true,
+        _ if is_spoilt => true,
+        Cause::Theirs => false,
+        Cause::GaveUp | Cause::Gone => !has_others,
     }
+}
 
-    /// The last frame, if all the others have been written.
-    fn take(&mut self, header: Header, received: Received) -> anyhow::Result<Option<Received>> {
-        self.seen = Instant::now();
-        let (offset, length) = (header.offset, received.bytes().len() as u64);
-        self.parts.insert(offset, length, (header, received)).map_err(|TooMany| self.missing())?;
-        while let Some(ready) = self.parts.ready() {
-            match ready {
-                Ready::Repeat((_, received)) => received.acknowledge(),
-                Ready::Write { part: (header, received), skip } => {
-                    if let Some(summary) = header.summary() {
-                        self.compare(&summary)?;
-                        return Ok(Some(received));
-                    }
-                    let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-                    self.sink.write(received.bytes().get(skip..).unwrap_or_default())?;
-                    received.acknowledge();
-                    self.progress.at(self.sink.written());
-                }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_ends_the_receiver_unless_another_sender_may_do_better() {
+        for has_others in [false, true] {
+            for cause in [Cause::Ours, Cause::Theirs, Cause::GaveUp, Cause::Gone] {
+                assert!(!ends(cause, true, true, has_others), "--keep: {cause:?}");
+                // What is on standard output stays there.
+                assert!(ends(cause, true, false, has_others), "{cause:?}");
+            }
+            assert!(ends(Cause::Ours, false, false, has_others));
+            assert!(!ends(Cause::Theirs, false, false, has_others));
+            for cause in [Cause::GaveUp, Cause::Gone] {
+                assert_eq!(ends(cause, false, false, has_others), !has_others, "{cause:?}");
             }
         }
-        self.gap = self.parts.has_gap().then(|| self.gap.unwrap_or_else(Instant::now));
-        Ok(None)
-    }
-
-    fn look(&mut self, is_connected: bool, wait: Duration) -> anyhow::Result<()> {
-        if self.gap.is_some_and(|since| since.elapsed() > GAP) {
-            return Err(self.missing());
-        }
-        if is_connected {
-            self.seen = Instant::now();
-        } else if self.seen.elapsed() > wait {
-            bail!("{} has gone for {} s, after {} bytes", self.sender, wait.as_secs(), self.sink.written());
-        }
-        Ok(())
-    }
-
-    fn missing(&self) -> anyhow::Error {
-        match self.parts.next() {
-            0 => anyhow!("the beginning is missing: {} has sent it to another receiver", self.sender),
-            next => anyhow!("what follows {next} bytes of {} is missing", self.sender),
-        }
-    }
-
-    fn compare(&self, wanted: &Summary) -> anyhow::Result<()> {
-        let got = self.sink.summary();
-        if got == *wanted {
-            return Ok(());
-        }
-        bail!(
-            "{} sent {} bytes with SHA-256 {}, but here are {} bytes with SHA-256 {}",
-            self.sender,
-            wanted.bytes,
-            wanted.sha256,
-            got.bytes,
-            got.sha256
-        )
-    }
-
-    /// Everything is there and right; the sender learns it when the file is in its place.
-    fn finish(self, last: Received) -> anyhow::Result<Outcome> {
-        let summary = self.sink.summary();
-        self.sink.finish()?;
-        last.acknowledge();
-        Ok(Outcome::Done {
-            came: summary.bytes.saturating_sub(self.before),
-            summary,
-            took: self.start.elapsed(),
-        })
     }
 }

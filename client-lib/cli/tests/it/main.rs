@@ -5,7 +5,10 @@
 
 mod bench;
 mod command_line;
+mod endings;
 mod messages;
+mod raw;
 mod secure;
+mod strangers;
 mod support;
 mod transfer;

@@ -92,13 +92,24 @@ impl Server {
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end.
+    /// All that it has said on standard error but where it listens, at its end.
+    pub(crate) fn stderr(mut self) -> String {
+        wait(&mut self.child.0);
+        String::from_utf8(self.stderr.take().unwrap().join().unwrap()).unwrap()
+    }
+
+    /// Waits for its end. What every receiver without TLS says is left out.
     pub(crate) fn output(mut self) -> Output {
         let status = wait(&mut self.child.0);
         let stdout = self.stdout.take().map(|stdout| stdout.join().unwrap()).unwrap_or_default();
         let stderr = self.stderr.take().unwrap().join().unwrap();
-        Output { status, stdout, stderr }
+        Output { status, stdout, stderr: without_warning(&stderr) }
     }
+}
+
+fn without_warning(stderr: &[u8]) -> Vec<u8> {
+    let lines = stderr.split_inclusive(|&byte| byte == b'\n');
+    lines.filter(|line| !text(line).contains("without TLS")).flatten().copied().collect()
 }
 
 /// Runs to the end, with this on standard input.

@@ -119,8 +119,10 @@ fn a_receiver_without_the_beginning_says_so() {
     // What went to standard output is not here any more.
     let second = Server::start(&["recv"], address.port(), Says::Stderr);
     let sender = finish(sender, &content[1_500_000..]);
+    assert_eq!(sender.status.code(), Some(1));
+    // It goes on, for one that begins at the beginning.
+    second.interrupt();
     let receiver = second.output();
-    assert_eq!((sender.status.code(), receiver.status.code()), (Some(1), Some(1)));
     let (theirs, ours) = (text(&receiver.stderr), text(&sender.stderr));
     assert!(theirs.contains("the beginning is missing"), "{theirs}");
     assert!(ours.contains("multinet: the receiver refused the transfer"), "{ours}");
@@ -131,30 +133,86 @@ fn a_receiver_without_the_beginning_says_so() {
 fn several_transfers_one_after_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &["--keep"]);
-    for length in [10, 200_000, 0] {
+    for (length, name) in [(10, "out"), (200_000, "out.1"), (0, "out.2")] {
         let content = bytes(length);
         let sender = send(receiver.address, &content, &[]);
         assert!(sender.status.success(), "{}", text(&sender.stderr));
-        assert!(only_file(&folder) == content);
+        assert!(fs::read(folder.path().join(name)).unwrap() == content);
+    }
+    until(|| fs::read_dir(folder.path()).unwrap().count() == 3);
+    receiver.interrupt();
+    let output = receiver.output();
+    let names: Vec<&str> = text(&output.stdout)
+        .lines()
+        .map(|line| line.rsplit_once(", as ").map_or("", |(_, name)| name))
+        .collect();
+    let [one, two] = ["out.1", "out.2"].map(|name| folder.path().join(name).display().to_string());
+    assert_eq!(names, ["", one.as_str(), two.as_str()]);
+}
+
+#[test]
+fn several_transfers_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--keep"]);
+    let contents = [30, 20, 10].map(bytes);
+    let mut senders = contents.each_ref().map(|content| {
+        let mut sender = spawn(&["send", &receiver.address.to_string(), "--frame-size", "5"]);
+        sender.stdin.as_mut().unwrap().write_all(&content[..5]).unwrap();
+        Some(sender)
+    });
+    until(|| fs::read_dir(folder.path()).unwrap().count() == 3);
+    // The last one first.
+    for (number, name) in [(2, "out"), (1, "out.1"), (0, "out.2")] {
+        let sender = finish(senders[number].take().unwrap(), &contents[number][5..]);
+        assert!(sender.status.success(), "{}", text(&sender.stderr));
+        assert!(fs::read(folder.path().join(name)).unwrap() == contents[number], "{name}");
     }
     receiver.kill();
 }
 
 #[test]
-fn a_second_sender_is_refused() {
+fn what_exists_is_replaced_only_by_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    fs::write(&path, "old").unwrap();
+    let refused = run(&["recv", "-o", path.to_str().unwrap(), "--address", "127.0.0.1"], b"");
+    assert_eq!(refused.status.code(), Some(1));
+    let expected =
+        format!("multinet: {} exists: name another file, or have it replaced by --force\n", path.display());
+    assert_eq!(text(&refused.stderr), expected);
+    let receiver = receiver(&path, 0, &["--force"]);
+    agree(&send(receiver.address, b"new", &[]), &receiver.output(), 3);
+    assert_eq!(only_file(&folder), b"new");
+}
+
+#[test]
+fn a_second_sender_to_a_file_may_be_done_first() {
     let folder = tempfile::tempdir().unwrap();
     let receiver = receiver(&folder.path().join("out"), 0, &[]);
-    let mut first = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10"]);
+    let mut first = spawn(&["send", &receiver.address.to_string(), "--frame-size", "10", "--wait", "1"]);
     first.stdin.as_mut().unwrap().write_all(b"0123456789").unwrap();
     until(|| fs::read_dir(folder.path()).unwrap().count() > 0);
     let second = send(receiver.address, b"other", &[]);
-    assert_eq!(second.status.code(), Some(1));
-    assert!(text(&second.stderr).contains("the receiver refused"), "{}", text(&second.stderr));
+    assert!(second.status.success(), "{}", text(&second.stderr));
     let first = finish(first, b"9876543210");
-    assert!(first.status.success());
+    assert_eq!(first.status.code(), Some(1));
     let output = receiver.output();
-    assert!(output.status.success() && text(&output.stdout).starts_with("received 20 bytes"), "{output:?}");
-    assert_eq!(only_file(&folder), b"01234567899876543210");
+    assert!(output.status.success() && text(&output.stdout).starts_with("received 5 bytes"), "{output:?}");
+    assert_eq!(only_file(&folder), b"other");
+}
+
+/// On both sides at once, by the name of what is full.
+#[test]
+fn a_full_disk_is_named() {
+    let receiver = receiver(Path::new("/dev/full"), 0, &[]);
+    let sender = send(receiver.address, b"content", &[]);
+    let output = receiver.output();
+    assert_eq!((sender.status.code(), output.status.code()), (Some(1), Some(1)));
+    assert_eq!(
+        text(&output.stderr),
+        "multinet: cannot write /dev/full: No space left on device (os error 28)\n"
+    );
+    assert!(text(&sender.stderr).contains("it could not write"), "{}", text(&sender.stderr));
 }
 
 #[test]

@@ -1,0 +1,278 @@
+//! How transfers end: what is told when, to whom, and what the next receiver finds if this one dies.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::raw::{ABC, Frame, Receiver, Sender};
+use super::support::{Says, Server, finish, run, spawn, text, until};
+
+const SESSION: u128 = 7;
+
+fn receiver(output: &Path, port: u16, more: &[&str]) -> Server {
+    Server::start(&[&["recv", "-o", output.to_str().unwrap()], more].concat(), port, Says::Stderr)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn part() -> Value {
+    json!({"offset": 0, "total": 3})
+}
+
+fn seal() -> Value {
+    json!({"offset": 3, "total": 3, "seal": ABC})
+}
+
+fn end() -> Value {
+    json!({"offset": 3, "total": 3, "sha256": ABC})
+}
+
+fn done() -> String {
+    format!("out.{SESSION:032x}.done")
+}
+
+#[test]
+fn a_sender_is_told_when_all_is_safe_and_when_it_is_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc"));
+    assert_eq!(names(folder.path()), [format!("out.{SESSION:032x}.part")]);
+    assert!(sender.ask(&seal(), b""));
+    assert_eq!(names(folder.path()), [done()]);
+    assert!(sender.ask(&end(), b""));
+    assert_eq!(names(folder.path()), ["out".to_owned(), done()]);
+    drop(sender);
+    let output = receiver.output();
+    assert!(output.status.success() && text(&output.stdout).starts_with("received 3 bytes"), "{output:?}");
+    assert_eq!(
+        (names(folder.path()), fs::read(folder.path().join("out")).unwrap()),
+        (vec!["out".to_owned()], b"abc".to_vec())
+    );
+}
+
+/// Of the version before: it asks once, and goes.
+#[test]
+fn a_sender_that_asks_once_is_told_when_the_file_is_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc"));
+    assert!(sender.ask(&end(), b""));
+    assert_eq!(fs::read(folder.path().join("out")).unwrap(), b"abc");
+    drop(sender);
+    assert!(receiver.output().status.success());
+    assert_eq!(names(folder.path()), ["out"]);
+}
+
+/// Killed after each answer: the next one has the same answers, and the file is there in the end.
+#[test]
+fn a_receiver_that_is_killed_after_any_answer_is_followed_by_one_that_knows() {
+    for answers in 1..=3 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let first = receiver(&path, 0, &[]);
+        let address = first.address;
+        let mut sender = Sender::connect(address, SESSION, 1, 1);
+        let questions = [(part(), &b"abc"[..]), (seal(), b""), (end(), b"")];
+        for (header, payload) in &questions[..answers] {
+            assert!(sender.ask(header, payload));
+        }
+        first.kill();
+        drop(sender);
+        let second = receiver(&path, address.port(), &[]);
+        // The sender may not have heard the last answer: it asks again.
+        let again = answers - 1;
+        let mut sender = Sender::connect(address, SESSION, 2, answers as u64);
+        if answers > 1 {
+            until(|| path.exists());
+        }
+        for (header, payload) in &questions[again..] {
+            assert!(sender.ask(header, payload), "{answers}: {header}");
+        }
+        drop(sender);
+        let output = second.output();
+        assert!(output.status.success(), "{answers}: {output:?}");
+        assert_eq!(text(&output.stderr), "", "{answers}");
+        assert!(text(&output.stdout).starts_with(&format!("received 3 bytes, SHA-256 {ABC}")), "{output:?}");
+        assert_eq!(names(folder.path()), ["out"], "{answers}");
+        assert_eq!(fs::read(&path).unwrap(), b"abc", "{answers}");
+    }
+}
+
+#[test]
+fn what_an_earlier_receiver_had_completed_is_finished_though_its_sender_never_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let first = receiver(&path, 0, &[]);
+    let mut sender = Sender::connect(first.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc") && sender.ask(&seal(), b""));
+    first.kill();
+    drop(sender);
+    let output = receiver(&path, 0, &["--wait", "0"]).output();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((names(folder.path()), fs::read(&path).unwrap()), (vec!["out".to_owned()], b"abc".to_vec()));
+}
+
+/// It has asked, and has heard that all is safe.
+#[test]
+fn a_transfer_is_complete_though_its_sender_goes_before_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &["--wait", "0"]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"abc") && sender.ask(&seal(), b""));
+    drop(sender);
+    assert!(receiver.output().status.success());
+    assert_eq!(names(folder.path()), ["out"]);
+}
+
+#[test]
+fn a_sender_that_gives_up_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = receiver(&folder.path().join("out"), 0, &[]);
+    let mut sender = Sender::connect(receiver.address, SESSION, 1, 1);
+    assert!(sender.ask(&part(), b"ab"));
+    assert!(sender.ask(&json!({"offset": 2, "abort": "truncated"}), b""));
+    drop(sender);
+    let output = receiver.output();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.ends_with("has given up after 2 bytes: the file that it sends has become shorter\n"),
+        "{said}"
+    );
+    assert_eq!(names(folder.path()), Vec::<String>::new());
+}
+
+/// What a receiver of the version before does: it takes the seal for a part.
+fn old_receiver(receiver: &mut Receiver, mut frame: Frame) -> Vec<u8> {
+    let mut content = Vec::new();
+    while frame.header.get("sha256").is_none() {
+        receiver.acknowledge(&frame);
+        content.append(&mut frame.payload);
+        frame = receiver.frame().unwrap();
+    }
+    receiver.acknowledge(&frame);
+    content
+}
+
+#[test]
+fn a_receiver_of_the_version_before_takes_what_is_sent() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, first) = Receiver::accept(&listener, 8);
+        let content = old_receiver(&mut receiver, first);
+        // Until the sender goes.
+        (content, receiver.frame().is_none())
+    });
+    let sender = finish(sender, b"abc");
+    assert!(sender.status.success(), "{}", text(&sender.stderr));
+    assert_eq!(receiving.join().unwrap(), (b"abc".to_vec(), true));
+}
+
+#[test]
+fn a_sender_that_never_hears_the_last_answer_says_so() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, mut frame) = Receiver::accept(&listener, 8);
+        while frame.header.get("sha256").is_none() {
+            receiver.acknowledge(&frame);
+            frame = receiver.frame().unwrap();
+        }
+        receiver.frame().is_none()
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(3));
+    let said = text(&sender.stderr);
+    assert!(
+        said.starts_with("multinet: not confirmed: the receiver has had all of it")
+            && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(sender.stdout.is_empty());
+    receiving.join().unwrap();
+}
+
+/// As where large packets are lost on the way: a connection is made, and nothing comes through it.
+#[test]
+fn a_sender_of_which_nothing_gets_through_ends_and_names_the_likely_cause() {
+    let (listener, address) = Receiver::listen();
+    let sender = spawn(&["send", &address.to_string(), "--transport", "tcp", "--wait", "1"]);
+    let receiving = std::thread::spawn(move || {
+        let (mut receiver, _) = Receiver::accept(&listener, 8);
+        while receiver.frame().is_some() {}
+    });
+    let sender = finish(sender, b"abc");
+    assert_eq!(sender.status.code(), Some(1));
+    let expected = format!(
+        "multinet: nothing has got through to the receiver for 2 s (connections made: 1); 0 of 2 frames so far were acknowledged. \
+         Likely, large packets are lost on the way: the MTU of a NIC is greater than that of the network; multinet doctor 127.0.0.1 {} \
+         says so. Or the receiver hangs\n",
+        address.port()
+    );
+    assert_eq!(text(&sender.stderr), expected);
+    receiving.join().unwrap();
+}
+
+/// In the middle, while the receiver has no room for more.
+#[test]
+fn a_file_that_changes_while_it_is_sent_fails_and_the_receiver_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    for (change, reason) in [(100, "truncated"), (10_000, "changed")] {
+        fs::write(&path, vec![7; 5000]).unwrap();
+        let (listener, address) = Receiver::listen();
+        let sender = spawn(&[
+            "send",
+            &address.to_string(),
+            "--file",
+            path.to_str().unwrap(),
+            "--transport",
+            "tcp",
+            "--frame-size",
+            "100",
+        ]);
+        let receiving = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                let (mut receiver, mut frame) = Receiver::accept(&listener, 2);
+                fs::File::options().write(true).open(path).unwrap().set_len(change).unwrap();
+                while frame.header.get("abort").is_none() {
+                    assert!(frame.header.get("seal").is_none(), "all of it has been sent");
+                    receiver.acknowledge(&frame);
+                    frame = receiver.frame().unwrap();
+                }
+                receiver.acknowledge(&frame);
+                while receiver.frame().is_some() {}
+                frame.header["abort"].clone()
+            }
+        });
+        let sender = finish(sender, b"");
+        assert_eq!(sender.status.code(), Some(1));
+        let said = text(&sender.stderr);
+        assert!(
+            said.starts_with(&format!("multinet: {} has ", path.display())) && said.lines().count() == 1,
+            "{said}"
+        );
+        assert_eq!(receiving.join().unwrap(), reason);
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_before_anybody_is_listened_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing").join("out");
+    let output = run(&["recv", "-o", missing.to_str().unwrap(), "--address", "127.0.0.1"], b"");
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("there is no folder") && !said.contains("listening"), "{said}");
+}
