@@ -56,8 +56,8 @@ const PREAMBLE: &[u8] = b"MNET";
 /// A fatal alert in the clear, `unexpected_message`.
 const NO_TLS: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
-/// A fatal alert in the clear, `access_denied`.
-pub(crate) const ACCESS_DENIED: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 49];
+/// A fatal alert in the clear, `internal_error`: an address is not admitted.
+pub(crate) const NOT_ADMITTED: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 80];
 
 /// So long a refused peer is given to read why.
 const LINGER: Duration = Duration::from_millis(500);

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::handshake::{Answer, Refusal, RefusalCode, encode};
-use crate::tls::{ACCESS_DENIED, linger};
+use crate::tls::{NOT_ADMITTED, linger};
 
 /// Connections that have been refused and are kept open for a moment, so that the refusal arrives; others are closed at once.
 const LINGERING: usize = 16;
@@ -51,7 +51,7 @@ impl Door {
     /// Says why, without a handshake, and closes the connection.
     pub(super) fn refuse(&self, stream: TcpStream, reason: &str, tasks: &TaskTracker) {
         let said = if self.is_tls {
-            ACCESS_DENIED.to_vec()
+            NOT_ADMITTED.to_vec()
         } else {
             encode(&Answer::Refuse(Refusal::new(RefusalCode::Sender, reason))).unwrap_or_default()
         };

@@ -233,7 +233,11 @@ impl Handshake {
 impl TlsError {
     /// Whether the next handshake would fail, too, as far as can be told.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. })
+        match self {
+            Self::NotYetValid { .. } | Self::Closed | Self::Broken { .. } => false,
+            Self::Refused { reason, .. } => *reason != meaning(NOT_ADMITTED),
+            _ => true,
+        }
     }
 
     /// An error of rustls in words, as far as it says enough by itself.
@@ -276,14 +280,18 @@ fn is_end(kind: io::ErrorKind) -> bool {
     )
 }
 
+/// Says that an address is not admitted, before any certificate has been seen: in the words of RFC 8446, what has nothing to do with the peer's
+/// TLS, and may pass.
+const NOT_ADMITTED: AlertDescription = AlertDescription::InternalError;
+
 /// What a peer says by an alert (RFC 8446 §6.2), and what to do.
 fn meaning(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::AccessDenied => {
-            "our certificate is valid, but for another name than the peer expects, or our address is none that \
-             it admits; have the certificate issued for that name, or add our name to the peer's Tls::expect or \
-             our address to its --from"
+            "our certificate is valid, but for another name than the peer expects; have it issued for that \
+             name, or add our name to the peer's Tls::expect"
         }
+        NOT_ADMITTED => "it admits none from our address, or not yet (its --from); its log says more",
         AlertDescription::UnknownCA => {
             "our certificate is from no authority that it trusts; add ours to its trust file, or have ours \
              issued by one that is there"
