@@ -15,18 +15,9 @@ use crate::caps::{Capped, Room, choose};
 use crate::conflicts::{Claim, Ledger, Role};
 use crate::few::Few;
 use crate::missing::{Missing, why};
-use crate::model::{Attachment, Interfaces, Network, Pod};
+use crate::model::{Attachment, Member, Network, Pod};
 use crate::slices::Group;
 use crate::tally::Tally;
-
-/// A pod that the service selects, with all its interfaces on secondary networks, whatever source reports them.
-#[derive(Clone, Copy, Debug)]
-pub struct Member<'a> {
-    /// The pod.
-    pub pod: &'a Pod,
-    /// Its interfaces.
-    pub interfaces: &'a Interfaces,
-}
 
 /// What endpoints depend on besides the service and its pods.
 #[derive(Clone, Copy)]

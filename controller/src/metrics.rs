@@ -17,11 +17,11 @@ use prometheus_client::registry::{Registry, Unit};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
+use multinet_runtime::watch::ProblemKind;
 
 use crate::queue::Queue;
 use crate::work::OptionalApi;
 use crate::world::{Census, World};
-use crate::writer::Reason;
 
 /// What the API server is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,33 @@ impl Verb {
         match self {
             Self::Apply => "patch",
             _ => self.label(),
+        }
+    }
+}
+
+/// Why a request failed, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Somebody else changed the objects, again and again.
+    Conflict,
+    /// The API server says that the object is not valid.
+    Invalid,
+    /// What can happen to any request.
+    Problem(ProblemKind),
+}
+
+impl Reason {
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        [Self::Conflict, Self::Invalid].into_iter().chain(ProblemKind::ALL.map(Self::Problem))
+    }
+
+    /// The value of the metric's label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Invalid => "invalid",
+            Self::Problem(kind) => kind.label(),
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use multinet_crds::{IpFamily, NetworkKind};
 
-use crate::endpoints::Member;
-use crate::model::{Bare, ClaimedDevice, Lack, Network};
+use crate::model::{Bare, ClaimedDevice, Lack, Member, Network};
 
 /// How many devices of a pod are named.
 const DEVICES: usize = 4;

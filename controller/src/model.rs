@@ -266,3 +266,12 @@ pub struct CoreService {
     /// Why nothing may be mirrored to it, if so: it has a selector, a cluster IP, or is an ExternalName.
     pub unusable: Option<&'static str>,
 }
+
+/// A pod that the service selects, with all its interfaces on secondary networks, whatever source reports them.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Its interfaces.
+    pub interfaces: &'a Interfaces,
+}

@@ -49,8 +49,6 @@ use crate::turns::Limits;
 use crate::work::StatusWrite;
 use crate::world::World;
 
-pub(crate) use self::failure::Reason;
-
 /// How old the lists may be that a new leader begins with: those of a process that has just started
 /// need not be made again.
 const FRESH: Duration = Duration::from_secs(5);

@@ -11,7 +11,9 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapErrLayer;
 
-use crate::watch::SILENCE;
+/// How long a connection may be silent before it is taken for dead. Longer than [`WATCH_TIME`](crate::watch::WATCH_TIME), so that
+/// a healthy one never is.
+pub const SILENCE: Duration = Duration::from_secs(35);
 
 /// How long connecting may take, TLS included. An address that swallows packets is given up after this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -65,6 +65,7 @@ pub use self::problem::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 use self::refresh::Member;
 pub use self::refresh::Refresh;
 use self::sink::Sink;
+use crate::client::SILENCE;
 use crate::{Escaped, Guarded, Index, ReadyGuard, WatchMetrics};
 
 /// How lists are asked for by default.
@@ -76,10 +77,6 @@ pub const DEFAULT_LISTS: Lists = Lists::Stream;
 
 /// After how long the API server ends a watch, by our request.
 pub const WATCH_TIME: Duration = Duration::from_secs(30);
-
-/// How long a connection may be silent before it is taken for dead. Longer than [`WATCH_TIME`], so that
-/// a healthy one never is.
-pub const SILENCE: Duration = Duration::from_secs(35);
 
 /// How long the API server may take to begin its answer to a watch.
 pub const ANSWER_TIME: Duration = Duration::from_secs(15);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::caps::Caps;
 use crate::conflicts::{Holder, Standing};
-use crate::model::{Bare, ClaimedDevice, DeviceId, Lack, Report, Unreadable};
+use crate::model::{Bare, ClaimedDevice, DeviceId, Interfaces, Lack, Report, Unreadable};
 
 fn network(name: &str) -> Network {
     Network {

@@ -13,9 +13,9 @@ use multinet_crds::{
 use multinet_runtime::ObjectKey;
 
 use super::{AsksFor, Service, Settings, State};
-use crate::endpoints::{Collected, Member, Surroundings, collect};
+use crate::endpoints::{Collected, Surroundings, collect};
 use crate::mirror::{self, DesiredMirror};
-use crate::model::{Claim, Pod};
+use crate::model::{Claim, Member, Pod};
 use crate::slices::metadata::label;
 use crate::slices::planner::remove;
 use crate::slices::{self, Desired, Owner, Packing};

@@ -11,8 +11,7 @@ use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
 use crate::conflicts::{Holder, Ledger};
-use crate::endpoints::Member;
-use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Network, Pod, PodClaim, Unreadable};
+use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Member, Network, Pod, PodClaim, Unreadable};
 use crate::relations::Relations;
 use crate::selector::Selectors;
 use crate::sources::dra::Devices;

@@ -13,9 +13,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::failure::{Failure, Reason, Verdict};
+use super::failure::{Failure, Verdict};
 use super::{Job, Next, Writer};
-use crate::metrics::Verb;
+use crate::metrics::{Reason, Verb};
 use crate::slices::{Plan, SliceId};
 use crate::work::{StatusWrite, Work};
 use crate::world::World;

@@ -8,7 +8,7 @@ use kube::core::Status;
 use multinet_runtime::Escaped;
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 
-use crate::metrics::Verb;
+use crate::metrics::{Reason, Verb};
 use crate::queue::Pause;
 
 /// What to do if the API server does not know our kinds.
@@ -37,33 +37,6 @@ pub(super) struct Failure {
     request: String,
     message: String,
     pause: Pause,
-}
-
-/// Why a request failed, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// Somebody else changed the objects, again and again.
-    Conflict,
-    /// The API server says that the object is not valid.
-    Invalid,
-    /// What can happen to any request.
-    Problem(ProblemKind),
-}
-
-impl Reason {
-    /// All of them.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        [Self::Conflict, Self::Invalid].into_iter().chain(ProblemKind::ALL.map(Self::Problem))
-    }
-
-    /// The value of the metric's label.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Invalid => "invalid",
-            Self::Problem(kind) => kind.label(),
-        }
-    }
 }
 
 impl Failure {

@@ -1,6 +1,6 @@
 //! Lists on demand.
 //!
-//! A watch whose connection has died without a word goes on believing for up to [`SILENCE`](super::SILENCE) that nothing
+//! A watch whose connection has died without a word goes on believing for up to [`SILENCE`](crate::client::SILENCE) that nothing
 //! has changed. Who is about to act on everything that several watches know, like a new leader, cannot have that: it has them
 //! all list once more.
 
