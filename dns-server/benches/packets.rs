@@ -8,10 +8,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use multinet_dns::dnstap::{self, TapMetrics};
-use multinet_dns::engine::{Engine, Proto, Settings, Worker};
-use multinet_dns::limit::Limiter;
-use multinet_dns::metrics::Tallies;
+use multinet_dns::answer::limit::Limiter;
+use multinet_dns::answer::peer::Proto;
+use multinet_dns::net::engine::{Engine, Settings, Worker};
+use multinet_dns::ops::dnstap::{self, TapMetrics};
+use multinet_dns::ops::metrics::Tallies;
 use support::{A, BIG, PEER, SMALL, jar, option, query, query_with_opt, state};
 
 #[path = "../tests/sockets/support.rs"]

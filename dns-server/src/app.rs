@@ -15,20 +15,20 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::answers::{self, Answers};
+use crate::answer::limit::Limiter;
 use crate::config::Config;
-use crate::dnstap::{self, TapMetrics};
-use crate::engine::{Engine, Settings};
-use crate::journal;
-use crate::limit::Limiter;
 use crate::listeners::Listeners;
-use crate::metrics::{self, SourceMetrics, Tallies};
-use crate::notifier::{Notifier, NotifierMetrics};
+use crate::net::engine::{Engine, Settings};
+use crate::ops::dnstap::{self, TapMetrics};
+use crate::ops::metrics::{self, SourceMetrics, Tallies};
+use crate::secondary::notifier::{Notifier, NotifierMetrics};
+use crate::secondary::transfer::metrics::TransferMetrics;
 use crate::secrets::Secrets;
 use crate::source::{self, keep};
-use crate::state::State;
-use crate::transfer::metrics::TransferMetrics;
-use crate::zone::{ZoneSettings, Zones};
+use crate::store::answers::{self, Answers};
+use crate::store::journal;
+use crate::store::state::State;
+use crate::store::zone::{ZoneSettings, Zones};
 
 /// How long what is under way at the end of the lameduck may take.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -12,13 +12,14 @@ use ipnet::IpNet;
 use multinet_runtime::LogArgs;
 use multinet_runtime::command_line::duration;
 
-use crate::dnstap::Collector;
-use crate::listen::{Listen, ListenProto};
-use crate::name::Name;
-use crate::notifier::Secondary;
-use crate::reverse::{PRIVATE, Ranges, Reverse};
-use crate::top;
-use crate::transfer::allow::{self, Allowed};
+use crate::net::listen::{Listen, ListenProto};
+use crate::ops::dnstap::Collector;
+use crate::ops::top;
+use crate::secondary::notifier::Secondary;
+use crate::secondary::transfer::allow::{self, Allowed};
+use crate::source::Source;
+use crate::store::name::Name;
+use crate::store::reverse::{PRIVATE, Ranges, Reverse};
 
 /// DNS for the second NICs of pods.
 ///
@@ -306,15 +307,6 @@ pub struct Config {
     pub log: LogArgs,
 }
 
-/// Where objects come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// Files and folders.
-    Manifests(Vec<PathBuf>),
-    /// The Kubernetes API server.
-    Kubernetes,
-}
-
 /// Flags that do not go together.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -422,7 +414,7 @@ fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<(), ConfigError> {
     }
     for outer in forward {
         // The shortest service name, `a.b.svc.<zone>`, and the server's own names have to fit.
-        if outer.as_wire().len() + "hostmaster".len() + 1 > crate::name::MAX_NAME {
+        if outer.as_wire().len() + "hostmaster".len() + 1 > crate::store::name::MAX_NAME {
             return Err(ConfigError::LongZone(outer.clone()));
         }
         let taken = ["svc", "dns", "dns-version"].map(|label| outer.child(label));

@@ -6,36 +6,42 @@
 //!
 //! # How an answer comes about
 //!
-//! All that is to be decided has been decided when the cluster changed. A query is one look-up of the service that it
-//! is about; its address records are copied as they lie, records with names in them are put together from the
-//! endpoint's label and the end of the name in the question.
+//! All decisions are made when the cluster changes. A query is one look-up of the service that it is about; its address
+//! records are copied as they lie, and records with names in them are put together from the endpoint's label and the end
+//! of the name in the question.
 //!
 //! ```text
 //!   source::{kube, manifests, snapshot}
 //!        │ start · apply · delete · reset · commit
 //!        v
-//!   state ── index ──> build, group ──> publisher ──> answers     once per change, per service
-//!            objects   pure                           the maps
-//! - - - - - - - - - - - - - - - - - - - - - - - - - - - -  │  - - - - - - - - - - - -
-//!                                                          v
-//!   udp · tcp ──> engine ──> query::render ──────> lookup, compose ──> reply      once per query
-//!   https · quic   │  ▲
-//!                  v  │
-//!                  slow        odd packets; signatures (tsig)
+//!   store   state ── index ──> build, group ──> publisher ──> answers     once per change, per service
+//!                    objects   pure                           the maps
+//! - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -  │  - - - - - - - - - -
+//!                                                                  v
+//!   net     udp · tcp ──> engine ──>   answer   query::render ──> lookup, compose ──> reply   once per query
+//!           https · quic   │  ▲
+//!                          v  │
+//!                        answer::slow     odd packets; signatures (secondary::tsig)
 //! ```
 //!
-//! Secondaries follow beside that: with every change the publisher feeds a [`journal`], the [`notifier`] tells
-//! them of it, and they fetch what has changed ([`transfer`]).
+//! | module | holds | uses |
+//! |---|---|---|
+//! | [`store`] | objects, and the records made of them | |
+//! | [`answer`] | from a query's bytes to its reply, without a socket | `store` |
+//! | [`secondary`] | zone transfers, NOTIFY, signatures | `store`, `answer` |
+//! | [`ops`] | metrics, dnstap, the most frequent queries | `store`, `answer` |
+//! | [`net`] | sockets, and the engine that answers what they receive | all of these |
+//! | [`source`] | objects from Kubernetes, from manifests, from a snapshot | `store`, `ops` |
 //!
-//! Each layer knows only those before it: [`index`] knows no record, [`build`] no map, [`answers`] no packet,
-//! [`query`] no socket. All of these are pure but for the maps and their clock.
+//! Secondaries follow beside that: with every change the publisher feeds a [journal](store::journal), the
+//! [notifier](secondary::notifier) tells them of it, and they fetch what has changed ([`secondary::transfer`]).
 //!
 //! # What is shared, and how
 //!
 //! | what | who writes | who reads | how |
 //! |---|---|---|---|
-//! | [`answers::Answers`] | the publisher, one at a time | every worker | a concurrent map of services, each swapped whole; addresses in order behind a lock |
-//! | index, publisher and journal | the source's thread | transfers, snapshots, `/debug/state` | one mutex in [`state::State`], never taken by an ordinary query |
+//! | [`Answers`](store::answers::Answers) | the publisher, one at a time | every worker | a concurrent map of services, each swapped whole; addresses in order behind a lock |
+//! | index, publisher and journal | the source's thread | transfers, snapshots, `/debug/state` | one mutex in [`State`](store::state::State), never taken by an ordinary query |
 //! | counters | their own thread | the scrape | relaxed atomics without contention |
 //! | what is asked for most, if that is wanted | the same | `/debug/top` | a mutex for each |
 //! | certificates | the follower | handshakes | an `ArcSwap` |
@@ -49,47 +55,26 @@
 
 #![deny(unsafe_code)]
 
-pub mod answers;
-pub mod app;
-mod aside;
-pub mod build;
-pub mod compose;
-pub mod config;
-pub mod cookie;
-pub mod dnstap;
-mod edns;
-pub mod endpoints;
-pub mod engine;
-pub mod group;
-pub mod https;
-pub mod index;
-pub mod journal;
-pub mod limit;
-pub mod listen;
-pub mod listeners;
-pub mod lookup;
-pub mod metrics;
-pub mod name;
-pub mod notifier;
-pub mod publisher;
-pub mod query;
-pub mod quic;
-pub mod records;
-pub mod reverse;
-pub mod rrset;
-pub mod secrets;
-pub mod slice;
-pub mod slow;
-#[expect(unsafe_code, reason = "setsockopt has no safe wrapper")]
-mod socket;
-pub mod source;
-pub mod state;
+// In the order of the arrows: a module uses only those above it (`make check`).
+
 mod sync;
-pub mod tcp;
-pub mod tls;
-pub mod top;
-pub mod transfer;
-pub mod tsig;
-pub mod txt;
-pub mod udp;
-pub mod zone;
+
+pub mod store;
+
+pub mod answer;
+
+pub mod secondary;
+
+pub mod ops;
+
+pub mod net;
+
+pub mod source;
+
+pub mod config;
+
+pub mod secrets;
+
+pub mod listeners;
+
+pub mod app;

@@ -8,12 +8,13 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::engine::Engine;
-use crate::listen::{self, BoundDns, Listen, ListenProto};
-use crate::quic::QuicListener;
-use crate::tcp::{ConnectionMetrics, Connections, StreamListener};
-use crate::tls::Certificates;
-use crate::udp::UdpListener;
+use crate::net::engine::Engine;
+use crate::net::listen::{self, BoundDns, Listen, ListenProto};
+use crate::net::quic::QuicListener;
+use crate::net::tcp::{Connections, StreamListener};
+use crate::net::tls::Certificates;
+use crate::net::udp::UdpListener;
+use crate::ops::metrics::ConnectionMetrics;
 
 /// HTTPS may have one connection where TCP and TLS may have this many.
 const HTTPS_SHARE: usize = 16;

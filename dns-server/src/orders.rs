@@ -8,29 +8,12 @@
 #![forbid(unsafe_code)]
 #![allow(dead_code, missing_docs, reason = "a part of the server, of which the tests use a part")]
 
-pub mod answers;
-pub mod build;
-pub mod compose;
-pub mod cookie;
-mod edns;
-pub mod endpoints;
-pub mod group;
-pub mod index;
-pub mod journal;
-pub mod limit;
-pub mod lookup;
-pub mod name;
-pub mod publisher;
-pub mod query;
-pub mod records;
-pub mod reverse;
-pub mod rrset;
-pub mod slice;
-pub mod slow;
-pub mod state;
+pub mod answer;
+/// Zone transfers; what notifies secondaries has nothing to share.
+pub mod secondary {
+    pub mod transfer;
+    pub mod tsig;
+}
+pub mod store;
 #[path = "../orders/sync.rs"]
 mod sync;
-pub mod transfer;
-pub mod tsig;
-pub mod txt;
-pub mod zone;

@@ -8,11 +8,11 @@ use multinet_runtime::Hangups;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::answer::cookie::Jar;
 use crate::config::Config;
-use crate::cookie::Jar;
-use crate::name::Name;
-use crate::transfer::allow::Allowed;
-use crate::tsig::Keyring;
+use crate::secondary::transfer::allow::Allowed;
+use crate::secondary::tsig::Keyring;
+use crate::store::name::Name;
 
 /// The secrets, and the files that they were read from.
 #[derive(Debug, Clone)]

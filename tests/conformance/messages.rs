@@ -1,5 +1,5 @@
 //! Messages that are not well-formed queries, and the rule that the question comes back as it was. What else of a packet is not sound is in
-//! `dns-server/src/slow`.
+//! `dns-server/src/answer/slow`.
 
 use anyhow::{Context, Result, ensure};
 use multinet_testing::dns::{DO, Edns, Query, Reply, Transport, udp_socket};

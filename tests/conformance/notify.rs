@@ -1,5 +1,5 @@
 //! Notifications (RFC 1996), as a secondary hears them. When one without an answer is repeated, and what the log says then, is in
-//! `dns-server/src/notifier`.
+//! `dns-server/src/secondary/notifier`.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

@@ -30,7 +30,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!((config.ttl, config.rotate, config.log_queries), (5, true, false));
     assert_eq!((config.lameduck, config.admin), (Duration::from_secs(5), None));
     assert!(config.transfer_to.is_empty() && config.snapshot.is_none());
-    assert_eq!(usize::from(config.udp_payload), crate::query::MAX_UDP);
+    assert_eq!(usize::from(config.udp_payload), crate::answer::query::MAX_UDP);
     assert!(config.rate_limit.is_none() && config.cookie_secret_file.is_none() && config.debug_top == 0);
 }
 

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::snapshot;
-use crate::answers::Freshness;
-use crate::metrics::SourceMetrics;
-use crate::state::{Objects, State};
+use crate::ops::metrics::SourceMetrics;
+use crate::store::answers::Freshness;
+use crate::store::state::{Objects, State};
 
 /// How often it is looked whether anything has changed: a burst of changes is one write.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::state::State;
+use crate::store::state::State;
 
 /// What to do when the API server does not know our kinds.
 const HINT: &str = "kubectl apply -f deploy/crds";

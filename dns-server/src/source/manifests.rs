@@ -39,8 +39,6 @@ use std::time::{Duration, Instant};
 use multinet_crds::manifest::Object;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::{Index, Readiness};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -53,6 +51,8 @@ use scan::{Places, Print, Scan, Seen};
 use tracker::{QUIET, Step, Tracker, Writers};
 use watch::{Change, Wake, Watches};
 
+use crate::ops::metrics::ManifestMetrics;
+
 /// How long changes are collected after the first one heard of.
 const COLLECT: Duration = Duration::from_millis(20);
 
@@ -62,17 +62,6 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How often at most a look is repeated at once: because there is more to watch than before, or at the start
 /// because somebody is writing.
 const MAX_REPEATS: usize = 10;
-
-/// What is counted.
-#[derive(Debug, Clone, Default)]
-pub struct ManifestMetrics {
-    /// Bad manifests found, each time one goes bad or is bad in another way.
-    pub found_bad: Counter,
-    /// Bad manifests there are: files, documents and objects that cannot be used.
-    pub bad: Gauge,
-    /// Paths of the command line that cannot be read.
-    pub lost: Gauge,
-}
 
 /// Manifests that cannot be followed.
 #[derive(Debug, thiserror::Error)]

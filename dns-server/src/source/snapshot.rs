@@ -22,9 +22,9 @@ use multinet_runtime::ObjectKey;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::index::Service;
-use crate::slice::Slice;
-use crate::state::Objects;
+use crate::store::index::Service;
+use crate::store::slice::Slice;
+use crate::store::state::Objects;
 
 /// What a file begins with; the number is the version of the format.
 const MAGIC: &str = "multinet-dns snapshot 3 ";
@@ -337,8 +337,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::endpoints::Endpoint;
-    use crate::index::Created;
+    use crate::store::endpoints::Endpoint;
+    use crate::store::index::Created;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use multinet_dns::answers::Answers;
-use multinet_dns::query::Style;
-use multinet_dns::slow::{self, Verdict};
-use multinet_dns::state::State;
-use multinet_dns::transfer::{Contents, Transfer};
-use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_dns::answer::query::Style;
+use multinet_dns::answer::slow::{self, Verdict};
+use multinet_dns::secondary::transfer::{Contents, Transfer};
+use multinet_dns::store::answers::Answers;
+use multinet_dns::store::state::State;
+use multinet_dns::store::zone::{ZoneSettings, Zones};
 
 use crate::expected::DEFAULT_TTL;
 

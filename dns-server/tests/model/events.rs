@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, labels};
-use multinet_dns::state::State;
+use multinet_dns::store::state::State;
 use multinet_runtime::{Index, ObjectKey};
 use proptest::prelude::*;
 use serde_json::json;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
-use multinet_dns::answers::Answers;
-use multinet_dns::slice::Slice;
-use multinet_dns::state::State;
-use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_dns::store::answers::Answers;
+use multinet_dns::store::slice::Slice;
+use multinet_dns::store::state::State;
+use multinet_dns::store::zone::{ZoneSettings, Zones};
 use multinet_runtime::{Index, ObjectKey};
 use serde_json::json;
 
@@ -77,7 +77,7 @@ fn what_a_snapshot_holds_is_no_change() {
     let parsed = Slice::parse(&object).expect("an address").expect("a service");
     let octets = postcard::to_stdvec(&parsed).expect("octets");
     let restored: Slice = postcard::from_bytes(&octets).expect("a slice");
-    let mut index = multinet_dns::index::Index::default();
+    let mut index = multinet_dns::store::index::Index::default();
     index.apply_slice(&key, restored);
     assert!(index.next_changed().is_some());
     assert!(!index.apply_slice(&key, parsed));

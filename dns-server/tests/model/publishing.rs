@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RData;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
-use multinet_dns::state::State;
+use multinet_dns::store::state::State;
 use multinet_runtime::{Index, ObjectKey};
 use serde_json::{from_value, json, to_value};
 

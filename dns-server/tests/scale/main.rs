@@ -6,9 +6,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
-use multinet_dns::answers::Answers;
-use multinet_dns::state::State;
-use multinet_dns::zone::{ZoneSettings, Zones};
+use multinet_dns::store::answers::Answers;
+use multinet_dns::store::state::State;
+use multinet_dns::store::zone::{ZoneSettings, Zones};
 use multinet_runtime::{Index, ObjectKey};
 use serde_json::json;
 

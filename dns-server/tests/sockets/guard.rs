@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use hickory_proto::op::Message;
 use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
-use multinet_dns::cookie::{Cookie, Standing};
-use multinet_dns::engine::{Engine, Handled, Proto, Settings, Worker};
-use multinet_dns::limit::Limiter;
-use multinet_dns::metrics::Tallies;
-use multinet_dns::state::State;
-use multinet_dns::tsig::{self, Algorithm, Key, Signer};
+use multinet_dns::answer::cookie::{Cookie, Standing};
+use multinet_dns::answer::limit::Limiter;
+use multinet_dns::answer::peer::Proto;
+use multinet_dns::net::engine::{Engine, Handled, Settings, Worker};
+use multinet_dns::ops::metrics::Tallies;
+use multinet_dns::secondary::tsig::{self, Algorithm, Key, Signer};
+use multinet_dns::store::state::State;
 use proptest::prelude::*;
 
 use crate::support::{A, BIG, PEER, SMALL, answers, engine, jar, option, query, query_with_opt, state};

@@ -2,9 +2,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use multinet_dns::engine::{Engine, Proto};
-use multinet_dns::listen::bind_dns;
-use multinet_dns::tcp::{ConnectionMetrics, Connections, StreamListener, serve};
+use multinet_dns::answer::peer::Proto;
+use multinet_dns::net::engine::Engine;
+use multinet_dns::net::listen::bind_dns;
+use multinet_dns::net::tcp::{Connections, StreamListener, serve};
+use multinet_dns::ops::metrics::ConnectionMetrics;
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::{TcpSocket, TcpStream};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use multinet_dns::engine::{Engine, Settings};
-use multinet_dns::listen::bind_dns;
-use multinet_dns::metrics::{self, SourceMetrics, Tallies};
-use multinet_dns::udp::UdpListener;
+use multinet_dns::net::engine::{Engine, Settings};
+use multinet_dns::net::listen::bind_dns;
+use multinet_dns::net::udp::UdpListener;
+use multinet_dns::ops::metrics::{self, SourceMetrics, Tallies};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,6 @@
 //! Threads that race for the buckets of the rate limiter.
 
-use multinet_dns::limit::{SECOND, Set, TIME_BITS};
+use multinet_dns::answer::limit::{SECOND, Set, TIME_BITS};
 use shuttle::sync::Arc;
 use shuttle::{check_random, thread};
 

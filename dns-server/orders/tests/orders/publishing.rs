@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RData;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
-use multinet_dns::state::State;
+use multinet_dns::store::state::State;
 use multinet_runtime::{Index, ObjectKey};
 use serde_json::{from_value, json, to_value};
 use shuttle::{check_pct, check_random, thread};

@@ -1,0 +1,9 @@
+//! From a query's bytes to its reply, without a socket.
+
+pub mod compose;
+pub mod cookie;
+mod edns;
+pub mod limit;
+pub mod peer;
+pub mod query;
+pub mod slow;

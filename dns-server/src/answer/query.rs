@@ -1,0 +1,431 @@
+//! One packet in, one reply out: the fast path's strict parser, and the renderer that both paths use.
+//!
+//! ```text
+//!   packet ──> Query::parse ─────────────┐
+//!      │ (anything unusual)              ├──> render: look-up, copy, fit ──> reply
+//!      └─────> slow: all of the packet ──┘
+//! ```
+//!
+//! There is one renderer, so the two paths cannot differ in what they say, only in what they accept; a
+//! fuzz target holds them to the same verdict there too. A reply is appended to a buffer that the caller
+//! keeps; nothing else is allocated, but for the reverse name of an address that several services publish.
+
+use crate::answer::compose::{Composer, Fit};
+use crate::answer::cookie::Cookie;
+use crate::answer::edns::{self, ExtendedError, MIN_UDP};
+pub use crate::answer::edns::{Edns, MAX_UDP};
+use crate::store::answers::{Answers, Freshness};
+use crate::store::name::{Labels, MAX_LABEL, MAX_LABELS, MAX_NAME};
+use crate::store::rrset::{HEADER, rtype};
+
+/// TC in the third octet of a header (RFC 1035 §4.1.1).
+const TRUNCATED: u8 = 0x02;
+
+/// Response codes (RFC 1035, RFC 6895).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the IANA mnemonics say it")]
+#[repr(u16)]
+pub enum Rcode {
+    NoError = 0,
+    FormErr = 1,
+    ServFail = 2,
+    NxDomain = 3,
+    NotImp = 4,
+    Refused = 5,
+    NotAuth = 9,
+    BadVers = 16,
+    BadCookie = 23,
+}
+
+impl Rcode {
+    /// Every code that is ever sent.
+    pub const ALL: [Self; 9] = [
+        Self::NoError,
+        Self::FormErr,
+        Self::ServFail,
+        Self::NxDomain,
+        Self::NotImp,
+        Self::Refused,
+        Self::NotAuth,
+        Self::BadVers,
+        Self::BadCookie,
+    ];
+
+    /// The IANA mnemonic.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoError => "NOERROR",
+            Self::FormErr => "FORMERR",
+            Self::ServFail => "SERVFAIL",
+            Self::NxDomain => "NXDOMAIN",
+            Self::NotImp => "NOTIMP",
+            Self::Refused => "REFUSED",
+            Self::NotAuth => "NOTAUTH",
+            Self::BadVers => "BADVERS",
+            Self::BadCookie => "BADCOOKIE",
+        }
+    }
+}
+
+/// The first question of a packet, as it stands there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    name: [u8; MAX_NAME],
+    name_len: usize,
+    /// Where the labels begin, without the root.
+    labels: [u8; MAX_LABELS],
+    label_count: usize,
+    /// Record type.
+    pub qtype: u16,
+    /// Class.
+    pub qclass: u16,
+}
+
+impl Question {
+    /// Reads the question behind the header. Nothing where there is none, or it is cut off, longer than DNS allows, or
+    /// uses compression, for which a first name has no honest use.
+    pub fn read(packet: &[u8]) -> Option<Self> {
+        let mut question = Self {
+            name: [0; MAX_NAME],
+            name_len: 0,
+            labels: [0; MAX_LABELS],
+            label_count: 0,
+            qtype: 0,
+            qclass: 0,
+        };
+        if packet.get(4..6)? == [0; 2] {
+            return None;
+        }
+        let wire = packet.get(HEADER..)?;
+        let mut at = 0;
+        loop {
+            let length = usize::from(*wire.get(at)?);
+            if length == 0 {
+                at += 1;
+                break;
+            }
+            if length > MAX_LABEL {
+                return None;
+            }
+            *question.labels.get_mut(question.label_count)? = at as u8; // where it is more, the name is too long
+            question.label_count += 1;
+            at += 1 + length;
+        }
+        // A length is at most 63 and so never taken for a letter.
+        let name = question.name.get_mut(..at)?;
+        name.copy_from_slice(wire.get(..at)?);
+        name.make_ascii_lowercase();
+        question.name_len = at;
+        let rest = wire.get(at..at + 4)?;
+        question.qtype = u16::from_be_bytes([rest[0], rest[1]]);
+        question.qclass = u16::from_be_bytes([rest[2], rest[3]]);
+        Some(question)
+    }
+
+    /// The lowercased name in wire format.
+    pub fn name(&self) -> &[u8] {
+        &self.name[..self.name_len]
+    }
+
+    /// The same with its labels.
+    pub fn labels(&self) -> Labels<'_> {
+        Labels::new(self.name(), &self.labels[..self.label_count])
+    }
+
+    /// Where the question ends in its packet.
+    pub fn end(&self) -> usize {
+        HEADER + self.name_len + 4
+    }
+}
+
+/// A well-formed query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Query {
+    /// What is asked.
+    pub question: Question,
+    /// The OPT record, if there is one.
+    pub edns: Option<Edns>,
+}
+
+/// Why the fast path does not take a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declined {
+    /// It is a query whose question cannot be read. To try once more would make the dearest of names cost twice.
+    Question,
+    /// Something is unusual.
+    Unusual,
+}
+
+impl Query {
+    /// The strict parser of the fast path: a query for a class IN name with at most one OPT record that
+    /// carries no option or a cookie, and not an octet more. All else is the slow path's.
+    pub fn parse(packet: &[u8]) -> Result<Self, Declined> {
+        // QR and opcode are zero; of the other flags none changes the answer. Counts: one question, no
+        // answer, no authority, at most one additional record.
+        let counts = packet.get(2..HEADER).ok_or(Declined::Unusual)?;
+        if counts[0] & 0xf8 != 0 || counts[2..9] != [0, 1, 0, 0, 0, 0, 0] || counts[9] > 1 {
+            return Err(Declined::Unusual);
+        }
+        let question = Question::read(packet).ok_or(Declined::Question)?;
+        if question.qclass != rtype::CLASS_IN || is_special(question.qtype) {
+            return Err(Declined::Unusual);
+        }
+        let rest = packet.get(question.end()..).ok_or(Declined::Unusual)?;
+        let edns = match (counts[9], rest) {
+            (0, []) => None,
+            // Root owner, type OPT, payload, extended code, version 0, flags, octets of options, options.
+            (1, &[0, 0, 41, high, low, _, 0, flags, _, 0, length, ref options @ ..])
+                if options.len() == usize::from(length) =>
+            {
+                let cookie = match options {
+                    [] => None,
+                    // dig sends one unasked, and so do BIND and Knot as resolvers.
+                    [0, 10, 0, length, data @ ..] if data.len() == usize::from(*length) => {
+                        Some(Cookie::read(data).ok_or(Declined::Unusual)?)
+                    }
+                    _ => return Err(Declined::Unusual),
+                };
+                Some(Edns { cookie, ..Edns::new(u16::from_be_bytes([high, low]), flags) })
+            }
+            _ => return Err(Declined::Unusual),
+        };
+        Ok(Self { question, edns })
+    }
+}
+
+/// Whether a message's opcode is QUERY, the only one that is served here.
+pub fn is_query(packet: &[u8]) -> bool {
+    packet.get(2).is_some_and(|flags| flags & 0x78 == 0)
+}
+
+/// Types that are no data: transfers and pseudo records.
+fn is_special(qtype: u16) -> bool {
+    matches!(qtype, rtype::OPT | rtype::AXFR | rtype::IXFR)
+}
+
+/// How replies are made, the same for every query of a listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Style {
+    /// Whether the message goes over UDP and so has to be small.
+    pub datagram: bool,
+    /// Whether address records begin at a different one each time.
+    pub rotate: bool,
+    /// Octets that are left free for a signature.
+    pub reserve: usize,
+}
+
+impl Style {
+    /// The most octets that a reply may have, without its signature.
+    pub(crate) fn limit(self, edns: Option<Edns>) -> usize {
+        let message = match (self.datagram, edns) {
+            (false, _) => usize::from(u16::MAX),
+            (true, Some(edns)) => usize::from(edns.payload.min(edns.announced)),
+            (true, None) => MIN_UDP,
+        };
+        message.saturating_sub(self.reserve)
+    }
+}
+
+/// Appends the reply to `query`, which was read from `packet`. `turn` is any number that differs from
+/// query to query; it chooses where a rotated set begins.
+pub fn render(
+    answers: &Answers,
+    style: Style,
+    query: &Query,
+    packet: &[u8],
+    turn: u32,
+    out: &mut Vec<u8>,
+) -> Rcode {
+    let mut reply = Reply::begin(packet, query.question.end(), out);
+    let name = query.question.labels();
+    let zone = answers.zone_of(name);
+    let freshness = answers.freshness();
+    let error = match freshness {
+        Freshness::Current => None,
+        Freshness::Stale => Some(ExtendedError::StaleAnswer),
+        Freshness::Unsynced => Some(ExtendedError::NotReady),
+    };
+    let limit = style.limit(query.edns);
+    let Some(zone) = zone else {
+        return reply.finish(Rcode::Refused, query.edns, None, limit);
+    };
+    if freshness == Freshness::Unsynced {
+        return reply.finish(Rcode::ServFail, query.edns, error, limit);
+    }
+    let opt = query.edns.map_or(0, |edns| edns.reply_len(error));
+    let end = reply.start + limit.saturating_sub(opt);
+    let turn = style.rotate.then_some(turn);
+    reply.set_authoritative();
+    // A datagram has no part of a set of names; over a stream one that does not fit begins at any of them.
+    let room = if style.datagram { end.saturating_sub(reply.out.len()) } else { usize::MAX };
+    let (exists, written) = answers.with(zone, name, room, |found| {
+        let (out, start, datagram) = (&mut *reply.out, reply.start, style.datagram);
+        let written =
+            found.answer(query.question.qtype, name, &mut Composer { out, start, end, turn, datagram });
+        (found.exists(), written)
+    });
+    match written {
+        Some(written) => {
+            reply.count(Section::Answer, written.answers);
+            reply.count(Section::Additional, written.additionals);
+            match written.fit {
+                Fit::Whole => {}
+                Fit::Truncated => reply.set_truncated(),
+                Fit::Subset => answers.note_subset(),
+            }
+        }
+        None => {
+            let is_apex_soa = query.question.qtype == rtype::SOA && zone.labels() == name.count();
+            let section = if is_apex_soa { Section::Answer } else { Section::Authority };
+            let before = reply.out.len();
+            zone.push_soa(reply.out, name.wire().len(), answers.serial());
+            if reply.out.len() <= end {
+                reply.count(section, 1);
+            } else {
+                reply.out.truncate(before);
+                reply.set_truncated();
+            }
+        }
+    }
+    let rcode = if exists { Rcode::NoError } else { Rcode::NxDomain };
+    reply.finish(rcode, query.edns, error, limit)
+}
+
+/// Appends a reply that says only what is wrong. `question_end` is the header's length where the
+/// question could not be read.
+pub fn render_error(
+    packet: &[u8],
+    question_end: usize,
+    rcode: Rcode,
+    edns: Option<Edns>,
+    out: &mut Vec<u8>,
+) -> Rcode {
+    Reply::begin(packet, question_end, out).finish(rcode, edns, None, edns::BLOCK)
+}
+
+/// Appends a reply that only sends the client to TCP, where there is more room, and nobody can pretend to be
+/// somebody else.
+pub fn render_truncated(packet: &[u8], question_end: usize, edns: Option<Edns>, out: &mut Vec<u8>) -> Rcode {
+    let mut reply = Reply::begin(packet, question_end, out);
+    reply.set_truncated();
+    reply.finish(Rcode::NoError, edns, None, edns::BLOCK)
+}
+
+/// Whether a reply says that there is more, over TCP.
+pub(crate) fn is_truncated(reply: &[u8]) -> bool {
+    reply.get(2).is_some_and(|flags| flags & TRUNCATED != 0)
+}
+
+/// The sections whose counts stand in the header.
+#[derive(Clone, Copy)]
+enum Section {
+    Answer = 6,
+    Authority = 8,
+    Additional = 10,
+}
+
+/// A reply in the making, behind whatever the buffer already held.
+struct Reply<'o> {
+    out: &'o mut Vec<u8>,
+    start: usize,
+}
+
+impl<'o> Reply<'o> {
+    /// Copies the header's identity and the question, byte for byte.
+    fn begin(packet: &[u8], question_end: usize, out: &'o mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&packet[..question_end]);
+        let header = &mut out[start..start + HEADER];
+        // QR=1; the opcode comes back, and of a query RD and CD do. AA, TC, RA, Z, AD and the code begin as zero.
+        let (rd, cd) = if is_query(packet) { (0x01, 0x10) } else { (0, 0) };
+        header[2] = 0x80 | (header[2] & (0x78 | rd));
+        header[3] &= cd;
+        header[4..].fill(0);
+        header[5] = u8::from(question_end > HEADER);
+        Self { out, start }
+    }
+
+    fn set_authoritative(&mut self) {
+        self.out[self.start + 2] |= 0x04;
+    }
+
+    fn set_truncated(&mut self) {
+        self.out[self.start + 2] |= TRUNCATED;
+    }
+
+    fn count(&mut self, section: Section, records: u16) {
+        let at = self.start + section as usize;
+        self.out[at..at + 2].copy_from_slice(&records.to_be_bytes());
+    }
+
+    /// Writes the code, and the OPT record where the query had one; padding ends at `limit`.
+    fn finish(self, rcode: Rcode, edns: Option<Edns>, error: Option<ExtendedError>, limit: usize) -> Rcode {
+        let code = rcode as u16;
+        self.out[self.start + 3] |= (code & 0xf) as u8;
+        let Some(edns) = edns else { return rcode };
+        let additional = self.start + Section::Additional as usize;
+        let records = u16::from_be_bytes([self.out[additional], self.out[additional + 1]]) + 1;
+        self.out[additional..additional + 2].copy_from_slice(&records.to_be_bytes());
+        edns.push(self.out, (self.start, limit), code, error);
+        rcode
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::store::name::Name;
+    use crate::store::zone::{ZoneSettings, Zones};
+
+    /// A name of so many octets that ends in `end`.
+    fn name_of(octets: usize, end: &str) -> Name {
+        let mut name: Name = end.parse().unwrap();
+        while name.as_wire().len() < octets {
+            let left = octets - name.as_wire().len();
+            // No label may be left without a letter.
+            let label = left.min(if left == 65 { 32 } else { 64 }) - 1;
+            name = name.child(&"x".repeat(label)).unwrap();
+        }
+        name
+    }
+
+    /// Replies over UDP to a question about a name that is not there: without EDNS, and with all that an OPT record
+    /// may hold.
+    fn negative_replies(answers: &Answers, name: &Name) -> [Vec<u8>; 2] {
+        let packet =
+            [&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0], name.as_wire(), &[0, rtype::A as u8, 0, 1]].concat();
+        let query = Query::parse(&packet).unwrap();
+        let cookie = Some(Cookie { client: [1; 8], server: Some([2; 16]), is_returned: true });
+        [None, Some(Edns { cookie, ..Edns::new(512, 0) })].map(|edns| {
+            let mut out = Vec::new();
+            let style = Style { datagram: true, rotate: false, reserve: 0 };
+            let rcode = render(answers, style, &Query { edns, ..query }, &packet, 0, &mut out);
+            assert_eq!(rcode, Rcode::NxDomain);
+            out
+        })
+    }
+
+    #[test]
+    fn negative_replies_fit_datagrams_whatever_the_zone() {
+        let longest = MAX_NAME - "hostmaster".len() - 1;
+        for octets in 5..=longest {
+            let forward = name_of(octets, "z");
+            let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+            let reverse = ["in-addr.arpa".parse().unwrap()];
+            let zones = Zones::new(vec![forward.clone()], &reverse, &settings).unwrap();
+            let answers = Answers::new(zones, 1);
+            answers.set_freshness(Freshness::Stale);
+            for (apex, always_fits) in [(&forward, true), (&reverse[0], octets <= 73)] {
+                for reply in negative_replies(&answers, &name_of(MAX_NAME, &apex.to_string())) {
+                    assert!(reply.len() <= MIN_UDP, "{} octets for {apex} with {octets}", reply.len());
+                    // Either the SOA record is there, or TC says that there is more.
+                    let authorities = reply[Section::Authority as usize + 1];
+                    assert_eq!(authorities == 0, is_truncated(&reply), "{apex} with {octets}");
+                    assert!(authorities == 1 || !always_fits, "no SOA record for {apex} with {octets}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Everything that the fast path does not take: other opcodes and classes, EDNS with options or of another
+//! version, signatures, transfers, malformed packets. All of them are judged by a look over them (`slow/survey.rs`),
+//! and the verdict is rendered by [`crate::answer::query`].
+
+mod survey;
+
+use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
+use crate::store::answers::Answers;
+use crate::store::rrset::{HEADER, rtype};
+use survey::{Soa, Survey};
+
+/// Questions that are read before their number is complained about.
+const MAX_QUESTIONS: u16 = 2;
+
+/// Records that are read of a message: an SOA for IXFR or NOTIFY, an OPT, a signature, and some to spare. With more
+/// of them no signature is looked for.
+const MAX_RECORDS: u32 = 4;
+
+/// What kind of transfer is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// AXFR.
+    Whole,
+    /// IXFR, with the serial that the asker has.
+    Since(u32),
+}
+
+/// What to do with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Answer what is asked.
+    Answer(Query),
+    /// Send a zone, if the client may have it.
+    Transfer(Query, Wanted),
+    /// Look at its signature before anything else (RFC 8945 §5.2). The question is copied up to this offset.
+    Signed(usize, Option<Edns>),
+    /// There is no question: only a cookie is wanted (RFC 7873 §5.4).
+    Cookie(Option<Edns>),
+    /// Say what is wrong; the question is copied up to this offset.
+    Error(Rcode, usize, Option<Edns>),
+}
+
+impl Verdict {
+    /// The query's OPT record, as far as it was understood.
+    pub fn edns(&self) -> Option<Edns> {
+        match self {
+            Self::Answer(query) | Self::Transfer(query, _) => query.edns,
+            Self::Error(_, _, edns) | Self::Signed(_, edns) | Self::Cookie(edns) => *edns,
+        }
+    }
+
+    /// The type that is asked for, as far as the question of the packet could be read.
+    pub fn qtype(&self, packet: &[u8]) -> Option<u16> {
+        match self {
+            Self::Answer(query) | Self::Transfer(query, _) => Some(query.question.qtype),
+            Self::Error(_, end, _) | Self::Signed(end, _) if *end > HEADER => {
+                Some(u16::from_be_bytes([*packet.get(end - 4)?, *packet.get(end - 3)?]))
+            }
+            Self::Error(..) | Self::Signed(..) | Self::Cookie(_) => None,
+        }
+    }
+
+    /// The OPT record, to say what the reply's holds.
+    pub fn edns_mut(&mut self) -> &mut Option<Edns> {
+        match self {
+            Self::Answer(query) | Self::Transfer(query, _) => &mut query.edns,
+            Self::Error(_, _, edns) | Self::Signed(_, edns) | Self::Cookie(edns) => edns,
+        }
+    }
+}
+
+/// Appends the reply that a verdict asks for; a transfer that is still one by now is refused, and so is a
+/// signature that nobody has looked at.
+pub fn reply(
+    answers: &Answers,
+    style: Style,
+    verdict: &Verdict,
+    packet: &[u8],
+    turn: u32,
+    out: &mut Vec<u8>,
+) -> Rcode {
+    match verdict {
+        Verdict::Answer(query) => query::render(answers, style, query, packet, turn, out),
+        Verdict::Transfer(query, _) => {
+            query::render_error(packet, query.question.end(), Rcode::Refused, query.edns, out)
+        }
+        Verdict::Signed(end, edns) => query::render_error(packet, *end, Rcode::NotAuth, *edns, out),
+        Verdict::Cookie(edns) => query::render_error(packet, HEADER, Rcode::NoError, *edns, out),
+        Verdict::Error(rcode, end, edns) => query::render_error(packet, *end, *rcode, *edns, out),
+    }
+}
+
+/// As [`judge`] on a query whose question has been found to be malformed.
+pub fn judge_malformed(packet: &[u8]) -> Verdict {
+    Verdict::Error(Rcode::FormErr, HEADER, opt_behind(packet, HEADER))
+}
+
+/// Reads a packet whole and decides; pure. Nothing for what is no DNS message, or is itself a reply:
+/// answers to answers make loops.
+pub fn judge(packet: &[u8]) -> Option<Verdict> {
+    let header = packet.first_chunk::<HEADER>()?;
+    (header[2] & 0x80 == 0).then(|| judge_query(packet, header))
+}
+
+fn judge_query(packet: &[u8], header: &[u8; HEADER]) -> Verdict {
+    let questions = u16::from_be_bytes([header[4], header[5]]);
+    let question = Question::read(packet);
+    let end = question.as_ref().map_or(HEADER, Question::end);
+    let is_query = query::is_query(packet);
+    let malformed = || {
+        let rcode = if is_query { Rcode::FormErr } else { Rcode::NotImp };
+        Verdict::Error(rcode, end, opt_behind(packet, end))
+    };
+    // No query has that many records, and reading them is work that a stranger could make us do.
+    let records: u32 =
+        [6, 8, 10].map(|at| u32::from(u16::from_be_bytes([header[at], header[at + 1]]))).iter().sum();
+    if questions > MAX_QUESTIONS || records > MAX_RECORDS || questions > 0 && question.is_none() {
+        return malformed();
+    }
+    let Some(survey) = Survey::of(packet) else { return malformed() };
+    let edns = survey.edns.map(|(edns, _)| edns);
+    let has_cookie = survey.edns.is_some_and(|(edns, version)| version == 0 && edns.cookie.is_some());
+    if questions == 0 && records == 1 && is_query && has_cookie {
+        return Verdict::Cookie(edns);
+    }
+    let Some(question) = question else { return malformed() };
+    if survey.has_tsig {
+        return Verdict::Signed(end, edns);
+    }
+    let error = |rcode| Verdict::Error(rcode, end, edns);
+    if !is_query {
+        return error(Rcode::NotImp);
+    }
+    if survey.edns.is_some_and(|(_, version)| version > 0) {
+        return error(Rcode::BadVers);
+    }
+    let is_incremental = question.qtype == rtype::IXFR;
+    if survey.answers > 0 || survey.authorities > 0 && !is_incremental {
+        return malformed();
+    }
+    // RFC 9619: a query has one question.
+    if questions != 1 || question.qtype == rtype::OPT {
+        return error(Rcode::FormErr);
+    }
+    // There are no public keys that a signature could be checked with (RFC 2931).
+    if survey.has_sig {
+        return error(Rcode::NotAuth);
+    }
+    if question.qclass != rtype::CLASS_IN {
+        return error(Rcode::Refused);
+    }
+    let query = Query { question, edns };
+    match question.qtype {
+        rtype::AXFR => Verdict::Transfer(query, Wanted::Whole),
+        rtype::IXFR => match survey.soa {
+            Some(Soa::Sound(serial)) => Verdict::Transfer(query, Wanted::Since(serial)),
+            // It has to say what the asker has (RFC 1995 §3).
+            Some(Soa::Unsound) | None => error(Rcode::FormErr),
+        },
+        _ => Verdict::Answer(query),
+    }
+}
+
+/// The OPT record of a packet that cannot be read whole, if it stands where it does in nearly every query:
+/// right behind the question. Who sends one gets one back, in errors too (RFC 6891 §6.1.1).
+fn opt_behind(packet: &[u8], question_end: usize) -> Option<Edns> {
+    let is_only_additional = packet.get(6..10) == Some(&[0; 4]) && packet.get(10..12) != Some(&[0; 2]);
+    match packet.get(question_end..)? {
+        &[0, 0, 41, high, low, _, _, flags, _, _, _, ..] if is_only_additional => {
+            Some(Edns::new(u16::from_be_bytes([high, low]), flags))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A question with this type, and what follows it: authority and additional records.
+    fn packet(qtype: u16, counts: [u8; 2], rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, counts[0], 0, counts[1], 1, b'z', 0];
+        packet.extend(qtype.to_be_bytes());
+        packet.extend([0, 1]);
+        packet.extend(rest);
+        packet
+    }
+
+    fn soa(names: &[u8]) -> Vec<u8> {
+        let head = [0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, names.len() as u8 + 20];
+        [&head[..], names, &[0, 0, 0, 7], &[9; 16]].concat()
+    }
+
+    fn is_malformed(packet: &[u8]) -> bool {
+        matches!(judge(packet), Some(Verdict::Error(Rcode::FormErr, ..)))
+    }
+
+    #[test]
+    fn an_incremental_transfer_is_since_the_serial_of_its_soa() {
+        let address = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 1, 2, 3, 4];
+        let whole = [&[2, b'n', b's'][..], &[1, b'z', 0], &[0]].concat();
+        for (counts, rest) in [
+            ([1, 0], soa(&[0, 0])),
+            ([1, 0], soa(&[0xc0, 12, 1, b'h', 0xc0, 12])),
+            ([1, 0], soa(&whole)),
+            ([2, 0], [&address[..], &soa(&[0, 0])].concat()),
+        ] {
+            let packet = packet(rtype::IXFR, counts, &rest);
+            let Some(Verdict::Transfer(_, wanted)) = judge(&packet) else { panic!("{packet:?}") };
+            assert_eq!(wanted, Wanted::Since(7), "{packet:?}");
+        }
+        // Without one, with what is none, and with one that stands elsewhere.
+        for (counts, rest) in [([0, 0], vec![]), ([1, 0], address.to_vec()), ([0, 1], soa(&[0, 0]))] {
+            assert!(is_malformed(&packet(rtype::IXFR, counts, &rest)), "{counts:?}");
+        }
+        for names in [&[][..], &[0], &[0, 0, 0], &[0, 0xc0, 200], &[0, 0x41], &[63; 4]] {
+            assert!(is_malformed(&packet(rtype::IXFR, [1, 0], &soa(names))), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_whose_name_is_too_long_is_a_format_error() {
+        let txt = |labels| [&[1, b'x'].repeat(labels)[..], &[0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
+        assert!(matches!(judge(&packet(rtype::A, [0, 1], &txt(127))), Some(Verdict::Answer(_))));
+        assert!(is_malformed(&packet(rtype::A, [0, 1], &txt(150))));
+    }
+
+    /// Who asks for a transfer has no more of a packet read than others.
+    #[test]
+    fn what_records_say_that_mean_nothing_is_not_read() {
+        let broken = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 2, 9, b'x'];
+        for (qtype, known) in [(rtype::A, vec![]), (rtype::AXFR, vec![]), (rtype::IXFR, soa(&[0, 0]))] {
+            let counts = [u8::from(!known.is_empty()), 1];
+            let verdict = judge(&packet(qtype, counts, &[&known[..], &broken].concat())).unwrap();
+            assert!(matches!(verdict, Verdict::Answer(_) | Verdict::Transfer(..)), "{qtype}: {verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Sockets: UDP, TCP, TLS, HTTPS and QUIC, and the engine that answers what they receive.
+
+mod aside;
+pub mod engine;
+pub mod https;
+pub mod listen;
+pub mod quic;
+#[expect(unsafe_code, reason = "setsockopt has no safe wrapper")]
+mod socket;
+pub mod tcp;
+pub mod tls;
+pub mod udp;

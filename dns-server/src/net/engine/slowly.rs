@@ -1,0 +1,207 @@
+//! Answers to everything that the fast path does not take: malformed packets, signatures, transfers.
+
+use std::net::IpAddr;
+
+use tracing::field::display;
+use tracing::info;
+
+use super::{Exchange, Handled, Shared, Worker};
+use crate::answer::cookie::Standing;
+use crate::answer::peer::Proto;
+use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
+use crate::answer::slow::{self, Verdict, Wanted};
+use crate::secondary::transfer::Transfer;
+use crate::secondary::tsig::{self, Opened, Refusal, Signer};
+use crate::store::answers::Freshness;
+use crate::store::rrset::{HEADER, rtype};
+use crate::store::zone::Zone;
+
+/// The result of a query that the slow path has taken.
+enum Outcome {
+    /// A reply with this code was appended.
+    Replied(Rcode),
+    /// A transfer is to be sent instead.
+    Transfer(Box<Transfer>),
+}
+
+impl Worker {
+    #[cold]
+    pub(super) fn answer_slowly(
+        &mut self,
+        packet: &[u8],
+        declined: Declined,
+        peer: IpAddr,
+        out: &mut Vec<u8>,
+    ) -> Handled {
+        self.tally.slow();
+        let verdict = match declined {
+            Declined::Question => Some(slow::judge_malformed(packet)),
+            Declined::Unusual => slow::judge(packet),
+        };
+        // Over QUIC an option of TCP is as bad as no query (RFC 9250 §5.5.2).
+        let is_fit =
+            |edns: Option<Edns>| self.proto != Proto::Quic || edns.is_none_or(|edns| !edns.keepalive);
+        let Some(mut verdict) = verdict.filter(|verdict| is_fit(verdict.edns())) else {
+            self.tally.ignored();
+            return Handled::Ignore;
+        };
+        let standing = self.settle(verdict.edns_mut(), peer);
+        let opened = matches!(verdict, Verdict::Signed(..))
+            .then(|| tsig::open(packet, &self.shared.settings.keys, tsig::now()));
+        // Who can sign is no forger, and a cookie is what whoever is over the limit is given.
+        let is_free = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
+        if !is_free && self.is_over_limit(standing, peer) {
+            // Who has signed takes nothing that is not signed (RFC 8945 §5.3).
+            let question = if opened.is_some() { None } else { Question::read(packet) };
+            return self.limit(packet, question.as_ref(), verdict.edns(), peer, out);
+        }
+        let start = out.len();
+        let outcome = match (&verdict, opened) {
+            (Verdict::Signed(end, edns), Some(opened)) => {
+                self.respond_signed(opened, packet, peer, (*end, *edns), out)
+            }
+            // One that is not ours is said to be none, beside the new one (RFC 7873 §5.4).
+            (Verdict::Cookie(edns), _) if standing == Some(Standing::Wrong) => {
+                Outcome::Replied(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
+            }
+            (verdict, _) => self.respond(packet, peer, verdict, None, out),
+        };
+        let (qtype, edns) = (verdict.qtype(packet), verdict.edns());
+        match outcome {
+            Outcome::Transfer(transfer) => {
+                self.note_transfer(&Exchange { peer, packet, qtype, edns, rcode: Rcode::NoError });
+                Handled::Transfer(transfer)
+            }
+            Outcome::Replied(rcode) => {
+                self.note(&Exchange { peer, packet, qtype, edns, rcode }, &out[start..]);
+                Handled::Reply
+            }
+        }
+    }
+
+    /// Answers what is in a signed packet, and signs the answer (RFC 8945 §5).
+    fn respond_signed(
+        &self,
+        opened: Result<Opened, Refusal>,
+        packet: &[u8],
+        peer: IpAddr,
+        (question_end, edns): (usize, Option<Edns>),
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let start = out.len();
+        let (mut rcode, signature) = match opened {
+            Ok(Opened { packet, signer }) => {
+                // What is left is a query, since the packet was one; two signatures are none.
+                let mut verdict =
+                    slow::judge(&packet).unwrap_or(Verdict::Error(Rcode::FormErr, question_end, edns));
+                // It is the same, and what the reply's is to hold has been put in.
+                *verdict.edns_mut() = edns;
+                match self.respond(&packet, peer, &verdict, Some(&signer), out) {
+                    Outcome::Transfer(transfer) => {
+                        return Outcome::Transfer(Box::new(transfer.signed(Some(signer))));
+                    }
+                    Outcome::Replied(rcode) => (rcode, Ok(signer)),
+                }
+            }
+            Err(refusal) => {
+                self.shared.settings.transfers.tsig_error(refusal.error());
+                (query::render_error(packet, question_end, refusal.rcode(), edns, out), Err(refusal))
+            }
+        };
+        let limit =
+            self.style_beside(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
+        // A reply that is not whole beside its signature says no more than that (RFC 8945 §5.3).
+        if query::is_truncated(&out[start..]) || out.len() - start > limit {
+            out.truncate(start);
+            rcode = query::render_truncated(packet, question_end, None, out);
+        }
+        // Behind the longest question there is no room for the longest names of keys either.
+        if out.len() - start <= limit {
+            match signature {
+                Ok(mut signer) => signer.sign(out, start, tsig::now()),
+                Err(refusal) => refusal.seal(out, start, tsig::now()),
+            }
+        }
+        Outcome::Replied(rcode)
+    }
+
+    /// How a reply is made that a signature of so many octets is to follow.
+    fn style_beside(&self, signature: usize) -> Style {
+        Style { reserve: signature, ..self.style }
+    }
+
+    /// Answers a packet that is not signed, or whose signature is good.
+    fn respond(
+        &self,
+        packet: &[u8],
+        peer: IpAddr,
+        verdict: &Verdict,
+        signer: Option<&Signer>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        match verdict {
+            Verdict::Transfer(query, wanted)
+                if self.shared.desk.admits(peer, signer.map(|signer| signer.key().name())) =>
+            {
+                self.transfer(packet, (peer, signer), query, *wanted, out)
+            }
+            verdict => {
+                let style = self.style_beside(signer.map_or(0, Signer::room));
+                Outcome::Replied(slow::reply(&self.answers, style, verdict, packet, self.turn, out))
+            }
+        }
+    }
+
+    /// A transfer over a stream, or an ordinary reply, whose code is given. Over UDP that is the difference, if
+    /// it fits, else the SOA, which tells the asker to come back by TCP (RFC 1995 §2).
+    fn transfer(
+        &self,
+        packet: &[u8],
+        (peer, signer): (IpAddr, Option<&Signer>),
+        query: &Query,
+        wanted: Wanted,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let style = self.style_beside(signer.map_or(0, Signer::room));
+        let question = &query.question;
+        let error = |rcode, out| {
+            Outcome::Replied(query::render_error(packet, question.end(), rcode, query.edns, out))
+        };
+        if self.answers.freshness() == Freshness::Unsynced {
+            // As to every question: not ready.
+            return Outcome::Replied(query::render(&self.answers, style, query, packet, self.turn, out));
+        }
+        let is_apex = |zone: &&Zone| zone.apex().as_wire() == question.name();
+        let Some(zone) = self.answers.zone_of(question.labels()).filter(is_apex) else {
+            return error(Rcode::NotAuth, out);
+        };
+        if self.answers.freshness() != Freshness::Current {
+            return error(Rcode::ServFail, out);
+        }
+        let Shared { state, desk, .. } = &*self.shared;
+        match (self.proto, wanted) {
+            (Proto::Tcp | Proto::Tls, _) => {
+                let Ok((contents, slot)) = desk.stream(state, zone.apex(), wanted) else {
+                    return error(Rcode::ServFail, out);
+                };
+                let (serial, kind) = (contents.version().serial, contents.kind());
+                let (peer, key) = (peer.to_canonical(), signer.map(|signer| display(signer.key().name())));
+                info!(target: "dns", zone = %zone.apex(), serial, kind, %peer, key, "zone transfer");
+                Outcome::Transfer(Box::new(Transfer::new(packet, query, contents).holding(slot)))
+            }
+            (Proto::Udp, Wanted::Since(known)) => {
+                let room = style.limit(query.edns);
+                if let Some(message) = desk.datagram(state, zone.apex(), known, room, |contents| {
+                    Transfer::new(packet, query, contents).within(room)
+                }) {
+                    out.extend_from_slice(&message);
+                    return Outcome::Replied(Rcode::NoError);
+                }
+                let mut soa = *query;
+                soa.question.qtype = rtype::SOA;
+                Outcome::Replied(query::render(&self.answers, style, &soa, packet, self.turn, out))
+            }
+            _ => error(Rcode::Refused, out),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! DNS over HTTPS (RFC 8484): hyper in front of our answers, over HTTP/2 and HTTP/1.1.
+//!
+//! Connections are accepted by [`crate::net::tcp`], under a limit of their own. One may hold a handful of replies
+//! that its client does not take, and ends when nothing has been asked for a while. Over all connections, queries
+//! that are coming and replies that wait are counted.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hickory_proto::op::Message;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::answer::peer::Peer;
+use crate::net::engine::{Handled, Worker};
+use crate::net::tcp::{Held, Seat};
+
+/// The protocols that a client may choose from.
+pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The path of queries, the one that everybody uses.
+const PATH: &str = "/dns-query";
+
+/// The media type of DNS messages (RFC 8484 §6).
+const MEDIA_TYPE: &str = "application/dns-message";
+
+/// How long a request may take to arrive.
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// How long a connection may be without a request; the same as for TCP.
+const IDLE_TIME: Duration = Duration::from_secs(30);
+
+/// Time between two pings, and how long an answer to one may take, so that dead peers are noticed.
+const PING: Duration = Duration::from_secs(20);
+
+/// Requests under way on one connection, as many as RFC 9113 §6.5.2 asks for.
+const STREAMS: u32 = 100;
+
+/// Replies of one connection that its client has not taken, of 64 KiB at most. Further queries wait.
+const REPLIES: usize = 16;
+
+/// What may be on its way in one stream, in each direction: a message.
+const STREAM_WINDOW: u32 = 68 << 10;
+
+/// What requests may have on their way in one connection.
+const WINDOW: u32 = 256 << 10;
+
+/// Octets of a request's head; a query in a path has at most some 700.
+const MAX_HEAD: u32 = 8 << 10;
+
+/// A query has no more octets than TCP's length can say.
+const MAX_QUERY: usize = 65_535;
+
+/// The whole life of one connection, after its handshake, in which the client has chosen HTTP/2 or not.
+///
+/// # Errors
+///
+/// If the connection breaks.
+pub async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+    peer: Peer,
+    worker: Worker,
+    seat: &Seat,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let (worker, replies) = (Arc::new(Mutex::new(worker)), Arc::new(Semaphore::new(REPLIES)));
+    let (requested, requests) = watch::channel(());
+    let service = service_fn(move |request| {
+        requested.send_replace(());
+        seat.used(tokio::time::Instant::now());
+        let (worker, replies, held) = (Arc::clone(&worker), Arc::clone(&replies), seat.held());
+        async move { Ok::<_, Infallible>(answer(request, peer, &worker, replies, held).await) }
+    });
+    let io = TokioIo::new(stream);
+    if is_http2 {
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(MAX_HEAD);
+        server.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(WINDOW);
+        server.max_send_buf_size(STREAM_WINDOW as usize);
+        server.keep_alive_interval(PING).keep_alive_timeout(PING);
+        let connection = pin!(server.serve_connection(io, service));
+        watched(connection, http2::Connection::graceful_shutdown, requests, shutdown).await
+    } else {
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(IDLE_TIME).max_buf_size(4 * MAX_HEAD as usize);
+        let connection = pin!(server.serve_connection(io, service));
+        watched(connection, http1::Connection::graceful_shutdown, requests, shutdown).await
+    }
+}
+
+/// Drives a connection until it ends, and for a while only once nothing has been asked for [`IDLE_TIME`]: a
+/// client that answers pings, or does not take its replies, would keep its place for ever.
+async fn watched<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    end_gracefully: impl FnOnce(Pin<&mut C>),
+    mut requests: watch::Receiver<()>,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let idle = async { while timeout(IDLE_TIME, requests.changed()).await.is_ok_and(|seen| seen.is_ok()) {} };
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = idle => {}
+        () = shutdown.cancelled() => {}
+    }
+    end_gracefully(connection.as_mut());
+    timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
+}
+
+/// What is wrong with a request.
+type Refusal = (StatusCode, &'static str);
+
+/// A reply, which counts until nothing of it is left to send.
+struct Reply {
+    octets: Vec<u8>,
+    _held: Held,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Reply {
+    fn as_ref(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
+/// Answers one request, or refuses it.
+async fn answer(
+    request: Request<Incoming>,
+    peer: Peer,
+    worker: &Mutex<Worker>,
+    replies: Arc<Semaphore>,
+    held: Held,
+) -> Response<Full<Bytes>> {
+    let (head, mut body) = request.into_parts();
+    let response = respond(&head, &mut body, (peer, worker), replies, held).await.unwrap_or_else(refuse);
+    if !body.is_end_stream() {
+        tokio::spawn(timeout(REQUEST_TIME, drain(body)));
+    }
+    if head.method == Method::HEAD { without_body(response) } else { response }
+}
+
+/// Takes the rest of a request that has been answered. Clients such as curl do not look at the response once their
+/// stream has been reset, or their connection closed, while they send.
+async fn drain(mut body: Incoming) {
+    while let Some(Ok(_)) = body.frame().await {}
+}
+
+/// The response to HEAD; hyper leaves out the body over HTTP/1.1 only.
+fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = body.size_hint().exact() {
+        head.headers.insert(CONTENT_LENGTH, length.into());
+    }
+    Response::from_parts(head, Full::default())
+}
+
+async fn respond(
+    head: &Parts,
+    body: &mut Incoming,
+    (peer, worker): (Peer, &Mutex<Worker>),
+    replies: Arc<Semaphore>,
+    mut held: Held,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let begun = Instant::now();
+    let received = async {
+        let query = read(head, body, &mut held).await?;
+        // None is ever closed.
+        Ok((query, replies.acquire_owned().await.ok()))
+    };
+    let (query, slot) = timeout(REQUEST_TIME, received)
+        .await
+        .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long"))??;
+    let mut reply = Vec::with_capacity(512);
+    let handled = {
+        let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let handled = worker.answer(&query, peer, &mut reply);
+        worker.took(1, begun.elapsed());
+        handled
+    };
+    if !matches!(handled, Handled::Reply) {
+        return Err((StatusCode::BAD_REQUEST, "not a DNS query"));
+    }
+    drop(query);
+    reply.shrink_to_fit();
+    if !held.set(reply.len()) {
+        return Err(NO_ROOM);
+    }
+    let max_age = format!("max-age={}", fresh_for(&reply));
+    let reply = Bytes::from_owner(Reply { octets: reply, _held: held, _slot: slot });
+    let mut response = Response::new(Full::from(reply));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, MEDIA_TYPE.parse().map_err(|_| INTERNAL)?);
+    headers.insert(CACHE_CONTROL, max_age.parse().map_err(|_| INTERNAL)?);
+    Ok(response)
+}
+
+const INTERNAL: Refusal = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
+
+const NO_ROOM: Refusal = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
+
+/// The query of a request, by either method (RFC 8484 §4.1).
+async fn read(head: &Parts, body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    if head.uri.path() != PATH {
+        return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
+    }
+    match head.method {
+        Method::GET | Method::HEAD => {
+            let parameters = head.uri.query().unwrap_or_default();
+            let dns = parameters
+                .split('&')
+                .find_map(|parameter| parameter.strip_prefix("dns="))
+                .ok_or((StatusCode::BAD_REQUEST, "no parameter 'dns'"))?;
+            URL_SAFE_NO_PAD.decode(dns).map_err(|_| {
+                (StatusCode::BAD_REQUEST, "the parameter 'dns' is not base64url without padding")
+            })
+        }
+        Method::POST => {
+            if head.headers.get(CONTENT_TYPE).is_none_or(|kind| !is_dns(kind)) {
+                return Err((
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "the media type is not application/dns-message",
+                ));
+            }
+            receive(body, held).await
+        }
+        _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
+    }
+}
+
+/// Whether that is the media type of DNS messages, in whatever case and with whatever parameters (RFC 9110 §8.3.1).
+fn is_dns(kind: &HeaderValue) -> bool {
+    let kind = kind.as_bytes().split(|&octet| octet == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
+}
+
+/// The body of a request, counted as it grows.
+async fn receive(body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    const TOO_LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets");
+    // Whoever says so first need not send it.
+    if body.size_hint().lower() > MAX_QUERY as u64 {
+        return Err(TOO_LARGE);
+    }
+    let mut query = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
+        // What is no data are trailers, which say nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        if query.len() + data.len() > MAX_QUERY {
+            return Err(TOO_LARGE);
+        }
+        query.extend_from_slice(&data);
+        if !held.set(query.capacity()) {
+            return Err(NO_ROOM);
+        }
+    }
+    Ok(query)
+}
+
+fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(format!("{reason}\n")));
+    *response.status_mut() = status;
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
+    }
+    response
+}
+
+/// For how many seconds HTTP caches may keep a reply: no longer than any of its records (RFC 8484 §5.1).
+fn fresh_for(reply: &[u8]) -> u32 {
+    let Ok(message) = Message::from_vec(reply) else { return 0 };
+    message.all_sections().map(|record| record.ttl).min().unwrap_or(0)
+}

@@ -1,0 +1,99 @@
+//! TLS handshakes of a listener: on threads of their own, and so many at a time that each gets its turn while its client
+//! waits. Beyond that a newcomer takes the place of another, as everywhere ([`Places`]): of the network and the client that
+//! have begun most, the one that was begun first.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use multinet_runtime::Places;
+use prometheus_client::metrics::counter::Counter;
+use tokio::net::TcpStream;
+use tokio::select;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::net::aside::Aside;
+
+/// How long a handshake may take.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
+/// Handshakes under way at a time. A signature by an RSA key of 4096 bits takes some 5 ms, so that the last one of these has
+/// its turn after a second or two.
+const MOST: usize = 256;
+
+/// Makes handshakes.
+#[derive(Debug)]
+pub(super) struct Handshakes {
+    aside: Aside,
+    places: Places,
+}
+
+impl Handshakes {
+    /// # Errors
+    ///
+    /// If the system has no more threads.
+    pub(super) fn new() -> io::Result<Self> {
+        Self::at_most(MOST)
+    }
+
+    fn at_most(most: usize) -> io::Result<Self> {
+        Ok(Self { aside: Aside::new("tls")?, places: Places::new(most, Counter::default()) })
+    }
+
+    /// Makes one with a client at this address.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, takes too long, or ends for another.
+    pub(super) async fn make(
+        &self,
+        acceptor: &TlsAcceptor,
+        stream: TcpStream,
+        peer: IpAddr,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let place = self.places.admit(peer);
+        let handshake = self.aside.handle().spawn(acceptor.accept(stream));
+        select! {
+            () = place.evicted() => Err(io::Error::other("too many handshakes are under way")),
+            made = timeout(HANDSHAKE_TIME, AbortOnDropHandle::new(handshake)) => made??,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use multinet_testing::pki::{Authority, Folder};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::net::tls::Certificates;
+
+    #[tokio::test]
+    async fn beyond_the_limit_the_oldest_handshake_of_who_has_begun_most_goes() {
+        let folder = Folder::of(&Authority::new().issue(&["dns.test"]), "");
+        let [cert, key, _] = folder.paths();
+        let config = Certificates::load(cert, key).unwrap().server_config(&[]);
+        let (acceptor, handshakes) = (TlsAcceptor::from(config), Arc::new(Handshakes::at_most(3).unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut clients = Vec::new();
+        let mut begun: Vec<JoinHandle<io::Result<TlsStream<TcpStream>>>> = Vec::new();
+        for client in [1, 2, 2, 2] {
+            clients.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+            let (stream, _) = listener.accept().await.unwrap();
+            let (acceptor, handshakes) = (acceptor.clone(), Arc::clone(&handshakes));
+            begun.push(tokio::spawn(async move {
+                handshakes.make(&acceptor, stream, [10, 0, client, 1].into()).await
+            }));
+            tokio::task::yield_now().await;
+        }
+        let ended = begun.remove(1).await.unwrap().unwrap_err();
+        assert!(ended.to_string().contains("too many handshakes"), "{ended}");
+        assert!(begun.iter().all(|handshake| !handshake.is_finished()));
+    }
+}

@@ -1,0 +1,249 @@
+//! Datagrams in batches: what the standard library has no call for.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, SystemTime};
+use std::{ptr, slice};
+
+use libc::c_int;
+
+use super::BATCH;
+use super::control::Control;
+use super::pieces::Key;
+use crate::net::socket::set_option;
+
+/// Room for a query. What is longer is cut off; no query needs as much.
+const DATAGRAM: usize = 4096;
+
+/// Whether to wait for a datagram.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wait {
+    /// For the first, not for more.
+    ForOne,
+    /// Not at all.
+    Never,
+}
+
+/// Sets what the reply's source and way depend on.
+pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
+    let local = socket.local_addr()?;
+    // Replies are small. Where one does not fit, it is better sent in fragments than lost, and nobody
+    // can make the path look narrower by forged ICMP messages.
+    let _ = set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_OMIT);
+    if local.is_ipv6() {
+        let _ = set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_OMIT);
+    }
+    match local.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Asks for the time at which each datagram has arrived, or not any more.
+pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
+}
+
+/// A datagram that was received, and where its reply lies.
+pub(super) struct Slot {
+    packet: [u8; DATAGRAM],
+    packet_len: usize,
+    pub(super) peer: libc::sockaddr_storage,
+    pub(super) peer_len: libc::socklen_t,
+    pub(super) control: Control,
+    /// The reply within the buffer of replies; empty if there is none.
+    pub(super) reply: Range<usize>,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        // SAFETY: a plain C structure, for which zeros are valid.
+        let peer = unsafe { mem::zeroed() };
+        let packet = [0; DATAGRAM];
+        Self { packet, packet_len: 0, peer, peer_len: 0, control: Control::default(), reply: 0..0 }
+    }
+}
+
+impl Slot {
+    /// What came.
+    pub(super) fn packet(&self) -> &[u8] {
+        &self.packet[..self.packet_len]
+    }
+
+    /// How long the datagram has waited, if that is known.
+    pub(super) fn waited(&self, now: SystemTime) -> Option<Duration> {
+        // A clock that was set back has let nothing wait.
+        self.control.arrived().map(|arrived| now.duration_since(arrived).unwrap_or_default())
+    }
+
+    /// What mostly tells its reply from others; none if there is no reply.
+    pub(super) fn key(&self) -> Option<Key> {
+        let size = u16::try_from(self.reply.len()).unwrap_or(u16::MAX);
+        let (host, port) = match self.peer()? {
+            SocketAddr::V4(peer) => (peer.ip().to_bits(), peer.port()),
+            SocketAddr::V6(peer) => (peer.ip().to_bits() as u32, peer.port()),
+        };
+        (size > 0).then_some(Key { host, port, size })
+    }
+
+    /// Whether its reply goes to the same peer by the same way.
+    pub(super) fn goes_like(&self, other: &Self) -> bool {
+        self.peer_octets() == other.peer_octets() && self.control.goes_like(&other.control)
+    }
+
+    /// The peer as the system has written it.
+    fn peer_octets(&self) -> &[u8] {
+        let length = (self.peer_len as usize).min(size_of_val(&self.peer));
+        // SAFETY: so many octets lie there, borrowed with `self`, and all of them have been written: zeros at first.
+        unsafe { slice::from_raw_parts(ptr::from_ref(&self.peer).cast(), length) }
+    }
+
+    /// Where the datagram came from.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        let peer = ptr::from_ref(&self.peer);
+        match c_int::from(self.peer.ss_family) {
+            libc::AF_INET => {
+                // SAFETY: of this family is a `sockaddr_in`; the storage is large enough and aligned for all
+                // families, and lives as long as `self`.
+                let peer = unsafe { &*peer.cast::<libc::sockaddr_in>() };
+                let ip = Ipv4Addr::from(u32::from_be(peer.sin_addr.s_addr));
+                Some(SocketAddr::from((ip, u16::from_be(peer.sin_port))))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above, with `sockaddr_in6`.
+                let peer = unsafe { &*peer.cast::<libc::sockaddr_in6>() };
+                let ip = Ipv6Addr::from(peer.sin6_addr.s6_addr);
+                Some(SocketAddr::from((ip, u16::from_be(peer.sin6_port))))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// For the entries of a batch that are not used.
+pub(super) const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+// SAFETY: a plain C structure of numbers and pointers, for which zeros are valid.
+pub(super) const NO_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
+
+/// Fills slots from the front; gives their number. `is_stamped` says whether arrival times were asked for.
+pub(super) fn receive(
+    socket: &UdpSocket,
+    slots: &mut [Slot],
+    wait: Wait,
+    is_stamped: bool,
+) -> io::Result<usize> {
+    let flags = match wait {
+        Wait::ForOne => libc::MSG_WAITFORONE,
+        Wait::Never => libc::MSG_DONTWAIT,
+    };
+    let mut iovecs = [NO_IOVEC; BATCH];
+    let mut headers = [NO_HEADER; BATCH];
+    let count = slots.len().min(BATCH);
+    for (position, slot) in slots.iter_mut().take(count).enumerate() {
+        iovecs[position] = libc::iovec { iov_base: (&raw mut slot.packet).cast(), iov_len: DATAGRAM };
+        let header = &mut headers[position].msg_hdr;
+        header.msg_name = (&raw mut slot.peer).cast();
+        header.msg_namelen = size_of::<libc::sockaddr_storage>() as _;
+        let (room, length) = slot.control.room(is_stamped);
+        header.msg_control = room.cast();
+        header.msg_controllen = length as _;
+        header.msg_iov = &raw mut iovecs[position];
+        header.msg_iovlen = 1;
+    }
+    // SAFETY: the first `count` headers point to name, control and data buffers of the lengths that stand
+    // there, each in a slot of its own that is borrowed until the function returns, and to iovecs that live as
+    // long. A null timeout is allowed.
+    let result = unsafe {
+        libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, flags as _, ptr::null_mut())
+    };
+    let received = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
+    for (slot, header) in slots.iter_mut().zip(&headers).take(received) {
+        slot.packet_len = (header.msg_len as usize).min(DATAGRAM);
+        slot.peer_len = header.msg_hdr.msg_namelen;
+        slot.control.was_received(header.msg_hdr.msg_controllen as _, is_stamped);
+    }
+    Ok(received)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Receives exactly `count` datagrams.
+    pub(in crate::net::udp) fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
+        prepare(socket).unwrap();
+        let mut received = 0;
+        while received < count {
+            received += receive(socket, &mut slots[received..count], Wait::ForOne, false).unwrap();
+        }
+    }
+
+    pub(in crate::net::udp) fn slots() -> Vec<Slot> {
+        (0..BATCH).map(|_| Slot::default()).collect()
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_long_is_cut_off() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.send_to(&[7; DATAGRAM + 100], server.local_addr().unwrap()).unwrap();
+        client.send_to(&[8; 3], server.local_addr().unwrap()).unwrap();
+        let mut slots = slots();
+        receive_exactly(&server, &mut slots, 2);
+        assert_eq!(slots[0].packet(), &[7; DATAGRAM][..]);
+        assert_eq!(slots[1].packet(), &[8; 3][..]);
+    }
+
+    #[test]
+    fn peers_are_told_apart_by_all_that_they_are() {
+        let slot = |address: &str| {
+            let peer_len = size_of::<libc::sockaddr_in6>() as _;
+            let mut slot = Slot { peer_len, reply: 0..10, ..Slot::default() };
+            // SAFETY: the storage is large enough and aligned for all families, and all zeros.
+            let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in6>() };
+            (peer.sin6_family, peer.sin6_port) = (libc::AF_INET6 as _, 53);
+            peer.sin6_addr.s6_addr = address.parse::<Ipv6Addr>().unwrap().octets();
+            slot
+        };
+        let (one, same, other) = (slot("2001:db8::1:7"), slot("2001:db8::1:7"), slot("2001:db8:1::1:7"));
+        assert!(one.key() == same.key() && one.goes_like(&same));
+        assert!(one.key() == other.key() && !one.goes_like(&other));
+        let mut elsewhere = slot("2001:db8::1:7");
+        // SAFETY: as above.
+        unsafe { (*(&raw mut elsewhere.peer).cast::<libc::sockaddr_in6>()).sin6_scope_id = 3 };
+        assert!(!one.goes_like(&elsewhere));
+    }
+
+    #[test]
+    fn it_is_known_how_long_a_datagram_has_waited() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        set_timestamps(&server, true).unwrap();
+        // The system begins to take times a little after the first socket asks for them.
+        let mut slots = slots();
+        let waited = (0..100).find_map(|_| {
+            let sent = SystemTime::now();
+            client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            receive(&server, &mut slots, Wait::ForOne, true).unwrap();
+            let now = SystemTime::now();
+            let waited = slots[0].waited(now)?;
+            assert!(waited <= now.duration_since(sent).unwrap());
+            (waited >= Duration::from_millis(20)).then_some(waited)
+        });
+        assert!(waited.is_some());
+        // Not any more, though there is an old time in the slot.
+        set_timestamps(&server, false).unwrap();
+        client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+        receive(&server, &mut slots, Wait::ForOne, true).unwrap();
+        assert_eq!(slots[0].waited(SystemTime::now()), None);
+        assert!(slots[0].control.of_reply().is_none());
+    }
+}

@@ -1,0 +1,361 @@
+//! Replies on their way out, in batches: what the standard library has no call for.
+//!
+//! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
+//! the socket has had no room for its whole time limit is the rest given up, like any lost datagram. What is refused as
+//! a piece of several (`udp/pieces.rs`) is sent reply by reply: its way may be narrower than such pieces may be, or
+//! lead through a tunnel that takes none.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
+
+use libc::c_int;
+
+use super::BATCH;
+use super::batch::{NO_HEADER, NO_IOVEC, Slot};
+use super::pieces::Pieces;
+use crate::net::socket::get_option;
+
+/// For how many batches replies are sent one by one after a piece was refused: so long that the refusals cost nothing, and
+/// no longer, since a way that takes none may be that of one client.
+const PAUSE: u32 = 256;
+
+/// Sends replies, as pieces where that goes.
+pub(super) struct Outlet {
+    /// Whether the system cuts up pieces. One that does not know how to would send them as they are.
+    takes_pieces: bool,
+    /// For how many batches there are none, since the last ones were refused.
+    pause: u32,
+}
+
+impl Outlet {
+    pub(super) fn new(socket: &UdpSocket) -> Self {
+        Self { takes_pieces: get_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(), pause: 0 }
+    }
+
+    /// Sends the replies of all slots that have one, out of `replies`. Gives how many were not sent, and why the last
+    /// of those was not.
+    pub(super) fn send(
+        &mut self,
+        socket: &UdpSocket,
+        slots: &mut [Slot],
+        replies: &[u8],
+    ) -> Option<(usize, io::Error)> {
+        let may_be_alike = self.takes_pieces && self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        let alike = |first: usize, place: usize| may_be_alike && slots[first].goes_like(&slots[place]);
+        let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
+        let failed = send_pieces(socket, slots, replies, &pieces);
+        if failed.is_empty() {
+            return None;
+        }
+        let (refused, lost): (Vec<Failure>, Vec<Failure>) = failed
+            .into_iter()
+            .partition(|failure| failure.may_be_of_piece() && pieces.piece(failure.message).len() > 1);
+        let apart = pieces.apart(refused.iter().map(|failure| failure.message));
+        let lost_apart = send_pieces(socket, slots, replies, &apart);
+        if lost_apart.len() < apart.count() {
+            self.pause = PAUSE;
+        }
+        let count = lost.iter().map(|failure| pieces.piece(failure.message).len()).sum::<usize>();
+        let last = lost_apart.last().or_else(|| lost.last())?;
+        Some((count + lost_apart.len(), io::Error::from_raw_os_error(last.code)))
+    }
+}
+
+/// A message that was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Failure {
+    message: usize,
+    code: c_int,
+}
+
+impl Failure {
+    /// Whether it may be that the message was a piece: too large for the device, for a tunnel that takes none, or for a
+    /// filter; or that the system does not know of them.
+    fn may_be_of_piece(self) -> bool {
+        matches!(self.code, libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::EPERM)
+    }
+}
+
+/// Sends pieces. Gives those that were not sent.
+fn send_pieces(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], pieces: &Pieces) -> Vec<Failure> {
+    let mut iovecs = [NO_IOVEC; BATCH];
+    let mut headers = [NO_HEADER; BATCH];
+    let mut rest = &mut iovecs[..];
+    for (number, header) in headers.iter_mut().take(pieces.count()).enumerate() {
+        let places = pieces.piece(number);
+        let own;
+        (own, rest) = rest.split_at_mut(places.len());
+        for (iovec, &place) in own.iter_mut().zip(places) {
+            let reply = &replies[slots[usize::from(place)].reply.clone()];
+            *iovec = libc::iovec { iov_base: reply.as_ptr().cast_mut().cast(), iov_len: reply.len() };
+        }
+        let slot = &mut slots[usize::from(places[0])];
+        let header = &mut header.msg_hdr;
+        header.msg_name = (&raw mut slot.peer).cast();
+        header.msg_namelen = slot.peer_len;
+        let control = match places.len() {
+            1 => slot.control.of_reply(),
+            _ => Some(slot.control.of_piece(slot.reply.len() as u16)),
+        };
+        if let Some((control, length)) = control {
+            header.msg_control = control.cast();
+            header.msg_controllen = length as _;
+        }
+        header.msg_iov = own.as_mut_ptr();
+        header.msg_iovlen = own.len() as _;
+    }
+    send_all(pieces.count(), |sent| {
+        let rest = &mut headers[sent..pieces.count()];
+        // SAFETY: each of these headers points to the name and control messages of a slot and, by its iovecs, to
+        // parts of `replies`, with their lengths; all of these are borrowed until the function returns. The system
+        // only reads what they point to, and writes lengths into the headers.
+        let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as _, 0) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    })
+}
+
+/// Sends messages `0..count`, whatever becomes of single ones. `send` tries all from the given one on, and
+/// says how many it sent, or what is wrong with the first of them. Gives those that were not sent.
+fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> Vec<Failure> {
+    let mut failed = Vec::new();
+    let mut retried = None;
+    let mut at = 0;
+    while at < count {
+        let error = match send(at) {
+            Ok(sent) => {
+                at += sent.max(1);
+                continue;
+            }
+            Err(error) => error,
+        };
+        let code = error.raw_os_error().unwrap_or(libc::EIO);
+        let end = match code {
+            libc::EINTR => continue,
+            // An ICMP error from before, which is told of now and thereby gone: this message was not tried.
+            libc::ECONNREFUSED if retried != Some(at) => {
+                retried = Some(at);
+                continue;
+            }
+            // No room after all that waiting; there is none for the others either.
+            libc::EAGAIN => count,
+            _ => at + 1,
+        };
+        failed.extend((at..end).map(|message| Failure { message, code }));
+        at = end;
+    }
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::iter;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use super::super::batch::tests::{receive_exactly, slots};
+    use super::super::batch::{Wait, prepare, receive, set_timestamps};
+    use super::*;
+    use crate::net::socket::set_option;
+
+    /// What a `sendmmsg` would do for messages of which some have something wrong.
+    fn send_with(errors: &[(usize, c_int)], count: usize) -> (Vec<usize>, usize) {
+        let mut errors: Vec<(usize, c_int)> = errors.to_vec();
+        let mut sent = Vec::new();
+        let failed = send_all(count, |from| {
+            let bad = errors.iter().position(|&(at, _)| at >= from);
+            let end = bad.map_or(count, |bad| errors[bad].0);
+            if end == from {
+                let (_, code) = errors.remove(bad.unwrap());
+                return Err(io::Error::from_raw_os_error(code));
+            }
+            sent.extend(from..end);
+            Ok(end - from)
+        });
+        (sent, failed.len())
+    }
+
+    #[test]
+    fn one_bad_destination_does_not_drop_the_rest() {
+        for code in [libc::EMSGSIZE, libc::EINVAL, libc::EPERM, libc::ENETUNREACH, libc::ENOBUFS] {
+            assert_eq!(send_with(&[(1, code)], 4), (vec![0, 2, 3], 1));
+            assert_eq!(send_with(&[(0, code), (3, code)], 4), (vec![1, 2], 2));
+        }
+    }
+
+    #[test]
+    fn what_was_not_the_messages_fault_is_tried_again() {
+        assert_eq!(send_with(&[(1, libc::EINTR)], 3), (vec![0, 1, 2], 0));
+        assert_eq!(send_with(&[(1, libc::ECONNREFUSED)], 3), (vec![0, 1, 2], 0));
+        // Again at once: now it is.
+        assert_eq!(send_with(&[(1, libc::ECONNREFUSED), (1, libc::ECONNREFUSED)], 3), (vec![0, 2], 1));
+    }
+
+    #[test]
+    fn no_room_gives_up_the_rest() {
+        assert_eq!(send_with(&[(2, libc::EAGAIN)], 5), (vec![0, 1], 3));
+    }
+
+    #[test]
+    fn a_batch_is_received_and_sent() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let clients: Vec<UdpSocket> = (0..5).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        for (number, client) in clients.iter().enumerate() {
+            client.send_to(&vec![number as u8; number + 1], server.local_addr().unwrap()).unwrap();
+        }
+        let mut slots = slots();
+        receive_exactly(&server, &mut slots, clients.len());
+        let mut replies = Vec::new();
+        for (slot, client) in slots.iter_mut().zip(&clients) {
+            assert_eq!(slot.peer(), Some(client.local_addr().unwrap()));
+            let begin = replies.len();
+            replies.extend_from_slice(slot.packet());
+            slot.reply = begin..replies.len();
+        }
+        // Nobody can be sent to at port 0.
+        // SAFETY: the peer is of the family of the sockets above.
+        unsafe { (*(&raw mut slots[1].peer).cast::<libc::sockaddr_in>()).sin_port = 0 };
+        // Nor 70000 octets at once.
+        replies.resize(70_000, 0);
+        slots[2].reply = 0..replies.len();
+        // And this one is to get nothing.
+        slots[3].reply = 0..0;
+        let (lost, _) = Outlet::new(&server).send(&server, &mut slots[..clients.len()], &replies).unwrap();
+        assert_eq!(lost, 2);
+        for number in [0, 4] {
+            let mut buffer = [0; 16];
+            assert_eq!(clients[number].recv(&mut buffer).unwrap(), number + 1);
+            assert_eq!(buffer[0], number as u8);
+        }
+        for number in [1, 2, 3] {
+            clients[number].set_nonblocking(true).unwrap();
+            assert!(clients[number].recv(&mut [0; 16]).is_err());
+        }
+    }
+
+    /// What a client gets, which is to be so much: from where, how long, and of which octet.
+    fn replies_to(client: &UdpSocket, count: usize) -> Vec<(SocketAddr, usize, u8)> {
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut buffer = [0; 2048];
+        let mut replies: Vec<_> = (0..count)
+            .map(|_| {
+                let (size, from) = client.recv_from(&mut buffer).unwrap();
+                assert!(buffer[..size].iter().all(|&octet| octet == buffer[0]));
+                (from, size, buffer[0])
+            })
+            .collect();
+        client.set_nonblocking(true).unwrap();
+        assert!(client.recv(&mut buffer).is_err(), "more than was asked for");
+        client.set_nonblocking(false).unwrap();
+        replies.sort_unstable();
+        replies
+    }
+
+    /// A socket on each of these addresses, all with the same port.
+    fn with_one_port(addresses: &[IpAddr]) -> Vec<UdpSocket> {
+        let first = UdpSocket::bind((addresses[0], 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let others: io::Result<Vec<UdpSocket>> =
+            addresses[1..].iter().map(|&address| UdpSocket::bind((address, port))).collect();
+        // Somebody else may have that port there.
+        others.map_or_else(|_| with_one_port(addresses), |others| iter::once(first).chain(others).collect())
+    }
+
+    #[test]
+    fn pieces_arrive_as_the_replies_that_they_are() {
+        for (bound, asked) in [
+            ("127.0.0.1:0", &["127.0.0.1"][..]),
+            ("0.0.0.0:0", &["127.0.0.1", "127.0.0.2"]),
+            ("[::1]:0", &["::1"]),
+            ("[::]:0", &["::1", "127.0.0.2", "127.0.0.3"]),
+        ] {
+            let server = UdpSocket::bind(bound).unwrap();
+            prepare(&server).unwrap();
+            let port = server.local_addr().unwrap().port();
+            let asked: Vec<IpAddr> = asked.iter().map(|address| address.parse().unwrap()).collect();
+            let clients = with_one_port(&asked);
+            // Each client asks the address that it has; the last one all that it can.
+            let last = clients.len() - 1;
+            let others = asked.iter().take(last).filter(|other| other.is_ipv4() == asked[last].is_ipv4());
+            let ways: Vec<(usize, IpAddr)> =
+                asked.iter().copied().enumerate().chain(others.map(|&other| (last, other))).collect();
+            for is_stamped in [false, true] {
+                set_timestamps(&server, is_stamped).unwrap();
+                let mut expected = vec![Vec::new(); clients.len()];
+                let mut distinct = BTreeSet::new();
+                for number in 0..BATCH {
+                    let (client, address) = ways[number % ways.len()];
+                    let query = vec![number as u8; if number % 5 == 0 { 700 } else { 200 }];
+                    clients[client].send_to(&query, (address, port)).unwrap();
+                    expected[client].push((SocketAddr::from((address, port)), query.len(), number as u8));
+                    distinct.insert((client, address, query.len()));
+                }
+                let mut slots = slots();
+                let mut received = 0;
+                while received < BATCH {
+                    received += receive(&server, &mut slots[received..], Wait::ForOne, is_stamped).unwrap();
+                }
+                let mut replies = Vec::new();
+                for slot in &mut slots {
+                    let begin = replies.len();
+                    replies.extend_from_slice(slot.packet());
+                    slot.reply = begin..replies.len();
+                }
+                let alike = |first: usize, place: usize| slots[first].goes_like(&slots[place]);
+                let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
+                assert_eq!(pieces.count(), distinct.len(), "{bound}");
+                assert_eq!(send_pieces(&server, &mut slots, &replies, &pieces), []);
+                for (client, mut expected) in clients.iter().zip(expected) {
+                    expected.sort_unstable();
+                    assert_eq!(replies_to(client, expected.len()), expected, "{bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_piece_that_is_refused_is_sent_reply_by_reply() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..4 {
+            client.send_to(&[7; 10], server.local_addr().unwrap()).unwrap();
+        }
+        let mut slots = slots();
+        receive_exactly(&server, &mut slots, 4);
+        slots[..4].iter_mut().for_each(|slot| slot.reply = 0..10);
+        let mut outlet = Outlet::new(&server);
+        assert!(outlet.takes_pieces);
+        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, 0));
+        // Without checksums no piece is taken.
+        set_option(&server, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, PAUSE));
+        // One by one from the beginning, for a while.
+        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, PAUSE - 1));
+    }
+
+    #[test]
+    fn a_piece_that_nobody_can_be_sent_is_lost_with_all_its_replies() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..3 {
+            client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+        }
+        let mut slots = slots();
+        receive_exactly(&server, &mut slots, 3);
+        for slot in &mut slots[..3] {
+            slot.reply = 0..10;
+            // From a loopback address nothing goes to the documentation's network.
+            // SAFETY: the peer is of the family of the sockets above.
+            let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in>() };
+            peer.sin_addr.s_addr = u32::from(Ipv4Addr::new(192, 0, 2, 1)).to_be();
+        }
+        let mut outlet = Outlet::new(&server);
+        let (lost, _) = outlet.send(&server, &mut slots, &[7; 10]).unwrap();
+        assert_eq!((lost, outlet.pause), (3, 0));
+    }
+}

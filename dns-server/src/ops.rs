@@ -1,0 +1,5 @@
+//! What operators see: metrics, the most frequent queries, dnstap.
+
+pub mod dnstap;
+pub mod metrics;
+pub mod top;

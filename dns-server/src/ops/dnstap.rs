@@ -1,0 +1,201 @@
+//! What is asked and answered, for a collector (<https://dnstap.info>).
+//!
+//! ```text
+//!  Worker::answer ─> Tap ═══ bounded queue ═══> writer ─> Frame Streams ─> collector
+//!                     └─ full: drops and counts
+//! ```
+//!
+//! A worker copies the query and the reply, once, and goes on; encoding and writing is a task's. It is not even
+//! woken: it looks now and then, for waking somebody costs a worker more than answering. What the collector does not
+//! take in time is lost and counted; answers never wait.
+
+mod frames;
+mod message;
+mod writer;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+
+use crate::answer::peer::{Peer, Proto};
+pub use writer::Writer;
+
+/// Exchanges that wait to be written.
+const QUEUE: usize = 8192;
+
+/// Octets of messages that wait to be written.
+const QUEUE_OCTETS: usize = 16 << 20;
+
+/// Where a collector listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Collector {
+    /// At a socket in the file system.
+    Unix(PathBuf),
+    /// Over TCP.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Collector {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let tcp = |address: &str| address.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Some(Self::Unix(path.into())),
+            Some(("tcp", address)) => tcp(address).map(Self::Tcp),
+            _ => None,
+        }
+        .ok_or("write unix:PATH or tcp:ADDR:PORT")
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// What is counted, of messages: a query and its reply are two.
+#[derive(Debug, Clone, Default)]
+pub struct TapMetrics {
+    written: Counter,
+    dropped: Counter,
+}
+
+impl TapMetrics {
+    /// Registers all.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("dnstap_messages", "dnstap messages written", self.written.clone());
+        let help = "dnstap messages that the collector did not take in time";
+        registry.register("dnstap_dropped", help, self.dropped.clone());
+    }
+}
+
+/// A query, and the reply if there is one.
+#[derive(Debug)]
+struct Exchange {
+    proto: Proto,
+    peer: Peer,
+    asked_at: SystemTime,
+    answered_at: SystemTime,
+    /// The query and what follows it: the reply.
+    octets: Bytes,
+    query_len: usize,
+}
+
+impl Exchange {
+    fn query(&self) -> Bytes {
+        self.octets.slice(..self.query_len)
+    }
+
+    /// Empty if there is none.
+    fn reply(&self) -> Bytes {
+        self.octets.slice(self.query_len..)
+    }
+
+    fn messages(&self) -> u64 {
+        if self.octets.len() > self.query_len { 2 } else { 1 }
+    }
+}
+
+/// A worker's end of the queue.
+#[derive(Debug, Clone)]
+pub struct Tap {
+    queue: mpsc::Sender<Exchange>,
+    waiting: Arc<AtomicUsize>,
+    dropped: Counter,
+}
+
+impl Tap {
+    /// Passes on what was asked and what was replied, if anything. Never waits.
+    pub fn note(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
+        let size = query.len() + reply.len();
+        let place = self.queue.try_reserve().ok().filter(|_| {
+            let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= QUEUE_OCTETS;
+            if !fits {
+                self.waiting.fetch_sub(size, Ordering::Relaxed);
+            }
+            fits
+        });
+        let Some(place) = place else {
+            self.dropped.inc_by(if reply.is_empty() { 1 } else { 2 });
+            return;
+        };
+        let mut octets = Vec::with_capacity(size);
+        octets.extend_from_slice(query);
+        octets.extend_from_slice(reply);
+        let (octets, answered_at) = (Bytes::from(octets), SystemTime::now());
+        place.send(Exchange { proto, peer, asked_at, answered_at, octets, query_len: query.len() });
+    }
+}
+
+/// Both ends of a queue to a collector.
+pub fn tap(collector: Collector, metrics: &TapMetrics) -> (Tap, Writer) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let tap = Tap { queue: sender, waiting: Arc::clone(&waiting), dropped: metrics.dropped.clone() };
+    (tap, Writer::new(collector, receiver, waiting, metrics.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collectors_are_read_as_they_are_shown() {
+        for text in ["unix:/run/dnstap.sock", "unix:dnstap.sock", "tcp:10.0.0.1:6000", "tcp:[::1]:6000"] {
+            assert_eq!(text.parse::<Collector>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "/run/dnstap.sock",
+            "unix:",
+            "tcp:",
+            "tcp:host:1",
+            "tcp:10.0.0.1",
+            "tcp:10.0.0.1:0",
+            "udp:10.0.0.1:1",
+        ] {
+            assert!(text.parse::<Collector>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let metrics = TapMetrics::default();
+        let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
+        let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
+        let note = |reply: &[u8]| tap.note(Proto::Tcp, peer, SystemTime::now(), b"query", reply);
+        for _ in 0..QUEUE {
+            note(b"reply");
+        }
+        assert_eq!(metrics.dropped.get(), 0);
+        note(b"reply");
+        note(b"");
+        assert_eq!(metrics.dropped.get(), 3);
+    }
+
+    #[test]
+    fn large_replies_are_bounded_by_their_size() {
+        let metrics = TapMetrics::default();
+        let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
+        let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
+        let reply = vec![0; 1 << 16];
+        for _ in 0..1000 {
+            tap.note(Proto::Tcp, peer, SystemTime::now(), b"", &reply);
+        }
+        assert_eq!(metrics.dropped.get(), 2 * (1000 - QUEUE_OCTETS as u64 / (1 << 16)));
+    }
+}

@@ -1,0 +1,181 @@
+//! dnstap's messages in protobuf, as far as an authoritative server has something to say
+//! (<https://github.com/dnstap/dnstap.pb/blob/master/dnstap.proto>).
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use bytes::{BufMut, Bytes};
+use prost::Message as _;
+
+use super::Exchange;
+use crate::answer::peer::Proto;
+
+/// `Dnstap.Type`.
+const MESSAGE: i32 = 1;
+
+/// `Message.Type`.
+const AUTH_QUERY: i32 = 1;
+const AUTH_RESPONSE: i32 = 2;
+
+/// The whole of a data frame.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Dnstap {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    identity: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    version: Option<Bytes>,
+    #[prost(message, optional, tag = "14")]
+    message: Option<Message>,
+    #[prost(int32, required, tag = "15")]
+    kind: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Message {
+    #[prost(int32, required, tag = "1")]
+    kind: i32,
+    #[prost(int32, optional, tag = "2")]
+    socket_family: Option<i32>,
+    #[prost(int32, optional, tag = "3")]
+    socket_protocol: Option<i32>,
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    query_address: Option<Bytes>,
+    #[prost(uint32, optional, tag = "6")]
+    query_port: Option<u32>,
+    #[prost(uint64, optional, tag = "8")]
+    query_time_sec: Option<u64>,
+    #[prost(fixed32, optional, tag = "9")]
+    query_time_nsec: Option<u32>,
+    #[prost(bytes = "bytes", optional, tag = "10")]
+    query_message: Option<Bytes>,
+    #[prost(uint64, optional, tag = "12")]
+    response_time_sec: Option<u64>,
+    #[prost(fixed32, optional, tag = "13")]
+    response_time_nsec: Option<u32>,
+    #[prost(bytes = "bytes", optional, tag = "14")]
+    response_message: Option<Bytes>,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone)]
+pub(super) struct Speaker {
+    /// The host, or pod.
+    pub(super) identity: Bytes,
+    /// The program.
+    pub(super) version: Bytes,
+}
+
+impl Speaker {
+    /// Appends the data frames of an exchange, one or two.
+    pub(super) fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
+        let asked = since_epoch(exchange.asked_at);
+        let (family, address) = match exchange.peer.ip.to_canonical() {
+            IpAddr::V4(ip) => (1, Bytes::copy_from_slice(&ip.octets())),
+            IpAddr::V6(ip) => (2, Bytes::copy_from_slice(&ip.octets())),
+        };
+        let query = Message {
+            kind: AUTH_QUERY,
+            socket_family: Some(family),
+            socket_protocol: Some(protocol(exchange.proto)),
+            query_address: Some(address),
+            query_port: exchange.peer.port.map(u32::from),
+            query_time_sec: Some(asked.0),
+            query_time_nsec: Some(asked.1),
+            ..Message::default()
+        };
+        let reply = exchange.reply();
+        if !reply.is_empty() {
+            let answered = since_epoch(exchange.answered_at);
+            let message = Message {
+                kind: AUTH_RESPONSE,
+                response_time_sec: Some(answered.0),
+                response_time_nsec: Some(answered.1),
+                response_message: Some(reply),
+                ..query.clone()
+            };
+            self.frame(Message { query_message: Some(exchange.query()), ..query }, out);
+            self.frame(message, out);
+        } else {
+            self.frame(Message { query_message: Some(exchange.query()), ..query }, out);
+        }
+    }
+
+    fn frame(&self, message: Message, out: &mut Vec<u8>) {
+        let (identity, version) = (Some(self.identity.clone()), Some(self.version.clone()));
+        let dnstap = Dnstap { identity, version, message: Some(message), kind: MESSAGE };
+        // Two DNS messages and little more: far below 4 GiB.
+        out.put_u32(dnstap.encoded_len() as u32);
+        dnstap.encode_raw(out);
+    }
+}
+
+/// `SocketProtocol`.
+fn protocol(proto: Proto) -> i32 {
+    match proto {
+        Proto::Udp => 1,
+        Proto::Tcp => 2,
+        Proto::Tls => 3,
+        Proto::Https => 4,
+        Proto::Quic => 7,
+    }
+}
+
+/// Seconds and nanoseconds.
+fn since_epoch(time: SystemTime) -> (u64, u32) {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs(), since.subsec_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::answer::peer::Peer;
+
+    #[test]
+    fn an_exchange_is_two_frames() {
+        let at = |nanos| SystemTime::UNIX_EPOCH + Duration::new(7, nanos);
+        let peer = Peer { ip: "::ffff:192.0.2.1".parse().unwrap(), port: Some(5353) };
+        let octets = Bytes::from_static(b"queryreply");
+        let exchange =
+            Exchange { proto: Proto::Quic, peer, asked_at: at(5), answered_at: at(6), octets, query_len: 5 };
+        let speaker = Speaker { identity: "pod-1".into(), version: "multinet-dns 1".into() };
+        let mut out = Vec::new();
+        speaker.write(&exchange, &mut out);
+
+        let mut rest = &out[..];
+        let mut frames = Vec::new();
+        while let Some((length, tail)) = rest.split_first_chunk() {
+            let (frame, tail) = tail.split_at(u32::from_be_bytes(*length) as usize);
+            frames.push(Dnstap::decode(frame).unwrap());
+            rest = tail;
+        }
+        let query = Message {
+            kind: AUTH_QUERY,
+            socket_family: Some(1),
+            socket_protocol: Some(7),
+            query_address: Some(Bytes::from_static(&[192, 0, 2, 1])),
+            query_port: Some(5353),
+            query_time_sec: Some(7),
+            query_time_nsec: Some(5),
+            query_message: Some("query".into()),
+            ..Message::default()
+        };
+        let reply = Message {
+            kind: AUTH_RESPONSE,
+            query_message: None,
+            response_time_sec: Some(7),
+            response_time_nsec: Some(6),
+            response_message: Some("reply".into()),
+            ..query.clone()
+        };
+        let dnstap = |message| Dnstap {
+            identity: Some("pod-1".into()),
+            version: Some("multinet-dns 1".into()),
+            message: Some(message),
+            kind: MESSAGE,
+        };
+        assert_eq!(frames, [dnstap(query), dnstap(reply)]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Metrics, named in CoreDNS' manner: counted where the query is answered, added up when somebody looks.
+//!
+//! A thread is the only writer of its counters, so counting is a plain load and store; sharing one set among
+//! threads would cost more than the answer does.
+
+mod histogram;
+mod queries;
+mod sample;
+mod tallies;
+mod tally;
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::store::state::State;
+use queries::QueryMetrics;
+pub use sample::Sampler;
+pub use tallies::{Share, Tallies};
+pub use tally::Tally;
+
+/// What is counted of manifests.
+#[derive(Debug, Clone, Default)]
+pub struct ManifestMetrics {
+    /// Bad manifests found, each time one goes bad or is bad in another way.
+    pub found_bad: Counter,
+    /// Bad manifests there are: files, documents and objects that cannot be used.
+    pub bad: Gauge,
+    /// Paths of the command line that cannot be read.
+    pub lost: Gauge,
+}
+
+/// What is counted of connections.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionMetrics {
+    /// Those that ended for others because there were too many.
+    pub evicted: Counter,
+    /// Messages and replies that there was no room for any more.
+    pub without_room: Counter,
+}
+
+/// What the sources count.
+#[derive(Debug, Clone, Default)]
+pub struct SourceMetrics {
+    /// Manifests.
+    pub manifests: ManifestMetrics,
+    /// Snapshot files written.
+    pub snapshots: Counter,
+    /// Snapshot files that could not be written.
+    pub snapshot_failures: Counter,
+    /// Connections.
+    pub connections: ConnectionMetrics,
+}
+
+/// The delay from a change in the cluster to its answer: the service level that users see.
+pub fn programming_latency() -> Histogram {
+    Histogram::new((0..20).map(|power| 0.001 * f64::from(1u32 << power)))
+}
+
+/// What the names of all our metrics begin with.
+pub const PREFIX: &str = "multinet_dns";
+
+/// Registers everything that concerns queries and sources.
+pub fn register(
+    registry: &mut Registry,
+    tallies: Tallies,
+    sources: &SourceMetrics,
+    latency: &Histogram,
+    state: Arc<State>,
+) {
+    let registry = registry.sub_registry_with_prefix(PREFIX);
+    registry.register_with_unit(
+        "programming_duration",
+        "Time from the change that a slice tells of to the changed answer",
+        Unit::Seconds,
+        latency.clone(),
+    );
+    let manifests = &sources.manifests;
+    registry.register("manifest_errors", "Manifests found unusable", manifests.found_bad.clone());
+    registry.register("bad_manifests", "Manifests that are unusable now", manifests.bad.clone());
+    registry.register(
+        "lost_manifest_paths",
+        "Paths of manifests that cannot be read: the last answers stay",
+        manifests.lost.clone(),
+    );
+    registry.register("snapshots_written", "Snapshot files written", sources.snapshots.clone());
+    registry.register("snapshot_failures", "Snapshot files not written", sources.snapshot_failures.clone());
+    registry.register(
+        "connections_evicted",
+        "Connections ended for others at the limit",
+        sources.connections.evicted.clone(),
+    );
+    registry.register(
+        "messages_without_room",
+        "Messages and replies given up for want of memory that is held for clients",
+        sources.connections.without_room.clone(),
+    );
+    registry.register_collector(Box::new(QueryMetrics { tallies }));
+    registry.register_collector(Box::new(Sizes { state }));
+}
+
+/// Reads sizes at each scrape: there are no gauges to keep in step.
+struct Sizes {
+    state: Arc<State>,
+}
+
+impl fmt::Debug for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sizes").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Sizes {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let (services, slices, endpoints) = self.state.sizes();
+        let answers = self.state.answers();
+        let help = "Answers over streams that hold a part of what there is";
+        let metric = encoder.encode_descriptor("subset_responses", help, None, MetricType::Counter)?;
+        ConstCounter::new(answers.subsets()).encode(metric)?;
+        for (name, help, value) in [
+            ("services", "Services known", services),
+            ("slices", "Endpoint slices known", slices),
+            ("endpoints", "Ready endpoints in those slices", endpoints),
+            ("serial", "Serial of the zones", answers.serial() as usize),
+            (
+                "journal_bytes",
+                "Octets of what is remembered for incremental transfers",
+                self.state.journal_octets(),
+            ),
+        ] {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(metric)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Who counts where: a UDP worker in a tally of its own, all connections of a transport in that of the
+//! thread that they are on just then.
+//!
+//! So every tally has one writer and counting is a plain load and store. With atomic additions, six for a query,
+//! counting would cost ten times as much; with a tally for each connection a scrape would walk 20,000.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde_json::Value;
+
+use super::tally::Tally;
+use crate::answer::peer::Proto;
+use crate::ops::top::{self, Seen};
+
+/// Threads that have tallies of their own; others share one, and pay for it. The runtime has a thread for
+/// each core.
+const THREADS: usize = 64;
+
+/// All tallies. Their number is that of the threads, for each transport, however many connections there are.
+#[derive(Debug, Clone)]
+pub struct Tallies(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    /// How many names each tally has counters for; 0 for none.
+    top: u16,
+    workers: Mutex<Workers>,
+    connections: [OnceLock<Arc<ByThread>>; Proto::ALL.len()],
+}
+
+/// Those of UDP workers.
+#[derive(Debug, Default)]
+struct Workers {
+    all: Vec<Arc<Tally>>,
+    /// Of workers that have gone.
+    idle: Vec<Arc<Tally>>,
+}
+
+/// Those of the connections of a transport.
+#[derive(Debug)]
+struct ByThread {
+    proto: Proto,
+    top: u16,
+    /// By the number of the thread, the last for all without a place.
+    tallies: [OnceLock<Arc<Tally>>; THREADS + 1],
+}
+
+impl ByThread {
+    /// The tally that nobody writes to but this thread, or that of all others.
+    fn mine(&self) -> &Tally {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            /// A number is never given twice, even if its thread has ended.
+            static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = NUMBER.try_with(|number| *number).map_or(THREADS, |number| number.min(THREADS));
+        self.tallies[number].get_or_init(|| Arc::new(Tally::new(self.proto, number == THREADS, self.top)))
+    }
+}
+
+/// Where a worker or a connection counts, as long as it has this.
+#[derive(Debug)]
+pub struct Share(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Worker { tally: Arc<Tally>, pool: Arc<Pool> },
+    Connection(Arc<ByThread>),
+}
+
+impl Deref for Share {
+    type Target = Tally;
+
+    #[inline]
+    fn deref(&self) -> &Tally {
+        match &self.0 {
+            Kind::Worker { tally, .. } => tally,
+            Kind::Connection(tallies) => tallies.mine(),
+        }
+    }
+}
+
+impl Drop for Share {
+    /// What was counted stays counted.
+    fn drop(&mut self) {
+        if let Kind::Worker { tally, pool } = &self.0 {
+            pool.workers.lock().unwrap_or_else(PoisonError::into_inner).idle.push(Arc::clone(tally));
+        }
+    }
+}
+
+impl Default for Tallies {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl Tallies {
+    /// With counters for that many names in each tally; 0 for none.
+    pub fn new(top: u16) -> Self {
+        let (workers, connections) = (Mutex::default(), [const { OnceLock::new() }; Proto::ALL.len()]);
+        Self(Arc::new(Pool { top, workers, connections }))
+    }
+
+    /// Whether names are counted.
+    pub fn has_top(&self) -> bool {
+        self.0.top > 0
+    }
+
+    /// A worker's or a connection's share.
+    pub fn take(&self, proto: Proto) -> Share {
+        let top = self.0.top;
+        if proto != Proto::Udp {
+            let tallies = self.0.connections[proto as usize].get_or_init(|| {
+                Arc::new(ByThread { proto, top, tallies: [const { OnceLock::new() }; THREADS + 1] })
+            });
+            return Share(Kind::Connection(Arc::clone(tallies)));
+        }
+        let mut workers = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = workers.idle.pop().unwrap_or_else(|| {
+            let tally = Arc::new(Tally::new(proto, false, top));
+            workers.all.push(Arc::clone(&tally));
+            tally
+        });
+        drop(workers);
+        Share(Kind::Worker { tally, pool: Arc::clone(&self.0) })
+    }
+
+    /// What is asked for most, as JSON.
+    pub fn top(&self) -> Value {
+        let sketches: Vec<Seen> = self.all().iter().filter_map(|tally| tally.seen()).collect();
+        top::merge(&sketches, self.0.top).describe()
+    }
+
+    /// All tallies that there are.
+    pub(super) fn all(&self) -> Vec<Arc<Tally>> {
+        let mut all = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).all.clone();
+        let connections = self.0.connections.iter().filter_map(OnceLock::get);
+        all.extend(connections.flat_map(|by_thread| &by_thread.tallies).filter_map(OnceLock::get).cloned());
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::answer::query::Rcode;
+    use crate::store::rrset::rtype;
+
+    fn total(tallies: &Tallies, pick: fn(&Tally) -> u64) -> u64 {
+        tallies.all().iter().map(|tally| pick(tally)).sum()
+    }
+
+    #[test]
+    fn a_worker_has_its_own_and_connections_that_of_the_thread() {
+        let tallies = Tallies::default();
+        let workers = [tallies.take(Proto::Udp), tallies.take(Proto::Udp)];
+        workers.iter().for_each(|worker| worker.ignored());
+        let connections: Vec<_> = (0..20_000).map(|_| tallies.take(Proto::Tcp)).collect();
+        connections.iter().for_each(|connection| connection.ignored());
+        std::thread::scope(|scope| {
+            scope.spawn(|| connections[0].ignored());
+        });
+        // One for each thread, or one for both where no place is left.
+        let expected = total(&tallies, |_| 1);
+        assert!((3..=4).contains(&expected), "{expected}");
+        assert_eq!(total(&tallies, |tally| tally.ignored.load(Ordering::Relaxed)), 2 + 20_001);
+        drop(workers);
+        let _again = [tallies.take(Proto::Udp), tallies.take(Proto::Udp)];
+        assert_eq!(total(&tallies, |_| 1), expected);
+    }
+
+    /// Also among those that have no place of their own.
+    #[test]
+    fn nothing_is_lost_among_threads() {
+        let tallies = Tallies::new(10);
+        let connection = tallies.take(Proto::Tls);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * THREADS {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        connection.answered(true, Some(rtype::AAAA), Rcode::NoError, 50, &[0; 100]);
+                        connection.asked_for(b"\0", rtype::AAAA, Rcode::NoError);
+                        connection.took(1, Duration::from_micros(20));
+                    }
+                });
+            }
+        });
+        let expected = 2000 * THREADS as u64;
+        assert_eq!(total(&tallies, |tally| tally.requests[1][1].load(Ordering::Relaxed)), expected);
+        assert_eq!(total(&tallies, |tally| tally.response_size.sum.load(Ordering::Relaxed)), 100 * expected);
+        assert_eq!(total(&tallies, |tally| tally.duration.count(1)), expected);
+        assert_eq!(tallies.top()["names"][0]["count"], expected);
+        assert!(total(&tallies, |_| 1) <= THREADS as u64 + 1);
+    }
+}

@@ -1,0 +1,197 @@
+//! What is counted of queries. By whom, and where, is in `metrics/tallies.rs`.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::histogram::{Histogram, NANOSECONDS, OCTETS, bucket_of_size, bucket_of_time};
+use crate::answer::cookie::Standing;
+use crate::answer::peer::Proto;
+use crate::answer::query::{self, Rcode};
+use crate::ops::top::{Seen, Sketch};
+use crate::store::rrset::rtype;
+
+/// The values of the label `type`; all that is not listed is `other`, so that nobody's imagination grows
+/// the number of series.
+pub(super) const TYPES: [(u16, &str); 9] = [
+    (rtype::A, "A"),
+    (rtype::AAAA, "AAAA"),
+    (rtype::SRV, "SRV"),
+    (rtype::TXT, "TXT"),
+    (rtype::PTR, "PTR"),
+    (rtype::SOA, "SOA"),
+    (rtype::NS, "NS"),
+    (rtype::ANY, "ANY"),
+    (0, "other"),
+];
+
+/// Where each type stands in [`TYPES`].
+const KINDS: [u8; 256] = {
+    let mut kinds = [TYPES.len() as u8 - 1; 256];
+    let mut kind = 0;
+    while kind < TYPES.len() - 1 {
+        kinds[TYPES[kind].0 as usize] = kind as u8;
+        kind += 1;
+    }
+    kinds
+};
+
+/// Where a query's type stands in [`TYPES`].
+#[inline]
+fn kind(qtype: Option<u16>) -> usize {
+    let kind = qtype.and_then(|qtype| KINDS.get(usize::from(qtype)));
+    kind.map_or(TYPES.len() - 1, |&kind| kind.into())
+}
+
+pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
+
+/// The values of the label `cookie`, in the order of [`Standing`].
+pub(super) const COOKIES: [&str; 3] = ["proven", "new", "wrong"];
+
+/// Response codes from 0 to the highest that is sent.
+const RCODES: usize = Rcode::BadCookie as usize + 1;
+
+/// The counters of one thread. On cache lines of their own: what one thread counts does not slow down
+/// another.
+#[repr(align(128))]
+pub struct Tally {
+    pub(super) proto: Proto,
+    is_shared: bool,
+    pub(super) requests: [[AtomicU64; TYPES.len()]; FAMILIES.len()],
+    pub(super) responses: [AtomicU64; RCODES],
+    pub(super) ignored: AtomicU64,
+    pub(super) dnssec_ok: AtomicU64,
+    pub(super) truncated: AtomicU64,
+    pub(super) slow: AtomicU64,
+    pub(super) cookies: [AtomicU64; COOKIES.len()],
+    pub(super) limited: AtomicU64,
+    pub(super) shed: AtomicU64,
+    pub(super) request_size: Histogram<{ OCTETS.len() }>,
+    pub(super) response_size: Histogram<{ OCTETS.len() }>,
+    pub(super) duration: Histogram<{ NANOSECONDS.len() }>,
+    /// What is asked for most, if that is wanted.
+    top: Option<Mutex<Sketch>>,
+}
+
+/// Adds to a counter of which this thread is the only writer.
+#[inline]
+fn add_own(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}
+
+/// Adds to a counter that others write to as well.
+#[inline]
+fn add_shared(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+impl Tally {
+    pub(super) fn new(proto: Proto, is_shared: bool, top: u16) -> Self {
+        Self {
+            proto,
+            is_shared,
+            requests: [const { [const { AtomicU64::new(0) }; TYPES.len()] }; FAMILIES.len()],
+            responses: [const { AtomicU64::new(0) }; RCODES],
+            ignored: AtomicU64::new(0),
+            dnssec_ok: AtomicU64::new(0),
+            truncated: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
+            cookies: [const { AtomicU64::new(0) }; COOKIES.len()],
+            limited: AtomicU64::new(0),
+            shed: AtomicU64::new(0),
+            request_size: Histogram::default(),
+            response_size: Histogram::default(),
+            duration: Histogram::default(),
+            top: (top > 0).then(|| Mutex::new(Sketch::new(top))),
+        }
+    }
+
+    fn add(&self, counter: &AtomicU64, by: u64) {
+        if self.is_shared { add_shared(counter, by) } else { add_own(counter, by) }
+    }
+
+    /// Counts a query and its reply.
+    #[inline]
+    pub fn answered(&self, is_ipv6: bool, qtype: Option<u16>, rcode: Rcode, request: usize, reply: &[u8]) {
+        let counters = [
+            (&self.requests[usize::from(is_ipv6)][kind(qtype)], 1),
+            (&self.responses[rcode as usize], 1),
+            (&self.request_size.counts[bucket_of_size(request)], 1),
+            (&self.request_size.sum, request as u64),
+            (&self.response_size.counts[bucket_of_size(reply.len())], 1),
+            (&self.response_size.sum, reply.len() as u64),
+        ];
+        // One look at which of the two it is, not one for each counter.
+        if self.is_shared {
+            counters.iter().for_each(|&(counter, by)| add_shared(counter, by));
+        } else {
+            counters.iter().for_each(|&(counter, by)| add_own(counter, by));
+        }
+        if query::is_truncated(reply) {
+            self.add(&self.truncated, 1);
+        }
+    }
+
+    /// Counts a query that is answered by many messages, whose size no other's is like.
+    pub fn transferred(&self, is_ipv6: bool, qtype: Option<u16>, request: usize) {
+        self.add(&self.requests[usize::from(is_ipv6)][kind(qtype)], 1);
+        self.add(&self.responses[Rcode::NoError as usize], 1);
+        self.add(&self.request_size.counts[bucket_of_size(request)], 1);
+        self.add(&self.request_size.sum, request as u64);
+    }
+
+    /// Counts a packet that no reply was sent to.
+    pub fn ignored(&self) {
+        self.add(&self.ignored, 1);
+    }
+
+    /// Counts a query that asks for DNSSEC records.
+    pub fn dnssec_ok(&self) {
+        self.add(&self.dnssec_ok, 1);
+    }
+
+    /// Counts a packet that the fast path did not take.
+    pub fn slow(&self) {
+        self.add(&self.slow, 1);
+    }
+
+    /// Counts a query with a cookie.
+    pub fn cookie(&self, standing: Standing) {
+        self.add(&self.cookies[standing as usize], 1);
+    }
+
+    /// Counts a query over the limit.
+    pub fn limited(&self) {
+        self.add(&self.limited, 1);
+    }
+
+    /// Counts packets that were passed over.
+    pub fn shed(&self, packets: u64) {
+        self.add(&self.shed, packets);
+    }
+
+    pub(super) fn seen(&self) -> Option<Seen> {
+        Some(self.top.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).seen())
+    }
+
+    /// Counts what was asked for, if that is wanted.
+    pub fn asked_for(&self, name: &[u8], qtype: u16, rcode: Rcode) {
+        if let Some(top) = &self.top {
+            top.lock().unwrap_or_else(PoisonError::into_inner).count(name, qtype, rcode);
+        }
+    }
+
+    /// Notes how long each of some queries took.
+    pub fn took(&self, queries: u32, each: Duration) {
+        let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
+        self.add(&self.duration.counts[bucket_of_time(nanoseconds)], queries.into());
+        self.add(&self.duration.sum, nanoseconds.saturating_mul(queries.into()));
+    }
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tally").field("proto", &self.proto).finish_non_exhaustive()
+    }
+}

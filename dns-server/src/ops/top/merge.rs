@@ -1,0 +1,69 @@
+//! The sketches of several workers as one.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use hickory_proto::rr::RecordType;
+use serde_json::{Value, json};
+
+use super::{Count, Key, Seen};
+use crate::answer::query::Rcode;
+use crate::store::name::Presented;
+
+/// What was asked for most, of all workers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Top {
+    /// Queries counted.
+    pub total: u64,
+    /// Falling.
+    pub counts: Vec<(Key, Count)>,
+}
+
+/// Adds up. What a worker has no counter for it may have seen as often as it has seen the rest. Of the result
+/// there are `capacity`, and beyond that what may be more than one in `capacity` queries.
+pub fn merge(sketches: &[Seen], capacity: u16) -> Top {
+    let total = sketches.iter().map(|seen| seen.total).sum::<u64>();
+    let rest: u64 = sketches.iter().map(|seen| seen.rest).sum();
+    // As if nobody had a counter for it; then corrected for those who have.
+    let mut sums: BTreeMap<&Key, Count> = BTreeMap::new();
+    for seen in sketches {
+        for (key, count) in &seen.counts {
+            let sum = sums.entry(key).or_insert(Count { count: rest, error: rest });
+            sum.count += count.count - seen.rest;
+            sum.error = sum.error + count.error - seen.rest;
+        }
+    }
+    let mut counts: Vec<(Key, Count)> = sums.into_iter().map(|(key, count)| (key.clone(), count)).collect();
+    counts.sort_by_key(|(_, count)| Reverse(count.count));
+    let least = total / u64::from(capacity.max(1));
+    let often = counts.partition_point(|(_, count)| count.count > least);
+    counts.truncate(often.max(capacity.into()));
+    Top { total, counts }
+}
+
+impl Top {
+    /// As `/debug/top` shows it.
+    pub fn describe(&self) -> Value {
+        let names = self.counts.iter().map(|(key, count)| {
+            json!({
+                "name": Presented(&key.name).to_string(),
+                "type": type_name(key.qtype),
+                "rcode": rcode_name(key.rcode),
+                "count": count.count,
+                "error": count.error,
+            })
+        });
+        json!({ "queries": self.total, "names": names.collect::<Vec<_>>() })
+    }
+}
+
+fn type_name(qtype: u16) -> String {
+    match RecordType::from(qtype) {
+        RecordType::Unknown(number) => format!("TYPE{number}"),
+        known => known.to_string(),
+    }
+}
+
+fn rcode_name(rcode: u16) -> &'static str {
+    Rcode::ALL.into_iter().find(|&known| known as u16 == rcode).map_or("", Rcode::name)
+}

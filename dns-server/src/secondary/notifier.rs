@@ -1,0 +1,227 @@
+//! Tells secondaries of changes (NOTIFY, RFC 1996), over UDP, one task for each.
+//!
+//! What is sent when is decided in `notifier/schedule.rs`; this file has the socket and the clock. A zone is told
+//! of when its records have changed: that its serial has, because another zone's records did, is found at
+//! the next refresh.
+
+mod message;
+mod metrics;
+mod schedule;
+mod secondary;
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::net::UdpSocket;
+use tokio::select;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+pub use metrics::NotifierMetrics;
+pub use secondary::Secondary;
+
+use crate::secondary::tsig::{self, Keyring};
+use crate::store::name::Name;
+use crate::store::state::State;
+use message::Notify;
+use metrics::Counters;
+use schedule::{Answer, Due, Schedule};
+
+/// After so many notifications without an answer the log says so.
+const PATIENCE: u32 = 3;
+
+/// Pause where the system refuses to receive.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Tells one secondary.
+pub struct Notifier {
+    secondary: Secondary,
+    /// The address that it is told from.
+    source: SocketAddr,
+    keys: Keyring,
+    metrics: Counters,
+}
+
+impl Notifier {
+    /// A notifier of this secondary, signing with its key of these, of a server that serves plain DNS at these addresses.
+    pub fn new(
+        secondary: Secondary,
+        listening: &[SocketAddr],
+        keys: Keyring,
+        metrics: &NotifierMetrics,
+    ) -> Self {
+        let metrics = metrics.of(&secondary.address.to_string());
+        Self { source: secondary.source(listening), secondary, keys, metrics }
+    }
+
+    /// Tells of all that `state` has, and of what changes in it, until `shutdown`.
+    pub async fn run(self, state: Arc<State>, shutdown: CancellationToken) {
+        let mut changes = state.changes();
+        let mut line = Line::new(self.source, self.secondary.address);
+        let mut schedule = Schedule::default();
+        let mut is_silent = false;
+        let mut reply = [0; 1024];
+        loop {
+            schedule.changed(&changes.borrow_and_update(), Instant::now());
+            while let Some(due) = schedule.due(Instant::now()) {
+                self.note_silence(&due, line.failure.as_ref(), &mut is_silent);
+                self.send(&state, &due.apex, &mut schedule, &mut line).await;
+            }
+            let next = schedule.next();
+            let wait = async {
+                match next {
+                    Some(next) => sleep_until(next.into()).await,
+                    None => pending().await,
+                }
+            };
+            select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                length = line.receive(&mut reply) => match schedule.received(&reply[..length], tsig::now()) {
+                    Some(Answer::Accepted) => {
+                        self.metrics.acknowledged.inc();
+                        if std::mem::take(&mut is_silent) {
+                            info!(secondary = %self.secondary, "the secondary answers again");
+                        }
+                    }
+                    Some(Answer::Refused(zone, code)) => {
+                        self.metrics.failed.inc();
+                        debug!(secondary = %self.secondary, %zone, code, "the secondary does not accept a NOTIFY");
+                    }
+                    None => debug!(secondary = %self.secondary, "a message that answers no NOTIFY"),
+                },
+                // The state outlives this.
+                _ = changes.changed() => {}
+                () = wait => {}
+            }
+        }
+    }
+
+    fn note_silence(&self, due: &Due, failure: Option<&io::Error>, is_silent: &mut bool) {
+        if due.is_lost {
+            self.metrics.failed.inc();
+        }
+        if due.unanswered >= PATIENCE && !std::mem::replace(is_silent, true) {
+            let reason = reason(due.is_lost, self.secondary.key.is_some(), failure);
+            warn!(secondary = %self.secondary, zone = %due.apex, "cannot notify: {reason}; trying on");
+        }
+    }
+
+    async fn send(&self, state: &State, apex: &Name, schedule: &mut Schedule, line: &mut Line) {
+        let Some(version) = state.version(apex) else { return };
+        let key = self.secondary.key.as_ref().and_then(|name| self.keys.find(name.as_wire()));
+        let notify = Notify::new(random_id(), &version, key.as_ref(), tsig::now());
+        line.send(&notify.packet).await;
+        if let Some(error) = &line.failure {
+            debug!(secondary = %self.secondary, %error, "a NOTIFY could not be sent");
+        }
+        self.metrics.sent.inc();
+        schedule.sent(apex, notify, Instant::now());
+    }
+}
+
+/// Why a secondary has not been told.
+fn reason(is_lost: bool, is_signed: bool, failure: Option<&io::Error>) -> String {
+    match (is_lost, failure) {
+        (false, _) => "the secondary does not accept it".to_owned(),
+        (true, Some(error)) => format!("nothing can be sent to the secondary: {error}"),
+        (true, None) if is_signed => "the secondary does not answer, or not signed with the key".to_owned(),
+        (true, None) => "the secondary does not answer".to_owned(),
+    }
+}
+
+/// The socket, opened when it is needed. Being connected it hears the secondary only.
+struct Line {
+    source: SocketAddr,
+    address: SocketAddr,
+    socket: Option<UdpSocket>,
+    /// Why the last message could not be sent, if it could not.
+    failure: Option<io::Error>,
+}
+
+impl Line {
+    fn new(source: SocketAddr, address: SocketAddr) -> Self {
+        Self { source, address, socket: None, failure: None }
+    }
+
+    async fn send(&mut self, packet: &[u8]) {
+        self.failure = self.try_send(packet).await.err();
+    }
+
+    async fn try_send(&mut self, packet: &[u8]) -> io::Result<()> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => {
+                let socket = UdpSocket::bind(self.source).await?;
+                socket.connect(self.address).await?;
+                socket
+            }
+        };
+        // That nobody listened to the one before is reported on the next; the socket is as good as ever.
+        let sent = match socket.send(packet).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(packet).await,
+            sent => sent,
+        };
+        sent?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    async fn receive(&self, buffer: &mut [u8]) -> usize {
+        let Some(socket) = &self.socket else { return pending().await };
+        loop {
+            match socket.recv(buffer).await {
+                Ok(length) => return length,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => tokio::time::sleep(FAILURE_PAUSE).await,
+            }
+        }
+    }
+}
+
+/// An id that nobody guesses.
+fn random_id() -> u16 {
+    let mut id = [0; 2];
+    // Without randomness there would have been no TLS either; a known id is the lesser evil.
+    let _ = SystemRandom::new().fill(&mut id);
+    u16::from_be_bytes(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_why_a_secondary_has_not_been_told() {
+        let error = io::Error::other("no route");
+        for (is_lost, is_signed, failure, expected) in [
+            (false, false, None, "the secondary does not accept it"),
+            (false, true, Some(&error), "the secondary does not accept it"),
+            (true, false, None, "the secondary does not answer"),
+            (true, true, None, "the secondary does not answer, or not signed with the key"),
+            (true, true, Some(&error), "nothing can be sent to the secondary: no route"),
+        ] {
+            assert_eq!(reason(is_lost, is_signed, failure), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_keeps_a_message_from_being_sent_is_known_until_one_is() {
+        let secondary = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // No address of ours.
+        let mut line = Line::new("192.0.2.1:0".parse().unwrap(), secondary.local_addr().unwrap());
+        line.send(b"one").await;
+        assert!(line.failure.is_some());
+        line.source = "127.0.0.1:0".parse().unwrap();
+        line.send(b"two").await;
+        assert!(line.failure.is_none());
+        let mut heard = [0; 3];
+        secondary.recv(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"two");
+    }
+}

@@ -1,0 +1,309 @@
+//! Keys, and the file that they come from: BIND's `key` statements, as `tsig-keygen` writes them.
+//!
+//! ```text
+//! key "secondary" {
+//!     algorithm hmac-sha256;
+//!     secret "c2VjcmV0IG9mIGF0IGxlYXN0IHNpeHRlZW4gb2N0ZXRz";
+//! };
+//! ```
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+
+use crate::store::name::Name;
+
+/// The fewest octets of a secret that are taken for one (RFC 8945 §10 wants as many as the hash has; BIND's and
+/// Knot's generators give them).
+const MIN_SECRET: usize = 16;
+
+/// An algorithm (RFC 8945 §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Algorithm {
+    HmacSha256,
+    HmacSha384,
+    HmacSha512,
+}
+
+impl Algorithm {
+    /// Its name in wire format.
+    pub fn name(self) -> &'static [u8] {
+        match self {
+            Self::HmacSha256 => b"\x0bhmac-sha256\0",
+            Self::HmacSha384 => b"\x0bhmac-sha384\0",
+            Self::HmacSha512 => b"\x0bhmac-sha512\0",
+        }
+    }
+
+    /// Octets of a MAC.
+    pub fn length(self) -> usize {
+        match self {
+            Self::HmacSha256 => 32,
+            Self::HmacSha384 => 48,
+            Self::HmacSha512 => 64,
+        }
+    }
+
+    fn ring(self) -> hmac::Algorithm {
+        match self {
+            Self::HmacSha256 => hmac::HMAC_SHA256,
+            Self::HmacSha384 => hmac::HMAC_SHA384,
+            Self::HmacSha512 => hmac::HMAC_SHA512,
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "hmac-sha256" => Ok(Self::HmacSha256),
+            "hmac-sha384" => Ok(Self::HmacSha384),
+            "hmac-sha512" => Ok(Self::HmacSha512),
+            _ => Err(format!("algorithm {text:?}: use hmac-sha256, hmac-sha384 or hmac-sha512")),
+        }
+    }
+}
+
+/// A key. Its secret is never shown.
+pub struct Key {
+    name: Name,
+    algorithm: Algorithm,
+    secret: hmac::Key,
+}
+
+impl Key {
+    /// A key with this secret.
+    pub fn new(name: Name, algorithm: Algorithm, secret: &[u8]) -> Self {
+        Self { name, algorithm, secret: hmac::Key::new(algorithm.ring(), secret) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// What it is used with.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    pub(super) fn secret(&self) -> &hmac::Key {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("name", &self.name)
+            .field("algorithm", &self.algorithm)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keys by their names. Clones have the same, also when they are read again.
+#[derive(Debug, Clone, Default)]
+pub struct Keyring(Arc<ArcSwap<Vec<Arc<Key>>>>);
+
+impl Keyring {
+    /// The key with this name, in wire format.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Key>> {
+        self.0.load().iter().find(|key| key.name.as_wire() == name).cloned()
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read or holds anything but keys; what it says of secrets is not repeated.
+    pub fn load(file: &Path) -> Result<Self, String> {
+        let text = multinet_pem::read_text(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        text.parse().map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// Takes the keys of another one instead.
+    pub fn replace_by(&self, other: &Self) {
+        self.0.store(other.0.load_full());
+    }
+}
+
+impl FromIterator<Key> for Keyring {
+    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(keys.into_iter().map(Arc::new).collect())))
+    }
+}
+
+impl FromStr for Keyring {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = Words { rest: text, line: 1 };
+        let mut keys: Vec<Key> = Vec::new();
+        loop {
+            let key = match words.next() {
+                Ok(None) => break,
+                Err(error) => Err(error),
+                Ok(Some("key")) => words.key(),
+                Ok(Some(_)) => {
+                    Err("write key \"NAME\" { algorithm hmac-sha256; secret \"BASE64\"; };".to_owned())
+                }
+            };
+            let key = key.map_err(|error| format!("line {}: {error}", words.line))?;
+            if keys.iter().any(|known| known.name == key.name) {
+                return Err(format!("line {}: key {} is there twice", words.line, key.name));
+            }
+            keys.push(key);
+        }
+        if keys.is_empty() {
+            return Err("holds no key".to_owned());
+        }
+        Ok(keys.into_iter().collect())
+    }
+}
+
+/// Cuts a text into words, strings and marks; comments are passed over.
+struct Words<'a> {
+    rest: &'a str,
+    line: usize,
+}
+
+impl<'a> Words<'a> {
+    fn skip(&mut self, octets: usize) -> &'a str {
+        let (skipped, rest) = self.rest.split_at_checked(octets).unwrap_or((self.rest, ""));
+        self.line += skipped.matches('\n').count();
+        self.rest = rest;
+        skipped
+    }
+
+    fn next(&mut self) -> Result<Option<&'a str>, String> {
+        loop {
+            let white = self.rest.len() - self.rest.trim_start().len();
+            self.skip(white);
+            if self.rest.starts_with('#') || self.rest.starts_with("//") {
+                self.skip(self.rest.find('\n').unwrap_or(self.rest.len()));
+            } else if self.rest.starts_with("/*") {
+                let end = self.rest.find("*/").ok_or("a comment without end")?;
+                self.skip(end + 2);
+            } else {
+                break;
+            }
+        }
+        let Some(first) = self.rest.chars().next() else { return Ok(None) };
+        if first == '"' {
+            self.skip(1);
+            let end = self.rest.find(['"', '\n']).filter(|&end| self.rest[end..].starts_with('"'));
+            let end = end.ok_or("a string without end")?;
+            let word = self.skip(end);
+            self.skip(1);
+            return Ok(Some(word));
+        }
+        let is_mark = |c: char| matches!(c, '{' | '}' | ';' | '"');
+        let end = self.rest.find(|c: char| c.is_whitespace() || is_mark(c)).unwrap_or(self.rest.len());
+        Ok(Some(self.skip(end.max(first.len_utf8()))))
+    }
+
+    fn expect(&mut self, mark: &str) -> Result<(), String> {
+        if self.next()? == Some(mark) { Ok(()) } else { Err(format!("{mark:?} is missing")) }
+    }
+
+    /// The rest of a key statement.
+    fn key(&mut self) -> Result<Key, String> {
+        let name = self.next()?.ok_or("a key without name")?;
+        let name: Name = name.parse().map_err(|error| format!("key {name:?}: {error}"))?;
+        self.expect("{")?;
+        let (mut algorithm, mut secret) = (None, None);
+        loop {
+            match self.next()? {
+                Some("}") => break,
+                Some("algorithm") => algorithm = Some(self.next()?.unwrap_or_default().parse::<Algorithm>()?),
+                Some("secret") => secret = Some(read_secret(self.next()?.unwrap_or_default())?),
+                _ => {
+                    return Err(format!(
+                        "key {name} may have an algorithm and a secret, and needs \"}};\" at its end"
+                    ));
+                }
+            }
+            self.expect(";")?;
+        }
+        self.expect(";")?;
+        let algorithm = algorithm.ok_or_else(|| format!("key {name} has no algorithm"))?;
+        let secret = secret.ok_or_else(|| format!("key {name} has no secret"))?;
+        Ok(Key::new(name, algorithm, &secret))
+    }
+}
+
+fn read_secret(text: &str) -> Result<Vec<u8>, String> {
+    let secret = STANDARD.decode(text).map_err(|_| "the secret is not base64".to_owned())?;
+    if secret.len() < MIN_SECRET {
+        return Err(format!("the secret has less than {MIN_SECRET} octets; make one with tsig-keygen"));
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECRET: &str = "c2VjcmV0IG9mIGF0IGxlYXN0IHNpeHRlZW4gb2N0ZXRz";
+
+    #[test]
+    fn keys_as_operators_have_them() {
+        let text = format!(
+            "# by tsig-keygen\nkey \"One.test\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{SECRET}\";\n}};\n\
+             // unquoted, in the other order\n/* and\nhere */ key two{{secret {SECRET};algorithm HMAC-SHA512;}};"
+        );
+        let keys: Keyring = text.parse().unwrap();
+        let found = keys.find(b"\x03one\x04test\0").unwrap();
+        assert_eq!(
+            (found.name().to_string().as_str(), found.algorithm()),
+            ("one.test.", Algorithm::HmacSha256)
+        );
+        assert_eq!(keys.find(b"\x03two\0").unwrap().algorithm(), Algorithm::HmacSha512);
+        assert!(keys.find(b"\x05three\0").is_none());
+        assert!(!format!("{keys:?}").contains(SECRET));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let key = |inside: &str| format!("\nkey k {{ {inside} }};");
+        for (text, message) in [
+            (String::new(), "holds no key"),
+            ("options {};".to_owned(), "line 1: write key"),
+            ("key a b".to_owned(), "line 1: \"{\" is missing"),
+            ("key \"a b\" {".to_owned(), "may not stand"),
+            ("key \"a".to_owned(), "line 1: a string without end"),
+            ("\n/* key".to_owned(), "line 2: a comment without end"),
+            (key(""), "line 2: key k. has no algorithm"),
+            (key("algorithm hmac-sha256;"), "has no secret"),
+            (key("algorithm hmac-md5;"), "\"hmac-md5\": use hmac-sha256"),
+            (key("algorithm hmac-sha256"), "\";\" is missing"),
+            (key("secret \"c2hvcnQ=\";"), "less than 16 octets"),
+            (key("secret \"%\";"), "is not base64"),
+            (key("port 53;"), "may have an algorithm and a secret"),
+            (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }}"), "\";\" is missing"),
+            (format!("key k {{ algorithm hmac-sha256; secret {SECRET}; }};").repeat(2), "is there twice"),
+        ] {
+            let error = text.parse::<Keyring>().unwrap_err();
+            assert!(error.contains(message), "{text:?}: {error}");
+            assert!(!error.contains(SECRET));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_odd(text in "(key|[{};\"#/*\n ]|é|algorithm|secret|hmac-sha256|[a-zA-Z=]{1,30}){0,30}") {
+            let _ = text.parse::<Keyring>();
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The TSIG record on the wire (RFC 8945 §4.2), and where in a message it stands.
+
+use crate::store::name::MAX_NAME;
+use crate::store::rrset::{HEADER, rtype};
+
+/// Octets of the record beside names, MAC and other data.
+pub(super) const FIXED: usize = 10 + 16;
+
+/// Octets of a time.
+pub(super) const TIME: usize = 6;
+
+/// The class ANY.
+const ANY: u16 = 255;
+
+/// Records of a message that are looked at; nobody signs one with more.
+const MAX_RECORDS: u32 = 64;
+
+/// A TSIG record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tsig {
+    /// The key's name, lowercased, in wire format.
+    pub(super) key: Vec<u8>,
+    /// The algorithm's, likewise.
+    pub(super) algorithm: Vec<u8>,
+    /// When the message was signed, in seconds since 1970.
+    pub(super) time: u64,
+    pub(super) fudge: u16,
+    pub(super) mac: Vec<u8>,
+    /// The id that the message had when it was signed.
+    pub(super) id: u16,
+    pub(super) error: u16,
+    pub(super) other: Vec<u8>,
+}
+
+/// Where a message's TSIG record stands.
+#[derive(Debug)]
+pub(super) struct Position {
+    pub(super) start: usize,
+    /// How many additional records there are beside it.
+    pub(super) additionals: u16,
+}
+
+impl Tsig {
+    /// The TSIG record of a message: the last one in it, and the only one of its type.
+    pub(super) fn find(packet: &[u8]) -> Option<(Position, Self)> {
+        let header = packet.first_chunk::<HEADER>()?;
+        let [questions, answers, authorities, additionals] =
+            [4, 6, 8, 10].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
+        let before = u32::from(answers) + u32::from(authorities) + u32::from(additionals.checked_sub(1)?);
+        if u32::from(questions) + before > MAX_RECORDS {
+            return None;
+        }
+        let mut reader = Reader { packet, at: HEADER };
+        for _ in 0..questions {
+            reader.name()?;
+            reader.take(4)?;
+        }
+        for _ in 0..before {
+            reader.name()?;
+            if reader.u16()? == rtype::TSIG {
+                return None;
+            }
+            reader.take(6)?;
+            let length = reader.u16()?;
+            reader.take(length.into())?;
+        }
+        let start = reader.at;
+        let tsig = reader.tsig()?;
+        (reader.at == packet.len()).then_some((Position { start, additionals: additionals - 1 }, tsig))
+    }
+
+    /// What of the record is signed with the message (RFC 8945 §4.3.3).
+    pub(super) fn variables(&self) -> Vec<u8> {
+        let mut octets = self.key.clone();
+        octets.extend_from_slice(&ANY.to_be_bytes());
+        octets.extend_from_slice(&[0; 4]);
+        octets.extend_from_slice(&self.algorithm);
+        octets.extend_from_slice(&self.timers());
+        octets.extend_from_slice(&self.error.to_be_bytes());
+        octets.extend_from_slice(&(self.other.len() as u16).to_be_bytes()); // at most what a record holds
+        octets.extend_from_slice(&self.other);
+        octets
+    }
+
+    /// What is signed with all messages but the first.
+    pub(super) fn timers(&self) -> Vec<u8> {
+        [&time(self.time)[..], &self.fudge.to_be_bytes()].concat()
+    }
+
+    /// Appends the record to the message that begins at `start`.
+    pub(super) fn append(&self, out: &mut Vec<u8>, start: usize) {
+        let length = self.algorithm.len() + self.mac.len() + self.other.len() + 16;
+        out.extend_from_slice(&self.key);
+        out.extend_from_slice(&rtype::TSIG.to_be_bytes());
+        out.extend_from_slice(&ANY.to_be_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&(length as u16).to_be_bytes()); // a name, a MAC and a time
+        out.extend_from_slice(&self.algorithm);
+        out.extend_from_slice(&self.timers());
+        out.extend_from_slice(&(self.mac.len() as u16).to_be_bytes());
+        out.extend_from_slice(&self.mac);
+        out.extend_from_slice(&self.id.to_be_bytes());
+        out.extend_from_slice(&self.error.to_be_bytes());
+        out.extend_from_slice(&(self.other.len() as u16).to_be_bytes());
+        out.extend_from_slice(&self.other);
+        if let Some(count) = out.get_mut(start + 10..start + 12) {
+            let additionals = u16::from_be_bytes([count[0], count[1]]).saturating_add(1);
+            count.copy_from_slice(&additionals.to_be_bytes());
+        }
+    }
+}
+
+/// A time as it stands in the record: 48 bits.
+pub(super) fn time(seconds: u64) -> [u8; TIME] {
+    let [_, _, time @ ..] = seconds.to_be_bytes();
+    time
+}
+
+/// Reads a message from front to back.
+struct Reader<'a> {
+    packet: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, octets: usize) -> Option<&'a [u8]> {
+        let taken = self.packet.get(self.at..self.at.checked_add(octets)?)?;
+        self.at += octets;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2).map(|octets| u16::from_be_bytes([octets[0], octets[1]]))
+    }
+
+    /// A name, lowercased. Pointers lead towards the front only, so they come to an end.
+    fn name(&mut self) -> Option<Vec<u8>> {
+        let mut name = Vec::new();
+        let (mut at, mut end) = (self.at, None);
+        let mut limit = at;
+        loop {
+            let length = *self.packet.get(at)?;
+            match length {
+                0 => {
+                    name.push(0);
+                    break;
+                }
+                1..=63 => {
+                    let label = self.packet.get(at..=at + usize::from(length))?;
+                    name.extend(label.iter().map(u8::to_ascii_lowercase)); // a length is never a letter
+                    at += label.len();
+                }
+                0xc0.. => {
+                    let to = usize::from(u16::from_be_bytes([length & 0x3f, *self.packet.get(at + 1)?]));
+                    end.get_or_insert(at + 2);
+                    if to >= limit {
+                        return None;
+                    }
+                    (at, limit) = (to, to);
+                }
+                _ => return None,
+            }
+            if name.len() >= MAX_NAME {
+                return None;
+            }
+        }
+        self.at = end.unwrap_or(at + 1);
+        Some(name)
+    }
+
+    fn tsig(&mut self) -> Option<Tsig> {
+        let key = self.name()?;
+        if self.u16()? != rtype::TSIG || self.u16()? != ANY || self.take(4)? != [0; 4] {
+            return None;
+        }
+        let length = usize::from(self.u16()?);
+        let end = self.at + length;
+        let algorithm_at = self.at;
+        let algorithm = self.name()?;
+        // It must not be compressed (RFC 8945 §4.2), and comes back in full: a pointer would buy a long reply.
+        if self.at - algorithm_at != algorithm.len() {
+            return None;
+        }
+        let time = self.take(TIME)?.iter().fold(0, |time, &octet| time << 8 | u64::from(octet));
+        let fudge = self.u16()?;
+        let mac = self.u16()?;
+        let mac = self.take(mac.into())?.to_vec();
+        let (id, error) = (self.u16()?, self.u16()?);
+        let other = self.u16()?;
+        let other = self.take(other.into())?.to_vec();
+        (self.at == end).then_some(Tsig { key, algorithm, time, fudge, mac, id, error, other })
+    }
+}

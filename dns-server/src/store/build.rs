@@ -1,0 +1,364 @@
+//! One service in, everything that DNS says about it out. Pure.
+//!
+//! What names it has is the schema of docs/dns.md: [`lookup`](crate::store::lookup) finds what stands at one of them,
+//! [`records`](crate::store::records) goes through all. With `S` = `<service>.<namespace>.svc.<zone>`, the same shape stands twice: below `S` for all
+//! networks together and below `<alias>._net.S` for each one. Nothing of it depends on the zone.
+//!
+//! ```text
+//!            base (S, or <alias>._net.S)        A AAAA  all addresses; SRV  every named port
+//!            ├── <host>                         A AAAA TXT  that endpoint
+//!            └── _<port>._<proto>               SRV  →  <host>.<base>, their A AAAA as glue
+//! ```
+//!
+//! The endpoints in a topology zone are a group, too: what base has, at `<zone>.pin._zone.S` and `<zone>.prefer._zone.S`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::store::group::{self, Group, Host};
+use crate::store::index::{Created, ServiceView};
+use crate::store::name::MAX_LABEL;
+use crate::store::slice::Slice;
+use crate::store::txt;
+
+/// Zones of one service that have names. Clusters have a few.
+const MAX_ZONES: usize = 32;
+
+/// All that DNS says about one service, at one version of it.
+#[derive(Debug)]
+pub struct ServiceAnswers {
+    /// Time to live of its records, in seconds.
+    pub ttl: u32,
+    /// When it was created: of an address with many names, those of the oldest services are given.
+    pub created: Created,
+    /// What its endpoints are read from.
+    pub slices: Box<[Arc<Slice>]>,
+    /// All networks together.
+    pub all: Group,
+    networks: Box<[Part]>,
+    zones: Box<[Part]>,
+}
+
+/// The endpoints of a service that are on one network, or in one zone.
+#[derive(Debug)]
+struct Part {
+    /// The network's alias in wire format, or the zone's name without the root; lowercased.
+    name: Box<[u8]>,
+    /// Its endpoints; none where they are all that the service has.
+    group: Option<Group>,
+}
+
+/// Builds a service's answers; none without a ready endpoint, and then it has no names (Kubernetes DNS
+/// specification §2.4.1).
+pub fn build(service: &ServiceView<'_>) -> Option<ServiceAnswers> {
+    let ServiceView { ttl, created, .. } = *service;
+    let slices: Box<[Arc<Slice>]> = service
+        .slices
+        .iter()
+        .filter(|slice| !slice.endpoints.is_empty())
+        .map(|&slice| Arc::clone(slice))
+        .collect();
+    if slices.is_empty() {
+        return None;
+    }
+    let mentions = group::mentions(&slices, None);
+    let all = Group::of(ttl, &slices, &mentions);
+    let aliases: BTreeSet<&str> = slices.iter().map(|slice| &*slice.network).collect();
+    let alone = aliases.len() == 1;
+    let networks = aliases
+        .into_iter()
+        .filter_map(|alias| {
+            let group = (!alone).then(|| sharing(Group::new(ttl, &slices, Some(alias)), &all));
+            Some(Part { name: wire_label(alias)?, group })
+        })
+        .collect();
+    let zones = zones(ttl, &slices, &mentions, &all);
+    Some(ServiceAnswers { ttl, created, slices, all, networks, zones })
+}
+
+/// The group of some endpoints of a service that has `all` of them.
+fn sharing(mut group: Group, all: &Group) -> Group {
+    group.share_ports(all);
+    group
+}
+
+/// The endpoints of each zone.
+fn zones(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host], all: &Group) -> Box<[Part]> {
+    let mut zones: Vec<(Box<[u8]>, Vec<Host>)> = Vec::new();
+    // Where the zone of that text is, of whose letters DNS ignores the case.
+    let mut places: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
+    for mention in mentions {
+        let Some(text) = txt::fact(mention.endpoint(slices).txt, b"zone") else { continue };
+        let place = *places.entry(text).or_insert_with(|| {
+            let name = zone_name(text)?;
+            let known = zones.iter().position(|(known, _)| *known == name);
+            known.or_else(|| {
+                let is_one_more = zones.len() < MAX_ZONES;
+                is_one_more.then(|| {
+                    zones.push((name, Vec::new()));
+                    zones.len() - 1
+                })
+            })
+        });
+        if let Some(place) = place {
+            zones[place].1.push(*mention);
+        }
+    }
+    let part = |(name, of_zone): (_, Vec<Host>)| {
+        let group = (of_zone.len() < mentions.len()).then(|| sharing(Group::of(ttl, slices, &of_zone), all));
+        Part { name, group }
+    };
+    zones.into_iter().map(part).collect()
+}
+
+/// The name of a zone in wire format without the root, lowercased; none where DNS has no such name.
+fn zone_name(zone: &[u8]) -> Option<Box<[u8]>> {
+    let labels = zone.split(|&octet| octet == b'.').map(|label| wire_label(str::from_utf8(label).ok()?));
+    Some(labels.collect::<Option<Vec<_>>>()?.concat().into())
+}
+
+impl ServiceAnswers {
+    /// The network with an alias in wire format, lowercased.
+    pub fn network(&self, label: &[u8]) -> Option<&Group> {
+        self.part(&self.networks, label)
+    }
+
+    /// The zone with a name in wire format without the root, lowercased.
+    pub fn zone(&self, name: &[u8]) -> Option<&Group> {
+        self.part(&self.zones, name)
+    }
+
+    fn part<'a>(&'a self, parts: &'a [Part], name: &[u8]) -> Option<&'a Group> {
+        let part = parts.iter().find(|part| *part.name == *name)?;
+        Some(part.group.as_ref().unwrap_or(&self.all))
+    }
+
+    /// Every network's alias in wire format and its endpoints.
+    pub fn networks(&self) -> impl Iterator<Item = (&[u8], &Group)> {
+        self.networks.iter().map(|network| (&*network.name, network.group.as_ref().unwrap_or(&self.all)))
+    }
+}
+
+impl PartialEq for ServiceAnswers {
+    /// Whether the two give the same answers, whatever slices they are made of.
+    fn eq(&self, other: &Self) -> bool {
+        // What there is in zones follows from all.
+        let same_network = |(one, two): (&Part, &Part)| {
+            one.name == two.name
+                && match (&one.group, &two.group) {
+                    (Some(one), Some(two)) => one.says_the_same(&self.slices, two, &other.slices),
+                    (one, two) => one.is_none() && two.is_none(),
+                }
+        };
+        self.ttl == other.ttl
+            && self.created == other.created
+            && self.networks.len() == other.networks.len()
+            && self.all.says_the_same(&self.slices, &other.all, &other.slices)
+            && self.networks.iter().zip(&other.networks).all(same_network)
+    }
+}
+
+/// A label in wire format, lowercased; none where DNS has no such label.
+pub fn wire_label(text: &str) -> Option<Box<[u8]>> {
+    let length = u8::try_from(text.len()).ok().filter(|&length| (1..=MAX_LABEL as u8).contains(&length))?;
+    Some(std::iter::once(length).chain(text.bytes().map(|octet| octet.to_ascii_lowercase())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::store::endpoints::Endpoint;
+    use crate::store::name::{self, Name, Presented};
+    use crate::store::records;
+    use crate::store::rrset::rtype;
+    use crate::store::slice::{Port, ProtocolLabel};
+
+    fn slice(network: &str, port: &str, endpoints: &[(Option<&str>, &str)]) -> Arc<Slice> {
+        let ports = [Port { name: port.into(), protocol: ProtocolLabel::Tcp, number: 7 }];
+        let hosts: Vec<(String, IpAddr, bool)> = endpoints
+            .iter()
+            .map(|&(host, address)| {
+                let address = address.parse().unwrap();
+                let label = host.map_or_else(|| name::address_label(address), str::to_owned);
+                (label, address, host.is_some())
+            })
+            .collect();
+        let endpoints = hosts.iter().map(|(host, address, named)| Endpoint {
+            address: *address,
+            host,
+            named: *named,
+            txt: b"\x03a=b",
+        });
+        Arc::new(Slice {
+            service: "s".into(),
+            network: network.into(),
+            ports: ports.into(),
+            endpoints: endpoints.collect(),
+            ..Slice::default()
+        })
+    }
+
+    fn built(slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
+        build(&ServiceView { ttl: 5, slices: slices.iter().collect(), ..ServiceView::default() })
+    }
+
+    /// Owner, type and data of every record below a base.
+    fn records(slices: &[Arc<Slice>], base: &str) -> Vec<(String, u16, Vec<u8>)> {
+        let base: Name = base.parse().unwrap();
+        let mut all = Vec::new();
+        let (built, mut writer) = (built(slices).unwrap(), records::Writer::new(base.as_wire()));
+        for item in records::items(&built) {
+            writer.records(&item, &mut |record| {
+                all.push((Presented(record.owner).to_string(), record.rtype, record.data.to_vec()));
+            });
+        }
+        all
+    }
+
+    fn owners(slices: &[Arc<Slice>], wanted: u16) -> Vec<String> {
+        let mut owners: Vec<String> = records(slices, "s")
+            .into_iter()
+            .filter(|(_, rtype, _)| *rtype == wanted)
+            .map(|(name, ..)| name)
+            .collect();
+        owners.sort();
+        owners.dedup();
+        owners
+    }
+
+    fn weights(slices: &[Arc<Slice>], owner: &str) -> Vec<u16> {
+        let records = records(slices, "s").into_iter();
+        let srv = records.filter(|(name, rtype, _)| *rtype == rtype::SRV && name == owner);
+        srv.map(|(_, _, data)| u16::from_be_bytes([data[2], data[3]])).collect()
+    }
+
+    fn count(slices: &[Arc<Slice>], owner: &str, wanted: u16) -> usize {
+        records(slices, "s").iter().filter(|(name, rtype, _)| *rtype == wanted && name == owner).count()
+    }
+
+    #[test]
+    fn a_service_has_the_names_of_the_schema() {
+        let slices = [slice("r", "p", &[(Some("h"), "10.0.0.1")])];
+        assert_eq!(owners(&slices, rtype::A), ["h.r._net.s.", "h.s.", "r._net.s.", "s."]);
+        assert_eq!(owners(&slices, rtype::TXT), ["h.r._net.s.", "h.s."]);
+        assert_eq!(owners(&slices, rtype::SRV), ["_p._tcp.r._net.s.", "_p._tcp.s.", "r._net.s.", "s."]);
+    }
+
+    #[test]
+    fn a_service_without_ready_endpoints_has_no_names() {
+        assert!(built(&[]).is_none());
+        assert!(built(&[slice("r", "p", &[])]).is_none());
+    }
+
+    #[test]
+    fn a_network_alone_shares_what_the_service_has() {
+        let alone = built(&[slice("r", "p", &[(None, "10.0.0.1")])]).unwrap();
+        assert!(std::ptr::eq(alone.network(b"\x01r").unwrap(), &raw const alone.all));
+        let two = [slice("r", "p", &[(None, "10.0.0.1")]), slice("q", "p", &[(None, "10.0.0.2")])];
+        let two = built(&two).unwrap();
+        assert_eq!(two.network(b"\x01q").unwrap().addresses().count(), 1);
+        assert_eq!(two.all.addresses().count(), 2);
+        assert!(two.network(b"\x01x").is_none());
+    }
+
+    #[test]
+    fn endpoints_have_the_zones_that_they_are_in() {
+        let hosts: Vec<(String, Ipv4Addr, Vec<u8>)> =
+            [("a", "B.example"), ("b", "b.EXAMPLE"), ("c", "x"), ("d", "")]
+                .into_iter()
+                .zip(1..)
+                .map(|((host, zone), number)| {
+                    let mut txt = Vec::new();
+                    txt::push_fact(&mut txt, "zone", zone);
+                    (host.to_owned(), Ipv4Addr::new(10, 0, 0, number), txt)
+                })
+                .collect();
+        let of = |hosts: &[(String, Ipv4Addr, Vec<u8>)]| {
+            let endpoints = hosts.iter().map(|(host, address, txt)| Endpoint {
+                address: (*address).into(),
+                host,
+                named: true,
+                txt,
+            });
+            let slice = Slice { network: "r".into(), endpoints: endpoints.collect(), ..Slice::default() };
+            built(&[Arc::new(slice)]).unwrap()
+        };
+        let mixed = of(&hosts);
+        let counts = [&b"\x01b\x07example"[..], b"\x01x", b"\x07example", b""]
+            .map(|zone| mixed.zone(zone).map(|group| group.addresses().count()));
+        assert_eq!(counts, [Some(2), Some(1), None, None]);
+        let alone = of(&hosts[..2]);
+        assert!(std::ptr::eq(alone.zone(b"\x01b\x07example").unwrap(), &raw const alone.all));
+    }
+
+    #[test]
+    fn weights_are_shared_among_endpoints_and_never_zero() {
+        let endpoints = |count: u8| {
+            let addresses: Vec<String> = (1..=count).map(|i| format!("10.0.0.{i}")).collect();
+            let endpoints: Vec<_> = addresses.iter().map(|address| (None, address.as_str())).collect();
+            [slice("r", "p", &endpoints)]
+        };
+        assert_eq!(weights(&endpoints(3), "_p._tcp.s."), [33, 33, 33]);
+        assert_eq!(weights(&endpoints(200), "_p._tcp.s.")[0], 1);
+    }
+
+    #[test]
+    fn shared_hosts_count_as_endpoints_but_have_one_record() {
+        let shared = [slice("r", "p", &[(Some("h"), "10.0.0.1"), (Some("h"), "10.0.0.2")])];
+        assert_eq!(weights(&shared, "_p._tcp.s."), [50]);
+        assert_eq!(count(&shared, "h.s.", rtype::A), 2);
+    }
+
+    #[test]
+    fn the_same_endpoint_in_two_slices_is_one_with_both_ports() {
+        let both = [slice("r", "p", &[(Some("h"), "10.0.0.1")]), slice("r", "q", &[(Some("h"), "10.0.0.1")])];
+        assert_eq!(count(&both, "s.", rtype::A), 1);
+        assert_eq!(count(&both, "h.s.", rtype::TXT), 1);
+        assert_eq!(weights(&both, "_p._tcp.s."), [100]);
+        assert_eq!(weights(&both, "_q._tcp.s."), [100]);
+        // Both ports have the same number, so of the service both say the same.
+        assert_eq!(weights(&both, "s."), [100]);
+    }
+
+    #[test]
+    fn pointers_prefer_a_chosen_hostname() {
+        let built = built(&[slice("r", "", &[(None, "10.0.0.1"), (Some("z"), "10.0.0.1")])]).unwrap();
+        let pointer = |address: &str| built.all.pointer(&built.slices, address.parse().unwrap());
+        assert_eq!(pointer("10.0.0.1"), Some(&b"\x01z"[..]));
+        assert_eq!(pointer("10.0.0.2"), None);
+        assert_eq!(pointer("::1"), None);
+    }
+
+    #[test]
+    fn unnamed_ports_have_no_srv() {
+        assert!(weights(&[slice("r", "", &[(Some("h"), "10.0.0.1")])], "s.").is_empty());
+    }
+
+    #[test]
+    fn names_too_long_for_dns_are_left_out_with_what_would_point_at_them() {
+        let long = "x".repeat(63);
+        let slices = [slice("r", "p", &[(Some(&long), "10.0.0.1")])];
+        let records = records(&slices, &[long.as_str(); 3].join("."));
+        assert!(records.iter().any(|(_, rtype, _)| *rtype == rtype::A));
+        assert!(records.iter().all(|(_, rtype, _)| *rtype == rtype::A));
+    }
+
+    #[test]
+    fn equal_answers_are_equal_whatever_slices_they_come_from() {
+        let (one, two) = ((Some("a"), "10.0.0.1"), (Some("b"), "10.0.0.2"));
+        let together = built(&[slice("r", "p", &[one, two])]).unwrap();
+        let apart = built(&[slice("r", "p", &[two]), slice("r", "p", &[one])]).unwrap();
+        assert!(together == apart);
+        for other in [
+            [slice("r", "p", &[one])].as_slice(),
+            &[slice("q", "p", &[one, two])],
+            &[slice("r", "q", &[one, two])],
+            &[slice("r", "p", &[one]), slice("q", "p", &[two])],
+            &[slice("r", "p", &[one, (Some("c"), "10.0.0.2")])],
+        ] {
+            assert!(together != built(other).unwrap());
+        }
+    }
+}

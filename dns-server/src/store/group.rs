@@ -1,0 +1,366 @@
+//! What one base name speaks for: the endpoints of a service, of all its networks or of one, in the order
+//! that answers need. Pure.
+//!
+//! ```text
+//!  slices   ──> endpoints, packed           shared with the index, and by all versions that hold them
+//!     ▲
+//!     │ slice, entry
+//!  hosts      sorted by hash of label, label, address: the label's endpoints stand side by side
+//!     ▲  ▲
+//!     │  └─── by_address   of each address, the host that its reverse name gives
+//!     └─ ports             of each label, which named ports it has
+//!  a, aaaa    whole records, ascending: answers copy them
+//! ```
+//!
+//! A change makes a new group out of all of the service's endpoints, in arrays without pointers of their own:
+//! 36 octets for an endpoint whatever its ports, sorted by numbers. What endpoints have to say is not copied.
+
+mod ports;
+
+use std::hash::BuildHasher as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+
+use self::ports::Ports;
+pub use self::ports::{PortSet, Records, Srv};
+use crate::store::endpoints::Packed;
+use crate::store::rrset::{self, rtype};
+use crate::store::slice::{ProtocolLabel, Slice};
+
+/// An address without a host that DNS can name.
+const NAMELESS: u32 = u32::MAX;
+
+/// The endpoints of a base name.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// All A records, ascending, one behind the other, owners as pointers to the question.
+    pub a: Box<[u8]>,
+    /// All AAAA records likewise.
+    pub aaaa: Box<[u8]>,
+    hosts: Box<[Host]>,
+    by_address: Box<[u32]>,
+    ports: Ports,
+}
+
+/// Where an endpoint is, and the hash of its label.
+#[derive(Debug, Clone, Copy)]
+pub struct Host {
+    hash: u32,
+    slice: u32,
+    entry: u32,
+}
+
+impl Group {
+    /// The endpoints that `slices` mention, of one network or of all. Those of the same network, label and address
+    /// are one, with the ports of all slices that mention it, described by the first.
+    pub fn new(ttl: u32, slices: &[Arc<Slice>], network: Option<&str>) -> Self {
+        Self::of(ttl, slices, &mentions(slices, network))
+    }
+
+    /// The same for endpoints in the order of [`mentions`].
+    pub fn of(ttl: u32, slices: &[Arc<Slice>], mentions: &[Host]) -> Self {
+        // Of each mention, the position of its label's first host.
+        let mut labels = Vec::with_capacity(mentions.len());
+        let mut hosts: Vec<Host> = Vec::with_capacity(mentions.len());
+        let mut first = 0;
+        for mention in mentions {
+            let last = hosts.last();
+            if last.is_none_or(|last| last.label(slices) != mention.label(slices)) {
+                first = hosts.len();
+            }
+            labels.push(first as u32);
+            if last.is_none_or(|last| last.identity(slices) != mention.identity(slices)) {
+                hosts.push(*mention);
+            }
+        }
+        let Addresses { a, aaaa, by_address } = addresses(ttl, slices, &hosts);
+        let ports = Ports::new(slices, mentions, &labels);
+        Self { a, aaaa, hosts: hosts.into(), by_address, ports }
+    }
+
+    /// Keeps the names and numbers of ports once, if those of another group are the same.
+    pub fn share_ports(&mut self, other: &Self) {
+        self.ports.share(&other.ports);
+    }
+
+    /// The endpoints with a label in wire format, lowercased; ascending by address.
+    pub fn hosts_at<'a>(&'a self, slices: &[Arc<Slice>], label: &[u8]) -> &'a [Host] {
+        let hash = hash(label);
+        // Labels are looked at only where their hashes are the same.
+        let is_before = |host: &Host| host.hash < hash || host.hash == hash && host.label(slices) < label;
+        match &self.hosts[self.hosts.partition_point(is_before)..] {
+            rest @ [first, ..] if first.hash == hash && first.label(slices) == label => run(slices, rest),
+            _ => &[],
+        }
+    }
+
+    /// The endpoints of the label at a position, which is that of the first of them.
+    pub fn hosts_from<'a>(&'a self, slices: &[Arc<Slice>], first: u32) -> &'a [Host] {
+        run(slices, &self.hosts[first as usize..])
+    }
+
+    /// The endpoint at a position.
+    pub fn host(&self, position: u32) -> &Host {
+        &self.hosts[position as usize]
+    }
+
+    /// The label of the endpoint at a position.
+    pub fn label_at<'a>(&self, slices: &'a [Arc<Slice>], position: u32) -> &'a [u8] {
+        self.hosts[position as usize].label(slices)
+    }
+
+    /// The named ports.
+    pub fn ports(&self) -> &[PortSet] {
+        self.ports.sets()
+    }
+
+    /// The named port `_<port>._<proto>`, by its labels in wire format.
+    pub fn port(&self, label: &[u8], protocol: ProtocolLabel) -> Option<&PortSet> {
+        self.ports().iter().find(|port| port.protocol == protocol && *port.label() == *label)
+    }
+
+    /// The SRV records of one port.
+    pub fn srv(&self, port: &PortSet) -> Records<'_> {
+        self.ports.of(port)
+    }
+
+    /// The SRV records of all ports together, each once.
+    pub fn every_srv(&self) -> Records<'_> {
+        self.ports.every()
+    }
+
+    /// The label that an address' reverse name gives: one that somebody chose before one made of an address, then
+    /// the first. None if no endpoint with a name has the address.
+    pub fn pointer<'a>(&self, slices: &'a [Arc<Slice>], address: IpAddr) -> Option<&'a [u8]> {
+        let position = match address {
+            IpAddr::V4(address) => rrset::position(&self.a, &address.octets())?,
+            IpAddr::V6(address) => {
+                self.a.len() / rrset::A_LEN + rrset::position(&self.aaaa, &address.octets())?
+            }
+        };
+        let host = *self.by_address.get(position)?;
+        Some(self.hosts.get(host as usize)?.label(slices))
+    }
+
+    /// Every address whose reverse name gives a label, and that; ascending, IPv4 first.
+    pub fn pointers<'a>(&'a self, slices: &'a [Arc<Slice>]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
+        let label = |&host: &u32| Some(self.hosts.get(host as usize)?.label(slices));
+        self.addresses()
+            .zip(&self.by_address)
+            .filter_map(move |(address, host)| Some((address, label(host)?)))
+    }
+
+    /// Every address, ascending, IPv4 first.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        rrset::v4_addresses(&self.a)
+            .map(IpAddr::from)
+            .chain(rrset::v6_addresses(&self.aaaa).map(IpAddr::from))
+    }
+
+    /// Whether two groups, each with its slices, give the same answers, if their times to live are the same.
+    pub fn says_the_same(&self, slices: &[Arc<Slice>], other: &Self, others: &[Arc<Slice>]) -> bool {
+        self.a == other.a
+            && self.aaaa == other.aaaa
+            && self.hosts.len() == other.hosts.len()
+            && self.hosts.iter().zip(&other.hosts).all(|(one, two)| {
+                let (one_slice, two_slice) = (&slices[one.slice as usize], &others[two.slice as usize]);
+                one.entry == two.entry && Arc::ptr_eq(one_slice, two_slice)
+                    || one.endpoint(slices) == two.endpoint(others) && one_slice.network == two_slice.network
+            })
+            && self.by_address == other.by_address
+            && self.ports == other.ports
+    }
+}
+
+impl Host {
+    /// What is known of the endpoint.
+    pub fn endpoint<'a>(&self, slices: &'a [Arc<Slice>]) -> Packed<'a> {
+        slices[self.slice as usize].endpoints.get(self.entry as usize)
+    }
+
+    /// What the labels of a group are sorted by.
+    pub fn order<'a>(&self, slices: &'a [Arc<Slice>]) -> (u32, &'a [u8]) {
+        (self.hash, self.label(slices))
+    }
+
+    fn label<'a>(&self, slices: &'a [Arc<Slice>]) -> &'a [u8] {
+        self.endpoint(slices).label
+    }
+
+    /// What makes two mentions the same endpoint.
+    fn identity<'a>(&self, slices: &'a [Arc<Slice>]) -> (&'a [u8], IpAddr, &'a str) {
+        let Packed { label, address, .. } = self.endpoint(slices);
+        (label, address, &slices[self.slice as usize].network)
+    }
+}
+
+/// Labels come from whoever may name a pod: a hash that they can foresee slows down their own service only.
+fn hash(label: &[u8]) -> u32 {
+    FixedState::default().hash_one(label) as u32
+}
+
+/// The hosts at the beginning that have the same label.
+fn run<'a>(slices: &[Arc<Slice>], hosts: &'a [Host]) -> &'a [Host] {
+    let is_same = |host: &Host| {
+        hosts
+            .first()
+            .is_some_and(|first| host.hash == first.hash && host.label(slices) == first.label(slices))
+    };
+    &hosts[..leading(hosts, is_same)]
+}
+
+/// How many things at the beginning are so; none behind the first that is not. Nearly always it is one, and a look or
+/// two for each time that there are twice as many.
+fn leading<T>(things: &[T], is_so: impl Fn(&T) -> bool) -> usize {
+    let mut end = 1;
+    while things.get(end).is_some_and(&is_so) {
+        end *= 2;
+    }
+    let (known, end) = (end / 2, end.min(things.len()));
+    known + things[known..end].partition_point(is_so)
+}
+
+/// Every endpoint of every slice, of one network or of all, sorted.
+pub fn mentions(slices: &[Arc<Slice>], network: Option<&str>) -> Vec<Host> {
+    let chosen = |slice: &Slice| network.is_none_or(|network| *slice.network == *network);
+    let mut mentions = Vec::with_capacity(slices.iter().map(|slice| slice.endpoints.len()).sum());
+    for (slice_number, slice) in slices.iter().enumerate().filter(|(_, slice)| chosen(slice)) {
+        mentions.extend(slice.endpoints.iter().enumerate().map(|(entry, endpoint)| Host {
+            hash: hash(endpoint.label),
+            slice: slice_number as u32,
+            entry: entry as u32,
+        }));
+    }
+    mentions.sort_unstable_by(|one, two| {
+        let in_full = |host: &Host| (host.identity(slices), host.slice, host.entry);
+        one.hash.cmp(&two.hash).then_with(|| in_full(one).cmp(&in_full(two)))
+    });
+    mentions
+}
+
+/// The records of all addresses, and of each the best host.
+struct Addresses {
+    a: Box<[u8]>,
+    aaaa: Box<[u8]>,
+    by_address: Box<[u32]>,
+}
+
+fn addresses(ttl: u32, slices: &[Arc<Slice>], hosts: &[Host]) -> Addresses {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for (position, host) in (0u32..).zip(hosts) {
+        match host.endpoint(slices).address {
+            IpAddr::V4(address) => v4.push((address.to_bits(), position)),
+            IpAddr::V6(address) => v6.push((address.to_bits(), position)),
+        }
+    }
+    let rank = |position: &u32| {
+        let endpoint = hosts[*position as usize].endpoint(slices);
+        (!endpoint.has_name(), !endpoint.named, endpoint.label)
+    };
+    let best = |positions: &mut dyn Iterator<Item = u32>| {
+        let best = positions.min_by(|one, two| rank(one).cmp(&rank(two))).filter(|best| !rank(best).0);
+        best.unwrap_or(NAMELESS)
+    };
+    v4.sort_unstable();
+    v6.sort_unstable();
+    let mut by_address = Vec::with_capacity(v4.len() + v6.len());
+    let mut a = Vec::with_capacity(v4.len() * rrset::A_LEN);
+    for same in v4.chunk_by(|one, two| one.0 == two.0) {
+        rrset::push_record(&mut a, &rrset::OWNER, rtype::A, ttl, &same[0].0.to_be_bytes());
+        by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
+    }
+    let mut aaaa = Vec::with_capacity(v6.len() * rrset::AAAA_LEN);
+    for same in v6.chunk_by(|one, two| one.0 == two.0) {
+        rrset::push_record(&mut aaaa, &rrset::OWNER, rtype::AAAA, ttl, &same[0].0.to_be_bytes());
+        by_address.push(best(&mut same.iter().map(|&(_, position)| position)));
+    }
+    Addresses { a: a.into(), aaaa: aaaa.into(), by_address: by_address.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::store::endpoints::Endpoint;
+    use crate::store::slice::Port;
+
+    /// Two hosts whose labels have the same hash.
+    fn colliding_hosts() -> [String; 2] {
+        let mut seen: HashMap<u32, String> = HashMap::new();
+        // 32 bits: among a million labels there are a hundred such pairs.
+        (0..1_000_000)
+            .map(|number| format!("h{number}"))
+            .find_map(|host| {
+                let label = [&[host.len() as u8], host.as_bytes()].concat();
+                seen.insert(hash(&label), host.clone()).map(|other| [other, host])
+            })
+            .unwrap()
+    }
+
+    fn slice(hosts: &[(&str, u8)]) -> [Arc<Slice>; 1] {
+        let endpoints = hosts.iter().map(|&(host, number)| Endpoint {
+            address: Ipv4Addr::new(10, 0, 0, number).into(),
+            host,
+            named: true,
+            txt: b"",
+        });
+        let ports = [Port { name: "p".into(), protocol: ProtocolLabel::Tcp, number: 7 }].into();
+        [Arc::new(Slice { ports, endpoints: endpoints.collect(), ..Slice::default() })]
+    }
+
+    #[test]
+    fn the_length_of_a_run_is_found_with_few_looks() {
+        for all in (0..100).chain([10_000]) {
+            for leads in (0..=all).filter(|leads| all < 100 || leads % 97 < 2) {
+                let looks = std::cell::Cell::new(0);
+                let things: Vec<bool> = (0..all).map(|at| at < leads).collect();
+                let found = leading(&things, |thing| {
+                    looks.set(looks.get() + 1);
+                    *thing
+                });
+                assert_eq!(found, leads, "of {all}");
+                assert!(looks.get() <= 4 + 2 * leads.max(1).ilog2(), "{} looks for {leads}", looks.get());
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_of_endpoints_without_names_has_no_records() {
+        let group = Group::new(5, &slice(&[("", 1), ("", 2)]), None);
+        assert!(group.ports().is_empty() && group.every_srv().iter().next().is_none());
+        assert_eq!(group.addresses().count(), 2);
+    }
+
+    #[test]
+    fn labels_of_one_hash_are_kept_apart() {
+        let [one, two] = &colliding_hosts();
+        let label = |host: &str| [&[host.len() as u8], host.as_bytes()].concat();
+        let addresses = |slices: &[Arc<Slice>], host: &str| -> Vec<IpAddr> {
+            let group = Group::new(5, slices, None);
+            let hosts = group.hosts_at(slices, &label(host));
+            hosts.iter().map(|host| host.endpoint(slices).address).collect()
+        };
+        let of = |last: [u8; 2]| last.map(|number| IpAddr::from([10, 0, 0, number]));
+        // Their addresses are mixed, and both have one in common.
+        let both = slice(&[(one, 1), (two, 2), (one, 3), (two, 3)]);
+        assert_eq!(addresses(&both, one), of([1, 3]));
+        assert_eq!(addresses(&both, two), of([2, 3]));
+        // A name that is not there is none though its hash is.
+        for (there, missing) in [(one, two), (two, one)] {
+            let slices = slice(&[(there, 1), (there, 2)]);
+            assert_eq!(addresses(&slices, there), of([1, 2]));
+            assert!(addresses(&slices, missing).is_empty());
+        }
+
+        let group = Group::new(5, &both, None);
+        let targets: BTreeSet<&[u8]> =
+            group.every_srv().iter().map(|record| group.label_at(&both, record.host())).collect();
+        assert_eq!(targets, [&label(one)[..], &label(two)].into());
+        assert_eq!(group.every_srv().iter().count(), 2);
+        assert_eq!([0, 2].map(|first| group.hosts_from(&both, first).len()), [2, 2]);
+    }
+}

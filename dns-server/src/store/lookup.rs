@@ -1,0 +1,119 @@
+//! From a name to what stands there, by the schema of names below a service (docs/dns.md): the other way round than
+//! [`records`](crate::store::records). Pure.
+
+use crate::store::build::ServiceAnswers;
+use crate::store::group::{Group, Host, PortSet};
+use crate::store::name::{Labels, MAX_NAME, NETWORKS, PIN, PREFER, ZONES};
+use crate::store::rrset::Node;
+use crate::store::slice::ProtocolLabel;
+
+/// What a name is.
+#[derive(Debug)]
+pub enum Found<'a> {
+    /// No name at all: NXDOMAIN.
+    Nothing,
+    /// An empty non-terminal: it exists because a name below it does (RFC 8020).
+    Empty,
+    /// One of a zone's own names.
+    Node(&'a Node),
+    /// A service, or one of its networks.
+    Base(&'a ServiceAnswers, &'a Group),
+    /// The endpoints of a service in a zone, or all; as many labels stand below the name of the service.
+    Zone(&'a ServiceAnswers, &'a Group, usize),
+    /// A host of a service, with its endpoints.
+    Host(&'a ServiceAnswers, &'a [Host]),
+    /// A named port.
+    Port(&'a ServiceAnswers, &'a Group, &'a PortSet),
+    /// A reverse name: the time to live, and the names that it gives, in parts.
+    Pointers(u32, &'a [[&'a [u8]; 4]]),
+}
+
+/// How many labels `_<port>._<proto>` are.
+pub(crate) const PORT_LABELS: usize = 2;
+
+impl Found<'_> {
+    /// Whether the name exists.
+    pub fn exists(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+
+    /// Returns the time to live of the name's records; none where it owns none.
+    pub(crate) fn ttl(&self) -> Option<u32> {
+        match *self {
+            Self::Nothing | Self::Empty => None,
+            Self::Node(node) => Some(node.rrsets.first()?.ttl),
+            Self::Base(service, _)
+            | Self::Zone(service, ..)
+            | Self::Host(service, _)
+            | Self::Port(service, ..) => Some(service.ttl),
+            Self::Pointers(ttl, _) => Some(ttl),
+        }
+    }
+}
+
+/// What a name is whose first `below` labels stand below the name of the service.
+pub fn find<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
+    match below.checked_sub(1) {
+        None => Found::Base(service, &service.all),
+        Some(last) if name.label(last) == ZONES => find_zone(service, name, last),
+        Some(last) if name.label(last) != NETWORKS => find_in(service, &service.all, name, below),
+        Some(0) => {
+            exists_if(service.networks().any(|(alias, _)| alias.len() + name.wire().len() <= MAX_NAME))
+        }
+        Some(alias) => match service.network(name.label(alias - 1)) {
+            Some(group) => find_in(service, group, name, alias - 1),
+            None => Found::Nothing,
+        },
+    }
+}
+
+/// Finds a name whose first `below` labels stand below [`ZONES`]: `<zone>.pin`, `<zone>.prefer` or a name below them.
+/// The name of every zone exists, as in CoreDNS, though most have no endpoints at the moment.
+fn find_zone<'a>(service: &'a ServiceAnswers, name: Labels<'_>, below: usize) -> Found<'a> {
+    let Some(labels) = below.checked_sub(1) else { return Found::Empty };
+    let directive = name.label(labels);
+    if directive != PIN && directive != PREFER {
+        return Found::Nothing;
+    }
+    let all = (directive == PREFER && labels > 0).then_some(&service.all);
+    match service.zone(name.between(0, labels)).or(all) {
+        Some(group) => Found::Zone(service, group, below + 1),
+        None => Found::Empty,
+    }
+}
+
+/// What a name is whose first `below` labels stand below the base of a group.
+fn find_in<'a>(service: &'a ServiceAnswers, group: &'a Group, name: Labels<'_>, below: usize) -> Found<'a> {
+    let protocol = |position| ProtocolLabel::from_wire(name.label(position));
+    match below {
+        0 => Found::Base(service, group),
+        1 => match protocol(0) {
+            Some(protocol) => exists_if(group.ports().iter().any(|port| {
+                port.protocol == protocol
+                    && port.label().len() + name.wire().len() <= MAX_NAME
+                    && has_records(service, group, port, name.from(1))
+            })),
+            None => match group.hosts_at(&service.slices, name.label(0)) {
+                [] => Found::Nothing,
+                hosts => Found::Host(service, hosts),
+            },
+        },
+        PORT_LABELS => match protocol(1).and_then(|protocol| group.port(name.label(0), protocol)) {
+            Some(port) if has_records(service, group, port, name.from(PORT_LABELS)) => {
+                Found::Port(service, group, port)
+            }
+            _ => Found::Nothing,
+        },
+        _ => Found::Nothing,
+    }
+}
+
+fn exists_if<'a>(exists: bool) -> Found<'a> {
+    if exists { Found::Empty } else { Found::Nothing }
+}
+
+/// Whether any target's name is short enough; nearly always that of the first.
+fn has_records(service: &ServiceAnswers, group: &Group, port: &PortSet, base: &[u8]) -> bool {
+    let label = |host| group.label_at(&service.slices, host);
+    group.srv(port).iter().any(|record| label(record.host()).len() + base.len() <= MAX_NAME)
+}

@@ -1,0 +1,365 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::answers::is_after;
+use crate::store::build;
+use crate::store::endpoints::Endpoint;
+use crate::store::index::{Created, ServiceView};
+use crate::store::journal;
+use crate::store::name::Name;
+use crate::store::slice::{Port, ProtocolLabel, Slice};
+use crate::store::zone::{ZoneSettings, Zones};
+
+fn publisher() -> Publisher {
+    publisher_of(&["z"], &["in-addr.arpa"])
+}
+
+fn publisher_of(forward: &[&str], reverse: &[&str]) -> Publisher {
+    let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+    let names = |zones: &[&str]| zones.iter().map(|zone| zone.parse().unwrap()).collect::<Vec<Name>>();
+    let zones = Zones::new(names(forward), &names(reverse), &settings).unwrap();
+    Publisher::new(Arc::new(Answers::new(zones, 1)))
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
+}
+
+fn built(addresses: &[&str]) -> Option<ServiceAnswers> {
+    let address = |text: &&str| text.parse().unwrap();
+    let endpoints = addresses.iter().map(address).map(|address| Endpoint {
+        address,
+        host: "h",
+        named: true,
+        txt: b"\x01x",
+    });
+    let slice = Slice { network: "r".into(), endpoints: endpoints.collect(), ..Slice::default() };
+    build::build(&ServiceView { ttl: 5, slices: vec![&Arc::new(slice)], ..ServiceView::default() })
+}
+
+fn publish(publisher: &mut Publisher, service: &str, addresses: &[&str]) {
+    publisher.publish([(key(service), built(addresses))]);
+}
+
+/// What a name is, in a word.
+fn found(publisher: &Publisher, name: &str) -> &'static str {
+    let name: Name = name.parse().unwrap();
+    let answers = publisher.answers();
+    name.with_labels(|labels| {
+        answers.with(answers.zone_of(labels).unwrap(), labels, usize::MAX, |found| match found {
+            Found::Nothing => "nothing",
+            Found::Empty => "empty",
+            Found::Node(node) if node.rrsets.is_empty() => "empty",
+            Found::Node(_) => "own",
+            Found::Base(..) => "base",
+            Found::Zone(..) => "zone",
+            Found::Host(..) => "host",
+            Found::Port(..) => "port",
+            Found::Pointers(_, targets) => ["", "pointer", "two pointers"][targets.len()],
+        })
+    })
+}
+
+#[test]
+fn a_zone_has_its_own_names_from_the_start() {
+    let publisher = publisher();
+    for (name, is) in [
+        ("z", "own"),
+        ("svc.z", "empty"),
+        ("dns.z", "empty"),
+        ("ns.dns.z", "empty"),
+        ("dns-version.z", "own"),
+        ("in-addr.arpa", "own"),
+        ("n.svc.z", "nothing"),
+        ("x.z", "nothing"),
+        ("10.in-addr.arpa", "nothing"),
+    ] {
+        assert_eq!(found(&publisher, name), is, "{name}");
+    }
+}
+
+#[test]
+fn names_above_a_service_exist_as_long_as_it_does() {
+    let mut publisher = publisher();
+    publish(&mut publisher, "s", &["10.0.0.1"]);
+    publish(&mut publisher, "t", &["10.0.0.2"]);
+    assert_eq!(found(&publisher, "n.svc.z"), "empty");
+    assert_eq!(found(&publisher, "s.n.svc.z"), "base");
+    assert_eq!(found(&publisher, "_net.s.n.svc.z"), "empty");
+    assert_eq!(found(&publisher, "h.r._net.s.n.svc.z"), "host");
+    assert_eq!(found(&publisher, "_tcp.s.n.svc.z"), "nothing");
+    assert_eq!(found(&publisher, "x.h.s.n.svc.z"), "nothing");
+    assert_eq!(found(&publisher, "0.0.10.in-addr.arpa"), "empty");
+    assert_eq!(found(&publisher, "1.0.0.10.in-addr.arpa"), "pointer");
+    publish(&mut publisher, "s", &[]);
+    assert_eq!(found(&publisher, "s.n.svc.z"), "nothing");
+    assert_eq!(found(&publisher, "h.s.n.svc.z"), "nothing");
+    assert_eq!(found(&publisher, "1.0.0.10.in-addr.arpa"), "nothing");
+    assert_eq!(found(&publisher, "n.svc.z"), "empty");
+    publish(&mut publisher, "t", &[]);
+    assert_eq!(found(&publisher, "n.svc.z"), "nothing");
+    assert_eq!(found(&publisher, "10.in-addr.arpa"), "nothing");
+    assert_eq!(found(&publisher, "svc.z"), "empty");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let mut publisher = publisher();
+    for round in 0..3 {
+        publish(&mut publisher, "s", &[&format!("10.0.{round}.1"), "10.9.9.9"]);
+    }
+    publish(&mut publisher, "s", &[]);
+    assert!(publisher.services().is_empty() && publisher.answers().publishers.pairs().is_empty());
+    assert!(publisher.answers().namespaces.is_empty());
+}
+
+#[test]
+fn addresses_outside_the_reverse_zones_are_not_kept() {
+    let mut publisher = publisher();
+    publish(&mut publisher, "s", &["fd00::1"]);
+    assert!(publisher.answers().publishers.pairs().is_empty());
+    assert_eq!(publisher.services().len(), 1);
+}
+
+#[test]
+fn names_between_nested_zones_exist() {
+    let publisher = publisher_of(&["z", "a.b.z"], &["in-addr.arpa", "168.192.in-addr.arpa"]);
+    assert_eq!(found(&publisher, "b.z"), "empty");
+    assert_eq!(found(&publisher, "192.in-addr.arpa"), "empty");
+    assert_eq!(found(&publisher, "c.z"), "nothing");
+}
+
+/// A difference is given that is no larger than the zone.
+#[test]
+fn what_a_zone_says_of_those_below_it_counts_for_its_size() {
+    for (below, is_given) in [(0, false), (50, true)] {
+        let forward: Vec<String> =
+            ["z".to_owned()].into_iter().chain((0..below).map(|number| format!("zone-{number}.z"))).collect();
+        let forward: Vec<&str> = forward.iter().map(String::as_str).collect();
+        let mut publisher = publisher_of(&forward, &["in-addr.arpa"]);
+        publisher.keep_journal(Limits::default());
+        let serial = publisher.answers().serial();
+        publisher.journal().unwrap().start(serial);
+        publish(&mut publisher, "s", &["10.0.0.1"]);
+        let steps = publisher.journal().unwrap().since(&"z".parse().unwrap(), serial, 0, usize::MAX);
+        assert_eq!(steps.is_some(), is_given, "{below}");
+    }
+}
+
+#[test]
+fn an_address_of_two_services_points_at_both() {
+    let mut publisher = publisher();
+    publish(&mut publisher, "s", &["10.0.0.1"]);
+    publish(&mut publisher, "t", &["10.0.0.1"]);
+    assert_eq!(found(&publisher, "1.0.0.10.in-addr.arpa"), "two pointers");
+    publish(&mut publisher, "s", &[]);
+    assert_eq!(found(&publisher, "1.0.0.10.in-addr.arpa"), "pointer");
+}
+
+#[test]
+fn the_serial_rises_with_changes_only() {
+    let mut publisher = publisher();
+    let first = publisher.answers().serial();
+    publish(&mut publisher, "s", &["10.0.0.1"]);
+    let second = publisher.answers().serial();
+    assert!(is_after(second, first));
+    publish(&mut publisher, "s", &["10.0.0.1"]);
+    publish(&mut publisher, "t", &[]);
+    assert_eq!(publisher.answers().serial(), second);
+    publish(&mut publisher, "s", &["10.0.0.2"]);
+    assert!(is_after(publisher.answers().serial(), second));
+}
+
+#[test]
+fn an_address_whose_target_is_too_long_has_no_names() {
+    let long = "x".repeat(63);
+    let mut publisher = publisher_of(&[&format!("{long}.{long}.z")], &["in-addr.arpa"]);
+    let endpoint = |host| (host, "10.0.0.1");
+    for (hosts, is) in [
+        (vec![endpoint(&*long)], "nothing"),
+        (vec![endpoint("h")], "pointer"),
+        (vec![endpoint(&*long)], "nothing"),
+    ] {
+        let hosts = hosts.into_iter().map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
+        publisher.publish([(key(&long), service(5, &[network("r", &[], hosts.collect())]))]);
+        assert_eq!(found(&publisher, "1.0.0.10.in-addr.arpa"), is);
+        assert_eq!(found(&publisher, "0.0.10.in-addr.arpa") == "empty", is == "pointer");
+    }
+}
+
+#[test]
+fn the_addresses_whose_names_change_are_found() {
+    let publisher = publisher_of(&["z"], &["in-addr.arpa"]);
+    let host = |host: &str, address: &str| (host.to_owned(), address.parse::<IpAddr>().unwrap());
+    let of = |ttl, hosts: &[(&str, &str)]| {
+        let hosts = hosts.iter().map(|(name, address)| host(name, address)).collect();
+        service(ttl, &[network("r", &[], hosts)])
+    };
+    let before = of(5, &[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "fd00::1")]);
+    let now = of(5, &[("a", "10.0.0.1"), ("x", "10.0.0.2"), ("c", "10.0.0.4"), ("e", "fd00::1")]);
+    let addresses =
+        |text: &str| -> Vec<IpAddr> { text.split(' ').map(|text| text.parse().unwrap()).collect() };
+    let expected =
+        Pointers { gone: addresses("10.0.0.3"), come: addresses("10.0.0.4"), changed: addresses("10.0.0.2") };
+    assert_eq!(publisher.pointers(b"\x01s\x01n", before.as_ref(), now.as_ref()), expected);
+    // With another time to live all do.
+    let later = of(6, &[("a", "10.0.0.1"), ("x", "10.0.0.2"), ("c", "10.0.0.4")]);
+    let changed = addresses("10.0.0.1 10.0.0.2 10.0.0.4");
+    let expected = Pointers { changed, ..Pointers::default() };
+    assert_eq!(publisher.pointers(b"\x01s\x01n", now.as_ref(), later.as_ref()), expected);
+}
+
+/// A slice of these hosts, each with a text of its own.
+fn network(alias: &str, ports: &[(&str, u16)], hosts: Vec<(String, IpAddr)>) -> Arc<Slice> {
+    let texts: Vec<Vec<u8>> = hosts
+        .iter()
+        .map(|(_, address)| {
+            let text = format!("{alias} {address}");
+            [&[text.len() as u8], text.as_bytes()].concat()
+        })
+        .collect();
+    let endpoints = hosts.iter().zip(&texts).map(|((host, address), txt)| Endpoint {
+        address: *address,
+        host,
+        named: host != "b",
+        txt,
+    });
+    let port =
+        |&(name, number): &(&str, u16)| Port { name: name.into(), protocol: ProtocolLabel::Tcp, number };
+    Arc::new(Slice {
+        network: alias.into(),
+        ports: ports.iter().map(port).collect(),
+        endpoints: endpoints.collect(),
+        ..Slice::default()
+    })
+}
+
+fn service(ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
+    service_of(Created::default(), ttl, slices)
+}
+
+fn service_of(created: Created, ttl: u32, slices: &[Arc<Slice>]) -> Option<ServiceAnswers> {
+    build::build(&ServiceView { ttl, created, slices: slices.iter().collect() })
+}
+
+/// A service of which each version differs in something else.
+fn any_service() -> impl Strategy<Value = (Created, u32, Vec<Arc<Slice>>)> {
+    let address = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.0.1.1", "fd00::1", "fd00::2"]);
+    let host = (prop::sample::select(vec!["a", "b", "c", "d", ""]), address)
+        .prop_map(|(host, address)| (host.to_owned(), address.parse().unwrap()));
+    let ports = prop::sample::subsequence(vec![("p", 1), ("p", 2), ("long", 2)], 0..=3);
+    let slice = (prop::sample::select(vec!["r", "q", "net"]), ports, prop::collection::vec(host, 0..6))
+        .prop_map(|(alias, ports, hosts)| network(alias, &ports, hosts));
+    ((0i64..3).prop_map(Created::at), 5u32..7, prop::collection::vec(slice, 0..4))
+}
+
+/// Every record of the zone, in wire format; none is there twice.
+fn records(publisher: &Publisher, apex: &Name) -> BTreeSet<Vec<u8>> {
+    let (mut all, mut wire) = (BTreeSet::new(), Vec::new());
+    let mut note = |record: Record<'_>| {
+        wire.clear();
+        records::push(&mut wire, record);
+        assert!(all.insert(wire.clone()), "twice: {record:?}");
+    };
+    let zones = publisher.answers().zones();
+    let zone = zones.iter().find(|zone| zone.apex() == apex).unwrap();
+    if zone.is_forward() {
+        for (key, service) in publisher.services() {
+            let base = [&key, SVC, apex.as_wire()].concat();
+            let mut writer = Writer::new(&base);
+            records::items(&service).for_each(|item| writer.records(&item, &mut note));
+        }
+    }
+    let addresses: BTreeSet<IpAddr> =
+        publisher.answers().publishers.pairs().into_iter().map(|(address, _)| address).collect();
+    for owner in addresses.into_iter().map(reverse_name).filter(|owner| owner.is_within(apex)) {
+        owner.with_labels(|labels| {
+            publisher.answers().with(zone, labels, usize::MAX, |found| {
+                let Found::Pointers(ttl, targets) = *found else { panic!("{owner} is {found:?}") };
+                for target in targets {
+                    let data = &target.concat();
+                    note(Record { owner: owner.as_wire(), rtype: rtype::PTR, ttl, data });
+                }
+            });
+        });
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// A change is what is no longer there and what was not there before, and nothing else.
+    #[test]
+    fn the_journal_is_told_what_differs(
+        versions in prop::collection::vec((prop::sample::select(vec!["s", "t"]), any_service()), 1..12),
+    ) {
+        let mut publisher = large();
+        for (name, (created, ttl, slices)) in versions {
+            publish_and_check(&mut publisher, name, service_of(created, ttl, &slices));
+        }
+    }
+}
+
+/// A publisher with a journal, and zones large enough that every difference is given.
+fn large() -> Publisher {
+    let mut publisher = publisher_of(&["z", "y"], &["in-addr.arpa", "ip6.arpa"]);
+    publisher.keep_journal(Limits::default());
+    for (number, prefix) in [0x0a01_0000, 0x0a02_0000].into_iter().enumerate() {
+        let host = |n: u32| (format!("h{n}"), std::net::Ipv4Addr::from_bits(prefix + n).into());
+        let slices = [network("r", &[("p", 1)], (0..100).map(host).collect())];
+        publisher.publish([(key(&format!("large-{number}")), service(5, &slices))]);
+    }
+    let serial = publisher.answers().serial();
+    publisher.journal().unwrap().start(serial);
+    publisher
+}
+
+/// Publishes a version of a service; what the journal is told is what differs.
+fn publish_and_check(publisher: &mut Publisher, name: &str, version: Option<ServiceAnswers>) {
+    let apexes = ["z", "y", "in-addr.arpa"].map(|apex| apex.parse::<Name>().unwrap());
+    let serial = publisher.answers().serial();
+    let before = apexes.each_ref().map(|apex| records(publisher, apex));
+    publisher.publish([(key(name), version)]);
+    for (apex, before) in apexes.iter().zip(before) {
+        let now = records(publisher, apex);
+        let steps = publisher.journal().unwrap().since(apex, serial, 0, usize::MAX).unwrap();
+        assert_eq!(steps.len(), 1);
+        let told = |wire| journal::records(wire).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let only = |one: &BTreeSet<Vec<u8>>, two| one.difference(two).cloned().collect::<Vec<_>>();
+        assert_eq!(told(&steps[0].difference.removed), only(&before, &now));
+        assert_eq!(told(&steps[0].difference.added), only(&now, &before));
+    }
+}
+
+#[test]
+fn an_address_of_many_services_has_the_names_of_the_oldest() {
+    let mut publisher = large();
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let slices = [network("r", &[], vec![("h".to_owned(), address)])];
+    let of_age = |created| service_of(created, 5, &slices);
+    // The numbers in the names of the services that are named.
+    let named = |publisher: &Publisher| -> Vec<u8> {
+        publisher.answers().with_address(address, usize::MAX, |found| {
+            let Found::Pointers(_, targets) = *found else { panic!("{found:?}") };
+            targets.iter().map(|[_, service, ..]| service[1] - b'a').collect()
+        })
+    };
+    let name = |number: u8| char::from(b'a' + number).to_string();
+    for number in (0..20).rev() {
+        publish_and_check(&mut publisher, &name(number), of_age(Created::at(number.into())));
+    }
+    assert_eq!(named(&publisher), (0..16).collect::<Vec<_>>());
+    publish_and_check(&mut publisher, &name(3), None);
+    assert_eq!(named(&publisher), [0, 1, 2].into_iter().chain(4..17).collect::<Vec<_>>());
+    // Deleted and created anew between two commits.
+    publish_and_check(&mut publisher, &name(0), of_age(Created::at(99)));
+    assert_eq!(named(&publisher), [1, 2].into_iter().chain(4..18).collect::<Vec<_>>());
+    // Of unknown age, and older than all.
+    publish_and_check(&mut publisher, &name(1), of_age(Created::default()));
+    publish_and_check(&mut publisher, &name(0), of_age(Created::FIRST));
+    assert_eq!(named(&publisher), [0, 2].into_iter().chain(4..18).collect::<Vec<_>>());
+    assert_eq!(publisher.answers().publishers.with(address, |services| services.count()), 19);
+}

@@ -1,0 +1,268 @@
+//! All records that a service stands for, by the schema of names below it (docs/dns.md): what transfers send, and
+//! what changes are made of. Pure.
+//!
+//! They come in items, of which each is a record or few. Whatever version a service has, its items are in the same
+//! order, so that what differs between two versions is found by walking through both, and whoever has had enough
+//! for now goes on from the [`Place`] where they stopped.
+
+use std::cmp::Ordering;
+use std::iter;
+use std::net::IpAddr;
+
+use crate::store::build::ServiceAnswers;
+use crate::store::group::{Group, Host, PortSet, Records, Srv};
+use crate::store::name::{MAX_NAME, NETWORKS};
+use crate::store::rrset::{A_LEN, AAAA_LEN, RECORD_FIXED, Record, rtype};
+use crate::store::slice::ProtocolLabel;
+
+/// Where the next item of a service is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Place {
+    group: usize,
+    section: usize,
+    at: usize,
+}
+
+/// Records that come and go together.
+#[derive(Debug, Clone, Copy)]
+pub struct Item<'a> {
+    service: &'a ServiceAnswers,
+    /// Of the network, in wire format; empty for all networks together.
+    alias: &'a [u8],
+    group: &'a Group,
+    section: Section<'a>,
+    content: Content<'a>,
+}
+
+/// The items of a group, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Section<'a> {
+    A,
+    Aaaa,
+    EveryPort,
+    Hosts,
+    /// A named port, by its protocol and its label without the octet of length.
+    Port(ProtocolLabel, &'a [u8]),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Content<'a> {
+    /// Type and data of an address record at the base.
+    Address(u16, &'a [u8]),
+    /// A record of a named port, or of all of them at the base.
+    Service(Option<&'a PortSet>, Srv),
+    /// The endpoints of a label.
+    Host(&'a [Host]),
+}
+
+/// What items are sorted by; no two of a service have the same.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key<'a> {
+    alias: &'a [u8],
+    section: Section<'a>,
+    hash: u32,
+    /// Of a host or a target; of an address its octets.
+    label: &'a [u8],
+    port: u16,
+    weight: u16,
+}
+
+/// The item at a place, and the place behind it.
+pub fn next<'a>(service: &'a ServiceAnswers, place: &mut Place) -> Option<Item<'a>> {
+    let mut groups = iter::once((&[][..], &service.all)).chain(service.networks()).skip(place.group);
+    let (mut alias, mut group) = groups.next()?;
+    loop {
+        let Some((section, content)) = section(service, group, place) else {
+            (alias, group) = groups.next()?;
+            *place = Place { group: place.group + 1, section: 0, at: 0 };
+            continue;
+        };
+        if let Some((at, content)) = content {
+            place.at = at + content.length();
+            return Some(Item { service, alias, group, section, content });
+        }
+        (place.section, place.at) = (place.section + 1, 0);
+    }
+}
+
+/// The section at a place, and the next item there with its position, if there is any.
+fn section<'a>(
+    service: &'a ServiceAnswers,
+    group: &'a Group,
+    &Place { section, at, .. }: &Place,
+) -> Option<(Section<'a>, Option<(usize, Content<'a>)>)> {
+    let address = |rtype, records: &'a [u8], length| {
+        let record = records.chunks_exact(length).nth(at)?;
+        Some((at, Content::Address(rtype, &record[RECORD_FIXED..])))
+    };
+    let record = |port, records: Records<'a>| {
+        let (at, record) = records.first_from(at)?;
+        Some((at, Content::Service(port, record)))
+    };
+    Some(match section {
+        0 => (Section::A, address(rtype::A, &group.a, A_LEN)),
+        1 => (Section::Aaaa, address(rtype::AAAA, &group.aaaa, AAAA_LEN)),
+        2 => (Section::EveryPort, record(None, group.every_srv())),
+        3 => {
+            let hosts = group.hosts_from(&service.slices, at as u32); // positions have 32 bits
+            (Section::Hosts, (!hosts.is_empty()).then_some((at, Content::Host(hosts))))
+        }
+        named => {
+            let port = group.ports().get(named - 4)?;
+            (Section::Port(port.protocol, &port.label()[1..]), record(Some(port), group.srv(port)))
+        }
+    })
+}
+
+/// All items of a service, ascending.
+pub fn items(service: &ServiceAnswers) -> impl Iterator<Item = Item<'_>> {
+    let mut place = Place::default();
+    iter::from_fn(move || next(service, &mut place))
+}
+
+impl<'a> Item<'a> {
+    /// What it is sorted by.
+    pub fn key(&self) -> Key<'a> {
+        let host = |host: &Host| host.order(&self.service.slices);
+        let (hash, label, port, weight) = match self.content {
+            Content::Address(_, data) => (0, data, 0, 0),
+            Content::Service(_, record) => {
+                let (hash, label) = host(self.group.host(record.host()));
+                (hash, label, record.port, record.weight)
+            }
+            Content::Host(hosts) => {
+                let (hash, label) = hosts.first().map_or((0, &[][..]), host);
+                (hash, label, 0, 0)
+            }
+        };
+        // Networks are sorted by their aliases as text.
+        let alias = self.alias.get(1..).unwrap_or_default();
+        Key { alias, section: self.section, hash, label, port, weight }
+    }
+
+    /// Whether another version's item of the same key has the same records.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        self.service.ttl == other.service.ttl
+            && match (self.content, other.content) {
+                (Content::Host(one), Content::Host(two)) => self.described(one).eq(other.described(two)),
+                _ => true,
+            }
+    }
+
+    /// What records are made of, of each endpoint.
+    fn described(&self, hosts: &'a [Host]) -> impl Iterator<Item = (IpAddr, &'a [u8])> {
+        let slices = &self.service.slices;
+        hosts.iter().map(move |host| {
+            let endpoint = host.endpoint(slices);
+            (endpoint.address, endpoint.txt)
+        })
+    }
+
+    /// Appends the name of two labels below the base of the item's group; whether DNS has a name of that length.
+    fn push_name(&self, out: &mut Vec<u8>, labels: [&[u8]; 2], base: &[u8]) -> bool {
+        let begin = out.len();
+        let networks: &[u8] = if self.alias.is_empty() { &[] } else { NETWORKS };
+        for part in [labels[0], labels[1], self.alias, networks, base] {
+            out.extend_from_slice(part);
+        }
+        out.len() - begin <= MAX_NAME
+    }
+}
+
+impl Content<'_> {
+    /// How many places it takes.
+    fn length(&self) -> usize {
+        match self {
+            Self::Address(..) | Self::Service(..) => 1,
+            Self::Host(hosts) => hosts.len(),
+        }
+    }
+}
+
+/// Writes the records of a service under the names that it has in one zone.
+#[derive(Debug)]
+pub struct Writer<'b> {
+    base: &'b [u8],
+    owner: Vec<u8>,
+    target: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl<'b> Writer<'b> {
+    /// For a service whose name in wire format is `base`.
+    pub fn new(base: &'b [u8]) -> Self {
+        let [owner, target, data] = [const { 2 * MAX_NAME }; 3].map(Vec::with_capacity);
+        Self { base, owner, target, data }
+    }
+
+    /// Gives `each` every record of an item. Names that are too long for DNS have none.
+    pub fn records(&mut self, item: &Item<'_>, each: &mut impl FnMut(Record<'_>)) {
+        let Self { base, owner, target, data } = self;
+        let (service, ttl) = (item.service, item.service.ttl);
+        owner.clear();
+        match item.content {
+            Content::Address(rtype, data) => {
+                if item.push_name(owner, [&[]; 2], base) {
+                    each(Record { owner, rtype, ttl, data });
+                }
+            }
+            Content::Service(port, record) => {
+                let labels = port.map_or([&[][..]; 2], |port| [port.label(), port.protocol.as_wire()]);
+                let label = item.group.label_at(&service.slices, record.host());
+                target.clear();
+                data.clear();
+                if item.push_name(owner, labels, base) && item.push_name(target, [label, &[]], base) {
+                    record.push_data(data, &[], target);
+                    each(Record { owner, rtype: rtype::SRV, ttl, data });
+                }
+            }
+            Content::Host(hosts) => {
+                let label = hosts.first().map_or(&[][..], |host| host.endpoint(&service.slices).label);
+                if label.len() <= 1 || !item.push_name(owner, [label, &[]], base) {
+                    return;
+                }
+                let mut last = None;
+                for (address, txt) in item.described(hosts) {
+                    if last.replace(address) != Some(address) {
+                        of_address(owner, ttl, address, each);
+                    }
+                    each(Record { owner, rtype: rtype::TXT, ttl, data: txt });
+                }
+            }
+        }
+    }
+}
+
+/// Walks through two ascending sequences at once: `each` is given what only the first has, what only the second
+/// has, and pairs of the same key.
+pub fn merge<T, K: Ord>(
+    one: impl Iterator<Item = T>,
+    two: impl Iterator<Item = T>,
+    key: impl Fn(&T) -> K,
+    mut each: impl FnMut(Option<T>, Option<T>),
+) {
+    let (mut one, mut two) = (one.peekable(), two.peekable());
+    loop {
+        let order = match (one.peek(), two.peek()) {
+            (Some(one), Some(two)) => key(one).cmp(&key(two)),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return,
+        };
+        let first = if order.is_le() { one.next() } else { None };
+        let second = if order.is_ge() { two.next() } else { None };
+        each(first, second);
+    }
+}
+
+fn of_address(owner: &[u8], ttl: u32, address: IpAddr, each: &mut impl FnMut(Record<'_>)) {
+    match address {
+        IpAddr::V4(address) => each(Record { owner, rtype: rtype::A, ttl, data: &address.octets() }),
+        IpAddr::V6(address) => each(Record { owner, rtype: rtype::AAAA, ttl, data: &address.octets() }),
+    }
+}
+
+/// Appends a record as messages have it.
+pub fn push(out: &mut Vec<u8>, record: Record<'_>) {
+    crate::store::rrset::push_record(out, record.owner, record.rtype, record.ttl, record.data);
+}

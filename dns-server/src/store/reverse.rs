@@ -1,0 +1,330 @@
+//! Reverse names: which address one stands for (RFC 1035 §3.5, RFC 3596 §2.5), and who publishes it.
+//!
+//! Addresses are kept sorted, so that a name above some of them is one look at a range: it exists if an
+//! address lies in it, and nothing has to be kept for each of the up to 31 names above an IPv6 address.
+//!
+//! A tenant that writes slices chooses the addresses in them. So only addresses within [`Ranges`] have names, and where
+//! many services have one address, the oldest are named: a newer service takes no name away.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, PoisonError};
+
+use ipnet::IpNet;
+
+use crate::store::index::Created;
+use crate::store::name::Labels;
+use crate::sync::RwLock;
+
+/// Names that an address has at most.
+pub const MAX_POINTERS: usize = 16;
+
+/// The private ranges (RFC 1918, RFC 6598, RFC 4193).
+pub const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+
+/// A service, by its two labels `<service>.<namespace>` in wire format.
+pub type ServiceKey = Arc<[u8]>;
+
+/// What a reverse name stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reverse {
+    /// One address.
+    Address(IpAddr),
+    /// All addresses that it is above of.
+    Above(RangeInclusive<IpAddr>),
+}
+
+impl Reverse {
+    /// What a name below `in-addr.arpa` or `ip6.arpa` stands for, those two included. None for any other, and for
+    /// one that no address has.
+    pub fn of(name: Labels<'_>) -> Option<Self> {
+        let count = name.count().checked_sub(2)?;
+        if name.label(count + 1) != b"\x04arpa" {
+            return None;
+        }
+        let labels = (0..count).rev().map(|position| name.label(position));
+        match name.label(count) {
+            b"\x07in-addr" if count <= 4 => {
+                let mut octets = [0; 4];
+                for (octet, label) in octets.iter_mut().zip(labels) {
+                    *octet = decimal(label)?;
+                }
+                let first = u32::from_be_bytes(octets);
+                let last = first | u32::MAX.checked_shr(8 * count as u32).unwrap_or(0);
+                Some(Self::between(Ipv4Addr::from(first).into(), Ipv4Addr::from(last).into()))
+            }
+            b"\x03ip6" if count <= 32 => {
+                let mut first = 0;
+                for (position, label) in labels.enumerate() {
+                    first |= nibble(label)? << (124 - 4 * position);
+                }
+                let last = first | u128::MAX.checked_shr(4 * count as u32).unwrap_or(0);
+                Some(Self::between(Ipv6Addr::from(first).into(), Ipv6Addr::from(last).into()))
+            }
+            _ => None,
+        }
+    }
+
+    fn between(first: IpAddr, last: IpAddr) -> Self {
+        if first == last { Self::Address(first) } else { Self::Above(first..=last) }
+    }
+
+    /// Whether an address' own name is this one or below it.
+    pub fn holds(&self, address: &IpAddr) -> bool {
+        match self {
+            Self::Address(own) => own == address,
+            Self::Above(range) => range.contains(address),
+        }
+    }
+}
+
+/// The addresses that have names in reverse zones: `--reverse-range`, `--reverse-exclude`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranges {
+    included: Vec<IpNet>,
+    excluded: Vec<IpNet>,
+}
+
+impl Ranges {
+    /// The addresses in any of `included` and in none of `excluded`.
+    pub fn new(included: Vec<IpNet>, excluded: Vec<IpNet>) -> Self {
+        Self { included, excluded }
+    }
+
+    /// Whether an address is one of them; IPv4 is IPv4 however it is written.
+    pub fn hold(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        is_in(&self.included) && !is_in(&self.excluded)
+    }
+}
+
+impl Default for Ranges {
+    /// The private ranges.
+    fn default() -> Self {
+        Self::new(PRIVATE.iter().filter_map(|range| range.parse().ok()).collect(), Vec::new())
+    }
+}
+
+/// An octet as RFC 1035 §3.5 has it: no leading zeros, which would be another name.
+fn decimal(label: &[u8]) -> Option<u8> {
+    let digits = &label[1..];
+    if digits.len() > 1 && digits[0] == b'0' || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn nibble(label: &[u8]) -> Option<u128> {
+    match label {
+        &[1, digit] => char::from(digit).to_digit(16).map(u128::from),
+        _ => None,
+    }
+}
+
+/// Who publishes each address.
+#[derive(Debug, Default)]
+pub struct Publishers(RwLock<BTreeSet<Claim>>);
+
+/// A service that publishes an address. Of one address they are sorted by age.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    address: IpAddr,
+    created: Created,
+    /// There, but in the [`Claim`] before all others of an address.
+    service: Option<ServiceKey>,
+}
+
+impl Claim {
+    fn before_all_of(address: IpAddr) -> Self {
+        Self { address, created: Created::FIRST, service: None }
+    }
+}
+
+impl Publishers {
+    /// Runs `read` on the services that publish an address, the oldest first.
+    pub fn with<R>(
+        &self,
+        address: IpAddr,
+        read: impl FnOnce(&mut dyn Iterator<Item = &ServiceKey>) -> R,
+    ) -> R {
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let of_address =
+            claims.range(Claim::before_all_of(address)..).take_while(|claim| claim.address == address);
+        read(&mut of_address.filter_map(|claim| claim.service.as_ref()))
+    }
+
+    /// Whether any address in the range is published.
+    pub fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let first = claims.range(Claim::before_all_of(*range.start())..).next();
+        first.is_some_and(|claim| claim.address <= *range.end())
+    }
+
+    /// Adds the addresses of a service that was created then.
+    pub fn insert(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
+        for address in addresses {
+            self.change(|claims| {
+                claims.insert(Claim { address, created, service: Some(Arc::clone(service)) });
+            });
+        }
+    }
+
+    /// Takes addresses of a service that was created then away.
+    pub fn remove(&self, addresses: impl Iterator<Item = IpAddr>, created: Created, service: &ServiceKey) {
+        let mut claim = Claim { address: UNSPECIFIED, created, service: Some(Arc::clone(service)) };
+        for address in addresses {
+            claim.address = address;
+            self.change(|claims| {
+                claims.remove(&claim);
+            });
+        }
+    }
+
+    /// Gives addresses of a service the place of another age. None of them is without the service meanwhile.
+    pub fn reorder(
+        &self,
+        addresses: impl Iterator<Item = IpAddr>,
+        (before, now): (Created, Created),
+        service: &ServiceKey,
+    ) {
+        for address in addresses {
+            let claim = |created| Claim { address, created, service: Some(Arc::clone(service)) };
+            self.change(|claims| {
+                claims.remove(&claim(before));
+                claims.insert(claim(now));
+            });
+        }
+    }
+
+    /// One address at a time: who reads has not to wait for all of them.
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<Claim>)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Every address with each service that publishes it, in their order.
+    #[cfg(test)]
+    pub(crate) fn pairs(&self) -> Vec<(IpAddr, ServiceKey)> {
+        let claims = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let pair = |claim: &Claim| Some((claim.address, claim.service.clone()?));
+        claims.iter().filter_map(pair).collect()
+    }
+}
+
+const UNSPECIFIED: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::name::{Name, label_starts, reverse_name};
+
+    fn reverse(name: &str) -> Option<Reverse> {
+        let name: Name = name.parse().unwrap();
+        Reverse::of(Labels::new(name.as_wire(), &label_starts(name.as_wire())))
+    }
+
+    #[test]
+    fn an_addresss_own_name_stands_for_it() {
+        for text in ["192.0.2.10", "0.0.0.0", "255.255.255.255", "2001:db8::1", "::", "ffff::"] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(reverse(&reverse_name(address).to_string()), Some(Reverse::Address(address)));
+        }
+    }
+
+    #[test]
+    fn names_above_hold_what_is_below() {
+        let cases = [
+            ("in-addr.arpa", "10.0.0.1", true),
+            ("10.in-addr.arpa", "10.255.0.1", true),
+            ("10.in-addr.arpa", "11.0.0.0", false),
+            ("0.0.10.in-addr.arpa", "10.0.0.255", true),
+            ("0.0.10.in-addr.arpa", "10.0.1.0", false),
+            ("in-addr.arpa", "fd00::1", false),
+            ("ip6.arpa", "fd00::1", true),
+            ("ip6.arpa", "10.0.0.1", false),
+            ("d.f.ip6.arpa", "fd00::1", true),
+            ("d.f.ip6.arpa", "fe00::1", false),
+        ];
+        for (name, address, holds) in cases {
+            let reverse = reverse(name).unwrap();
+            assert_eq!(reverse.holds(&address.parse().unwrap()), holds, "{name} {address}");
+        }
+    }
+
+    #[test]
+    fn names_that_no_address_has_stand_for_nothing() {
+        for name in [
+            "1.1.0.0.10.in-addr.arpa",
+            "256.0.0.10.in-addr.arpa",
+            "01.0.0.10.in-addr.arpa",
+            "x.in-addr.arpa",
+            "10.ip6.arpa",
+            "g.ip6.arpa",
+            "arpa",
+            "in-addr.example",
+            "foo.arpa",
+        ] {
+            assert_eq!(reverse(name), None, "{name}");
+        }
+        let too_long = format!("0.{}", reverse_name("::1".parse().unwrap()));
+        assert_eq!(reverse(&too_long), None);
+    }
+
+    #[test]
+    fn ranges_hold_what_is_included_and_not_excluded() {
+        let networks =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+        let private = Ranges::default();
+        let chosen = Ranges::new(networks(&["0.0.0.0/0", "2001:db8::/32"]), networks(&["10.96.0.0/12"]));
+        for (address, in_private, in_chosen) in [
+            ("10.0.0.1", true, true),
+            ("10.96.0.1", true, false),
+            ("10.111.255.255", true, false),
+            ("10.112.0.0", true, true),
+            ("::ffff:10.96.0.1", true, false),
+            ("172.15.255.255", false, true),
+            ("172.31.255.255", true, true),
+            ("192.168.0.1", true, true),
+            ("100.64.0.1", true, true),
+            ("100.128.0.0", false, true),
+            ("8.8.8.8", false, true),
+            ("fd00::1", true, false),
+            ("2001:db8::1", false, true),
+            ("::1", false, false),
+        ] {
+            let parsed = address.parse().unwrap();
+            assert_eq!((private.hold(parsed), chosen.hold(parsed)), (in_private, in_chosen), "{address}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_each_of_its_publishers_once() {
+        let publishers = Publishers::default();
+        let [before, address, after] =
+            ["10.0.0.0", "10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
+        let [one, two, three]: [ServiceKey; 3] =
+            [b"\x01b\x01n", b"\x01a\x01n", b"\x01c\x01n"].map(|key| key[..].into());
+        let [early, late] = [1, 2].map(Created::at);
+        let of = |address| publishers.with(address, |services| services.cloned().collect::<Vec<_>>());
+        let of_address = |created, service| publishers.insert([address].into_iter(), created, service);
+        of_address(late, &one);
+        of_address(early, &three);
+        of_address(late, &two);
+        of_address(late, &one);
+        publishers.insert([before, after].into_iter(), early, &one);
+        assert_eq!(of(address), [three.clone(), two.clone(), one.clone()]);
+        assert_eq!((of(before), of(after)), (vec![one.clone()], vec![one.clone()]));
+        publishers.reorder([address].into_iter(), (late, Created::FIRST), &one);
+        assert_eq!(of(address), [one.clone(), three.clone(), two.clone()]);
+        publishers.remove([address].into_iter(), early, &three);
+        publishers.remove([before, address, after].into_iter(), early, &one);
+        assert_eq!(publishers.pairs(), [(address, one.clone()), (address, two.clone())]);
+        publishers.remove([address].into_iter(), Created::FIRST, &one);
+        assert!(publishers.any(address..=address) && publishers.any(before..=after));
+        assert!(!publishers.any(before..=before) && !publishers.any(after..=after));
+        publishers.remove([address].into_iter(), late, &two);
+        assert_eq!(of(address), []);
+        assert!(!publishers.any("0.0.0.0".parse().unwrap()..="255.255.255.255".parse().unwrap()));
+    }
+}

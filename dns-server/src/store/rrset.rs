@@ -1,0 +1,281 @@
+//! Records in wire format, and whole RRsets of them: the bytes that a reply carries behind its question.
+//!
+//! Every record's owner is the pointer `0xC00C` to the question (RFC 1035 §4.1.4), so that it does not
+//! depend on the name that it stands under.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::store::name::Name;
+
+/// One record, in uncompressed wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Record<'a> {
+    /// Its owner.
+    pub owner: &'a [u8],
+    /// Its type.
+    pub rtype: u16,
+    /// Its time to live, in seconds.
+    pub ttl: u32,
+    /// Its data.
+    pub data: &'a [u8],
+}
+
+/// Record types and classes, by their numbers (IANA DNS Parameters).
+pub mod rtype {
+    /// IPv4 address (RFC 1035).
+    pub const A: u16 = 1;
+    /// Name server (RFC 1035).
+    pub const NS: u16 = 2;
+    /// Start of authority (RFC 1035).
+    pub const SOA: u16 = 6;
+    /// Pointer (RFC 1035).
+    pub const PTR: u16 = 12;
+    /// Host information (RFC 1035); here only what stands for all records of a name (RFC 8482).
+    pub const HINFO: u16 = 13;
+    /// Text (RFC 1035).
+    pub const TXT: u16 = 16;
+    /// Signature of a message with a public key (RFC 2931).
+    pub const SIG: u16 = 24;
+    /// IPv6 address (RFC 3596).
+    pub const AAAA: u16 = 28;
+    /// Server selection (RFC 2782).
+    pub const SRV: u16 = 33;
+    /// EDNS pseudo record (RFC 6891).
+    pub const OPT: u16 = 41;
+    /// Signature of a message with a shared key (RFC 8945).
+    pub const TSIG: u16 = 250;
+    /// Incremental transfer (RFC 1995).
+    pub const IXFR: u16 = 251;
+    /// Whole transfer (RFC 5936).
+    pub const AXFR: u16 = 252;
+    /// Any type (RFC 8482).
+    pub const ANY: u16 = 255;
+    /// The class IN.
+    pub const CLASS_IN: u16 = 1;
+}
+
+/// Length of a message header (RFC 1035 §4.1.1).
+pub const HEADER: usize = 12;
+
+/// Pointer to the question's name.
+pub const OWNER: [u8; 2] = [0xc0, HEADER as u8];
+
+/// Octets of a record with a compressed owner before its data.
+pub const RECORD_FIXED: usize = OWNER.len() + 2 + 2 + 4 + 2;
+
+/// Octets of an A record with a compressed owner.
+pub const A_LEN: usize = RECORD_FIXED + size_of::<Ipv4Addr>();
+
+/// Octets of an AAAA record with a compressed owner.
+pub const AAAA_LEN: usize = RECORD_FIXED + size_of::<Ipv6Addr>();
+
+/// The largest offset that a compression pointer reaches.
+const MAX_POINTER: usize = 0x3fff;
+
+/// All records of one type at one name, in wire format, owners as pointers to the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rrset {
+    /// The record type.
+    pub rtype: u16,
+    /// Time to live, in seconds.
+    pub ttl: u32,
+    /// How many records `body` holds.
+    pub records: usize,
+    /// The records, one behind the other.
+    pub body: Box<[u8]>,
+    /// Octets per record where all are of one length and their order is free: address records.
+    pub stride: Option<usize>,
+    /// Additional records that save the asker a query, in the order of their worth.
+    pub glue: Vec<Glue>,
+}
+
+/// Additional records that are sent whole or not at all (RFC 2181 §9: no partial RRsets).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glue {
+    /// The records, one behind the other.
+    pub bytes: Box<[u8]>,
+    /// How many there are.
+    pub records: u16,
+}
+
+/// All that one name owns. A node without RRsets is an empty non-terminal: the name exists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// The RRsets, one per type.
+    pub rrsets: Vec<Rrset>,
+}
+
+impl Node {
+    /// The RRset of a type.
+    pub fn rrset(&self, rtype: u16) -> Option<&Rrset> {
+        self.rrsets.iter().find(|rrset| rrset.rtype == rtype)
+    }
+
+    /// Every record, as one of `owner`.
+    pub fn records<'a>(&'a self, owner: &'a Name) -> impl Iterator<Item = Record<'a>> {
+        self.rrsets.iter().flat_map(move |rrset| {
+            let mut rest = &rrset.body[..];
+            std::iter::from_fn(move || {
+                let length = rest.get(RECORD_FIXED - 2..)?.first_chunk::<2>()?;
+                let length = RECORD_FIXED + usize::from(u16::from_be_bytes(*length));
+                let (record, others) = rest.split_at_checked(length)?;
+                rest = others;
+                let Rrset { rtype, ttl, .. } = *rrset;
+                Some(Record { owner: owner.as_wire(), rtype, ttl, data: &record[RECORD_FIXED..] })
+            })
+        })
+    }
+}
+
+/// Addresses as A and AAAA RRsets, in ascending order.
+pub fn addresses(ttl: u32, addresses: &BTreeSet<IpAddr>) -> Vec<Rrset> {
+    let mut v4 = RrsetWriter::new(rtype::A, ttl);
+    let mut v6 = RrsetWriter::new(rtype::AAAA, ttl);
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => v4.push(&address.octets()),
+            IpAddr::V6(address) => v6.push(&address.octets()),
+        }
+    }
+    v4.stride = Some(A_LEN);
+    v6.stride = Some(AAAA_LEN);
+    [v4, v6].into_iter().filter_map(RrsetWriter::finish).collect()
+}
+
+/// Collects the records of one RRset.
+pub struct RrsetWriter {
+    rtype: u16,
+    ttl: u32,
+    records: usize,
+    body: Vec<u8>,
+    stride: Option<usize>,
+}
+
+impl RrsetWriter {
+    /// An empty set.
+    pub fn new(rtype: u16, ttl: u32) -> Self {
+        Self { rtype, ttl, records: 0, body: Vec::new(), stride: None }
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, data: &[u8]) {
+        push_record(&mut self.body, &OWNER, self.rtype, self.ttl, data);
+        self.records += 1;
+    }
+
+    /// The set, if it has a record.
+    pub fn finish(self) -> Option<Rrset> {
+        (self.records > 0).then(|| Rrset {
+            rtype: self.rtype,
+            ttl: self.ttl,
+            records: self.records,
+            body: self.body.into(),
+            stride: self.stride,
+            glue: Vec::new(),
+        })
+    }
+}
+
+/// The addresses of A records that stand one behind the other.
+pub fn v4_addresses(body: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
+    body.chunks_exact(A_LEN).filter_map(|record| Some(Ipv4Addr::from(*record.last_chunk::<4>()?)))
+}
+
+/// The addresses of AAAA records that stand one behind the other.
+pub fn v6_addresses(body: &[u8]) -> impl Iterator<Item = Ipv6Addr> {
+    body.chunks_exact(AAAA_LEN).filter_map(|record| Some(Ipv6Addr::from(*record.last_chunk::<16>()?)))
+}
+
+/// Which of some address records has this data; they are ascending.
+pub fn position(body: &[u8], data: &[u8]) -> Option<usize> {
+    let length = RECORD_FIXED + data.len();
+    let (mut low, mut high) = (0, body.len() / length);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match body[middle * length + RECORD_FIXED..(middle + 1) * length].cmp(data) {
+            Ordering::Equal => return Some(middle),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    None
+}
+
+/// Appends one record of class IN.
+pub fn push_record(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, data: &[u8]) {
+    push_head(out, owner, rtype, ttl, data.len());
+    out.extend_from_slice(data);
+}
+
+/// Appends what stands before the data of a record of class IN; of data there are `length` octets, less than 64 KiB by
+/// construction of every caller.
+pub fn push_head(out: &mut Vec<u8>, owner: &[u8], rtype: u16, ttl: u32, length: usize) {
+    out.extend_from_slice(owner);
+    out.extend_from_slice(&rtype.to_be_bytes());
+    out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
+    out.extend_from_slice(&ttl.to_be_bytes());
+    out.extend_from_slice(&(length as u16).to_be_bytes());
+}
+
+/// The NS RRset of a zone's apex: its one server, with that server's addresses as glue.
+pub fn name_server(owner: &Name, ttl: u32, host: &Name, addresses: &[Rrset]) -> Option<Rrset> {
+    let host_at = HEADER + owner.as_wire().len() + 4 + RECORD_FIXED;
+    let mut set = RrsetWriter::new(rtype::NS, ttl);
+    set.push(host.as_wire());
+    let mut rrset = set.finish()?;
+    rrset.glue = addresses.iter().map(|set| glue(&pointer(host_at).unwrap_or(OWNER), set)).collect();
+    Some(rrset)
+}
+
+/// An address RRset under another owner.
+fn glue(owner: &[u8; 2], rrset: &Rrset) -> Glue {
+    let records = rrset.body.chunks_exact(rrset.stride.unwrap_or(A_LEN));
+    let bytes = records.flat_map(|record| owner.iter().chain(&record[OWNER.len()..])).copied().collect();
+    Glue { bytes, records: rrset.records as u16 } // as many as a server has addresses
+}
+
+/// A compression pointer, where one reaches that far.
+pub fn pointer(offset: usize) -> Option<[u8; 2]> {
+    (offset <= MAX_POINTER).then(|| (0xc000 | offset as u16).to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(texts: &[&str]) -> BTreeSet<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_have_one_length_each() {
+        let rrsets = addresses(5, &set(&["10.0.0.2", "10.0.0.1", "fd00::1"]));
+        assert_eq!(rrsets.len(), 2);
+        assert_eq!(rrsets[0].stride, Some(16));
+        assert_eq!(rrsets[0].body.len(), 32);
+        assert_eq!(&rrsets[0].body[..16], b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04\x0a\0\0\x01");
+        assert_eq!(rrsets[1].stride, Some(28));
+        assert_eq!(rrsets[1].records, 1);
+    }
+
+    #[test]
+    fn an_empty_set_is_no_rrset() {
+        assert_eq!(addresses(5, &set(&[])), []);
+    }
+
+    #[test]
+    fn addresses_are_found_in_their_records() {
+        let texts = ["10.0.0.1", "10.0.0.2", "10.0.1.0", "192.168.0.1"];
+        let rrsets = addresses(5, &set(&texts));
+        let found: Vec<String> = v4_addresses(&rrsets[0].body).map(|address| address.to_string()).collect();
+        assert_eq!(found, texts);
+        for (place, text) in texts.iter().enumerate() {
+            let address: Ipv4Addr = text.parse().unwrap();
+            assert_eq!(position(&rrsets[0].body, &address.octets()), Some(place));
+        }
+        assert_eq!(position(&rrsets[0].body, &[10, 0, 0, 3]), None);
+        assert_eq!(position(&[], &[10, 0, 0, 3]), None);
+    }
+}

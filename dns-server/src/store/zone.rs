@@ -1,0 +1,260 @@
+//! The zones that the server speaks for, and the names that every zone has: its apex, its name server,
+//! the schema version (Kubernetes DNS specification §2.2).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::store::name::{Labels, Name, label_starts};
+use crate::store::rrset::{self, HEADER, Node, RrsetWriter, rtype};
+
+/// Version of the Kubernetes DNS specification that the answers follow.
+const SCHEMA_VERSION: &[u8] = b"\x051.1.0";
+
+/// Time to live of the schema version, as the specification's example has it, in seconds.
+const SCHEMA_VERSION_TTL: u32 = 28_800;
+
+/// SOA timers, as CoreDNS has them: refresh, retry, expire, in seconds.
+const TIMERS: [u32; 3] = [7_200, 1_800, 86_400];
+
+/// With an apex of more octets, an SOA record with its names in full might not fit 512 octets: behind the longest
+/// question (12 + 255 + 4), and before an OPT record with cookie and error (11 + 28 + 6), it takes 50 and twice the apex.
+const LONG_APEX: usize = 73;
+
+/// What all zones have in common.
+#[derive(Debug, Clone)]
+pub struct ZoneSettings {
+    /// Time to live of the zones' own records and of negative answers, in seconds.
+    pub ttl: u32,
+    /// The server's addresses: what `ns.dns.<zone>` owns.
+    pub ns_addresses: BTreeSet<IpAddr>,
+}
+
+/// All zones. The first forward zone's names are those that reverse zones mention.
+#[derive(Debug)]
+pub struct Zones {
+    /// Longest first, so that the first match is the closest.
+    zones: Vec<Zone>,
+    forward: Vec<Name>,
+}
+
+impl Zones {
+    /// Zones by their apexes; `None` without a forward zone, or where the names of the first leave no
+    /// room below them.
+    pub fn new(forward: Vec<Name>, reverse: &[Name], settings: &ZoneSettings) -> Option<Self> {
+        let first = forward.first()?;
+        let mut zones = Vec::new();
+        for (apex, home, is_forward) in forward
+            .iter()
+            .map(|apex| (apex, apex, true))
+            .chain(reverse.iter().map(|apex| (apex, first, false)))
+        {
+            zones.push(Zone {
+                apex: apex.clone(),
+                labels: label_starts(apex.as_wire()).len(),
+                is_forward,
+                name_server: home.child("dns")?.child("ns")?,
+                hostmaster: home.child("hostmaster")?,
+                settings: settings.clone(),
+            });
+        }
+        zones.sort_by_key(|zone| std::cmp::Reverse(zone.apex.as_wire().len()));
+        Some(Self { zones, forward })
+    }
+
+    /// The apexes of the forward zones, in the order given.
+    pub fn forward(&self) -> &[Name] {
+        &self.forward
+    }
+
+    /// All zones.
+    pub fn iter(&self) -> impl Iterator<Item = &Zone> {
+        self.zones.iter()
+    }
+
+    /// The closest zone that holds a name.
+    pub fn find(&self, name: Labels<'_>) -> Option<&Zone> {
+        self.zones.iter().find(|zone| zone.holds(name))
+    }
+
+    /// The closest zone that holds a name.
+    pub fn of(&self, name: &Name) -> Option<&Zone> {
+        name.with_labels(|labels| self.find(labels))
+    }
+
+    /// What a copy of a zone says of the zones right below it, so that who has it alone refers to them (RFC 1034
+    /// §4.2.1).
+    pub fn delegations(&self, zone: &Zone) -> Vec<(Name, Node)> {
+        let is_above = |below: &&Zone| self.above(below).is_some_and(|above| above.apex == zone.apex);
+        self.zones.iter().filter(is_above).flat_map(Zone::delegation).collect()
+    }
+
+    /// The closest other zone that holds a zone's name.
+    fn above(&self, zone: &Zone) -> Option<&Zone> {
+        zone.apex.with_labels(|name| {
+            self.zones.iter().find(|above| above.labels < zone.labels && above.holds(name))
+        })
+    }
+}
+
+/// One zone.
+#[derive(Debug)]
+pub struct Zone {
+    apex: Name,
+    /// How many labels its name has.
+    labels: usize,
+    is_forward: bool,
+    name_server: Name,
+    hostmaster: Name,
+    settings: ZoneSettings,
+}
+
+impl Zone {
+    /// The zone's name.
+    pub fn apex(&self) -> &Name {
+        &self.apex
+    }
+
+    /// How many labels its name has, without the root.
+    pub fn labels(&self) -> usize {
+        self.labels
+    }
+
+    /// Whether a name is in it, or in a zone below it.
+    fn holds(&self, name: Labels<'_>) -> bool {
+        let below = name.count().checked_sub(self.labels);
+        below.is_some_and(|below| name.from(below) == self.apex.as_wire())
+    }
+
+    /// Whether services have names in it; else addresses have.
+    pub fn is_forward(&self) -> bool {
+        self.is_forward
+    }
+
+    /// The names that exist whatever the cluster holds. The SOA is not among the records: it carries the
+    /// serial of the moment, so [`Zone::push_soa`] writes it per reply.
+    pub fn fixed_names(&self) -> Vec<(Name, Node)> {
+        let addresses = rrset::addresses(self.settings.ttl, &self.settings.ns_addresses);
+        let ns = rrset::name_server(&self.apex, self.settings.ttl, &self.name_server, &addresses);
+        let mut names = vec![(self.apex.clone(), Node { rrsets: ns.into_iter().collect() })];
+        if self.is_forward {
+            let mut version = RrsetWriter::new(rtype::TXT, SCHEMA_VERSION_TTL);
+            version.push(SCHEMA_VERSION);
+            let version = Node { rrsets: version.finish().into_iter().collect() };
+            names.extend(self.apex.child("dns-version").map(|name| (name, version)));
+            names.extend(self.apex.child("svc").map(|name| (name, Node::default())));
+            names.push((self.name_server.clone(), Node { rrsets: addresses }));
+        }
+        names
+    }
+
+    /// Its NS records, and as glue the addresses of its server where that has a name in it.
+    fn delegation(&self) -> impl Iterator<Item = (Name, Node)> {
+        self.fixed_names().into_iter().filter(|(name, _)| *name == self.apex || *name == self.name_server)
+    }
+
+    /// Appends the SOA record (RFC 1035 §3.3.13) to a reply whose question has a name of `qname` octets
+    /// in this zone. Its time to live is the negative one (RFC 2308 §5); the minimum is the same.
+    pub fn push_soa(&self, out: &mut Vec<u8>, qname: usize, serial: u32) {
+        let apex_at = HEADER + qname - self.apex.as_wire().len();
+        let apex = (0xc000 | apex_at as u16).to_be_bytes(); // the question ends before octet 273
+        out.extend_from_slice(&apex);
+        if self.is_forward && self.apex.as_wire().len() > LONG_APEX {
+            // Compressed, the names take on the question's case; but so the reply fits every datagram. Where they are
+            // those of another zone, there is nothing to point at.
+            let (ns, hostmaster) = (b"\x02ns\x03dns".as_slice(), b"\x0ahostmaster".as_slice());
+            self.push_soa_behind(out, [&[ns, &apex], &[hostmaster, &apex]], serial);
+        } else {
+            self.push_soa_body(out, serial);
+        }
+    }
+
+    /// The SOA record behind its owner, with names in full.
+    pub fn push_soa_body(&self, out: &mut Vec<u8>, serial: u32) {
+        let (ns, hostmaster) = ([self.name_server.as_wire()], [self.hostmaster.as_wire()]);
+        self.push_soa_behind(out, [&ns, &hostmaster], serial);
+    }
+
+    /// The SOA record behind its owner; its two names come in parts.
+    fn push_soa_behind(&self, out: &mut Vec<u8>, names: [&[&[u8]]; 2], serial: u32) {
+        let parts = || names.iter().copied().flatten().copied();
+        let length = parts().map(<[u8]>::len).sum::<usize>() + 20;
+        out.extend_from_slice(&rtype::SOA.to_be_bytes());
+        out.extend_from_slice(&rtype::CLASS_IN.to_be_bytes());
+        out.extend_from_slice(&self.settings.ttl.to_be_bytes());
+        out.extend_from_slice(&(length as u16).to_be_bytes()); // two names of 255 octets at most
+        parts().for_each(|part| out.extend_from_slice(part));
+        let [refresh, retry, expire] = TIMERS;
+        for number in [serial, refresh, retry, expire, self.settings.ttl] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zones(forward: &[&str], reverse: &[&str]) -> Zones {
+        let names = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Name>>();
+        let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
+        Zones::new(names(forward), &names(reverse), &settings).unwrap()
+    }
+
+    fn found(zones: &Zones, name: &str) -> Option<String> {
+        let name: Name = name.parse().unwrap();
+        zones.of(&name).map(|zone| zone.apex().to_string())
+    }
+
+    #[test]
+    fn the_closest_zone_is_found() {
+        let zones = zones(&["cluster.local", "multinet.cluster.local"], &["in-addr.arpa"]);
+        assert_eq!(found(&zones, "a.multinet.cluster.local").as_deref(), Some("multinet.cluster.local."));
+        assert_eq!(found(&zones, "xmultinet.cluster.local").as_deref(), Some("cluster.local."));
+        assert_eq!(found(&zones, "1.10.in-addr.arpa").as_deref(), Some("in-addr.arpa."));
+        assert_eq!(found(&zones, "local"), None);
+    }
+
+    #[test]
+    fn reverse_zones_name_the_first_zones_server() {
+        let zones = zones(&["multinet.cluster.local"], &["in-addr.arpa"]);
+        let zone = zones.of(&"in-addr.arpa".parse().unwrap()).unwrap();
+        let names = zone.fixed_names();
+        assert_eq!(names.len(), 1);
+        let ns: Name = "ns.dns.multinet.cluster.local".parse().unwrap();
+        assert!(names[0].1.rrsets[0].body.ends_with(ns.as_wire()));
+    }
+
+    #[test]
+    fn a_zone_delegates_those_right_below_it() {
+        let forward = ["z", "a.b.z", "c.a.b.z", "d.z", "xz"];
+        let reverse = ["in-addr.arpa", "10.in-addr.arpa", "1.10.in-addr.arpa", "ip6.arpa"];
+        let names = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Name>>();
+        let settings = ZoneSettings { ttl: 5, ns_addresses: ["10.0.0.1".parse().unwrap()].into() };
+        let zones = Zones::new(names(&forward), &names(&reverse), &settings).unwrap();
+        for (apex, delegates) in [
+            ("z", &["a.b.z.", "d.z.", "ns.dns.a.b.z.", "ns.dns.d.z."][..]),
+            ("a.b.z", &["c.a.b.z.", "ns.dns.c.a.b.z."]),
+            ("d.z", &[]),
+            ("in-addr.arpa", &["10.in-addr.arpa."]),
+            ("10.in-addr.arpa", &["1.10.in-addr.arpa."]),
+            ("ip6.arpa", &[]),
+        ] {
+            let zone = zones.of(&apex.parse().unwrap()).unwrap();
+            let delegations = zones.delegations(zone);
+            assert!(delegations.iter().all(|(_, node)| node.rrsets.len() == 1), "{apex}");
+            let found: BTreeSet<String> = delegations.iter().map(|(name, _)| name.to_string()).collect();
+            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), delegates, "{apex}");
+        }
+    }
+
+    #[test]
+    fn the_soa_points_at_the_zone_in_the_question() {
+        let zones = zones(&["z.test"], &[]);
+        let zone = zones.of(&"z.test".parse().unwrap()).unwrap();
+        let mut out = Vec::new();
+        let qname: Name = "a.b.z.test".parse().unwrap();
+        zone.push_soa(&mut out, qname.as_wire().len(), 7);
+        assert_eq!(out[..12], [0xc0, 12 + 4, 0, 6, 0, 1, 0, 0, 0, 5, 0, out.len() as u8 - 12]);
+        assert_eq!(out[out.len() - 20..out.len() - 16], [0, 0, 0, 7]);
+    }
+}
