@@ -2,23 +2,21 @@
 //!
 //! ```text
 //!   scan ──> tracker ──> read ──> documents ──> objects ──> files ──> Index
-//!    ↑ what is there,     a file   YAML, JSON    good, bad   which is served
-//!    │     which may be read
-//!   watch: something has changed
+//!   the files │          a file   YAML, JSON    good, bad   the objects that are served
+//!             which may be read
 //! ```
 //!
 //! | module | does | pure |
 //! |---|---|---|
-//! | `scan` | walks the paths: which files there are, what they look like, where changes would show | |
-//! | `watch` | hears of changes at once (inotify) | |
-//! | `tracker` | knows which files have changed, and waits until their writers are done | yes |
+//! | `scan` | lists the files under the paths, with what tells one state of a file from the next | |
+//! | `tracker` | decides which files have changed and may be read | yes |
 //! | `read` | reads files whole, with all cores | |
 //! | `documents`, `objects` | bytes to documents to objects, good and bad | yes |
-//! | `file` | what one file says | yes |
-//! | `files` | which objects are served: last good versions, first file first | yes |
+//! | `file` | the objects that one file claims | yes |
+//! | `files` | the objects that are served: last good versions, first file first | yes |
 //!
-//! One thread does it all but the parsing. It looks when it hears of a change, and every two seconds in any case,
-//! so that it is only slower where changes cannot be heard of (network file systems, no inotify watch left).
+//! One thread does all of it but the parsing. It scans several times a second, so that a changed file is served within
+//! a second on any file system, with or without notifications.
 
 mod documents;
 mod file;
@@ -28,12 +26,11 @@ mod objects;
 mod read;
 mod scan;
 mod tracker;
-mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use multinet_crds::manifest::Object;
@@ -47,21 +44,22 @@ use file::Verdict;
 use files::{Changes, Content, FileKey, Files, News, Report, Update};
 use objects::{Kind, ObjectId};
 use read::Outcome;
-use scan::{Places, Print, Scan, Seen};
-use tracker::{QUIET, Step, Tracker, Writers};
-use watch::{Change, Wake, Watches};
+use scan::{Print, Scan, Seen};
+use tracker::{Step, Tracker};
 
 use crate::ops::metrics::ManifestMetrics;
 
-/// How long changes are collected after the first one heard of.
-const COLLECT: Duration = Duration::from_millis(20);
+/// The pause between scans.
+const PAUSE: Duration = Duration::from_millis(150);
 
-/// How often the files are looked at when nothing is heard.
-const LOOK: Duration = Duration::from_secs(2);
+/// The pause is at least this many times as long as a scan takes, so that many files cost a twentieth of a core.
+const PAUSE_PER_SCAN: u32 = 19;
 
-/// How often at most a look is repeated at once: because there is more to watch than before, or at the start
-/// because somebody is writing.
-const MAX_REPEATS: usize = 10;
+/// At the start a file that was written to more recently than this may not be complete.
+const YOUNG: Duration = Duration::from_millis(40);
+
+/// How often the start waits for young files at most.
+const MAX_WAITS: usize = 10;
 
 /// Manifests that cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -84,10 +82,8 @@ pub struct Manifests {
     roots: Vec<PathBuf>,
     files: Files,
     tracker: Tracker,
-    writers: Writers,
     /// Hashes of what was last read, to know a file that only looks new.
     contents: HashMap<FileKey, u64>,
-    places: Places,
     /// The devices that the given paths were on.
     devices: BTreeMap<usize, u64>,
     readiness: Readiness,
@@ -106,12 +102,12 @@ pub fn load(
     metrics: ManifestMetrics,
 ) -> Result<Manifests, ManifestsError> {
     let mut scan = scan::scan(paths);
-    for _ in 0..MAX_REPEATS {
-        let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if print.age() < QUIET);
+    for _ in 0..MAX_WAITS {
+        let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if print.age() < YOUNG);
         if !scan.seen.values().any(is_young) {
             break;
         }
-        std::thread::sleep(QUIET);
+        std::thread::sleep(YOUNG);
         scan = scan::scan(paths);
     }
     check_roots(paths, &scan)?;
@@ -119,15 +115,13 @@ pub fn load(
         roots: paths.to_vec(),
         files: Files::default(),
         tracker: Tracker::default(),
-        writers: Writers::default(),
         contents: HashMap::new(),
-        places: Places::default(),
         devices: BTreeMap::new(),
         readiness: readiness.clone(),
         metrics,
         loaded: None,
     };
-    let (updates, _) = manifests.take_in(scan, true);
+    let updates = manifests.take_in(scan, true);
     let count = |wanted: Kind| manifests.files.served().filter(|id| id.kind == wanted).count();
     info!(
         files = manifests.files.count(),
@@ -147,7 +141,7 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
         let reason = match scan.seen.get(&key) {
             Some(Seen::Unreadable(reason)) => reason.clone(),
             // Opening shows what attributes do not: permissions.
-            Some(Seen::File(print)) => match read::open(&print.real) {
+            Some(Seen::File(_)) => match read::open(path) {
                 Ok(_) => continue,
                 Err(error) => scan::reason(&error),
             },
@@ -198,15 +192,15 @@ impl Manifests {
     where
         I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice> + 'static,
     {
-        let (wake, wakes) = mpsc::channel();
-        let _stop = StopOnDrop(wake.clone());
+        // Dropping the sender ends the thread.
+        let (_following, followed) = mpsc::channel();
         let (ended, end) = oneshot::channel::<()>();
         // A thread of its own: where a file system hangs, the process can still end.
         std::thread::Builder::new()
             .name("manifests".to_owned())
             .spawn(move || {
                 self.publish(&*index);
-                self.run(&*index, wake, &wakes);
+                self.run(&*index, &followed);
                 // Nobody waits for it after a shutdown.
                 let _ = ended.send(());
             })
@@ -217,86 +211,38 @@ impl Manifests {
         }
     }
 
-    fn run<I>(&mut self, index: &I, wake: Sender<Wake>, wakes: &Receiver<Wake>)
+    fn run<I>(&mut self, index: &I, followed: &Receiver<()>)
     where
         I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
     {
-        let mut watches = Watches::new(wake);
-        watches.update(&self.places);
-        let mut until = Instant::now();
-        while self.wait(wakes, until) {
-            let mut next = None;
-            for _ in 0..MAX_REPEATS {
-                let scan = scan::scan(&self.roots);
-                let has_new = watches.update(&scan.places);
-                let (updates, due) = self.take_in(scan, false);
-                next = due;
-                if !updates.is_empty() {
-                    info!(objects = updates.len(), "manifests changed");
-                    apply(index, updates);
-                    commit(index);
-                }
-                if !has_new {
-                    break;
-                }
-            }
-            let look = Instant::now() + LOOK;
-            until = next.map_or(look, |next| next.min(look));
-        }
-    }
-
-    /// Waits until it is time to look, by the clock or because of a change; or until it is time to stop,
-    /// which is false.
-    fn wait(&mut self, wakes: &Receiver<Wake>, mut until: Instant) -> bool {
-        loop {
-            let heard = wakes.recv_timeout(until.saturating_duration_since(Instant::now()));
-            let now = Instant::now();
-            match heard {
-                Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
-                Err(RecvTimeoutError::Timeout) => return true,
-                Ok(wake) => {
-                    if self.note(wake, now) {
-                        until = until.min(now + COLLECT);
-                    }
-                }
-            }
-            // However much there is to hear.
-            if until <= now {
-                return true;
+        let mut pause = PAUSE;
+        while followed.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let begun = Instant::now();
+            let scan = scan::scan(&self.roots);
+            pause = PAUSE.max(begun.elapsed() * PAUSE_PER_SCAN);
+            let updates = self.take_in(scan, false);
+            if !updates.is_empty() {
+                info!(objects = updates.len(), "manifests changed");
+                apply(index, updates);
+                commit(index);
             }
         }
     }
 
-    /// Takes note of what was heard; whether it can matter.
-    fn note(&mut self, wake: Wake, now: Instant) -> bool {
-        let Wake::Change(change, path) = wake else {
-            self.writers.forget(None);
-            return true;
-        };
-        if !change.matters(&path, &self.places) {
-            return false;
-        }
-        match change {
-            Change::Written => self.writers.wrote(path, now),
-            Change::Closed | Change::Moved => self.writers.closed(path, now),
-            Change::Other => {}
-        }
-        true
-    }
-
-    /// Reads what is due; what is to be done to objects, and when to look again.
-    fn take_in(&mut self, mut scan: Scan, is_first: bool) -> (Vec<Update>, Option<Instant>) {
+    /// Reads the files that are due, and returns what is to be done to objects.
+    fn take_in(&mut self, mut scan: Scan, is_first: bool) -> Vec<Update> {
         let now = Instant::now();
-        self.writers.forget(Some(now));
         scan.distrust_empty_mount_points(&self.roots, &mut self.devices);
         self.note_lost(&scan);
-        let Scan { seen, unknown, places, .. } = scan;
-        self.places = places;
-        let (steps, mut next) = self.tracker.look(seen, &unknown, &self.writers, now, is_first);
+        let steps = self.tracker.look(scan.seen, &scan.unknown, now, is_first);
         let mut wanted = Vec::new();
         for step in steps {
             match step {
-                Step::Read(key, print) => wanted.push((key, print)),
+                Step::Read(key) => {
+                    if let Some(Seen::File(print)) = self.tracker.state(&key) {
+                        wanted.push((key, print.clone()));
+                    }
+                }
                 Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason), None),
                 Step::Remove(key) => {
                     self.contents.remove(&key);
@@ -304,10 +250,8 @@ impl Manifests {
                 }
             }
         }
-        if !self.read(&wanted) {
-            next = Some(now + QUIET);
-        }
-        (self.settle(), next)
+        self.read(&wanted, now);
+        self.settle(now)
     }
 
     /// Tells the metrics and `/readyz` which of the given paths cannot be read.
@@ -319,23 +263,19 @@ impl Manifests {
         self.readiness.note("manifests", (!lost.is_empty()).then_some(note));
     }
 
-    /// Reads files, those that still look as they did; whether these are all of them.
-    fn read(&mut self, wanted: &[(FileKey, Print)]) -> bool {
-        let mut are_all = true;
-        let now = Instant::now();
+    /// Reads files. One that changes meanwhile is left for the next scan.
+    fn read(&mut self, wanted: &[(FileKey, Print)], now: Instant) {
         for ((key, print), outcome) in wanted.iter().zip(read::read_all(wanted, &self.contents)) {
             match outcome {
                 Outcome::New(content, hash) => self.set(key, content, hash),
                 Outcome::Same => {}
                 Outcome::Torn => {
-                    self.tracker.was_torn(key);
-                    are_all = false;
+                    self.tracker.forget(key, now);
                     continue;
                 }
             }
             self.tracker.was_read(key, print.age(), now);
         }
-        are_all
     }
 
     /// Notes what is in a file now, and the hash of that.
@@ -347,38 +287,18 @@ impl Manifests {
         self.files.set(key, content);
     }
 
-    /// What is to be done to objects; tells of what is bad.
-    fn settle(&mut self) -> Vec<Update> {
-        let Changes { mut updates, mut reports, reread } = self.files.settle();
-        if !reread.is_empty() {
-            reread.iter().for_each(|key| {
-                self.contents.remove(key);
-            });
-            let wanted: Vec<(FileKey, Print)> = reread
-                .into_iter()
-                .filter_map(|key| self.tracker.print(&key).map(|print| (key, print)))
-                .collect();
-            self.read(&wanted);
-            // What is wanted still, because a file could not be read just now, is asked for at the next look.
-            let more = self.files.settle();
-            updates.extend(more.updates);
-            reports.extend(more.reports);
+    /// Returns what is to be done to objects, and reports what is bad.
+    fn settle(&mut self, now: Instant) -> Vec<Update> {
+        let Changes { updates, reports, reread } = self.files.settle();
+        for key in reread {
+            self.contents.remove(&key);
+            self.tracker.forget(&key, now);
         }
         let is_found = |report: &&Report| matches!(&report.news, News::Found(problem, _) if problem.verdict == Verdict::Bad);
         self.metrics.found_bad.inc_by(reports.iter().filter(is_found).count() as u64);
         self.metrics.bad.set(i64::try_from(self.files.count_bad()).unwrap_or(i64::MAX));
         log::tell(&reports);
         updates
-    }
-}
-
-/// Ends the thread when nobody follows any more.
-struct StopOnDrop(Sender<Wake>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        // The thread may have ended before.
-        let _ = self.0.send(Wake::Stop);
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) enum Outcome {
 /// Reads files that are known to have had contents with these hashes. Parsing takes most of the time at a start,
 /// so that all cores take part in it.
 pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64>) -> Vec<Outcome> {
-    let outcome = |(key, print): &(FileKey, Print)| outcome(print, known.get(key).copied());
+    let outcome = |(key, print): &(FileKey, Print)| outcome(key.path(), print, known.get(key).copied());
     let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(wanted.len());
     if workers < 2 {
         return wanted.iter().map(outcome).collect();
@@ -56,8 +56,8 @@ pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn outcome(print: &Print, known: Option<u64>) -> Outcome {
-    match read(print) {
+fn outcome(path: &Path, print: &Print, known: Option<u64>) -> Outcome {
+    match read(path, print) {
         Ok(Some(bytes)) => {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
@@ -76,13 +76,13 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// What is in a file that looked like `print`; nothing if it looks different by now.
-fn read(print: &Print) -> io::Result<Option<Vec<u8>>> {
+fn read(path: &Path, print: &Print) -> io::Result<Option<Vec<u8>>> {
     if print.len > MAX_FILE {
         let limit = MAX_FILE >> 20;
         return Err(io::Error::other(format!("is larger than {limit} MiB; split it into several files")));
     }
-    let file = open(&print.real)?;
-    let looks_alike = || Ok::<_, io::Error>(Print::of(print.real.clone(), &file.metadata()?) == *print);
+    let file = open(path)?;
+    let looks_alike = || Ok::<_, io::Error>(Print::of(&file.metadata()?) == *print);
     if !looks_alike()? {
         return Ok(None);
     }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use multinet_runtime::ObjectKey;
 use tempfile::TempDir;
 
+use super::tracker::QUIET;
 use super::*;
 
 /// An index that remembers what it was told.
@@ -221,8 +222,8 @@ async fn a_file_may_be_rewritten_in_place_slowly() {
     let text = service("x", 3) + &service("y1", 4);
     let mut file = fs::File::create(followed.path("m/a.yaml")).unwrap();
     for part in text.as_bytes().chunks(text.len() / 3) {
-        // Longer than a file has to be quiet; what is there by then may be valid, and is not all.
-        tokio::time::sleep(QUIET * 2).await;
+        // What is there by now may be valid, and is not all.
+        tokio::time::sleep(QUIET / 2).await;
         file.write_all(part).unwrap();
     }
     drop(file);
