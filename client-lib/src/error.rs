@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::handshake::{HandshakeError, RefusalCode};
-use crate::nic::RouteError;
+use crate::nic::{Obstacle, RouteError};
 use crate::resolve::ResolveError;
 use crate::tls::TlsError;
 
@@ -103,7 +103,7 @@ pub enum DialError {
         has: String,
     },
     /// The kernel refused, or nobody answered.
-    #[error("{peer} from {from}: {source}{}", hint(source))]
+    #[error("{peer} from {from}: {source}{}", in_brackets(obstacle.as_ref()))]
     Connect {
         /// Whom we wanted to reach.
         peer: SocketAddr,
@@ -111,9 +111,11 @@ pub enum DialError {
         from: IpAddr,
         /// What the kernel said.
         source: io::Error,
+        /// What that means, if it is known.
+        obstacle: Option<Obstacle>,
     },
     /// It took too long.
-    #[error("{peer} did not {what} within {} s", after.as_secs())]
+    #[error("{peer} did not {what} within {} s{}", after.as_secs(), in_brackets(obstacle.as_ref()))]
     Timeout {
         /// Whom we wanted to reach.
         peer: SocketAddr,
@@ -121,6 +123,8 @@ pub enum DialError {
         what: &'static str,
         /// How long has been waited.
         after: Duration,
+        /// What that means, if it is known.
+        obstacle: Option<Obstacle>,
     },
     /// TLS failed.
     #[error("{peer}: {source}")]
@@ -198,8 +202,9 @@ impl DialError {
     /// ```
     pub fn is_lasting(&self) -> bool {
         match self {
+            // A NIC that is down may come up.
             Self::Route(error) => {
-                matches!(error, RouteError::DefaultNetwork { .. } | RouteError::LinkLocal { .. })
+                matches!(error, RouteError::DefaultNetwork { down: None, .. } | RouteError::LinkLocal { .. })
             }
             Self::Connect { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             Self::Tls { source, .. } => source.is_lasting(),
@@ -362,9 +367,12 @@ pub enum Unacknowledged {
 pub enum BindError {
     /// There is nothing to bind.
     #[error(
-        "this host has no second NIC: every address is on the default network; name the address to listen on, or allow the default network"
+        "this host has no second NIC to listen on ({why}): name the address to listen on, or allow the default network"
     )]
-    NoSecondNic,
+    NoSecondNic {
+        /// What it has instead, such as `net1 is down`.
+        why: String,
+    },
     /// The local addresses cannot be listed.
     #[error("cannot list the local addresses: {0}")]
     Interfaces(io::Error),
@@ -375,6 +383,14 @@ pub enum BindError {
         address: SocketAddr,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// An address that another host has, too.
+    #[error(
+        "cannot listen on {address}: another host on its network has this address (duplicate address detection has failed); give this one another"
+    )]
+    Duplicate {
+        /// The address.
+        address: IpAddr,
     },
     /// A link-local address of IPv6.
     #[error(
@@ -415,20 +431,16 @@ fn or_connecting(last: &Option<Arc<DialError>>) -> String {
     last.as_ref().map_or_else(|| "still connecting".to_owned(), ToString::to_string)
 }
 
-/// What a person should do about an error of the kernel, if that is known.
+fn in_brackets(obstacle: Option<&Obstacle>) -> String {
+    obstacle.map_or_else(String::new, |obstacle| format!(" ({obstacle})"))
+}
+
+/// What a person should do about an address that cannot be listened on, if that is known.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            " (the pod is there, but nothing listens: has its program started, on this port and this NIC?)"
-        }
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            " (is the pod gone, or its second NIC not connected to ours?)"
-        }
         io::ErrorKind::AddrInUse => " (another program listens there)",
         io::ErrorKind::AddrNotAvailable => " (no interface has this address)",
-        io::ErrorKind::PermissionDenied => {
-            " (a port below 1024 needs a privilege to listen, and a network policy may forbid to connect)"
-        }
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need a privilege)",
         _ => "",
     }
 }
@@ -440,7 +452,16 @@ mod tests {
     #[test]
     fn what_waiting_does_not_change_is_lasting() {
         let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
-        let connect = |kind: io::ErrorKind| DialError::Connect { peer, from, source: kind.into() };
+        let connect =
+            |kind: io::ErrorKind| DialError::Connect { peer, from, source: kind.into(), obstacle: None };
+        let default_network = |down: Option<&str>| {
+            DialError::from(RouteError::DefaultNetwork {
+                peer: from,
+                interface: "eth0".to_owned(),
+                source_address: from,
+                down: down.map(str::to_owned),
+            })
+        };
         let tls = |source| DialError::Tls { peer, source };
         let refused = |code| {
             let (name, message) = ("infer-0".to_owned(), String::new());
@@ -453,6 +474,7 @@ mod tests {
             refused(RefusalCode::Service),
             DialError::Handshake { peer, source: HandshakeError::Version(9) },
             RouteError::LinkLocal { peer: from }.into(),
+            default_network(None),
         ];
         assert!(lasting.iter().all(DialError::is_lasting), "{lasting:?}");
         let passing = [
@@ -462,6 +484,7 @@ mod tests {
             refused(RefusalCode::Full),
             refused(RefusalCode::Pod),
             DialError::Closed { peer },
+            default_network(Some("net1 is down")),
         ];
         assert!(!passing.iter().any(DialError::is_lasting), "{passing:?}");
     }
@@ -469,9 +492,10 @@ mod tests {
     #[test]
     fn messages_say_what_to_do() {
         let (peer, from) = (SocketAddr::from(([192, 168, 111, 5], 18515)), IpAddr::from([192, 168, 111, 4]));
-        let refused = DialError::Connect { peer, from, source: io::ErrorKind::ConnectionRefused.into() };
-        let reason = "192.168.111.5:18515 from 192.168.111.4: connection refused (the pod is there, but nothing \
-                      listens: has its program started, on this port and this NIC?)";
+        let (source, obstacle) = (io::ErrorKind::ConnectionRefused.into(), Some(Obstacle::NotListening));
+        let refused = DialError::Connect { peer, from, source, obstacle };
+        let reason = "192.168.111.5:18515 from 192.168.111.4: connection refused (nothing listens there, or a firewall or \
+                      NetworkPolicy rejects it: has the pod's program started, on this port and this NIC?)";
         assert_eq!(refused.to_string(), reason);
         for (last, expected) in [(None, "still connecting"), (Some(Arc::new(refused)), reason)] {
             let (name, waited) = ("infer".to_owned(), Duration::from_secs(30));

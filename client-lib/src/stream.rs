@@ -94,16 +94,6 @@ pub(crate) fn stay_in_cache(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_send_buffer_size(UNDER_WAY);
 }
 
-/// Keeps a connection on one interface. Without that the kernel would take the default route as soon as the interface goes down, and
-/// frames for a second network would be on the default one.
-pub(crate) fn stay_on(socket: SockRef<'_>, interface: &str) -> io::Result<()> {
-    match socket.bind_device(Some(interface.as_bytes())) {
-        // Before Linux 5.7 this was for those with CAP_NET_RAW only.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        outcome => outcome,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

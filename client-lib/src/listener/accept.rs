@@ -27,10 +27,11 @@ use crate::handshake::{
     Accept, Answer, Chosen, HandshakeError, Hello, PREAMBLE, Preamble, Refusal, RefusalCode, TransportKind,
     VERSION, encode,
 };
+use crate::nic::Keeper;
 use crate::peers::close;
 use crate::rdma::{QueuePair, Spare};
 use crate::resolve::{List, service_of};
-use crate::stream::{Inlet, Outlet, Reading, Stream, stay_on, tune};
+use crate::stream::{Inlet, Outlet, Reading, Stream, tune};
 use crate::tls::{self, TlsError, holder_names, linger, peer_names};
 use crate::transport::Transport;
 use crate::way::{Way, discard};
@@ -88,21 +89,18 @@ impl Drop for Guest {
     }
 }
 
-/// Takes connections until the listener closes. They stay on the `interface` that has the address, if there is one.
+/// Takes connections until the listener closes. The `keeper`, if there is one, has them stay on second NICs.
 pub(super) async fn accept(
     socket: Arc<TcpListener>,
-    interface: Option<String>,
+    mut keeper: Option<Keeper>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
 ) {
     let guests = Arc::<Guests>::default();
     let door = Door::new(shared.config.tls.is_some());
-    let stay = |stream: &TcpStream, peer: SocketAddr| match &interface {
-        // What comes from this machine itself takes the loopback interface, whatever the address.
-        Some(interface) if stream.local_addr()?.ip().to_canonical() != peer.ip() => {
-            stay_on(stream.into(), interface)
-        }
-        _ => Ok(()),
+    let mut stay = |stream: &TcpStream, peer: SocketAddr| match &mut keeper {
+        Some(keeper) => keeper.keep(&stream.into(), (stream.local_addr()?.ip().to_canonical(), peer.ip())),
+        None => Ok(()),
     };
     loop {
         let accepted = tokio::select! {
@@ -125,7 +123,7 @@ pub(super) async fn accept(
                     Some(guest) => {
                         let span = info_span!("sender", %address);
                         if let Err(error) = stay(&stream, address) {
-                            span.in_scope(|| debug!("cannot be kept on its interface: {error}"));
+                            span.in_scope(|| debug!("cannot be kept on second NICs: {error}"));
                             continue;
                         }
                         let serving = serve(Arc::clone(&shared), stream, address, guest);

@@ -87,7 +87,7 @@ async fn connect(
     let making = blocking(until.saturating_duration_since(Instant::now()), move || {
         let further = their_end.further.len();
         let role = Role::Receiver { slots: slots.count(), frame_size, further, gpu };
-        let prepared = rails.prepare(ours, role, spare);
+        let prepared = rails.prepare((ours, theirs), role, spare);
         drop(turn);
         let made = match prepared {
             Ok(own) if Instant::now() < until => {

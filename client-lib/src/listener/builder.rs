@@ -15,7 +15,7 @@ use super::sockets::sockets;
 use super::{Acknowledge, Handle, Listener, Shared, accept};
 use crate::error::BindError;
 use crate::identity::Identity;
-use crate::nic;
+use crate::nic::Keeper;
 use crate::tls::Tls;
 use crate::transport::{Rdma, Transport};
 
@@ -60,8 +60,8 @@ pub(super) struct Limits {
 }
 
 impl ListenerBuilder {
-    /// Listens on this address; may be called several times. Default: the addresses of all second NICs, which are those that
-    /// are neither on the interface of the default network, nor loopback, nor link-local, which are not supported.
+    /// Listens on this address; may be called several times. Default: the addresses of all second NICs ([`second_nics`](crate::nic::second_nics)). Those that
+    /// cannot be listened on are left out with a warning then: another host has them, or they have just gone.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -353,7 +353,7 @@ impl ListenerBuilder {
     /// use multinet_client::{BindError, Listener};
     ///
     /// let listener = match Listener::builder().bind().await {
-    ///     Err(BindError::NoSecondNic) => return Err("this pod needs the annotation k8s.v1.cni.cncf.io/networks".into()),
+    ///     Err(BindError::NoSecondNic { .. }) => return Err("this pod needs the annotation k8s.v1.cni.cncf.io/networks".into()),
     ///     bound => bound?,
     /// };
     /// # Ok(()) }
@@ -368,19 +368,18 @@ impl ListenerBuilder {
         let mut addresses = Vec::new();
         for socket in self.sockets()? {
             let address = socket.local_addr().map_err(BindError::Interfaces)?;
-            let interface = if self.allow_default_network {
-                None
-            } else {
-                nic::interface_of(address.ip()).map_err(BindError::Interfaces)?
+            let keeper = match self.allow_default_network {
+                true => None,
+                false => Some(Keeper::new().map_err(BindError::Interfaces)?),
             };
-            sockets.push((Arc::new(socket), interface));
+            sockets.push((Arc::new(socket), keeper));
             addresses.push(address);
         }
         let tasks = TaskTracker::new();
         let shared = Arc::new(Shared::new(self));
         let listening = sockets.iter().map(|(socket, _)| Arc::downgrade(socket)).collect();
-        for (socket, interface) in sockets {
-            tasks.spawn(accept::accept(socket, interface, Arc::clone(&shared), tasks.clone()));
+        for (socket, keeper) in sockets {
+            tasks.spawn(accept::accept(socket, keeper, Arc::clone(&shared), tasks.clone()));
         }
         tasks.spawn({
             let (flusher, shutdown) = (Arc::clone(&shared.flusher), shared.shutdown.clone());

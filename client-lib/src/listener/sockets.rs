@@ -6,13 +6,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use nix::errno::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::error::BindError;
-use crate::nic;
+use crate::nic::{self, AddressState, Interface, LocalAddress};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
+
+/// Where one listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    address: IpAddr,
+    vrf: Option<String>,
+    /// The kernel does not let others have the address yet.
+    is_tentative: bool,
+}
 
 /// One at each of these addresses, else at those of all second NICs, else at all of this host's if that is allowed; all with
 /// the same port.
@@ -21,33 +30,100 @@ pub(super) fn sockets(
     allow_default_network: bool,
     port: u16,
 ) -> Result<Vec<TcpListener>, BindError> {
+    let interfaces = nic::local_interfaces().map_err(BindError::Interfaces)?;
     if !addresses.is_empty() {
-        return at_each(addresses, port);
+        return at_each(&named(addresses, &interfaces)?, port, true);
     }
     let second = nic::second_nics().map_err(BindError::Interfaces)?;
-    let second: Vec<IpAddr> = second.into_iter().map(|local| local.ip).collect();
-    match second.is_empty() {
-        false => at_each(&second, port),
+    let idle = nic::idle(&interfaces);
+    let sockets = at_each(&usable(second), port, false)?;
+    match sockets.is_empty() {
+        false => {
+            idle.iter().for_each(|idle| warn!("nothing comes by a second NIC: {idle}"));
+            Ok(sockets)
+        }
         true if allow_default_network => Ok(vec![anywhere(port)?]),
-        true => Err(BindError::NoSecondNic),
+        true if idle.is_empty() => Err(BindError::NoSecondNic {
+            why: "every address is on the default network, or link-local".to_owned(),
+        }),
+        true => Err(BindError::NoSecondNic { why: idle.join(", ") }),
     }
 }
 
-fn at_each(addresses: &[IpAddr], mut port: u16) -> Result<Vec<TcpListener>, BindError> {
-    let mut sockets = Vec::with_capacity(addresses.len());
+/// The places that addresses mean, each once.
+fn named(addresses: &[IpAddr], interfaces: &[Interface]) -> Result<Vec<Place>, BindError> {
+    let mut places = Vec::new();
     for &address in addresses {
         if nic::is_link_local_v6(address) {
             return Err(BindError::LinkLocal { address });
         }
-        let at = SocketAddr::new(address, port);
+        let mut found = nic::vrfs_of(address, interfaces);
+        if found.is_empty() {
+            // All of 127.0.0.0/8 is the loopback interface's, which has but one of them. What is nobody's, the kernel refuses.
+            found.push((None, AddressState::Usable));
+        }
+        for (vrf, state) in found {
+            if state == AddressState::Duplicate {
+                return Err(BindError::Duplicate { address });
+            }
+            add(&mut places, Place { address, vrf, is_tentative: state == AddressState::Tentative });
+        }
+    }
+    Ok(places)
+}
+
+/// The places of second NICs that can be listened at, each once.
+fn usable(second: Vec<LocalAddress>) -> Vec<Place> {
+    let mut places = Vec::new();
+    for LocalAddress { ip: address, interface, state, vrf, .. } in second {
+        if state == AddressState::Duplicate {
+            warn!(%address, interface, "not listening there: another host has this address (duplicate address detection has failed)");
+            continue;
+        }
+        add(&mut places, Place { address, vrf, is_tentative: state == AddressState::Tentative });
+    }
+    places
+}
+
+/// An address of several interfaces is one place, and can be used if it can at one of them.
+fn add(places: &mut Vec<Place>, place: Place) {
+    match places.iter_mut().find(|it| (it.address, &it.vrf) == (place.address, &place.vrf)) {
+        Some(it) => it.is_tentative &= place.is_tentative,
+        None => places.push(place),
+    }
+}
+
+/// An address that nobody has named, and that has gone, is left out.
+fn at_each(places: &[Place], mut port: u16, is_named: bool) -> Result<Vec<TcpListener>, BindError> {
+    let mut sockets = Vec::with_capacity(places.len());
+    for place in places {
+        let at = SocketAddr::new(place.address, port);
         let error = |source| BindError::Bind { address: at, source };
-        let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-        let socket = socket.and_then(|socket| listen(socket, at)).map_err(error)?;
+        let socket = match listen_at(place, at) {
+            Err(gone) if gone.kind() == io::ErrorKind::AddrNotAvailable && !is_named => {
+                warn!(address = %at.ip(), "not listening there: {gone}");
+                continue;
+            }
+            outcome => outcome.map_err(error)?,
+        };
         // The kernel chooses once, for all addresses.
         port = socket.local_addr().map_err(error)?.port();
         sockets.push(socket);
     }
     Ok(sockets)
+}
+
+fn listen_at(place: &Place, at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(vrf) = &place.vrf {
+        // What it accepts is in the VRF, too.
+        SockRef::from(&socket).bind_device(Some(vrf.as_bytes()))?;
+    }
+    if place.is_tentative {
+        warn!(address = %place.address, "reachable only when the kernel knows that no other host has this address (it is tentative)");
+        SockRef::from(&socket).set_freebind_v6(true)?;
+    }
+    listen(socket, at)
 }
 
 /// At all addresses: those of IPv6 with those of IPv4, or those of IPv4 alone on a host without IPv6.
@@ -121,6 +197,54 @@ mod tests {
         let sockets = sockets(&["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap()), false, 0).unwrap();
         let ports: Vec<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
         assert!(ports.len() == 2 && ports[0] == ports[1] && ports[0] != 0, "{ports:?}");
+    }
+
+    fn local(ip: &str, state: AddressState, vrf: Option<&str>) -> LocalAddress {
+        LocalAddress {
+            ip: ip.parse().unwrap(),
+            interface: "net1".to_owned(),
+            state,
+            vrf: vrf.map(str::to_owned),
+            prefix: 64,
+        }
+    }
+
+    #[test]
+    fn places_are_listened_at_once_unless_another_host_has_the_address() {
+        use AddressState::{Duplicate, Tentative, Usable};
+        let found = usable(vec![
+            local("10.9.0.5", Usable, None),
+            local("10.9.0.5", Usable, Some("blue")),
+            local("10.9.0.5", Usable, None),
+            local("fd09::5", Tentative, None),
+            local("fd09::6", Duplicate, None),
+            local("fd09::7", Tentative, None),
+            local("fd09::7", Usable, None),
+        ]);
+        let found: Vec<_> = found
+            .iter()
+            .map(|place| (place.address.to_string(), place.vrf.as_deref(), place.is_tentative))
+            .collect();
+        let expected = [
+            ("10.9.0.5", None, false),
+            ("10.9.0.5", Some("blue"), false),
+            ("fd09::5", None, true),
+            ("fd09::7", None, false),
+        ];
+        assert_eq!(found, expected.map(|(ip, vrf, is_tentative)| (ip.to_owned(), vrf, is_tentative)));
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_named_twice_is_one_place() {
+        let sockets = sockets(&["127.0.0.1", "127.0.0.1"].map(|ip| ip.parse().unwrap()), false, 0).unwrap();
+        assert_eq!(sockets.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_has_gone_is_an_error_only_if_it_was_named() {
+        let place = Place { address: "192.0.2.77".parse().unwrap(), vrf: None, is_tentative: false };
+        assert!(matches!(at_each(std::slice::from_ref(&place), 0, true), Err(BindError::Bind { .. })));
+        assert!(at_each(&[place], 0, false).unwrap().is_empty());
     }
 
     #[tokio::test]

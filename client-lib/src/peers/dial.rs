@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsStream;
 
@@ -27,7 +26,7 @@ use crate::nic;
 use crate::outbound::{End, LinkId};
 use crate::rdma::{Prepared, QueuePair, Rails, Role};
 use crate::resolve::service_of;
-use crate::stream::{Stream, stay_in_cache, stay_on, tune};
+use crate::stream::{Stream, stay_in_cache, tune};
 use crate::tls::{self, Tls};
 use crate::transport::Transport;
 use crate::way::{NOT_WITH_TLS, NoRdma, blocking, discard};
@@ -140,34 +139,34 @@ impl Dialer {
     ) -> Result<Dialed, DialError> {
         let peer = SocketAddr::new(address.ip, endpoint.port);
         let route = nic::route_to(address.ip)?;
-        let route = if self.allow_default_network { route } else { route.on_second_nic()? };
-        let connect_error = |source| DialError::Connect { peer, from: route.source, source };
-        let late = |what| move |_| DialError::Timeout { peer, what, after: self.patience };
+        let route = if self.allow_default_network { route } else { route.on_network_of(address)? };
+        let late = |what, obstacle| DialError::Timeout { peer, what, after: self.patience, obstacle };
         // While nobody waits for it.
-        let own = self.prepare(route.source).await;
+        let own = self.prepare(route.source, address.ip).await;
         if let (Transport::Rdma, Err(Some(no_rdma))) = (self.transport, &own) {
             let NoRdma { reason, is_lasting } = no_rdma.clone();
             return Err(DialError::Rdma { peer, reason, is_lasting });
         }
         let connecting = async {
-            let socket = if peer.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // Another route may be the default one by the time of the connection; the source must not change with it.
-            socket.bind(SocketAddr::new(route.source, 0))?;
-            // What is for this machine itself takes the loopback interface, whatever the address.
-            if !self.allow_default_network && route.source != address.ip {
-                stay_on(SockRef::from(&socket), &route.interface)?;
-            }
-            let stream = socket.connect(peer).await?;
+            let stream = route.tcp_socket()?.connect(peer).await?;
             tune(&stream, self.silence)?;
             if self.is_on_this_machine(endpoint) || route.source == address.ip {
                 stay_in_cache(&stream);
             }
             io::Result::Ok(stream)
         };
-        let stream = timeout(self.patience, connecting).await.map_err(late("accept a connection"))?;
-        let stream = stream.map_err(connect_error)?;
+        let stream = match timeout(self.patience, connecting).await {
+            Ok(connected) => connected.map_err(|source| {
+                let obstacle = route.obstacle(&source);
+                DialError::Connect { peer, from: route.source, source, obstacle }
+            })?,
+            Err(_) => {
+                let obstacle = route.obstacle(&io::ErrorKind::TimedOut.into());
+                return Err(late("accept a connection", obstacle));
+            }
+        };
         let greeting = self.greet(stream, (endpoint, link, peer), own.as_ref().ok());
-        let greeted = timeout(self.patience, greeting).await.map_err(late("finish the handshake"));
+        let greeted = timeout(self.patience, greeting).await.map_err(|_| late("finish the handshake", None));
         match greeted.flatten() {
             Ok((stream, accept)) => self.agree(stream, accept, peer, own).await,
             Err(error) => {
@@ -262,14 +261,15 @@ impl Dialer {
     }
 
     /// Our end of a connection by RDMA, or why there is none, unless nobody has asked for one.
-    async fn prepare(&self, source: IpAddr) -> Result<Prepared, Option<NoRdma>> {
+    async fn prepare(&self, source: IpAddr, peer: IpAddr) -> Result<Prepared, Option<NoRdma>> {
         match self.transport {
             Transport::Tcp => return Err(None),
             Transport::Auto if self.tls.is_some() => return Err(Some(NOT_WITH_TLS.to_owned().into())),
             Transport::Auto | Transport::Rdma => {}
         }
         let rails = Arc::clone(&self.rails);
-        blocking(self.patience, move || rails.prepare(source, Role::Sender, None)).await.map_err(Some)
+        let preparing = move || rails.prepare((source, peer), Role::Sender, None);
+        blocking(self.patience, preparing).await.map_err(Some)
     }
 
     fn hello(&self, endpoint: &Endpoint, link: LinkId, own: Option<&Prepared>) -> Hello {

@@ -160,7 +160,10 @@ fn told(state: &mut State, change: Change) -> Option<Vec<Endpoint>> {
 
 fn own_addresses() -> HashSet<IpAddr> {
     match nic::local_interfaces() {
-        Ok(interfaces) => interfaces.into_iter().flat_map(|interface| interface.addresses).collect(),
+        Ok(interfaces) => {
+            let addresses = interfaces.into_iter().flat_map(|interface| interface.addresses);
+            addresses.map(|address| address.ip).collect()
+        }
         Err(error) => {
             warn!("cannot tell this instance from its peers by their addresses: {error}");
             HashSet::new()

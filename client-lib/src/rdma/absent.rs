@@ -45,7 +45,7 @@ impl Rails {
 
     pub(crate) fn prepare(
         &self,
-        _address: IpAddr,
+        _addresses: (IpAddr, IpAddr),
         role: Role,
         _spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {

@@ -68,14 +68,14 @@ pub(crate) struct Prepared {
 }
 
 impl Rails {
-    /// An end at this local address, with what there is to spare, if it fits. It waits for the kernel, most of all for memory: not for an async task.
+    /// An end at the first address, which is ours, for the peer at the second one, with what there is to spare, if it fits. It waits for the kernel, most of all for memory: not for an async task.
     pub(crate) fn prepare(
         &self,
-        address: IpAddr,
+        addresses: (IpAddr, IpAddr),
         role: Role,
         mut spare: Option<Spare>,
     ) -> Result<Prepared, Unusable> {
-        let (places, interface) = places(address, &self.options)?;
+        let (places, interface) = places(addresses, &self.options)?;
         let make = |place: &Place| self.prepare_at((place.clone(), interface), role.clone(), &mut spare);
         first(places, make, |place, error| self.skip(place, error))
     }
@@ -189,14 +189,15 @@ fn is_third_party(link: LinkLayer, gid: Ipv6Addr, address: IpAddr) -> bool {
     link == LinkLayer::Ethernet && gid != gid::gid_of(address.to_canonical())
 }
 
-/// The rows of GID tables that stand for an address, one at least, in the order in which they are tried; and the number of the interface that has it.
-fn places(address: IpAddr, options: &Rdma) -> Result<(Vec<Place>, Option<u32>), Unusable> {
+/// The rows of GID tables that stand for the first address, one at least, in the order in which they are tried; and the number of the interface that has it, or of
+/// that one of several that leads to the second address.
+fn places((address, peer): (IpAddr, IpAddr), options: &Rdma) -> Result<(Vec<Place>, Option<u32>), Unusable> {
     let mut ports = gid::local_ports().map_err(Unusable::Devices)?;
     if ports.is_empty() {
         return Err(if gid::kernel_has_rdma() { Unusable::NoDevice } else { Unusable::NoKernel });
     }
     options.retain(&mut ports);
-    let interface = nic::interface_of(address).map_err(Unusable::Devices)?.unwrap_or_default();
+    let interface = nic::interface_for(address, peer).map_err(Unusable::Devices)?.unwrap_or_default();
     let port_gid = gid::port_gid(&interface);
     let choice = gid::choose(&ports, Local { address, interface: &interface, port_gid });
     let places: Vec<_> = choice.usable().cloned().collect();

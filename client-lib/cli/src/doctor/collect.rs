@@ -1,6 +1,7 @@
 //! Asks DNS, the kernel and the network for the facts. What they mean is said elsewhere.
 
 mod namespaces;
+mod network;
 mod pci;
 mod rdma;
 
@@ -10,11 +11,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use multinet_client::nic::{self, RouteError};
-use multinet_client::{Cuda, Endpoint, ResolveError, Resolver, verbs};
+use multinet_client::{Cuda, Endpoint, EndpointAddress, ResolveError, Resolver, verbs};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::facts::{Dns, Facts, Failure, Machine, Nic, NoRoute, Peer, Process, Route, Says, Server, Service};
+use super::facts::{Dns, Facts, Failure, Machine, Process, Says, Server, Service};
 use super::{DoctorArgs, probe};
 use crate::common::nobody;
 
@@ -39,7 +39,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
             // An address needs no DNS.
             let service = match (&args.name, nobody()) {
                 (Some(name), Ok(nobody)) if name.parse::<IpAddr>().is_ok() => {
-                    Some(service(args, &nobody, name, &machine).await)
+                    Some(service(args, &nobody, name).await)
                 }
                 _ => None,
             };
@@ -48,7 +48,7 @@ pub(super) async fn facts(args: &DoctorArgs) -> Facts {
     };
     let service = async {
         match &args.name {
-            Some(name) => Some(service(args, &resolver, name, &machine).await),
+            Some(name) => Some(service(args, &resolver, name).await),
             None => None,
         }
     };
@@ -119,7 +119,7 @@ async fn find(resolver: &Resolver, name: &str) -> Result<String, ResolveError> {
     }
 }
 
-async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str, machine: &Machine) -> Service {
+async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str) -> Service {
     let records = async {
         match name.parse::<IpAddr>() {
             Ok(_) => None,
@@ -144,71 +144,29 @@ async fn service(args: &DoctorArgs, resolver: &Resolver, name: &str, machine: &M
         all.flat_map(|endpoint| endpoint.addresses.iter().map(move |address| (endpoint, address)))
             .find(|(_, address)| address.ip == ip)
     };
-    let mut targets: Vec<(String, SocketAddr, Option<String>)> = Vec::new();
+    let mut targets: Vec<(&str, u16, &EndpointAddress)> = Vec::new();
     for endpoint in endpoints {
         for address in &endpoint.addresses {
-            let (host, alias) = match known(address.ip) {
-                Some((endpoint, address)) => (endpoint.host.clone(), address.network.clone()),
-                None => (endpoint.host.clone(), address.network.clone()),
+            let (host, address) = match known(address.ip) {
+                Some((endpoint, address)) => (&endpoint.host, address),
+                None => (&endpoint.host, address),
             };
-            let target = (host, SocketAddr::new(address.ip, endpoint.port), alias);
-            let is_wanted = network.is_none() || target.2 == network;
+            let target = (host.as_str(), endpoint.port, address);
+            let is_wanted = network.is_none() || address.network == network;
             if is_wanted && !targets.contains(&target) {
                 targets.push(target);
             }
         }
     }
-    let tried = targets.into_iter().map(|(host, address, network)| {
-        peer(host, address, network, args.network.allow_default_network, machine)
+    let tried = targets.into_iter().map(|(host, port, address)| {
+        network::peer(host.to_owned(), port, address, args.network.allow_default_network)
     });
     let peers = futures::stream::iter(tried).buffered(AT_ONCE).collect().await;
     Service { name: name.to_owned(), port: args.port.clone(), records, wanted, network, peers }
 }
 
-async fn peer(
-    host: String,
-    address: SocketAddr,
-    network: Option<String>,
-    allows_default_network: bool,
-    machine: &Machine,
-) -> Peer {
-    let route = route(address.ip(), machine);
-    let mut peer = Peer { host, address, network, route, connected: None, mtu: None };
-    let Ok(route) = &peer.route else { return peer };
-    if route.is_default_network && !allows_default_network {
-        return peer;
-    }
-    let connected = probe::connect(address, route.source).await;
-    // Of a host that does not answer at all nothing more can be found out.
-    let is_there = match &connected {
-        Ok(_) => true,
-        Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-    };
-    if is_there {
-        peer.mtu = probe::size(address.ip(), route).await;
-    }
-    peer.connected = Some(connected);
-    peer
-}
-
-fn route(peer: IpAddr, machine: &Machine) -> Result<Route, NoRoute> {
-    let route = nic::route_to(peer).map_err(|error| match error {
-        RouteError::Unreachable { source, .. } => NoRoute::Unreachable(source.to_string()),
-        other => NoRoute::Other(other.to_string()),
-    })?;
-    let nics = machine.interfaces.as_deref().unwrap_or_default();
-    let interface_mtu = nics.iter().find(|nic| nic.name == route.interface).and_then(|nic| nic.mtu);
-    Ok(Route {
-        source: route.source,
-        interface: route.interface,
-        mtu: route.mtu,
-        interface_mtu,
-        is_default_network: route.is_default_network,
-    })
-}
-
 async fn machine() -> Machine {
-    let interfaces = nics().map_err(|error| error.to_string());
+    let interfaces = network::nics().map_err(|error| error.to_string());
     let rdma_files = names_in("/dev/infiniband");
     let rdma_devices = names_in("/sys/class/infiniband");
     let loaded = verbs::Library::load();
@@ -226,6 +184,7 @@ async fn machine() -> Machine {
             .filter_map(|device| Some((device.clone(), pci::nic(ROOT.as_ref(), &device)?)))
             .collect(),
         gids,
+        shared: network::shared().unwrap_or_default(),
         interfaces,
         memlock: getrlimit(Resource::RLIMIT_MEMLOCK).ok(),
         process: Process::read(),
@@ -254,28 +213,6 @@ async fn patiently<T: Send + 'static>(
         Ok(Err(error)) => Err(Failure { what: error.to_string(), fix: None }),
         Err(_) => Err(Failure { what: format!("its driver does not return within {patience:?}"), fix: None }),
     }
-}
-
-fn nics() -> std::io::Result<Vec<Nic>> {
-    // The library knows which addresses others can connect to.
-    let usable = nic::second_nics()?;
-    let nics = nic::local_interfaces()?.into_iter().filter(|interface| !interface.is_loopback);
-    Ok(nics
-        .map(|interface| Nic {
-            addresses: match interface.is_default_network {
-                true => interface.addresses,
-                false => usable
-                    .iter()
-                    .filter(|local| local.interface == interface.name)
-                    .map(|local| local.ip)
-                    .collect(),
-            },
-            name: interface.name,
-            mtu: interface.mtu,
-            is_up: interface.is_up,
-            is_default_network: interface.is_default_network,
-        })
-        .collect())
 }
 
 /// The names in a folder, sorted; none, if it is not there.

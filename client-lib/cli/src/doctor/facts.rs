@@ -1,10 +1,10 @@
 //! What there is to know, as the machine tells it. What it means is said in `findings`.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use multinet_client::gid::LinkLayer;
+use multinet_client::nic::{AddressState, LinkState, Obstacle};
 pub(super) use multinet_client::verbs::Privileges as Process;
 use multinet_client::{ResolveError, Resolved};
 
@@ -81,9 +81,18 @@ pub(super) struct Peer {
     pub(super) network: Option<String>,
     pub(super) route: Result<Route, NoRoute>,
     /// How long a connection took. Absent where there is no way that may be taken.
-    pub(super) connected: Option<Result<Duration, io::Error>>,
+    pub(super) connected: Option<Result<Duration, NoConnection>>,
     /// Absent where nothing can be known.
     pub(super) mtu: Option<Mtu>,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct NoConnection {
+    /// What the kernel says.
+    pub(super) error: String,
+    /// What that means, if it is known.
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 /// The way to a peer.
@@ -95,12 +104,20 @@ pub(super) struct Route {
     pub(super) mtu: Option<u32>,
     pub(super) interface_mtu: Option<u32>,
     pub(super) is_default_network: bool,
+    /// Connections may not take it.
+    pub(super) is_refused: bool,
+    /// The second NIC that would be the way if it were up, in words.
+    pub(super) down: Option<String>,
 }
 
 /// Why there is no way to a peer.
 #[derive(Debug)]
 pub(super) enum NoRoute {
-    Unreachable(String),
+    Unreachable {
+        reason: String,
+        /// The second NIC that would be the way if it were up, in words.
+        down: Option<String>,
+    },
     Other(String),
 }
 
@@ -120,8 +137,10 @@ pub(super) enum Mtu {
 /// This machine, or pod.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// The interfaces but for the loopback one, or why they cannot be read.
+    /// The interface of the default network and the second NICs, or why they cannot be read.
     pub(super) interfaces: Result<Vec<Nic>, String>,
+    /// Subnets that several second NICs are in.
+    pub(super) shared: Vec<Shared>,
     /// Soft and hard limit of locked memory, in octets.
     pub(super) memlock: Option<(u64, u64)>,
     pub(super) process: Process,
@@ -221,7 +240,27 @@ pub(super) struct Nic {
     pub(super) name: String,
     /// Those that others can connect to.
     pub(super) addresses: Vec<IpAddr>,
+    /// Addresses that cannot be used now, and why not.
+    pub(super) unusable: Vec<(IpAddr, AddressState)>,
     pub(super) mtu: Option<u32>,
-    pub(super) is_up: bool,
+    pub(super) link: LinkState,
     pub(super) is_default_network: bool,
+}
+
+/// A subnet that several second NICs are in.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) network: String,
+    pub(super) nics: Vec<InSubnet>,
+}
+
+/// A NIC in a subnet that others are in, too.
+#[derive(Debug, Clone)]
+pub(super) struct InSubnet {
+    pub(super) interface: String,
+    pub(super) address: IpAddr,
+    /// The interface by which packets from that address leave for the subnet.
+    pub(super) leaves_by: Option<String>,
+    /// It answers for the addresses of the other ones, too (ARP).
+    pub(super) answers_for_all: bool,
 }

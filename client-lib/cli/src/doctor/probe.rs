@@ -1,13 +1,14 @@
 //! What the network does with packets to a peer: a connection, and the size that passes.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use multinet_client::nic::{Route, route_to};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::facts::{Mtu, Route};
+use super::facts::Mtu;
 
 /// So long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -20,10 +21,9 @@ const CLOSED_PORT: u16 = 33434;
 /// The greatest packet to be tried: jumbo frames have at most so much, and the loopback interface needs no trial.
 pub(super) const MOST: u32 = 9216;
 
-/// How long a connection takes, which is a round trip.
-pub(super) async fn connect(peer: SocketAddr, source: IpAddr) -> io::Result<Duration> {
-    let socket = if peer.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.bind((source, 0).into())?;
+/// How long a connection takes, which is a round trip. It is made as the library makes its own.
+pub(super) async fn connect(route: &Route, peer: SocketAddr) -> io::Result<Duration> {
+    let socket = route.tcp_socket()?;
     let start = Instant::now();
     match timeout(PATIENCE, socket.connect(peer)).await {
         Ok(stream) => stream.map(|_| start.elapsed()),
@@ -43,14 +43,14 @@ pub(super) async fn tcp(server: SocketAddr) -> io::Result<()> {
 ///
 /// A datagram to a port where nobody listens is answered by an ICMP message, of which the socket hears as a refusal. Linux
 /// forbids routers to fragment datagrams (`IP_PMTUDISC_WANT`, its default), so that a large one that is answered got there whole.
-pub(super) async fn size(peer: IpAddr, route: &Route) -> Option<Mtu> {
-    let mtu = route.mtu.or(route.interface_mtu)?.min(MOST);
-    match echo(peer, route.source, mtu).await {
+pub(super) async fn size(route: &Route) -> Option<Mtu> {
+    let mtu = route.mtu?.min(MOST);
+    match echo(route, mtu).await {
         Ok(true) => Some(Mtu::Passes(mtu)),
-        Ok(false) => match known_mtu(peer, route.source) {
+        Ok(false) => match known_mtu(route) {
             // A router has told the kernel just now.
             Some(smaller) if smaller < mtu => Some(Mtu::Smaller(smaller)),
-            _ if echo(peer, route.source, 128).await.ok()? => Some(Mtu::Lost(mtu)),
+            _ if echo(route, 128).await.ok()? => Some(Mtu::Lost(mtu)),
             _ => Some(Mtu::Silent(mtu)),
         },
         Err(_) => None,
@@ -58,12 +58,12 @@ pub(super) async fn size(peer: IpAddr, route: &Route) -> Option<Mtu> {
 }
 
 /// Whether a packet of this size, headers included, is answered.
-async fn echo(peer: IpAddr, source: IpAddr, size: u32) -> io::Result<bool> {
-    let headers = if peer.is_ipv4() { 28 } else { 48 };
+async fn echo(route: &Route, size: u32) -> io::Result<bool> {
+    let headers = if route.peer.is_ipv4() { 28 } else { 48 };
     let packet = vec![0; (size as usize).saturating_sub(headers)];
     for attempt in 0..TRIES {
-        let socket = UdpSocket::bind((source, 0)).await?;
-        socket.connect((peer, CLOSED_PORT + attempt)).await?;
+        let socket = route.udp_socket()?;
+        socket.connect((route.peer, CLOSED_PORT + attempt)).await?;
         match socket.send(&packet).await {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(true),
@@ -79,7 +79,7 @@ async fn echo(peer: IpAddr, source: IpAddr, size: u32) -> io::Result<bool> {
 }
 
 /// The MTU of the way to a peer, as the kernel knows it now.
-fn known_mtu(peer: IpAddr, source: IpAddr) -> Option<u32> {
-    let route = multinet_client::nic::route_to(peer).ok()?;
-    route.mtu.filter(|_| route.source == source)
+fn known_mtu(route: &Route) -> Option<u32> {
+    let now = route_to(route.peer).ok()?;
+    now.mtu.filter(|_| now.source == route.source)
 }

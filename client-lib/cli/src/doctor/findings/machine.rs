@@ -1,6 +1,10 @@
 //! What is found on this machine itself: its second NICs, and the memory that it may lock.
 
-use super::super::facts::{Machine, Nic};
+use std::net::IpAddr;
+
+use multinet_client::nic::{AddressState, LinkState};
+
+use super::super::facts::{InSubnet, Machine, Nic, Shared};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem, Warning};
 
@@ -20,25 +24,71 @@ pub(super) fn network(machine: &Machine, findings: &mut Vec<Finding>) {
         }
     };
     let second = || nics.iter().filter(|nic| !nic.is_default_network);
-    for nic in second().filter(|nic| !nic.is_up && !nic.addresses.is_empty()) {
+    for nic in second().filter(|nic| nic.link != LinkState::Up && !nic.addresses.is_empty()) {
+        let fix = match nic.link {
+            LinkState::Down => {
+                format!("`ip link set {} up`; see whether its CNI plugin has failed", nic.name)
+            }
+            _ => "see whether its cable, and the port at the other end, have a link".to_owned(),
+        };
         findings.push(
-            Finding::new(
-                Warning,
-                "network",
-                format!("{} ({}) is down, or has no carrier", nic.name, list(nic)),
-            )
-            .fix(format!("`ip link show {}` says more; see whether the node's port has a link", nic.name)),
+            Finding::new(Warning, "network", format!("{} ({}) {}", nic.name, list(nic), nic.link)).fix(fix),
         );
     }
-    for nic in second().filter(|nic| nic.is_up && !nic.addresses.is_empty()) {
+    for nic in second().filter(|nic| nic.link == LinkState::Up && !nic.addresses.is_empty()) {
         let mtu = nic.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
         findings.push(Finding::new(Good, "network", format!("second NIC {}: {}{mtu}", nic.name, list(nic))));
     }
+    for (nic, (address, state)) in second().flat_map(|nic| nic.unusable.iter().map(move |it| (nic, it))) {
+        findings.push(unusable(&nic.name, *address, *state));
+    }
+    findings.extend(machine.shared.iter().filter_map(shared));
     if second().all(|nic| nic.addresses.is_empty()) {
         findings.push(Finding::new(Warning, "network", "this pod has no second NIC with an address").fix(
             "attach the pod to a network: the annotation k8s.v1.cni.cncf.io/networks, or a resource claim",
         ));
     }
+}
+
+fn unusable(name: &str, address: IpAddr, state: AddressState) -> Finding {
+    match state {
+        AddressState::Duplicate => Finding::new(
+            Warning,
+            "network",
+            format!("{name}: {address} cannot be used: another host has it (duplicate address detection has failed)"),
+        )
+        .fix("give every pod of the network an address of its own: see its IPAM, which may know of one node only"),
+        _ => Finding::new(
+            Note,
+            "network",
+            format!("{name}: {address} cannot be used yet: the kernel looks whether another host has it (tentative)"),
+        )
+        .fix("wait a second; a NIC without a carrier waits for that"),
+    }
+}
+
+/// Traffic of several NICs in one subnet leaves by one of them, and comes by any, unless routes by source and ARP say otherwise.
+fn shared(Shared { network, nics }: &Shared) -> Option<Finding> {
+    let all: Vec<String> = nics.iter().map(|nic| format!("{} ({})", nic.interface, nic.address)).collect();
+    let stray = |nic: &InSubnet| {
+        let by = nic.leaves_by.as_ref().filter(|by| **by != nic.interface)?;
+        let InSubnet { interface, address, .. } = nic;
+        Some(format!("what is sent from {address} leaves by {by}, never by {interface}"))
+    };
+    let mut consequences: Vec<String> = nics.iter().filter_map(stray).collect();
+    if nics.iter().any(|nic| nic.answers_for_all) {
+        consequences.push(
+            "each answers for the addresses of all (ARP), so that what is for one comes by any".to_owned(),
+        );
+    }
+    if consequences.is_empty() {
+        return None;
+    }
+    let message = format!("{} are in one subnet, {network}: {}", all.join(" and "), consequences.join("; "));
+    Some(Finding::new(Warning, "network", message).fix(
+        "give each network a subnet of its own; or routes by source (the CNI plugin sbr), and the sysctls arp_ignore=1 and arp_announce=2 of each NIC (the \
+         CNI plugin tuning)",
+    ))
 }
 
 fn list(nic: &Nic) -> String {

@@ -1,8 +1,8 @@
 //! What is found on the way to a peer.
 
-use std::io::ErrorKind;
+use multinet_client::nic::{LinkState, Obstacle};
 
-use super::super::facts::{Mtu, NoRoute, Peer, Route};
+use super::super::facts::{Mtu, NoConnection, NoRoute, Peer, Route};
 use super::super::report::Finding;
 use super::super::report::Level::{Note, Ok as Good, Problem};
 use super::milliseconds;
@@ -20,19 +20,26 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
             return;
         }
     };
-    let Route { source, interface, mtu, is_default_network, .. } = route;
+    let Route { source, interface, mtu, is_default_network, is_refused, down, .. } = route;
     let attach = match &peer.network {
         Some(network) => format!("attach this pod to {network}"),
         None => "attach this pod to the peer's network".to_owned(),
     };
     if *is_default_network {
-        let level = if allows_default_network { Note } else { Problem };
-        let message = format!("{who}: the way is by {interface} ({source}), the default network");
-        findings.push(
-            Finding::new(level, "peer", message)
-                .fix(format!("{attach}, or allow it with --allow-default-network")),
-        );
-        if !allows_default_network {
+        let way = format!("{who}: the way is by {interface} ({source}), the default network");
+        let (way, instead) = match down {
+            Some(down) => {
+                (format!("{way}, since {down}"), "bring that NIC up (`ip link` says more)".to_owned())
+            }
+            None => (way, attach),
+        };
+        let fix = format!("{instead}, or allow it with --allow-default-network");
+        findings.push(match (is_refused, allows_default_network) {
+            (true, _) => Finding::new(Problem, "peer", way).fix(fix),
+            (false, true) => Finding::new(Note, "peer", way).fix(fix),
+            (false, false) => Finding::new(Note, "peer", format!("{way}, which the service names")),
+        });
+        if *is_refused {
             return;
         }
     }
@@ -50,8 +57,7 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
             format!("{who}: connected in {} {from}", milliseconds(*time)),
         )),
         Some(Err(error)) => {
-            let (what, fix) = failed(error.kind());
-            let what = what.map_or_else(|| error.to_string(), str::to_owned);
+            let (what, fix) = failed(error);
             findings.push(Finding::new(Problem, "peer", format!("{who}: {what} ({from})")).fix(fix));
         }
         None => {}
@@ -64,29 +70,47 @@ pub(super) fn peer(peer: &Peer, allows_default_network: bool, findings: &mut Vec
 fn no_route(who: &str, peer: &Peer, error: &NoRoute) -> Finding {
     let ip = peer.address.ip();
     match error {
-        NoRoute::Unreachable(reason) => Finding::new(Problem, "peer", format!("{who}: no route ({reason})")).fix(
-            format!("attach this pod to the peer's network, and see that the interface is up; `ip route get {ip}` says more"),
-        ),
+        NoRoute::Unreachable { reason, down: Some(down) } => {
+            Finding::new(Problem, "peer", format!("{who}: no route ({reason}), since {down}"))
+                .fix("bring that NIC up (`ip link` says more)")
+        }
+        NoRoute::Unreachable { reason, down: None } => {
+            Finding::new(Problem, "peer", format!("{who}: no route ({reason})")).fix(format!(
+                "attach this pod to the peer's network, and see that no route or rule of the pod forbids it; `ip route get {ip}` says more"
+            ))
+        }
         NoRoute::Other(reason) => Finding::new(Problem, "peer", format!("{who}: {reason}")).fix("try again"),
     }
 }
 
-/// What went wrong, if the system's words for it are not the best, and what to do.
-fn failed(kind: ErrorKind) -> (Option<&'static str>, &'static str) {
-    match kind {
-        ErrorKind::ConnectionRefused => (
-            Some("the pod is there, but nothing listens on this port"),
-            "see whether the pod's program has started, and listens on this port and NIC (`ss -ltn` in the pod)",
+/// What went wrong, and what to do.
+fn failed(NoConnection { error, obstacle }: &NoConnection) -> (String, &'static str) {
+    match obstacle {
+        Some(Obstacle::NotListening) => (
+            "the pod is there, but nothing listens on this port".to_owned(),
+            "see whether the pod's program has started, and listens on this port and NIC (`ss -ltn` in the pod), and whether a firewall or \
+             NetworkPolicy rejects it",
         ),
-        ErrorKind::TimedOut => (
-            Some("nothing comes back"),
-            "see whether the two NICs are on one network (VLAN, switch, subnet), and whether a firewall drops TCP",
+        Some(Obstacle::Silence) => (
+            "nothing comes back".to_owned(),
+            "see whether the two NICs are on one network (VLAN, switch, subnet), and whether a firewall or NetworkPolicy drops TCP",
         ),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => (
-            None,
+        Some(Obstacle::Rejected) => (
+            format!("rejected ({error})"),
+            "see whether a firewall or NetworkPolicy rejects TCP to this port, and, if there is a router on the way, whether the pod is gone",
+        ),
+        Some(Obstacle::NoHost { interface }) => (
+            format!("no host on {interface} has this address"),
             "see whether the pod is gone, and whether its NIC is on the same network as ours (`ip neigh` shows FAILED)",
         ),
-        _ => (None, "see the routes of this pod (`ip route`), and whether a firewall refuses"),
+        Some(Obstacle::Link { interface, state: LinkState::Down }) => {
+            (format!("{interface} is down"), "bring it up (`ip link` says more)")
+        }
+        Some(Obstacle::Link { interface, state }) => (
+            format!("{interface} {state}"),
+            "see whether its cable, and the port at the other end, have a link",
+        ),
+        _ => (error.clone(), "see the routes of this pod (`ip route`), and whether a firewall refuses"),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Facts and what they mean, as a table.
 
-use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use multinet_client::gid::LinkLayer;
+use multinet_client::nic::{AddressState, LinkState, Obstacle};
 use multinet_client::{Endpoint, EndpointAddress, ResolveError, Resolved, Resolver};
 
 use super::super::facts::{
-    DmaBuf, Dns, Facts, Failure, Gid, Gpus, Machine, Mtu, Namespaces, Nic, NoRoute, Peer, Process, Route,
-    Row, Says, Server, Service,
+    DmaBuf, Dns, Facts, Failure, Gid, Gpus, InSubnet, Machine, Mtu, Namespaces, Nic, NoConnection, NoRoute,
+    Peer, Process, Route, Row, Says, Server, Service, Shared,
 };
 use super::super::pci::Acs;
 use super::super::report::{Level, json, text, worst};
@@ -31,8 +31,9 @@ fn nic(name: &str, ip: &str) -> Nic {
     Nic {
         name: name.to_owned(),
         addresses: vec![ip.parse().unwrap()],
+        unusable: Vec::new(),
         mtu: Some(9000),
-        is_up: true,
+        link: LinkState::Up,
         is_default_network: name == "eth0",
     }
 }
@@ -61,6 +62,7 @@ fn good() -> Facts {
         service: None,
         machine: Machine {
             interfaces: Ok(vec![nic("eth0", "10.244.0.9"), nic("net1", "192.168.111.4")]),
+            shared: Vec::new(),
             memlock: Some((u64::MAX, u64::MAX)),
             process: Process::default(),
             rdma_devices: vec!["mlx5_2".to_owned()],
@@ -101,6 +103,8 @@ fn route() -> Route {
         mtu: Some(9000),
         interface_mtu: Some(9000),
         is_default_network: false,
+        is_refused: false,
+        down: None,
     }
 }
 
@@ -113,6 +117,30 @@ fn peer() -> Peer {
         connected: Some(Ok(Duration::from_micros(87))),
         mtu: Some(Mtu::Passes(9000)),
     }
+}
+
+fn by_default_network() -> Route {
+    Route { interface: "eth0".to_owned(), is_default_network: true, ..route() }
+}
+
+fn unreachable(down: Option<&str>) -> Result<Route, NoRoute> {
+    Err(NoRoute::Unreachable { reason: "Network is unreachable".to_owned(), down: down.map(str::to_owned) })
+}
+
+fn not_connected(obstacle: Option<Obstacle>) -> Option<Result<Duration, NoConnection>> {
+    Some(Err(NoConnection { error: "No route to host".to_owned(), obstacle }))
+}
+
+/// What `net2` sends leaves by this one.
+fn in_one_subnet(by: &str, answers_for_all: bool) -> Shared {
+    let nic = |interface: &str, address: &str, by: &str| InSubnet {
+        interface: interface.to_owned(),
+        address: address.parse().unwrap(),
+        leaves_by: Some(by.to_owned()),
+        answers_for_all,
+    };
+    let nics = vec![nic("net1", "192.168.111.4", "net1"), nic("net2", "192.168.111.9", by)];
+    Shared { network: "192.168.111.0/24".to_owned(), nics }
 }
 
 fn to(peer: Peer) -> Facts {
@@ -247,10 +275,45 @@ fn one_thing_is_wrong() {
         ),
         (
             with_machine(|machine| {
-                machine.interfaces = Ok(vec![Nic { is_up: false, ..nic("net1", "192.168.111.4") }]);
+                machine.interfaces = Ok(vec![Nic { link: LinkState::Down, ..nic("net1", "192.168.111.4") }]);
             }),
-            "warning network net1 (192.168.111.4) is down, or has no carrier",
-            "`ip link show net1`",
+            "warning network net1 (192.168.111.4) is down",
+            "`ip link set net1 up`",
+        ),
+        (
+            with_machine(|machine| {
+                machine.interfaces =
+                    Ok(vec![Nic { link: LinkState::NoCarrier, ..nic("net1", "192.168.111.4") }]);
+            }),
+            "warning network net1 (192.168.111.4) has no carrier",
+            "see whether its cable",
+        ),
+        (
+            with_machine(|machine| {
+                let unusable = vec![("fd00:111::4".parse().unwrap(), AddressState::Duplicate)];
+                machine.interfaces = Ok(vec![Nic { unusable, ..nic("net1", "192.168.111.4") }]);
+            }),
+            "warning network net1: fd00:111::4 cannot be used: another host has it",
+            "give every pod of the network an address of its own",
+        ),
+        (
+            with_machine(|machine| {
+                let unusable = vec![("fd00:111::4".parse().unwrap(), AddressState::Tentative)];
+                machine.interfaces = Ok(vec![Nic { unusable, ..nic("net1", "192.168.111.4") }]);
+            }),
+            "note network net1: fd00:111::4 cannot be used yet",
+            "wait a second",
+        ),
+        (
+            with_machine(|machine| machine.shared = vec![in_one_subnet("net1", true)]),
+            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: what is sent from 192.168.111.9 leaves by \
+             net1, never by net2; each answers for the addresses of all (ARP), so that what is for one comes by any",
+            "give each network a subnet of its own",
+        ),
+        (
+            with_machine(|machine| machine.shared = vec![in_one_subnet("net2", true)]),
+            "warning network net1 (192.168.111.4) and net2 (192.168.111.9) are in one subnet, 192.168.111.0/24: each answers",
+            "give each network a subnet of its own",
         ),
         (
             with_machine(|machine| machine.interfaces = Err("no /proc".to_owned())),
@@ -326,17 +389,36 @@ fn one_thing_is_wrong() {
             "`rdma system` and `rdma link`",
         ),
         (
-            with_peer(|peer| peer.route = Err(NoRoute::Unreachable("Network is unreachable".to_owned()))),
+            with_peer(|peer| peer.route = unreachable(None)),
             "problem peer infer-0 at 192.168.111.5:18515 on rail0: no route (Network is unreachable)",
             "attach this pod to the peer's network",
         ),
         (
+            with_peer(|peer| peer.route = unreachable(Some("net1 is down"))),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: no route (Network is unreachable), since net1 is down",
+            "bring that NIC up",
+        ),
+        (
             with_peer(|peer| {
-                let eth0 = Route { interface: "eth0".to_owned(), is_default_network: true, ..route() };
+                let eth0 = Route { is_refused: true, ..by_default_network() };
                 (peer.route, peer.connected, peer.mtu) = (Ok(eth0), None, None);
             }),
             "problem peer infer-0 at 192.168.111.5:18515 on rail0: the way is by eth0 (192.168.111.4), the default",
             "attach this pod to rail0, or allow it with --allow-default-network",
+        ),
+        (
+            with_peer(|peer| {
+                let eth0 =
+                    Route { is_refused: true, down: Some("net1 is down".to_owned()), ..by_default_network() };
+                (peer.route, peer.connected, peer.mtu) = (Ok(eth0), None, None);
+            }),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: the way is by eth0 (192.168.111.4), the default network, since net1 is down",
+            "bring that NIC up (`ip link` says more), or allow it with --allow-default-network",
+        ),
+        (
+            with_peer(|peer| peer.route = Ok(by_default_network())),
+            "note peer infer-0 at 192.168.111.5:18515 on rail0: the way is by eth0 (192.168.111.4), the default network, which the service names",
+            "",
         ),
         (
             with_peer(|peer| peer.address = "192.168.111.4:18515".parse().unwrap()),
@@ -344,22 +426,40 @@ fn one_thing_is_wrong() {
             "",
         ),
         (
-            with_peer(|peer| peer.connected = Some(Err(ErrorKind::ConnectionRefused.into()))),
+            with_peer(|peer| peer.connected = not_connected(Some(Obstacle::NotListening))),
             "problem peer infer-0 at 192.168.111.5:18515 on rail0: the pod is there, but nothing listens on this port (from",
             "see whether the pod's program has started",
         ),
         (
-            with_peer(|peer| (peer.connected, peer.mtu) = (Some(Err(ErrorKind::TimedOut.into())), None)),
+            with_peer(|peer| (peer.connected, peer.mtu) = (not_connected(Some(Obstacle::Silence)), None)),
             "problem peer infer-0 at 192.168.111.5:18515 on rail0: nothing comes back (from",
             "see whether the two NICs are on one network",
         ),
         (
             with_peer(|peer| {
-                let error = io::Error::new(ErrorKind::HostUnreachable, "No route to host");
-                (peer.connected, peer.mtu) = (Some(Err(error)), None);
+                let gone = Obstacle::NoHost { interface: "net1".to_owned() };
+                (peer.connected, peer.mtu) = (not_connected(Some(gone)), None);
             }),
-            "problem peer infer-0 at 192.168.111.5:18515 on rail0: No route to host (from",
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: no host on net1 has this address (from",
             "see whether the pod is gone",
+        ),
+        (
+            with_peer(|peer| (peer.connected, peer.mtu) = (not_connected(Some(Obstacle::Rejected)), None)),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: rejected (No route to host) (from",
+            "see whether a firewall or NetworkPolicy rejects",
+        ),
+        (
+            with_peer(|peer| {
+                let link = Obstacle::Link { interface: "net1".to_owned(), state: LinkState::NoCarrier };
+                (peer.connected, peer.mtu) = (not_connected(Some(link)), None);
+            }),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: net1 has no carrier (from",
+            "see whether its cable",
+        ),
+        (
+            with_peer(|peer| (peer.connected, peer.mtu) = (not_connected(None), None)),
+            "problem peer infer-0 at 192.168.111.5:18515 on rail0: No route to host (from",
+            "see the routes of this pod",
         ),
         (
             with_peer(|peer| peer.mtu = Some(Mtu::Lost(9000))),
@@ -391,6 +491,13 @@ fn one_thing_is_wrong() {
             "{found:?}\nis not\n{fix}"
         );
     }
+}
+
+#[test]
+fn nics_in_one_subnet_may_keep_their_traffic_apart() {
+    let mut facts = good();
+    facts.machine.shared = vec![in_one_subnet("net2", false)];
+    assert!(bad(&facts).is_empty(), "{:?}", bad(&facts));
 }
 
 #[test]

@@ -1,0 +1,149 @@
+//! Asks the kernel for this pod's NICs and the way to peers, and tries it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use multinet_client::EndpointAddress;
+use multinet_client::nic::{self, AddressState, Interface, LinkState, RouteError};
+
+use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, Shared};
+use super::super::probe;
+
+/// What comes of a connection to an address.
+pub(super) async fn peer(
+    host: String,
+    port: u16,
+    address: &EndpointAddress,
+    allows_default_network: bool,
+) -> Peer {
+    let peer = |route| Peer {
+        host,
+        address: SocketAddr::new(address.ip, port),
+        network: address.network.clone(),
+        route,
+        connected: None,
+        mtu: None,
+    };
+    let found = match nic::route_to(address.ip) {
+        Ok(found) => found,
+        Err(error) => return peer(Err(no_route(error))),
+    };
+    let route = describe(&found);
+    let taken = if allows_default_network { Ok(found) } else { found.on_network_of(address) };
+    let taken = match taken {
+        Ok(taken) => taken,
+        Err(RouteError::DefaultNetwork { down, .. }) => {
+            return peer(Ok(Route { is_refused: true, down, ..route }));
+        }
+        Err(error) => return peer(Err(no_route(error))),
+    };
+    let mut peer = peer(Ok(route));
+    let connected = probe::connect(&taken, peer.address).await;
+    // Of a host that does not answer at all nothing more can be found out.
+    let is_there = connected.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::ConnectionRefused);
+    if is_there {
+        peer.mtu = probe::size(&taken).await;
+    }
+    peer.connected = Some(
+        connected
+            .map_err(|error| NoConnection { obstacle: taken.obstacle(&error), error: error.to_string() }),
+    );
+    peer
+}
+
+fn no_route(error: RouteError) -> NoRoute {
+    match error {
+        RouteError::Unreachable { source, down, .. } => {
+            NoRoute::Unreachable { reason: source.to_string(), down }
+        }
+        other => NoRoute::Other(other.to_string()),
+    }
+}
+
+fn describe(route: &nic::Route) -> Route {
+    let interfaces = nic::local_interfaces().unwrap_or_default();
+    let interface = interfaces.iter().find(|interface| interface.name == route.interface);
+    Route {
+        source: route.source,
+        interface: route.interface.clone(),
+        mtu: route.mtu,
+        interface_mtu: interface.and_then(|interface| interface.mtu),
+        is_default_network: route.is_default_network,
+        is_refused: false,
+        down: None,
+    }
+}
+
+/// The interface of the default network, and the second NICs.
+pub(super) fn nics() -> io::Result<Vec<Nic>> {
+    // The library knows which addresses others can connect to.
+    let second = nic::second_nics()?;
+    let of = |interface: Interface| {
+        let own = interface.addresses.iter().filter(|address| !is_link_local_v6(address.ip));
+        let unusable = own.clone().filter(|address| address.state != AddressState::Usable);
+        let usable = second.iter().filter(|local| local.state == AddressState::Usable);
+        let addresses = match interface.is_default_network || interface.link == LinkState::Down {
+            true => own.clone().map(|address| address.ip).collect(),
+            false => usable.filter(|local| local.interface == interface.name).map(|local| local.ip).collect(),
+        };
+        Nic {
+            addresses,
+            unusable: unusable.map(|address| (address.ip, address.state)).collect(),
+            mtu: interface.mtu,
+            link: interface.link,
+            is_default_network: interface.is_default_network,
+            name: interface.name,
+        }
+    };
+    let is_wanted = |interface: &Interface| interface.is_default_network || interface.is_second_nic();
+    Ok(nic::local_interfaces()?.into_iter().filter(is_wanted).map(of).collect())
+}
+
+/// The subnets of IPv4 that several second NICs are in. (By IPv6, only that NIC answers for an address which has it.)
+pub(super) fn shared() -> io::Result<Vec<Shared>> {
+    let interfaces = nic::local_interfaces()?;
+    let second = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Down);
+    let mut subnets: Vec<(IpNet, Vec<(&str, IpAddr)>)> = Vec::new();
+    for interface in second.filter(|its| its.vrf.is_none()) {
+        let addresses = interface.addresses.iter().filter(|address| address.ip.is_ipv4());
+        for address in addresses.filter(|address| address.prefix < 31) {
+            let Ok(network) = IpNet::new(address.ip, address.prefix) else { continue };
+            let here = (interface.name.as_str(), address.ip);
+            match subnets.iter_mut().find(|(subnet, _)| *subnet == network.trunc()) {
+                Some((_, nics)) if nics.iter().any(|(name, _)| *name == interface.name) => {}
+                Some((_, nics)) => nics.push(here),
+                None => subnets.push((network.trunc(), vec![here])),
+            }
+        }
+    }
+    subnets.retain(|(_, nics)| nics.len() > 1);
+    Ok(subnets.into_iter().map(|(network, nics)| describe_shared(network, &nics)).collect())
+}
+
+fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> Shared {
+    // Anybody in the subnet.
+    let other = network.hosts().find(|host| !nics.iter().any(|(_, own)| own == host));
+    let leaves_by = |source| nic::route_from(source, other?).ok().map(|route| route.interface);
+    let in_subnet = |&(interface, address): &(&str, IpAddr)| InSubnet {
+        interface: interface.to_owned(),
+        address,
+        leaves_by: leaves_by(address),
+        answers_for_all: arp_ignore(interface) == 0,
+    };
+    Shared { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }
+}
+
+/// Whether an interface answers ARP for its own addresses only: the greater of two settings counts (ip-sysctl).
+fn arp_ignore(interface: &str) -> u32 {
+    let of = |interface| {
+        let value = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/arp_ignore"));
+        value.ok().and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    };
+    of("all").max(of(interface))
+}
+
+fn is_link_local_v6(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}

@@ -1,0 +1,193 @@
+//! What rtnetlink says of links and addresses, as interfaces.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+
+use super::interfaces::{Address, AddressState, Interface, Kind, LinkState};
+
+/// A question for all links. Their counters are most of what there would be to read.
+pub(super) fn without_statistics() -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    message
+}
+
+/// Interfaces, as links and addresses describe them. Which are of the default network is not among that.
+pub(super) fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Vec<Interface> {
+    let parsed = links.iter().filter_map(|link| match link {
+        RouteNetlinkMessage::NewLink(link) => parse_link(link),
+        _ => None,
+    });
+    let (mut interfaces, masters): (Vec<Interface>, Vec<Option<u32>>) = parsed.unzip();
+    let vrfs: Vec<(u32, String)> = interfaces
+        .iter()
+        .filter(|interface| interface.kind == Kind::Vrf)
+        .map(|interface| (interface.index, interface.name.clone()))
+        .collect();
+    for (interface, master) in interfaces.iter_mut().zip(masters) {
+        let vrf = vrfs.iter().find(|(index, _)| Some(*index) == master);
+        interface.vrf = vrf.map(|(_, name)| name.clone());
+    }
+    for address in addresses {
+        if let RouteNetlinkMessage::NewAddress(address) = address
+            && let Some(of) = interfaces.iter_mut().find(|interface| interface.index == address.header.index)
+        {
+            of.addresses.extend(parse_address(address));
+        }
+    }
+    interfaces.iter_mut().for_each(|interface| interface.addresses.sort_unstable());
+    interfaces
+}
+
+/// An interface without its addresses, and the index of its master.
+fn parse_link(link: &LinkMessage) -> Option<(Interface, Option<u32>)> {
+    let flags = link.header.flags;
+    let mut interface = Interface {
+        name: String::new(),
+        addresses: Vec::new(),
+        mac: None,
+        mtu: None,
+        link: match () {
+            () if !flags.contains(LinkFlags::Up) => LinkState::Down,
+            () if !flags.contains(LinkFlags::Running) => LinkState::NoCarrier,
+            () => LinkState::Up,
+        },
+        vrf: None,
+        is_loopback: flags.contains(LinkFlags::Loopback),
+        is_default_network: false,
+        index: link.header.index,
+        kind: Kind::Other,
+    };
+    let mut master = None;
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => name.clone_into(&mut interface.name),
+            LinkAttribute::Mtu(mtu) => interface.mtu = Some(*mtu),
+            LinkAttribute::Controller(index) => master = Some(*index),
+            LinkAttribute::Address(octets) if !octets.is_empty() => {
+                let octets: Vec<String> = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+                interface.mac = Some(octets.join(":"));
+            }
+            LinkAttribute::LinkInfo(infos) => interface.kind = kind(infos),
+            _ => {}
+        }
+    }
+    (!interface.name.is_empty()).then_some((interface, master))
+}
+
+fn kind(infos: &[LinkInfo]) -> Kind {
+    let kind = infos.iter().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind),
+        _ => None,
+    });
+    match kind {
+        Some(InfoKind::Bridge) => Kind::Bridge,
+        Some(InfoKind::Dummy) => Kind::Dummy,
+        Some(InfoKind::Vrf) => Kind::Vrf,
+        _ => Kind::Other,
+    }
+}
+
+/// What others connect to: of a link between two, this end.
+fn parse_address(address: &AddressMessage) -> Option<Address> {
+    let (mut local, mut other) = (None, None);
+    for attribute in &address.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => other = Some(*ip),
+            _ => {}
+        }
+    }
+    let is = |flag: AddressHeaderFlags| address.header.flags.contains(flag);
+    let state = match () {
+        () if is(AddressHeaderFlags::Dadfailed) => AddressState::Duplicate,
+        () if is(AddressHeaderFlags::Tentative) && !is(AddressHeaderFlags::Optimistic) => {
+            AddressState::Tentative
+        }
+        () => AddressState::Usable,
+    };
+    Some(Address { ip: local.or(other)?, prefix: address.header.prefix_len, state })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn link(index: u32, name: &str, flags: LinkFlags, more: &[LinkAttribute]) -> RouteNetlinkMessage {
+        let mut link = LinkMessage::default();
+        (link.header.index, link.header.flags) = (index, flags);
+        link.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        link.attributes.extend_from_slice(more);
+        RouteNetlinkMessage::NewLink(link)
+    }
+
+    fn address(
+        index: u32,
+        flags: AddressHeaderFlags,
+        attributes: &[AddressAttribute],
+    ) -> RouteNetlinkMessage {
+        let mut address = AddressMessage::default();
+        (address.header.index, address.header.prefix_len, address.header.flags) = (index, 24, flags);
+        address.attributes = attributes.to_vec();
+        RouteNetlinkMessage::NewAddress(address)
+    }
+
+    fn of_kind(kind: InfoKind) -> LinkAttribute {
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])
+    }
+
+    #[test]
+    fn links_have_a_state_a_kind_and_a_vrf() {
+        let up = LinkFlags::Up | LinkFlags::Running;
+        let mac = LinkAttribute::Address(vec![2, 0, 0, 0, 0, 0xab]);
+        let links = [
+            link(1, "lo", up | LinkFlags::Loopback, &[]),
+            link(2, "net1", up, &[mac, LinkAttribute::Mtu(9000), LinkAttribute::Controller(5)]),
+            link(3, "net2", LinkFlags::Up, &[LinkAttribute::Controller(6)]),
+            link(4, "net3", LinkFlags::Running, &[of_kind(InfoKind::Dummy)]),
+            link(5, "blue", up, &[of_kind(InfoKind::Vrf)]),
+            link(6, "br0", up, &[of_kind(InfoKind::Bridge)]),
+        ];
+        let found = parse(&links, &[]);
+        let states: Vec<_> = found.iter().map(|its| (its.name.as_str(), its.link, its.kind)).collect();
+        let expected = [
+            ("lo", LinkState::Up, Kind::Other),
+            ("net1", LinkState::Up, Kind::Other),
+            ("net2", LinkState::NoCarrier, Kind::Other),
+            ("net3", LinkState::Down, Kind::Dummy),
+            ("blue", LinkState::Up, Kind::Vrf),
+            ("br0", LinkState::Up, Kind::Bridge),
+        ];
+        assert_eq!(states, expected);
+        assert!(found[0].is_loopback);
+        assert_eq!(found[1].mac.as_deref(), Some("02:00:00:00:00:ab"));
+        assert_eq!((found[1].mtu, found[1].vrf.as_deref()), (Some(9000), Some("blue")));
+        assert_eq!(found[2].vrf, None, "a bridge is no VRF");
+    }
+
+    #[test]
+    fn addresses_are_this_ends_and_may_be_unusable() {
+        type Flags = AddressHeaderFlags;
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (one, other) = (ip("10.9.0.1"), ip("10.9.0.2"));
+        let both = [AddressAttribute::Address(other), AddressAttribute::Local(one)];
+        let v6 = [AddressAttribute::Address(ip("fd09::1"))];
+        let cases = [
+            (Flags::Permanent, &both[..], Some((one, AddressState::Usable))),
+            (Flags::Permanent, &both[..1], Some((other, AddressState::Usable))),
+            (Flags::Permanent, &[], None),
+            (Flags::Tentative, &v6, Some((ip("fd09::1"), AddressState::Tentative))),
+            (Flags::Tentative | Flags::Optimistic, &v6, Some((ip("fd09::1"), AddressState::Usable))),
+            (Flags::Tentative | Flags::Dadfailed, &v6, Some((ip("fd09::1"), AddressState::Duplicate))),
+        ];
+        for (flags, attributes, expected) in cases {
+            let found = parse(&[link(1, "net1", LinkFlags::Up, &[])], &[address(1, flags, attributes)]);
+            let expected: Vec<_> =
+                expected.into_iter().map(|(ip, state)| Address { ip, prefix: 24, state }).collect();
+            assert_eq!(found[0].addresses, expected, "{flags:?} {attributes:?}");
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The route to a peer: the kernel's answers, and which of them is taken.
+
+use std::cmp::Reverse;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use nix::errno::Errno;
+use socket2::SockRef;
+use tokio::net::{TcpSocket, UdpSocket};
+
+use super::interfaces::{AddressState, Interface, LinkState, POD_INTERFACE, local_interfaces};
+use super::lookup::{Answer, Entry, Question};
+use super::second::{LocalAddress, own_addresses};
+use super::stay::Stay;
+use super::{is_link_local, is_link_local_v6};
+use crate::endpoint::EndpointAddress;
+
+/// How this machine reaches a peer.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::route_to;
+///
+/// let route = route_to("192.168.111.5".parse()?)?;
+/// if route.mtu.is_some_and(|mtu| mtu < 9000) {
+///     println!("{} takes no jumbo frames to {}", route.interface, route.peer);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Route {
+    /// The peer.
+    pub peer: IpAddr,
+    /// The address that connections leave from.
+    pub source: IpAddr,
+    /// The interface that they leave by, such as `net1`. To this machine itself, the one that has the peer's address.
+    pub interface: String,
+    /// The greatest packet that the route takes, in octets, as far as the kernel knows.
+    pub mtu: Option<u32>,
+    /// Whether the interface is that of the default network. The loopback interface never is.
+    pub is_default_network: bool,
+    /// The second NIC that would be on the way if it were up.
+    down: Option<String>,
+    /// It is a default route.
+    is_default_route: bool,
+    /// The VRF that sockets have to be in.
+    vrf: Option<String>,
+    stay: Stay,
+    is_kept: bool,
+}
+
+/// Why there is no way to a peer that may be taken.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::{RouteError, route_to};
+///
+/// let route = route_to("192.168.111.5".parse()?).and_then(|route| route.on_second_nic());
+/// if let Err(RouteError::DefaultNetwork { interface, .. }) = route {
+///     println!("this pod has only {interface}: is the annotation for the second network missing?");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The kernel knows no way.
+    #[error("no route to {peer} ({source}): {}", no_route(*peer, source, down.as_deref()))]
+    Unreachable {
+        /// The peer.
+        peer: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+        /// The second NIC that would lead there if it were up, in words: `net1 is down`.
+        down: Option<String>,
+    },
+    /// The way would be through the default network.
+    #[error(
+        "{peer} would be reached through {interface} ({source_address}), the default network{}, or allow it with allow_default_network",
+        instead(down.as_deref())
+    )]
+    DefaultNetwork {
+        /// The peer.
+        peer: IpAddr,
+        /// Its interface.
+        interface: String,
+        /// The source address there.
+        source_address: IpAddr,
+        /// The second NIC that would lead there if it were up, in words: `net1 is down`.
+        down: Option<String>,
+    },
+    /// A link-local address of IPv6.
+    #[error(
+        "{peer}: link-local addresses are not supported, for they do not say on which link they are: use another address \
+         of the peer's second NIC, IPv4 or of fd00::/8"
+    )]
+    LinkLocal {
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// The interface that the kernel chose was taken away just now.
+    #[error("the interface on the way to {peer} has just gone: try again")]
+    Gone {
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// The interfaces of this machine cannot be read.
+    #[error("cannot read this machine's interfaces: {0}")]
+    Interfaces(#[source] io::Error),
+}
+
+/// The way that a connection to a peer would take now: what the kernel says of the peer, of packets to it from each second NIC's address, and in each
+/// second NIC's VRF. The most specific route by a second NIC is taken, a program's that knows nothing of NICs before the others. Where there is none,
+/// it is the default network's.
+///
+/// Nothing is sent. Whether the peer is there is another question.
+///
+/// ```no_run
+/// # fn example() -> Result<(), multinet_client::nic::RouteError> {
+/// use multinet_client::nic::route_to;
+///
+/// let route = route_to("192.168.100.7".parse().expect("an address"))?.on_second_nic()?;
+/// println!("from {} on {}", route.source, route.interface);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// [`RouteError::Unreachable`] if there is no way, [`RouteError::LinkLocal`], and what reading the interfaces may give. A way through the default
+/// network is none; see [`Route::on_second_nic`].
+pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
+    if is_link_local_v6(peer) {
+        return Err(RouteError::LinkLocal { peer });
+    }
+    let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
+    let plain = Way::find(Question::plain(peer));
+    if let Ok(way) = &plain
+        && (way.answer.is_local || way.entry.prefix > 0 && way.is_by_second_nic(&interfaces))
+    {
+        return Route::by(peer, way.clone(), &interfaces);
+    }
+    let by_source = own_addresses(&interfaces)
+        .into_iter()
+        .filter(|local| local.ip.is_ipv4() == peer.is_ipv4() && local.state == AddressState::Usable)
+        .filter_map(|local| Way::from(peer, &local, &interfaces));
+    let ways = plain.iter().cloned().chain(by_source);
+    match best(ways.filter(|way| way.is_by_second_nic(&interfaces))) {
+        Some(way) => Route::by(peer, way, &interfaces),
+        None => match plain {
+            Ok(way) => Route::by(peer, way, &interfaces),
+            Err(source) => Err(RouteError::Unreachable { peer, source, down: down(peer, &interfaces) }),
+        },
+    }
+}
+
+/// The way that packets from a certain address of this machine would take to a peer.
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use multinet_client::nic::{route_from, second_nics};
+///
+/// // Two NICs in one subnet: one of them sends for both.
+/// for local in second_nics()? {
+///     let route = route_from(local.ip, "192.168.111.5".parse()?)?;
+///     println!("from {} by {}", local.ip, route.interface);
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// As [`route_to`].
+pub fn route_from(source: IpAddr, peer: IpAddr) -> Result<Route, RouteError> {
+    let interfaces = local_interfaces().map_err(RouteError::Interfaces)?;
+    let way = Way::find(Question { from: Some(source), ..Question::plain(peer) });
+    let way = way.map_err(|source| RouteError::Unreachable { peer, source, down: None })?;
+    Route::by(peer, way, &interfaces)
+}
+
+/// What the kernel says to one question.
+#[derive(Clone, Debug)]
+struct Way {
+    answer: Answer,
+    entry: Entry,
+    vrf: Option<u32>,
+}
+
+impl Way {
+    fn find(question: Question) -> io::Result<Self> {
+        let answer = question.answer()?;
+        // Linux before 4.13 does not tell.
+        let unknown = || Entry { prefix: 1, is_on_link: false, interfaces: vec![answer.interface] };
+        let entry = if answer.is_local { unknown() } else { question.entry().unwrap_or_else(|_| unknown()) };
+        Ok(Self { answer, entry, vrf: question.vrf })
+    }
+
+    /// For packets from an address of a second NIC.
+    fn from(peer: IpAddr, local: &LocalAddress, interfaces: &[Interface]) -> Option<Self> {
+        let index = |name: &str| interfaces.iter().find(|its| its.name == name).map(|its| its.index);
+        let vrf = match &local.vrf {
+            Some(name) => Some(index(name)?),
+            None => None,
+        };
+        let way = Self::find(Question { peer, from: Some(local.ip), vrf }).ok()?;
+        // Where a VRF has no route, the others' count.
+        let by = interfaces.iter().find(|its| its.index == way.answer.interface)?;
+        (vrf.is_none() || way.answer.is_local || by.vrf == local.vrf).then_some(way)
+    }
+
+    fn is_by_second_nic(&self, interfaces: &[Interface]) -> bool {
+        let by = interfaces.iter().find(|its| its.index == self.answer.interface);
+        self.answer.is_local || by.is_some_and(|by| !(by.is_default_network || by.is_loopback))
+    }
+}
+
+/// The most specific; without a router before others; of equals the first.
+fn best(ways: impl Iterator<Item = Way>) -> Option<Way> {
+    ways.min_by_key(|way| Reverse((way.answer.is_local, way.entry.prefix, way.entry.is_on_link)))
+}
+
+impl Route {
+    fn by(
+        peer: IpAddr,
+        Way { answer, entry, vrf }: Way,
+        interfaces: &[Interface],
+    ) -> Result<Self, RouteError> {
+        let gone = || RouteError::Gone { peer };
+        let by_index = |index| interfaces.iter().find(|its| its.index == index);
+        let own = || interfaces.iter().find(|its| its.has(peer));
+        let by = if answer.is_local {
+            own().or_else(|| by_index(answer.interface))
+        } else {
+            by_index(answer.interface)
+        };
+        let by = by.ok_or_else(gone)?;
+        let source = answer.source.or_else(|| answer.is_local.then_some(peer)).ok_or_else(gone)?;
+        Ok(Self {
+            peer,
+            source,
+            interface: by.name.clone(),
+            mtu: answer.mtu.or_else(|| by_index(answer.interface).and_then(|its| its.mtu)),
+            is_default_network: by.is_default_network,
+            down: if by.is_default_network { down(peer, interfaces) } else { None },
+            is_default_route: entry.prefix == 0,
+            vrf: vrf.and_then(by_index).map(|vrf| vrf.name.clone()),
+            stay: if answer.is_local { Stay::Free } else { Stay::of(source, &entry, interfaces) },
+            is_kept: false,
+        })
+    }
+
+    /// The route itself, unless it is one of the default network. Sockets that take it are kept off that one, even if the second NIC goes
+    /// down.
+    ///
+    /// ```
+    /// use multinet_client::nic::route_to;
+    ///
+    /// // The loopback interface is not the default network, and does for tests.
+    /// let route = route_to("127.0.0.1".parse()?)?.on_second_nic()?;
+    /// assert_eq!(route.interface, "lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError::DefaultNetwork`].
+    pub fn on_second_nic(self) -> Result<Self, RouteError> {
+        match self.is_default_network {
+            false => Ok(Self { is_kept: true, ..self }),
+            true => Err(RouteError::DefaultNetwork {
+                peer: self.peer,
+                interface: self.interface,
+                source_address: self.source,
+                down: self.down,
+            }),
+        }
+    }
+
+    /// The same, but by the default network, too, if DNS says that the peer's address is on a network of the service, and that this is the default one: it is the
+    /// peer's `eth0` that has it, or this pod has a route there which is no default route.
+    ///
+    /// ```no_run
+    /// # fn example(endpoint: multinet_client::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::nic::route_to;
+    ///
+    /// for address in &endpoint.addresses {
+    ///     let route = route_to(address.ip)?.on_network_of(address)?;
+    ///     println!("{} from {}", address.ip, route.source);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RouteError::DefaultNetwork`].
+    pub fn on_network_of(self, address: &EndpointAddress) -> Result<Self, RouteError> {
+        let is_pods = address.interface.as_deref() == Some(POD_INTERFACE);
+        if self.is_default_network && address.network.is_some() && (is_pods || !self.is_default_route) {
+            return Ok(self);
+        }
+        self.on_second_nic()
+    }
+
+    /// A socket whose connection takes this route.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::nic::route_to;
+    ///
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let route = route_to("127.0.0.1".parse()?)?;
+    /// let stream = route.tcp_socket()?.connect(listener.local_addr()?).await?;
+    /// assert_eq!(stream.local_addr()?.ip(), route.source);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, if the source address or the interface has gone.
+    pub fn tcp_socket(&self) -> io::Result<TcpSocket> {
+        let socket = if self.source.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        self.take(&SockRef::from(&socket))?;
+        Ok(socket)
+    }
+
+    /// A socket for datagrams that take this route.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use multinet_client::nic::route_to;
+    ///
+    /// let socket = route_to("127.0.0.1".parse()?)?.udp_socket()?;
+    /// socket.connect("127.0.0.1:9").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`tcp_socket`](Self::tcp_socket).
+    pub fn udp_socket(&self) -> io::Result<UdpSocket> {
+        let domain = socket2::Domain::for_address(SocketAddr::new(self.source, 0));
+        let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+        self.take(&SockRef::from(&socket))?;
+        socket.set_nonblocking(true)?;
+        UdpSocket::from_std(socket.into())
+    }
+
+    /// Has a socket take this route. The source is bound, or it would change with the routes before the connection is made.
+    fn take(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        match &self.vrf {
+            Some(vrf) => socket.bind_device(Some(vrf.as_bytes()))?,
+            None if self.is_kept => self.stay.apply(socket)?,
+            None => {}
+        }
+        socket.bind(&SocketAddr::new(self.source, 0).into())
+    }
+}
+
+/// The second NIC that cannot send: the one on the peer's network, or any, if there is none that can.
+fn down(peer: IpAddr, interfaces: &[Interface]) -> Option<String> {
+    let idle = || interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Up);
+    let is_there = |its: &&Interface| {
+        its.addresses.iter().any(|its| its.network().is_some_and(|network| network.contains(&peer)))
+    };
+    let is_idle = !interfaces.iter().any(|its| its.is_second_nic() && its.link == LinkState::Up);
+    // Kernels have some in every namespace that nobody has asked for.
+    let is_wanted =
+        |its: &&Interface| is_idle && its.addresses.iter().any(|address| !is_link_local(address.ip));
+    let found = idle().find(is_there).or_else(|| idle().find(is_wanted));
+    found.map(|its| format!("{} {}", its.name, its.link))
+}
+
+fn no_route(peer: IpAddr, error: &io::Error, down: Option<&str>) -> String {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    match (down, code) {
+        (Some(down), _) => format!("{down}, bring it up"),
+        (None, Some(Errno::EACCES | Errno::EINVAL | Errno::EHOSTUNREACH)) => format!(
+            "a route or rule of this pod forbids it (prohibit, blackhole, unreachable), or it is no host's address; `ip rule` and \
+             `ip route get {peer}` say more"
+        ),
+        (None, _) => format!(
+            "is this pod attached to the peer's network, and is its interface up? `ip route get {peer}` says more"
+        ),
+    }
+}
+
+fn instead(down: Option<&str>) -> String {
+    match down {
+        Some(down) => format!(", since {down}: bring it up"),
+        None => ": attach this pod to the peer's network".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{interface, ip};
+    use super::*;
+
+    #[test]
+    fn the_way_to_this_machine_is_the_loopback_interface() {
+        for peer in ["127.0.0.1", "127.1.2.3"] {
+            let route = route_to(ip(peer)).unwrap();
+            assert!(route.source.is_loopback());
+            assert!(!route.is_default_network);
+            assert!(route.mtu.is_some_and(|mtu| mtu >= 1280), "{route:?}");
+            assert_eq!(route.on_second_nic().unwrap().interface, "lo");
+        }
+    }
+
+    #[test]
+    fn what_has_no_route_names_the_peer() {
+        let error = route_to(ip("255.255.255.255")).unwrap_err();
+        assert!(error.to_string().starts_with("no route to 255.255.255.255 ("), "{error}");
+        assert!(error.to_string().contains("ip route get 255.255.255.255"), "{error}");
+    }
+
+    #[test]
+    fn link_local_addresses_are_refused_with_what_to_use_instead() {
+        let error = route_to(ip("fe80::5")).unwrap_err();
+        assert!(matches!(error, RouteError::LinkLocal { peer } if peer == ip("fe80::5")));
+        assert!(error.to_string().starts_with("fe80::5: link-local addresses are not supported"), "{error}");
+        assert!(!error.to_string().contains("  "), "{error}");
+    }
+
+    /// By `eth0`, with a NIC that would be on the peer's network.
+    fn by_default_network(link: LinkState, prefix: u8) -> Route {
+        let eth0 = Interface { is_default_network: true, ..interface("eth0", 2, &["10.244.0.9/24"]) };
+        let net1 = Interface { link, ..interface("net1", 3, &["10.1.2.5/24"]) };
+        let answer = Answer { is_local: false, interface: 2, source: Some(ip("10.244.0.9")), mtu: None };
+        let entry = Entry { prefix, is_on_link: false, interfaces: vec![2] };
+        Route::by(ip("10.1.2.3"), Way { answer, entry, vrf: None }, &[eth0, net1]).unwrap()
+    }
+
+    #[test]
+    fn the_default_network_is_refused_with_what_to_do() {
+        let refused = "10.1.2.3 would be reached through eth0 (10.244.0.9), the default network";
+        let allow = "or allow it with allow_default_network";
+        let cases = [
+            (LinkState::Up, ": attach this pod to the peer's network, "),
+            (LinkState::Down, ", since net1 is down: bring it up, "),
+            (LinkState::NoCarrier, ", since net1 has no carrier: bring it up, "),
+        ];
+        for (link, reason) in cases {
+            let error = by_default_network(link, 0).on_second_nic().unwrap_err();
+            assert_eq!(error.to_string(), format!("{refused}{reason}{allow}"));
+        }
+    }
+
+    #[test]
+    fn the_default_network_does_where_the_service_names_it() {
+        // The bits of the route there, the network's alias and the interface, as DNS has them.
+        let cases = [
+            (0, None, None, false),
+            (16, None, Some("eth0"), false),
+            (0, Some("rail0"), None, false),
+            (0, Some("rail0"), Some("net1"), false),
+            (0, Some("rail0"), Some("eth0"), true),
+            (16, Some("rail0"), None, true),
+        ];
+        for (prefix, network, interface, expected) in cases {
+            let mut address = EndpointAddress::new(ip("10.1.2.3"));
+            address.network = network.map(str::to_owned);
+            address.interface = interface.map(str::to_owned);
+            let outcome = by_default_network(LinkState::Up, prefix).on_network_of(&address);
+            assert_eq!(outcome.is_ok(), expected, "{prefix} {network:?} {interface:?}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_way_is_taken_and_of_equals_the_first() {
+        let way = |interface, prefix, is_on_link| Way {
+            answer: Answer { is_local: false, interface, source: None, mtu: None },
+            entry: Entry { prefix, is_on_link, interfaces: vec![interface] },
+            vrf: None,
+        };
+        let cases: [(&[Way], Option<u32>); 5] = [
+            (&[], None),
+            (&[way(1, 0, false), way(2, 0, false)], Some(1)),
+            (&[way(1, 0, false), way(2, 24, false)], Some(2)),
+            (&[way(1, 24, false), way(2, 24, true)], Some(2)),
+            (&[way(1, 16, true), way(2, 24, false)], Some(2)),
+        ];
+        for (ways, expected) in cases {
+            assert_eq!(best(ways.iter().cloned()).map(|way| way.answer.interface), expected, "{ways:?}");
+        }
+    }
+}

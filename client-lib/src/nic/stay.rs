@@ -1,0 +1,106 @@
+//! How a connection is kept off the default network, to which the kernel would turn as soon as the route by a second NIC is gone, without losing
+//! what plain sockets get.
+
+use std::io;
+use std::net::IpAddr;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::SockRef;
+
+use super::interfaces::{Address, Interface, LinkState};
+use super::lookup::Entry;
+
+/// How a socket is kept where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    /// It sends to whom it reaches without a router only (`SO_DONTROUTE`), which default routes have. It takes what comes by any interface.
+    OnLink,
+    /// It sends and takes by this interface only (`SO_BINDTODEVICE`).
+    On(String),
+    /// Nothing that would keep it there leaves it what it needs.
+    Free,
+}
+
+impl Stay {
+    /// For packets that leave with this source by this entry.
+    ///
+    /// A socket that is bound to an interface loses what comes by another one. That happens where packets are shared among interfaces, where the address is not the
+    /// interface's own, and where several interfaces are in its subnet: any of them answers for the addresses of all (ARP, with Linux' `arp_ignore` as it is), so that
+    /// what it gets is left to chance.
+    pub(super) fn of(source: IpAddr, entry: &Entry, interfaces: &[Interface]) -> Self {
+        if source.is_ipv4() && entry.is_on_link {
+            return Self::OnLink;
+        }
+        let [index] = entry.interfaces[..] else { return Self::Free };
+        let Some(interface) = interfaces.iter().find(|interface| interface.index == index) else {
+            return Self::Free;
+        };
+        let own = interface.addresses.iter().find(|address| address.ip == source);
+        let Some(network) = own.and_then(Address::network) else { return Self::Free };
+        let others = interfaces.iter().filter(|other| other.index != index && other.link != LinkState::Down);
+        let is_shared = others.filter(|other| !other.is_default_network).any(|other| {
+            other.addresses.iter().any(|its| {
+                // Who asks by IPv6 is answered by the interface that has the address.
+                its.ip == source
+                    || source.is_ipv4() && its.network().is_some_and(|its| overlap(&its, &network))
+            })
+        });
+        if is_shared { Self::Free } else { Self::On(interface.name.clone()) }
+    }
+
+    /// Keeps a socket there.
+    pub(super) fn apply(&self, socket: &SockRef<'_>) -> io::Result<()> {
+        match self {
+            Self::OnLink => Ok(setsockopt(&**socket, sockopt::DontRoute, &true)?),
+            Self::On(interface) => match socket.bind_device(Some(interface.as_bytes())) {
+                // Before Linux 5.7 this was for those with CAP_NET_RAW only.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                outcome => outcome,
+            },
+            Self::Free => Ok(()),
+        }
+    }
+}
+
+fn overlap(one: &ipnet::IpNet, other: &ipnet::IpNet) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{interface, ip};
+    use super::*;
+
+    #[test]
+    fn a_socket_is_bound_to_its_interface_only_where_nothing_comes_by_another() {
+        let entry = |is_on_link, interfaces: &[u32]| Entry {
+            prefix: 16,
+            is_on_link,
+            interfaces: interfaces.to_vec(),
+        };
+        let (net1, net2) =
+            (interface("net1", 2, &["10.9.1.5/24", "fd09::5/64"]), interface("net2", 3, &["10.9.2.5/24"]));
+        let twin = interface("net2", 3, &["10.9.1.6/24", "fd09::6/64"]);
+        let same = interface("net2", 3, &["10.9.1.5/32", "fd09::5/128"]);
+        let down = Interface { link: LinkState::Down, ..twin.clone() };
+        let lo = interface("lo", 1, &["10.50.0.1/32"]);
+        let on = || Stay::On("net1".to_owned());
+        let cases: [(&str, &str, Entry, &[&Interface], Stay); 11] = [
+            ("without a router", "10.9.1.5", entry(true, &[2]), &[&net1], Stay::OnLink),
+            ("the same, with a twin", "10.9.1.5", entry(true, &[2]), &[&net1, &twin], Stay::OnLink),
+            ("by a router", "10.9.1.5", entry(false, &[2]), &[&net1, &net2], on()),
+            ("with a twin", "10.9.1.5", entry(false, &[2]), &[&net1, &twin], Stay::Free),
+            ("with a twin that is down", "10.9.1.5", entry(false, &[2]), &[&net1, &down], on()),
+            ("another's address, too", "10.9.1.5", entry(false, &[2]), &[&net1, &same], Stay::Free),
+            ("IPv6 with a twin", "fd09::5", entry(false, &[2]), &[&net1, &twin], on()),
+            ("another's IPv6 address, too", "fd09::5", entry(false, &[2]), &[&net1, &same], Stay::Free),
+            ("shared among two", "10.9.1.5", entry(false, &[2, 3]), &[&net1, &net2], Stay::Free),
+            ("another's address", "10.50.0.1", entry(false, &[2]), &[&lo, &net1], Stay::Free),
+            ("an interface that is gone", "10.9.1.5", entry(false, &[7]), &[&net1], Stay::Free),
+        ];
+        for (title, source, entry, interfaces, expected) in cases {
+            let interfaces: Vec<Interface> = interfaces.iter().copied().cloned().collect();
+            assert_eq!(Stay::of(ip(source), &entry, &interfaces), expected, "{title}");
+        }
+    }
+}
