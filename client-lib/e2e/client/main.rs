@@ -6,5 +6,6 @@ mod docs;
 mod doctor;
 mod examples;
 mod multinet;
+mod nics;
 mod resolve;
 mod transfer;

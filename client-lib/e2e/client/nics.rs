@@ -1,0 +1,316 @@
+//! NICs and routes as pods really have them: the route that the library takes is the kernel's, and a connection by it comes about.
+//!
+//! This machine is one pod, `peer` the other one. Both have a default network, on `eth0`.
+
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use multinet_client::Listener;
+use multinet_client::nic::{AddressState, RouteError, local_interfaces, route_to, second_nics};
+use multinet_testing::multus::ip;
+use multinet_testing::process::Process;
+use multinet_testing::wait::eventually;
+use multinet_testing::{sandboxed, skip};
+use tempfile::TempDir;
+
+use crate::multinet::{Outcome, multinet};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two pods with a default network, and two more links between them.
+const PODS: &str = "
+    link set lo up
+    netns add peer
+    -n peer link set lo up
+    link add eth0 type veth peer name eth0 netns peer
+    link add net1 type veth peer name net1 netns peer
+    link add net2 type veth peer name net2 netns peer
+    address add 10.244.0.11/24 dev eth0
+    -n peer address add 10.244.0.12/24 dev eth0
+    link set eth0 up
+    link set net1 up
+    link set net2 up
+    -n peer link set eth0 up
+    -n peer link set net1 up
+    -n peer link set net2 up
+    route add default via 10.244.0.12
+    -n peer route add default via 10.244.0.11
+";
+
+/// One address each on the first of the links.
+const ON_NET1: &str = "
+    address add 192.168.111.11/24 dev net1
+    -n peer address add 192.168.111.12/24 dev net1
+";
+
+/// Runs `ip` with each of these lines.
+fn set_up(lines: &[&str]) -> Result<()> {
+    let mut lines =
+        lines.iter().flat_map(|lines| lines.lines()).map(str::trim).filter(|line| !line.is_empty());
+    lines.try_for_each(|line| ip(&line.split(' ').collect::<Vec<_>>()))
+}
+
+/// Writes a setting of the network to both pods.
+fn set(name: &str, value: u32) -> Result<()> {
+    let write = format!("echo {value} > /proc/sys/net/{name}");
+    for program in [&["sh", "-c"][..], &["ip", "netns", "exec", "peer", "sh", "-c"]] {
+        let status = Command::new(program[0]).args(&program[1..]).arg(&write).status()?;
+        ensure!(status.success(), "{write}: {status}");
+    }
+    Ok(())
+}
+
+fn address(text: &str) -> Result<IpAddr> {
+    Ok(text.parse()?)
+}
+
+fn doctor(arguments: &[&str]) -> Result<Outcome> {
+    Outcome::of(multinet()?.args(["doctor", "--resolv-conf", "/dev/null"]).args(arguments))
+}
+
+/// A server in the peer.
+struct Server {
+    process: Process,
+    folder: TempDir,
+}
+
+impl Server {
+    async fn start(arguments: &[&str]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", "peer"]).arg(multinet()?.get_program()).args(["bench", "server"]);
+        let mut process = Process::spawn(command.args(arguments), &folder.path().join("server.log"))?;
+        process.logged("listening on", PATIENCE).await?;
+        Ok(Self { process, folder })
+    }
+
+    /// Frames get there by this interface, and `multinet doctor` says the same.
+    fn reached(&mut self, peer: &str, interface: &str) -> Result<()> {
+        let route = route_to(address(peer)?)?.on_second_nic()?;
+        ensure!(route.interface == interface, "{route:?}");
+        let frames = ["bench", "client", peer, "-s", "4096", "-n", "20", "--transport", "tcp"];
+        let outcome = Outcome::of(multinet()?.args(frames))?;
+        ensure!(outcome.status == Some(0), "{outcome:?}\n{}", self.process.log());
+        let doctor = doctor(&[&format!("{peer}:18515")])?;
+        let is_said =
+            |line: &str| line.contains("connected in") && line.contains(&format!(" on {interface}"));
+        ensure!(doctor.stdout.lines().any(is_said), "{doctor:?}");
+        ensure!(self.folder.path().exists());
+        Ok(())
+    }
+}
+
+/// As the CNI plugin `sbr` has it: the routes by `net1` are for packets from its address only.
+#[tokio::test]
+async fn a_route_for_packets_from_the_second_nic_only_is_found() -> Result<()> {
+    sandboxed!();
+    set_up(&[
+        PODS,
+        ON_NET1,
+        "rule add from 192.168.111.11/32 table 100
+         route del 192.168.111.0/24 dev net1
+         route add 192.168.111.0/24 dev net1 src 192.168.111.11 table 100
+         -n peer rule add from 192.168.111.12/32 table 100
+         -n peer route del 192.168.111.0/24 dev net1
+         -n peer route add 192.168.111.0/24 dev net1 src 192.168.111.12 table 100",
+    ])?;
+    let mut server = Server::start(&[]).await?;
+    server.reached("192.168.111.12", "net1")?;
+    // With two such NICs that have a gateway each, the one on the peer's network.
+    set_up(&["address add 192.168.110.11/24 dev net2
+         rule add from 192.168.110.11/32 table 99
+         route add default via 192.168.110.1 dev net2 table 99
+         route add default via 192.168.111.1 dev net1 table 100"])?;
+    server.reached("192.168.111.12", "net1")
+}
+
+/// Either NIC answers for the addresses of both, as ARP has it. Here the wrong ones have answered.
+#[tokio::test]
+async fn two_nics_in_one_subnet_take_what_comes_by_either() -> Result<()> {
+    sandboxed!();
+    set_up(&[
+        PODS,
+        ON_NET1,
+        "address add 192.168.111.21/24 dev net2
+         -n peer address add 192.168.111.22/24 dev net2",
+    ])?;
+    set("ipv4/conf/all/rp_filter", 0)?;
+    let mut server = Server::start(&[]).await?;
+    // What is for .22 comes by the first cable, and what is for .11 goes back by the second one.
+    set_up(&["-n peer route add 192.168.111.11/32 dev net2"])?;
+    set("ipv4/conf/net1/rp_filter", 0)?;
+    set("ipv4/conf/net2/rp_filter", 0)?;
+    server.reached("192.168.111.22", "net1")?;
+    let doctor = doctor(&[])?;
+    let said = "net1 (192.168.111.11) and net2 (192.168.111.21) are in one subnet, 192.168.111.0/24: what is sent from 192.168.111.21 leaves by net1";
+    ensure!(doctor.stdout.contains(said), "{doctor:?}");
+    Ok(())
+}
+
+/// As hosts have it that announce their address by BGP.
+#[tokio::test]
+async fn an_address_of_the_loopback_interface_is_reached_by_the_nics_without_one() -> Result<()> {
+    sandboxed!();
+    set_up(&[
+        PODS,
+        "address add 10.50.0.1/32 dev lo
+         route add 10.50.0.2/32 dev net1 src 10.50.0.1
+         -n peer address add 10.50.0.2/32 dev lo
+         -n peer route add 10.50.0.1/32 dev net2 src 10.50.0.2",
+    ])?;
+    for name in ["all", "net1", "net2"] {
+        set(&format!("ipv4/conf/{name}/rp_filter"), 0)?;
+    }
+    let local = second_nics()?;
+    ensure!(
+        local.len() == 1 && local[0].ip == address("10.50.0.1")? && local[0].interface == "net1",
+        "{local:?}"
+    );
+    Server::start(&[]).await?.reached("10.50.0.2", "net1")
+}
+
+#[tokio::test]
+async fn an_address_of_two_nics_leaves_by_the_one_on_the_way() -> Result<()> {
+    sandboxed!();
+    set_up(&[
+        PODS,
+        "address add 192.168.111.11/32 dev net1
+         address add 192.168.111.11/24 dev net2
+         -n peer address add 192.168.111.12/24 dev net2",
+    ])?;
+    Server::start(&[]).await?.reached("192.168.111.12", "net2")?;
+    let listener = Listener::builder().port(0).bind().await?;
+    let listening = listener.local_addresses();
+    ensure!(listening.len() == 1, "{listening:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_nic_in_a_vrf_is_reached_and_listened_at() -> Result<()> {
+    sandboxed!();
+    let mut make = Command::new("ip");
+    make.args(["link", "add", "blue", "type", "vrf", "table", "10"]).stderr(Stdio::null());
+    if !make.status()?.success() {
+        skip!("this kernel has no VRFs");
+    }
+    set_up(&[
+        PODS,
+        "-n peer link add blue type vrf table 10
+         link set blue up
+         -n peer link set blue up
+         link set net1 master blue
+         -n peer link set net1 master blue",
+        ON_NET1,
+    ])?;
+    for arguments in [&[][..], &["--address", "192.168.111.12"]] {
+        Server::start(arguments).await?.reached("192.168.111.12", "net1")?;
+    }
+    Ok(())
+}
+
+/// As Multus' `default-route` has it.
+#[tokio::test]
+async fn eth0_is_the_default_network_wherever_the_default_route_is() -> Result<()> {
+    sandboxed!();
+    set_up(&[
+        PODS,
+        ON_NET1,
+        "route del default
+         route add default via 192.168.111.12",
+    ])?;
+    let mut server = Server::start(&[]).await?;
+    server.reached("192.168.111.12", "net1")?;
+    let refused = route_to(address("10.244.0.12")?)?.on_second_nic();
+    ensure!(matches!(&refused, Err(RouteError::DefaultNetwork { .. })), "{refused:?}");
+    // Not even without any default route in the main table.
+    set_up(&["route del default"])?;
+    let refused = route_to(address("10.244.0.12")?)?.on_second_nic();
+    ensure!(matches!(&refused, Err(RouteError::DefaultNetwork { .. })), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_that_another_host_has_is_not_listened_at() -> Result<()> {
+    sandboxed!();
+    set_up(&[PODS, ON_NET1, "-n peer address add fd00:111::12/64 dev net1 nodad"])?;
+    set_up(&["address add fd00:111::11/64 dev net1"])?;
+    // The kernel asks for a second whether another host has it.
+    let listening = listening().await?;
+    ensure!(listening.iter().any(|ip| *ip == "fd00:111::11"), "a tentative address: {listening:?}");
+    set_up(&["address add fd00:111::12/64 dev net1"])?;
+    let failed = address("fd00:111::12")?;
+    eventually("duplicate address detection to fail", PATIENCE, async || {
+        let interfaces = local_interfaces()?;
+        let mut all = interfaces.iter().flat_map(|interface| &interface.addresses);
+        let is_it = all.any(|its| its.ip == failed && its.state == AddressState::Duplicate);
+        ensure!(is_it, "{interfaces:?}");
+        Ok(())
+    })
+    .await?;
+    let listening = self::listening().await?;
+    ensure!(listening.iter().all(|ip| *ip != "fd00:111::12"), "{listening:?}");
+    ensure!(listening.iter().any(|ip| *ip == "192.168.111.11"), "{listening:?}");
+    let error = Listener::builder().address(failed).bind().await.err().context("no error")?.to_string();
+    ensure!(error.contains("another host on its network has this address"), "{error}");
+    Ok(())
+}
+
+async fn listening() -> Result<Vec<String>> {
+    let listener = Listener::builder().port(0).bind().await?;
+    Ok(listener.local_addresses().iter().map(|address| address.ip().to_string()).collect())
+}
+
+/// What is in the way is said as what it is, by `multinet send` and by `multinet doctor`.
+#[tokio::test]
+async fn what_is_in_the_way_is_named() -> Result<()> {
+    sandboxed!();
+    set_up(&[PODS, ON_NET1])?;
+    // Else a host says so once in a second only.
+    set("ipv4/icmp_ratelimit", 0)?;
+    let server = Server::start(&[]).await?;
+    // Without an answer the kernel gives up after three seconds.
+    let said = |wait: &str, what: &str| {
+        let send = ["send", "192.168.111.12", "--wait", wait];
+        let send = Outcome::of(multinet()?.args(send))?;
+        ensure!(send.status == Some(1) && send.stderr.contains(what), "{what}: {send:?}");
+        let doctor = doctor(&["192.168.111.12:18515"])?;
+        ensure!(doctor.status == Some(1), "{what}: {doctor:?}");
+        Ok(doctor.stdout)
+    };
+    let firewall = |what: &str, how: &[&str]| {
+        let mut iptables = Command::new("ip");
+        iptables.args([
+            "netns", "exec", "peer", "iptables", what, "INPUT", "-p", "tcp", "--dport", "18515", "-j",
+        ]);
+        let status = iptables.args(how).status()?;
+        ensure!(status.success(), "iptables: {status}");
+        Ok(())
+    };
+    for how in [
+        &["REJECT"][..],
+        &["REJECT", "--reject-with", "icmp-admin-prohibited"],
+        &["REJECT", "--reject-with", "tcp-reset"],
+    ] {
+        firewall("-A", how)?;
+        let doctor = said("1", "a firewall or NetworkPolicy rejects it")?;
+        ensure!(doctor.contains("NetworkPolicy"), "{how:?}: {doctor}");
+        firewall("-D", how)?;
+    }
+    drop(server);
+    said("1", "nothing listens there")?;
+    set_up(&["-n peer link set net1 down"])?;
+    let doctor = said("4", "net1 has no carrier")?;
+    ensure!(doctor.contains("net1 (192.168.111.11) has no carrier"), "{doctor}");
+    set_up(&["link set net1 down"])?;
+    let doctor = said("1", "the default network, since net1 is down: bring it up")?;
+    ensure!(
+        doctor.contains("net1 (192.168.111.11) is down") && !doctor.contains("attach this pod"),
+        "{doctor}"
+    );
+    set_up(&["link set net1 up", "-n peer link set net1 up", "route add prohibit 192.168.111.12/32"])?;
+    let doctor = said("1", "a route or rule of this pod forbids it")?;
+    ensure!(doctor.contains("no route or rule of the pod forbids it"), "{doctor}");
+    Ok(())
+}
