@@ -1,19 +1,24 @@
-//! `multinet send` and `multinet recv`: a file or a stream from one pod to another, over the same path as any frame.
+//! `multinet send` and `multinet recv`: a file or a stream from one pod to another, over the same
+//! path as any frame.
 //!
 //! ```text
 //!   source (a thread: reads, hashes) ──> send ── frames, one key, at least once ──> recv ──> sink (a thread: puts in order, writes,
 //!                                                                                           hashes, then acknowledges)
 //! ```
 //!
-//! Each frame says where in the transfer it belongs ([`header`]). The receiver acknowledges a frame when it has been written; what it
-//! refuses, the library reports to the sender, which is how the sender learns that something is wrong. A transfer is known by the sender's
-//! session. At its end ([`ending`]) the sender asks whether size and SHA-256 are right; the receiver has everything on the disk before it says yes, and gives the
-//! file its name when it has heard that the sender knows.
+//! Each frame says where in the transfer it belongs ([`header`]). The receiver acknowledges a frame
+//! when it has been written; what it refuses, the library reports to the sender, which is how the
+//! sender learns that something is wrong. A transfer is known by the sender's session. At its end
+//! ([`ending`]) the sender asks whether size and SHA-256 are right; the receiver has everything on
+//! the disk before it says yes, and gives the file its name when it has heard that the sender
+//! knows.
 //!
-//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`, or, if that is all, in `FILE.SESSION.done`. One that is
-//! started in its place, in the same folder, goes on from there, as the sender keeps everything that has not been acknowledged.
+//! A receiver that writes to a file and dies leaves what it has written in `FILE.SESSION.part`, or,
+//! if that is all, in `FILE.SESSION.done`. One that is started in its place, in the same folder,
+//! goes on from there, as the sender keeps everything that has not been acknowledged.
 //!
-//! Any number of senders may try ([`taker`]): each has a partial file of its own, and the first whose transfer is complete has sent it.
+//! Any number of senders may try ([`taker`]): each has a partial file of its own, and the first
+//! whose transfer is complete has sent it.
 
 mod destination;
 mod ending;
@@ -40,15 +45,16 @@ use ring::digest::Digest;
 use self::from::Origin;
 use crate::common::{ConnectArgs, DnsArgs, ListenArgs};
 
-/// What to send.
+/// Flags of `multinet send`.
 #[derive(Args, Debug)]
 #[command(after_help = SEND_EXAMPLES)]
 pub(crate) struct SendArgs {
-    /// Service whose endpoint receives, or the address of one, with or without a port. Of several endpoints the first that is
-    /// connected gets everything
+    /// Service whose endpoint receives, or the address of one, with or without a port. Of several
+    /// endpoints the first that is connected gets everything
     name: String,
 
-    /// Port: the name of a service port, or a number [default: 18515]. Where it is left out, a file is named by --file
+    /// Port: the name of a service port, or a number [default: 18515]. Where it is left out, a file
+    /// is named by --file
     port: Option<String>,
 
     /// File to send; - is standard input
@@ -63,8 +69,8 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     frame_size: u32,
 
-    /// How long to wait for a receiver, at the beginning and when it has gone; and for one that is there to take anything, a second more for each MiB of a
-    /// frame
+    /// How long to wait for a receiver, at the beginning and when it has gone; and for one that is
+    /// there to take anything, a second more for each MiB of a frame
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     wait: u64,
 
@@ -82,7 +88,7 @@ Both sides print the size and the SHA-256 of what they have seen. The exit statu
 written all of it, the two agree, and the file has its name; 3 if the receiver has had all of it, but did not confirm
 that the file has its name; 1 if it failed, also because the file has changed while it was sent.";
 
-/// What to receive.
+/// Flags of `multinet recv`.
 #[derive(Args, Debug)]
 #[command(after_help = RECV_EXAMPLES)]
 pub(crate) struct RecvArgs {
@@ -90,8 +96,8 @@ pub(crate) struct RecvArgs {
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
 
-    /// File to write; it appears when it is complete. A device, a named pipe or a socket is written as it comes, and so is -, standard
-    /// output
+    /// File to write; it appears when it is complete. A device, a named pipe or a socket is written
+    /// as it comes, and so is -, standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
@@ -99,12 +105,14 @@ pub(crate) struct RecvArgs {
     #[arg(long)]
     force: bool,
 
-    /// Go on with the next transfer, until Ctrl-C. The files are FILE, FILE.1, FILE.2 and so on, without those that exist
+    /// Go on with the next transfer, until Ctrl-C. The files are FILE, FILE.1, FILE.2 and so on,
+    /// without those that exist
     #[arg(long)]
     keep: bool,
 
-    /// Take only what comes from this network, this address, or the pods of this service; may be repeated. A service's addresses are followed in
-    /// DNS, and nothing is taken from it while they are not known
+    /// Take only what comes from this network, this address, or the pods of this service; may be
+    /// repeated. A service's addresses are followed in DNS, and nothing is taken from it while they
+    /// are not known
     #[arg(
         long,
         value_name = "CIDR|SERVICE",
@@ -138,7 +146,7 @@ Examples:
 Several senders may try at once; the first whose transfer is complete has sent the file. A receiver that dies and is
 started again in the same folder goes on with FILE.*.part where it was, and finishes FILE.*.done, which is complete.";
 
-/// What has been sent, or received.
+/// Size and checksum of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Summary {
     bytes: u64,
@@ -161,8 +169,9 @@ impl Summary {
         Self { bytes, sha256 }
     }
 
-    /// The same line on both sides but for the first word, so that people can compare.
-    /// `moved` is what this process has seen of it: what an earlier receiver wrote took none of this one's time.
+    /// The same line on both sides but for the first word, so that people can compare. `moved` is
+    /// what this process has seen of it: what an earlier receiver wrote took none of this one's
+    /// time.
     fn line(&self, did: &str, moved: u64, took: Duration) -> String {
         let mebibytes = moved as f64 / f64::from(1 << 20) / took.as_secs_f64().max(1e-9);
         let Self { bytes, sha256 } = self;

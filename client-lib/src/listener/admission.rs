@@ -1,4 +1,5 @@
-//! Which addresses may connect. Whoever may not is refused before anything is read from it, or kept for it.
+//! Which addresses may connect. Whoever may not is refused before anything is read from it, or kept
+//! for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use tokio_util::task::TaskTracker;
 use crate::handshake::{Answer, Refusal, RefusalCode, encode};
 use crate::tls::{NOT_ADMITTED, linger};
 
-/// Connections that have been refused and are kept open for a moment, so that the refusal arrives; others are closed at once.
+/// Connections that have been refused and are kept open for a moment, so that the refusal arrives;
+/// others are closed at once.
 const LINGERING: usize = 16;
 
 type Admits = dyn Fn(IpAddr) -> Result<(), String> + Send + Sync;

@@ -14,22 +14,24 @@ use nix::sys::stat::{Mode, umask};
 /// The longest name of a file, in bytes.
 const MAX_NAME: usize = 255;
 
-/// What a partial file's name has more than the file's: `.`, the session, `.part`.
+/// Length of what a partial file's name has behind the file's: `.`, the session, `.part`.
 const SUFFIX: usize = 38;
 
 /// Where a transfer is written.
 #[derive(Debug)]
 pub(super) enum Destination {
     Stdout,
-    /// What is no regular file, such as a named pipe: it is written as it comes.
+    /// A device, a named pipe or a socket: it is written as it comes.
     Direct(PathBuf),
     Files(Files),
 }
 
-/// Files that appear when they are complete: `FILE`, and with `--keep` `FILE.1`, `FILE.2` and so on.
+/// Files that appear when they are complete: `FILE`, and with `--keep` `FILE.1`, `FILE.2` and so
+/// on.
 ///
-/// Until then a transfer is `FILE.SESSION.part`; when all of it is there and on the disk, `FILE.SESSION.done`. That name stays beside the file's own until
-/// the sender has heard of it, so that a receiver that is started in the place of one that died knows what there is to say.
+/// Until then a transfer is `FILE.SESSION.part`; when all of it is there and on the disk,
+/// `FILE.SESSION.done`. That name stays beside the file's own until the sender has heard of it, so
+/// that a receiver that is started in the place of one that died knows what there is to say.
 #[derive(Debug)]
 pub(super) struct Files {
     /// As the command line has it.
@@ -46,7 +48,7 @@ pub(super) struct Files {
     next: u64,
 }
 
-/// What has become of the name that said that a file is complete.
+/// Fate of the name that said that a file is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placed {
     /// The file has both.
@@ -91,7 +93,7 @@ impl Files {
             MAX_NAME - SUFFIX
         );
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // It can be read only by being set. Nobody makes files yet.
+        // It can be read only by being set. No file is made yet.
         let mask = umask(Mode::from_bits_truncate(0o077));
         umask(mask);
         Ok(Self {
@@ -208,7 +210,7 @@ impl Files {
         Ok(done.filter_map(|path| fs::symlink_metadata(path).ok()).any(|about| is_same(&about, file)))
     }
 
-    /// What there is in the folder whose names begin as the file's, by what comes after a dot.
+    /// Lists the files in the folder whose names begin as the file's, by what comes after the dot.
     fn suffixes(&self) -> io::Result<Vec<(Vec<u8>, Metadata)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -224,7 +226,8 @@ impl Files {
         Ok(found)
     }
 
-    /// Gives a complete file its own name: that of the command line, or the next number that is free.
+    /// Gives a complete file its own name: that of the command line, or the next number that is
+    /// free.
     ///
     /// # Errors
     ///

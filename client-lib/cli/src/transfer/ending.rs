@@ -6,13 +6,13 @@
 //!     └──── end, of a sender that sends no seal: sync, place, acknowledge ──^
 //! ```
 //!
-//! A receiver that dies goes on from where it was: what is safe or in its place is found there by the next one, and whatever the sender
-//! asks again has the same answer.
+//! A receiver that dies goes on from where it was: what is safe or in its place is found there by
+//! the next one, and whatever the sender asks again has the same answer.
 
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Parts are missing, or nobody has said that none is.
+    /// Parts are missing, or the sender has not said that none is.
     Open,
     /// All of it is on the disk, under a name that says so.
     Safe,
@@ -20,7 +20,7 @@ pub(super) enum Stage {
     InPlace,
 }
 
-/// What brings the end nearer.
+/// An event that brings the end nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The sender asks whether all is there, and it is.
@@ -31,7 +31,7 @@ pub(super) enum Event {
     Silence,
 }
 
-/// What is to be done, in this order.
+/// A thing to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Has all of it on the disk, and gives it the name that says so.
@@ -44,7 +44,7 @@ pub(super) enum Step {
     Leave,
 }
 
-/// What is to be done when something happens.
+/// Lists what is to be done after an event, in this order.
 pub(super) fn steps(stage: Stage, event: Event) -> &'static [Step] {
     use Step::{Leave, Place, Sync, Tell};
     match (stage, event) {

@@ -68,7 +68,7 @@ impl Senders {
         }
     }
 
-    /// What DNS says of one of the services.
+    /// Takes in what DNS says of one of the services.
     fn hear(&self, place: usize, change: Change) {
         let addresses = match change {
             Change::Endpoints(now) => {
@@ -86,7 +86,7 @@ impl Senders {
 
     /// # Errors
     ///
-    /// What a sender is told that may not send.
+    /// The reason that a sender is told.
     pub(super) fn admit(&self, address: IpAddr) -> Result<(), String> {
         let mut unknown = Vec::new();
         for (origin, known) in &*self.0 {

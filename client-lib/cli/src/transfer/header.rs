@@ -1,8 +1,10 @@
-//! What a frame says of itself, in its metadata.
+//! The header of a frame, which is its metadata.
 //!
-//! After the parts of a transfer come two frames without payload. The first, the *seal*, asks whether all of it has come; it is acknowledged
-//! when all of it is safe on the receiver's disk. The second, the *end*, says that the sender has heard that; it is acknowledged when the file is in its
-//! place. Receivers of earlier versions take a seal for an empty part, and decide at the end; senders of earlier versions send no seal.
+//! After the parts of a transfer come two frames without payload. The first, the *seal*, asks
+//! whether all of it has come; it is acknowledged when all of it is safe on the receiver's disk.
+//! The second, the *end*, says that the sender has heard that; it is acknowledged when the file is
+//! in its place. Receivers of earlier versions take a seal for an empty part, and decide at the
+//! end; senders of earlier versions send no seal.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +23,7 @@ pub(super) struct Header {
     pub(super) meaning: Meaning,
 }
 
-/// What a frame is there for.
+/// The purpose of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Part,
@@ -130,7 +132,7 @@ mod tests {
         }
     }
 
-    /// What these were before there was a seal stays what it was, and a seal was a part.
+    /// Headers that were there before the seal stay as they were; a seal was a part.
     #[test]
     fn versions_before_this_one_read_what_they_know() {
         #[derive(Debug, Deserialize, PartialEq)]

@@ -14,7 +14,8 @@ use super::progress::Progress;
 use super::reorder::{Ready, Reorder, TooMany};
 use super::sink::Sink;
 
-/// Frames that may come too early; less than the slots of a connection, or the one that is missing could not come.
+/// Frames that may come too early; less than the slots of a connection, or the one that is missing
+/// could not come.
 const EARLY: usize = 8;
 
 /// How long a frame may be missing while later ones are there.
@@ -29,7 +30,7 @@ pub(super) struct Incoming {
     sink: Sink,
     parts: Reorder<(Meaning, Received)>,
     progress: Progress,
-    /// What was there already.
+    /// Bytes that were there already.
     before: u64,
     start: Instant,
     /// Since when a frame is missing.
@@ -44,7 +45,7 @@ pub(super) struct Incoming {
     told: Option<Instant>,
 }
 
-/// What has been received.
+/// A transfer that has been received.
 pub(super) struct Done {
     pub(super) summary: Summary,
     /// Bytes that this process has written of it.
@@ -60,12 +61,12 @@ pub(super) struct Failure {
     pub(super) error: Error,
 }
 
-/// Whose fault it is.
+/// The side that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// It could not be written.
     Ours,
-    /// What the sender says does not fit, or what it has sent is not here.
+    /// The sender: what it says does not fit, or what it has sent is not here.
     Theirs,
     /// The sender says that it gives up.
     GaveUp,
@@ -192,7 +193,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// What an earlier receiver had completed appears now, whether its sender asks or not.
+    /// Has a file appear that an earlier receiver had completed, whether its sender asks or not.
     pub(super) fn adopt(&mut self, destination: &mut Destination) -> Result<(), Failure> {
         if self.sink.stage() == Stage::Safe {
             self.place = self.sink.place(destination).map_err(Failure::ours)?;

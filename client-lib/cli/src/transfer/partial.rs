@@ -1,4 +1,5 @@
-//! A file that is not complete yet. Others may write in its folder: what they put there is not taken for ours.
+//! A file that is not complete yet. Others may write in its folder: what they put there is not
+//! taken for ours.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -25,11 +26,13 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// The file of a transfer: what an earlier receiver has left of it, or a new one. What is there already is to be read from [`file`](Self::file) first.
+    /// The file of a transfer: what an earlier receiver has left of it, or a new one. What is there
+    /// already is to be read from [`file`](Self::file) first.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, another receiver writes it, or it is not one that this program has made.
+    /// If it cannot be opened, another receiver writes it, or it is not one that this program has
+    /// made.
     pub(super) fn open(files: &Files, session: u128) -> io::Result<Self> {
         let done = files.done(session);
         Ok(match existing(&done)? {
@@ -70,7 +73,7 @@ impl Partial {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's.
     pub(super) fn sync(&mut self, files: &Files) -> io::Result<()> {
         self.file.sync_all()?;
         let done = self.path.with_extension("done");
@@ -96,7 +99,7 @@ impl Partial {
     /// The sender knows: nothing is left but the file.
     pub(super) fn leave(self) {
         if self.stage == Stage::InPlace && !self.is_moved {
-            // A name more harms nobody; the next receiver removes it.
+            // A name more does no harm; the next receiver removes it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -104,7 +107,7 @@ impl Partial {
     /// It will not become complete. What is complete is kept.
     pub(super) fn discard(self) {
         if self.stage == Stage::Open {
-            // What is left of it harms nobody.
+            // What is left of it does no harm.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -112,7 +115,7 @@ impl Partial {
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // A pipe that somebody has put there is not waited for.
+    // A pipe that another user has put there is not waited for.
     options.read(true).append(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
     options
 }
@@ -259,7 +262,7 @@ mod tests {
         Partial::open(&files, 8).unwrap();
     }
 
-    /// What others have put there under its name is not followed, written or taken for complete.
+    /// Links and files of others under its name are not followed, written or taken for complete.
     #[test]
     fn what_is_not_ours_is_not_touched() {
         let folder = tempfile::tempdir().unwrap();

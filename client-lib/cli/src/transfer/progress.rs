@@ -1,4 +1,4 @@
-//! A progress bar for people; nothing where nobody looks.
+//! A progress bar for people, on terminals only.
 
 use std::io::{self, IsTerminal as _};
 

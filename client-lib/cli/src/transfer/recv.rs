@@ -105,7 +105,8 @@ fn tell(Done { summary, came, took, place }: &Done, is_stdout: bool) -> anyhow::
     print(&line)
 }
 
-/// Starts the writing thread: disks and pipes may take their time. Senders' credits bound what waits for it.
+/// Starts the writing thread: disks and pipes may take their time. Senders' credits bound what
+/// waits for it.
 fn start(
     args: &RecvArgs,
     destination: Destination,

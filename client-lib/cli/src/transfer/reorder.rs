@@ -1,7 +1,7 @@
 //! Puts the parts of a transfer in order. Pure.
 //!
-//! The library keeps the order of a key's frames as long as their receiver lives, so that there is little to do; but a frame that is sent again
-//! after a failure is not promised any.
+//! The library keeps the order of a key's frames as long as their receiver lives, so that there is
+//! little to do; but a frame that is sent again after a failure is not promised any.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Reorder<T> {
     limit: usize,
 }
 
-/// What to do with a part.
+/// The use of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready<T> {
     /// Write it, without so many bytes at its beginning, which are there already.
@@ -49,7 +49,8 @@ impl<T> Reorder<T> {
         if self.early.len() > self.limit {
             return Err(TooMany);
         }
-        // One of the same offset is the same part: the library does not give one frame twice to the same process.
+        // One of the same offset is the same part: the library does not give one frame twice to the
+        // same process.
         self.early.insert(offset, (length, part));
         Ok(())
     }
@@ -72,7 +73,8 @@ impl<T> Reorder<T> {
 mod tests {
     use super::*;
 
-    /// What is written of parts `(offset, length)` that come in this order, as `offset+skip`; `r` for repeats.
+    /// Lists what is written of parts `(offset, length)` that come in this order, as `offset+skip`;
+    /// `r` for repeats.
     fn written(start: u64, parts: &[(u64, u64)]) -> String {
         let mut reorder = Reorder::new(start, 3);
         let mut said = Vec::new();

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long the receiver has to say goodbye, or to hear that there will be no end.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// The receiver has had everything, but nobody has heard that the file is in its place.
+/// The receiver has had everything, but has not said that the file is in its place.
 const NOT_CONFIRMED: u8 = 3;
 
 pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
@@ -66,7 +66,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl SendArgs {
-    /// Whom to send to, and what. Where the port is part of the name, what follows is the file.
+    /// The receiver and the file. Where the port is part of the name, what follows is the file.
     fn what(&self) -> anyhow::Result<(Target, PathBuf)> {
         let source = self.file.as_ref().unwrap_or(&self.source);
         match (&self.port, Target::parse(&self.name, None)?) {
@@ -86,8 +86,8 @@ impl SendArgs {
     }
 }
 
-/// The one endpoint that gets everything: the first that is connected, and whatever pod takes its place under the same name. Others,
-/// which may come up later, have not seen the beginning.
+/// The one endpoint that gets everything: the first that is connected, and whatever pod takes its
+/// place under the same name. Others, which may come up later, have not seen the beginning.
 async fn receiver(connector: &Connector, target: &Target) -> anyhow::Result<PeerSet> {
     let all = connector.connect(&target.name, &target.port).await?;
     let connected = all.status().into_iter().find(|status| status.is_connected);

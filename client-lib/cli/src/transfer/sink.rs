@@ -1,4 +1,4 @@
-//! What a transfer is written to, with its checksum so far.
+//! The output of a transfer, with its checksum so far.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read as _, Write as _};
@@ -16,7 +16,7 @@ use super::ending::Stage;
 use super::partial::Partial;
 use crate::output::to_stdout;
 
-/// What is being written.
+/// An output that is being written.
 pub(super) struct Sink {
     to: To,
     written: u64,
@@ -32,7 +32,8 @@ enum To {
 }
 
 impl Sink {
-    /// For one transfer of a sender. What an earlier receiver of the same transfer has left is gone on with.
+    /// For one transfer of a sender. What an earlier receiver of the same transfer has left is gone
+    /// on with.
     ///
     /// # Errors
     ///
@@ -185,7 +186,7 @@ fn direct(path: &Path) -> io::Result<To> {
     Ok(To::Special(file, path, Stage::Open))
 }
 
-/// What has no disk behind it has nothing to be synced.
+/// Syncs a file, unless it has no disk behind it.
 fn sync(file: &File) -> io::Result<()> {
     match file.sync_data() {
         Err(error)
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(error, "cannot write /dev/full: No space left on device (os error 28)");
     }
 
-    /// What is complete is not lost because its place is taken.
+    /// A complete transfer is not lost because its place is taken.
     #[test]
     fn a_place_that_is_taken_in_between_keeps_what_was_received() {
         let folder = tempfile::tempdir().unwrap();

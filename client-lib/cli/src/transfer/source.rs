@@ -1,4 +1,5 @@
-//! Reads what is to be sent, in a thread of its own: a terminal or a pipe may have nothing for hours. A file that changes meanwhile is noticed.
+//! Reads what is to be sent, in a thread of its own: a terminal or a pipe may have nothing for
+//! hours. A file that changes meanwhile is noticed.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -20,7 +21,7 @@ const AHEAD: usize = 4;
 /// Parts whose memory is used again, at most: those under way and those read ahead.
 const POOL: usize = 64;
 
-/// What has been read.
+/// A part that has been read, or the end.
 pub(super) enum Part {
     Bytes(Buffer),
     /// That was all.
@@ -31,7 +32,7 @@ pub(super) enum Part {
 /// Why there will be no end.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// What the receiver is told.
+    /// The reason that the receiver is told.
     pub(super) reason: Abort,
     pub(super) error: anyhow::Error,
 }
@@ -43,16 +44,16 @@ struct Watch {
     before: Stamp,
 }
 
-/// What changes with a file's content.
+/// The times and the size that change with a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size: u64,
     modified: (i64, i64),
-    /// Nobody can set this one back.
+    /// The kernel sets this one, and no program sets it back.
     changed: (i64, i64),
 }
 
-/// What is read, and how much that is, if it is known.
+/// The parts as they are read, and how many bytes they are, if that is known.
 pub(super) struct Source {
     pub(super) parts: mpsc::Receiver<Part>,
     pub(super) total: Option<u64>,
@@ -133,7 +134,8 @@ impl Fault {
     }
 }
 
-/// Until the end, or until nobody wants more. What is read may be sent if it is still the same.
+/// Reads until the end, or until no more is wanted. What is read may be sent if it is still the
+/// same.
 fn read(
     mut reader: impl Read,
     is_same: impl Fn() -> Result<(), Fault>,
@@ -166,7 +168,7 @@ fn read(
     }
 }
 
-/// Memory that nobody else has: that of a part that has been acknowledged, or new.
+/// Memory of its own: that of a part that has been acknowledged, or new.
 fn writable(pool: &mut VecDeque<Buffer>, size: usize) -> Buffer {
     // Parts are let go of in the order in which they were sent.
     let is_free = pool.front_mut().is_some_and(|buffer| buffer.as_mut().is_some());
@@ -220,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Whatever is done to it, once it is open.
+    /// By size, by content, and with its time set back.
     #[test]
     fn a_file_that_changes_is_noticed() {
         use std::fs::{self, OpenOptions};

@@ -1,8 +1,9 @@
 //! Whether a transfer still gets on. Pure.
 //!
-//! What counts is what the receiver acknowledges, not that it can be connected: where large packets are lost on the way, each connection is made, and
-//! breaks with nothing of its frames through. A receiver that has taken frames, and does not acknowledge them, is connected and writes
-//! slowly: it is waited for.
+//! Acknowledgements of the receiver count, not that it can be connected: where large packets are
+//! lost on the way, each connection is made, and breaks with nothing of its frames through. A
+//! receiver that has taken frames, and does not acknowledge them, is connected and writes slowly:
+//! it is waited for.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use multinet_client::Statistics;
 /// Bytes in a second, at least: a large frame on a slow network is no standstill.
 const SLOWEST: f64 = 1_048_576.0;
 
-/// Watches what becomes of frames.
+/// Watches the fate of frames.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Without a connection.
@@ -73,10 +74,11 @@ impl Progress {
 mod tests {
     use super::*;
 
-    /// What is seen in a second.
+    /// A second, as it is seen.
     #[derive(Clone, Copy)]
     enum Second {
-        /// Connected; so many frames more have been acknowledged, so many are not taken, so many are held.
+        /// Connected; so many frames more have been acknowledged, so many are not taken, so many
+        /// are held.
         Up(u64, u64, usize),
         Down,
     }

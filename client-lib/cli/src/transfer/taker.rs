@@ -1,5 +1,6 @@
-//! Takes frames of several senders, each of which has a transfer of its own. Which of them is to be believed shows only at the end: so one that says
-//! nothing, or nonsense, keeps nobody else's from coming.
+//! Takes frames of several senders, each of which has a transfer of its own. Which of them is to be
+//! believed shows only at the end: so one that says nothing, or nonsense, does not keep others from
+//! coming.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use super::incoming::{Cause, Done, Failure, Incoming};
 use super::progress::Progress;
 use crate::output::PipeClosed;
 
-/// Senders that have been refused and are remembered, so that their next frame is not taken for a beginning.
+/// Senders that have been refused and are remembered, so that their next frame is not taken for a
+/// beginning.
 const REFUSED: usize = 64;
 
 /// Transfers at a time.
@@ -46,7 +48,8 @@ impl Taker {
         Self { destination, wait, keeps, transfers: BTreeMap::new(), refused: VecDeque::new() }
     }
 
-    /// Finishes what earlier receivers had received, but for their senders to know it: all of it, or one if one is enough.
+    /// Finishes what earlier receivers had received, but for their senders to know it: all of it,
+    /// or one if one is enough.
     pub(super) fn adopt(&mut self) {
         let Some(files) = self.destination.files() else { return };
         let sessions = files.completed().unwrap_or_else(|error| {

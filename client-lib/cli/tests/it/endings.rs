@@ -1,4 +1,5 @@
-//! How transfers end: what is told when, to whom, and what the next receiver finds if this one dies.
+//! How transfers end: what is told when, to whom, and what the next receiver finds if this one
+//! dies.
 
 use std::fs;
 use std::path::Path;
@@ -151,7 +152,7 @@ fn a_sender_that_gives_up_is_not_waited_for() {
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }
 
-/// What a receiver of the version before does: it takes the seal for a part.
+/// Acts as a receiver of the version before: takes the seal for a part.
 fn old_receiver(receiver: &mut Receiver, mut frame: Frame) -> Vec<u8> {
     let mut content = Vec::new();
     while frame.header.get("sha256").is_none() {

@@ -1,4 +1,4 @@
-//! Senders that nobody expects: they keep no honest one's transfer from coming.
+//! Unexpected senders: they keep no honest one's transfer from coming.
 
 use std::fs;
 use std::path::Path;
@@ -91,7 +91,7 @@ fn only_those_may_send_that_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let to = |receiver: &Server| run(&["send", &receiver.address.to_string(), "--wait", "1"], b"content");
-    // Nobody knows the addresses of this service.
+    // No server tells the addresses of this service.
     let server = ["--from", "infer.vision", "--server", "127.0.0.1:9"];
     let cases: [(&[&str], &str); 2] = [
         (&["--from", "10.9.0.0/24"], "not among those that --from allows"),
