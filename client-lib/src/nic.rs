@@ -1,7 +1,9 @@
-//! Which way a connection to a peer takes, and that it is not the default network's (DESIGN.md, client-lib).
+//! Which way a connection to a peer takes, and that it is not the default network's (DESIGN.md,
+//! client-lib).
 //!
-//! The kernel says so: it is asked by rtnetlink (rtnetlink(7), RTM_GETROUTE), which follows rules, metrics, preferred sources, VRFs and
-//! IPv6's selection of sources (RFC 6724). A look at interfaces and netmasks does not.
+//! The kernel says so: it is asked by rtnetlink (rtnetlink(7), RTM_GETROUTE), which follows rules,
+//! metrics, preferred sources, VRFs and IPv6's selection of sources (RFC 6724). A look at
+//! interfaces and netmasks does not.
 //!
 //! ```text
 //!   the peer alone ─────────────────────┐
@@ -9,14 +11,16 @@
 //!   the peer, in each second NIC's VRF ─┘
 //! ```
 //!
-//! The first question is that of a program which knows nothing of NICs. The others find routes that are for packets *from* a NIC's address only (the
-//! CNI plugin `sbr`), or for sockets in its VRF.
+//! The first question is that of a program which knows nothing of NICs. The others find routes that
+//! are for packets *from* a NIC's address only (the CNI plugin `sbr`), or for sockets in its VRF.
 //!
-//! The *default network* is that of the cluster itself, in a pod, which traffic to other pods' second NICs must not take by accident. Its
-//! interface is `eth0`, the name that container runtimes give to it, wherever the default route is: Multus' `default-route` moves that to another one. Where no
-//! `eth0` has an address, as on most nodes, it is the interface of the default route.
+//! The *default network* is that of the cluster itself, in a pod, which traffic to other pods'
+//! second NICs must not take by accident. Its interface is `eth0`, the name that container runtimes
+//! give to it, wherever the default route is: Multus' `default-route` moves that to another one.
+//! Where no `eth0` has an address, as on most nodes, it is the interface of the default route.
 //!
-//! Link-local addresses of IPv6 mean nothing without an interface, which DNS does not have: they are refused.
+//! Link-local addresses of IPv6 mean nothing without an interface, which DNS does not have: they
+//! are refused.
 
 mod interfaces;
 mod keeper;

@@ -1,4 +1,5 @@
-//! NICs and routes as pods really have them: the route that the library takes is the kernel's, and a connection by it comes about.
+//! NICs and routes as pods really have them: the route that the library takes is the kernel's, and
+//! a connection by it comes about.
 //!
 //! This machine is one pod, `peer` the other one. Both have a default network, on `eth0`.
 
@@ -262,7 +263,7 @@ async fn listening() -> Result<Vec<String>> {
     Ok(listener.local_addresses().iter().map(|address| address.ip().to_string()).collect())
 }
 
-/// What is in the way is said as what it is, by `multinet send` and by `multinet doctor`.
+/// Obstacles are named as what they are, by `multinet send` and by `multinet doctor`.
 #[tokio::test]
 async fn what_is_in_the_way_is_named() -> Result<()> {
     sandboxed!();

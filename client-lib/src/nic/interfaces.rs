@@ -14,8 +14,9 @@ use super::{is_link_local, is_link_local_v6, lookup, netlink};
 /// The name that container runtimes give to the interface of a pod's default network.
 pub(super) const POD_INTERFACE: &str = "eth0";
 
-/// How the names of interfaces begin that container runtimes and CNI plugins make on a node, for itself and the pods' default network. Calico leaves out much the same
-/// ones where it looks for a node's address.
+/// How the names of interfaces begin that container runtimes and CNI plugins make on a node, for
+/// itself and the pods' default network. Calico leaves out much the same ones where it looks for a
+/// node's address.
 const OF_THE_NODE: [&str; 16] = [
     "antrea-",
     "cali",
@@ -138,7 +139,7 @@ pub enum LinkState {
     NoCarrier,
 }
 
-/// What an interface is made of, as far as it matters here.
+/// Kind of an interface, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Bridge,
@@ -177,8 +178,9 @@ pub fn local_interfaces() -> io::Result<Vec<Interface>> {
 }
 
 impl Interface {
-    /// Whether it leads to another network than the default one, or would if it were up. Those do not that container runtimes and CNI plugins make on a
-    /// node, such as `docker0` and `kube-ipvs0`.
+    /// Whether it leads to another network than the default one, or would if it were up. Those do
+    /// not that container runtimes and CNI plugins make on a node, such as `docker0` and
+    /// `kube-ipvs0`.
     ///
     /// ```
     /// use multinet_client::nic::local_interfaces;
@@ -196,7 +198,8 @@ impl Interface {
             || OF_THE_NODE.iter().any(|prefix| self.name.starts_with(prefix)))
     }
 
-    /// Whether it is the pod's own interface on the default network. One that is a part of a bond has no address.
+    /// Whether it is the pod's own interface on the default network. One that is a part of a bond
+    /// has no address.
     fn is_of_the_pod(&self) -> bool {
         self.name == POD_INTERFACE && self.addresses.iter().any(|address| !is_link_local_v6(address.ip))
     }
@@ -205,7 +208,8 @@ impl Interface {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
-    /// Addresses that are of no network: of the loopback interface, and single ones of dummy interfaces.
+    /// Addresses that are of no network: of the loopback interface, and single ones of dummy
+    /// interfaces.
     pub(super) fn virtual_addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(|address| self.is_virtual(address))
     }

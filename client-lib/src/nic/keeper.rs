@@ -9,7 +9,7 @@ use super::interfaces::{Interface, local_interfaces};
 use super::lookup::Question;
 use super::stay::Stay;
 
-/// What is known of the interfaces: it is looked up again only where it does not fit.
+/// The interfaces as they were looked up, which is done again only where they do not fit.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     interfaces: Vec<Interface>,
@@ -20,7 +20,8 @@ impl Keeper {
         Ok(Self { interfaces: local_interfaces()? })
     }
 
-    /// Has what is sent from this address to a peer leave by second NICs, unless the address is one of the default network itself.
+    /// Has what is sent from this address to a peer leave by second NICs, unless the address is one
+    /// of the default network itself.
     pub(crate) fn keep(&mut self, socket: &SockRef<'_>, (local, peer): (IpAddr, IpAddr)) -> io::Result<()> {
         // In a VRF it stays there.
         if socket.device()?.is_some() {

@@ -14,7 +14,8 @@ use nix::errno::Errno;
 
 use super::netlink;
 
-/// Addresses that no network has, and every default route leads to: of IPv4's class E, and of IPv6's documentation (RFC 9637).
+/// Addresses that no network has, and every default route leads to: of IPv4's class E, and of
+/// IPv6's documentation (RFC 9637).
 const NOWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)), IpAddr::V6(Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 1))];
 
@@ -55,7 +56,7 @@ impl Question {
         Self { peer, from: None, vrf: None }
     }
 
-    /// What the kernel would do.
+    /// The kernel's answer.
     pub(super) fn answer(self) -> io::Result<Answer> {
         let route = self.ask(RouteFlags::empty())?;
         let mut answer = Answer {

@@ -60,7 +60,8 @@ fn take(mut bytes: &[u8], answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<
             Ok(NetlinkPayload::Error(error)) if error.code.is_some() => return Err(error.to_io()),
             Ok(NetlinkPayload::Done(_)) => return Ok(true),
             Ok(_) => {}
-            // Of one interface, or route, among many. The next kernel may have more to say of it than is known here.
+            // Of one interface, or route, among many. The next kernel may have more to say of it
+            // than is known here.
             Err(error) => debug!("passed over what the kernel says: {error}"),
         }
     }

@@ -7,7 +7,7 @@ use super::Route;
 use super::interfaces::{LinkState, local_interfaces};
 use super::lookup;
 
-/// What is in the way to a peer, for people.
+/// An obstacle on the way to a peer, for people.
 ///
 /// # Examples
 ///
@@ -46,7 +46,7 @@ pub enum Obstacle {
 }
 
 impl Route {
-    /// What an error means that a connection by this route has ended with, if that is known.
+    /// The meaning of an error that a connection by this route has ended with, if that is known.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! What rtnetlink says of links and addresses, as interfaces.
+//! Reads rtnetlink's links and addresses as interfaces.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -13,7 +13,8 @@ pub(super) fn without_statistics() -> LinkMessage {
     message
 }
 
-/// Interfaces, as links and addresses describe them. Which are of the default network is not among that.
+/// Interfaces, as links and addresses describe them. Which are of the default network is not among
+/// that.
 pub(super) fn parse(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> Vec<Interface> {
     let parsed = links.iter().filter_map(|link| match link {
         RouteNetlinkMessage::NewLink(link) => parse_link(link),
@@ -89,7 +90,7 @@ fn kind(infos: &[LinkInfo]) -> Kind {
     }
 }
 
-/// What others connect to: of a link between two, this end.
+/// The address that others connect to: of a link between two, this end.
 fn parse_address(address: &AddressMessage) -> Option<Address> {
     let (mut local, mut other) = (None, None);
     for attribute in &address.attributes {

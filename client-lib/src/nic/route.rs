@@ -36,7 +36,8 @@ pub struct Route {
     pub peer: IpAddr,
     /// The address that connections leave from.
     pub source: IpAddr,
-    /// The interface that they leave by, such as `net1`. To this machine itself, the one that has the peer's address.
+    /// The interface that they leave by, such as `net1`. To this machine itself, the one that has
+    /// the peer's address.
     pub interface: String,
     /// The greatest packet that the route takes, in octets, as far as the kernel knows.
     pub mtu: Option<u32>,
@@ -74,7 +75,7 @@ pub enum RouteError {
     Unreachable {
         /// The peer.
         peer: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// The second NIC that would lead there if it were up, in words: `net1 is down`.
         down: Option<String>,
@@ -114,9 +115,10 @@ pub enum RouteError {
     Interfaces(#[source] io::Error),
 }
 
-/// The way that a connection to a peer would take now: what the kernel says of the peer, of packets to it from each second NIC's address, and in each
-/// second NIC's VRF. The most specific route by a second NIC is taken, a program's that knows nothing of NICs before the others. Where there is none,
-/// it is the default network's.
+/// The way that a connection to a peer would take now: what the kernel says of the peer, of packets
+/// to it from each second NIC's address, and in each second NIC's VRF. The most specific route by a
+/// second NIC is taken, a program's that knows nothing of NICs before the others. Where there is
+/// none, it is the default network's.
 ///
 /// Nothing is sent. Whether the peer is there is another question.
 ///
@@ -131,8 +133,8 @@ pub enum RouteError {
 ///
 /// # Errors
 ///
-/// [`RouteError::Unreachable`] if there is no way, [`RouteError::LinkLocal`], and what reading the interfaces may give. A way through the default
-/// network is none; see [`Route::on_second_nic`].
+/// [`RouteError::Unreachable`] if there is no way, [`RouteError::LinkLocal`], and what reading the
+/// interfaces may give. A way through the default network is none; see [`Route::on_second_nic`].
 pub fn route_to(peer: IpAddr) -> Result<Route, RouteError> {
     if is_link_local_v6(peer) {
         return Err(RouteError::LinkLocal { peer });
@@ -182,7 +184,7 @@ pub fn route_from(source: IpAddr, peer: IpAddr) -> Result<Route, RouteError> {
     Route::by(peer, way, &interfaces)
 }
 
-/// What the kernel says to one question.
+/// The kernel's answer to one question.
 #[derive(Clone, Debug)]
 struct Way {
     answer: Answer,
@@ -253,8 +255,8 @@ impl Route {
         })
     }
 
-    /// The route itself, unless it is one of the default network. Sockets that take it are kept off that one, even if the second NIC goes
-    /// down.
+    /// The route itself, unless it is one of the default network. Sockets that take it are kept off
+    /// that one, even if the second NIC goes down.
     ///
     /// ```
     /// use multinet_client::nic::route_to;
@@ -280,8 +282,9 @@ impl Route {
         }
     }
 
-    /// The same, but by the default network, too, if DNS says that the peer's address is on a network of the service, and that this is the default one: it is the
-    /// peer's `eth0` that has it, or this pod has a route there which is no default route.
+    /// The same, but by the default network, too, if DNS says that the peer's address is on a
+    /// network of the service, and that this is the default one: it is the peer's `eth0` that has
+    /// it, or this pod has a route there which is no default route.
     ///
     /// ```no_run
     /// # fn example(endpoint: multinet_client::Endpoint) -> Result<(), Box<dyn std::error::Error>> {
@@ -320,7 +323,7 @@ impl Route {
     ///
     /// # Errors
     ///
-    /// What the kernel says, if the source address or the interface has gone.
+    /// The kernel's error, if the source address or the interface has gone.
     pub fn tcp_socket(&self) -> io::Result<TcpSocket> {
         let socket = if self.source.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         self.take(&SockRef::from(&socket))?;
@@ -349,7 +352,8 @@ impl Route {
         UdpSocket::from_std(socket.into())
     }
 
-    /// Has a socket take this route. The source is bound, or it would change with the routes before the connection is made.
+    /// Has a socket take this route. The source is bound, or it would change with the routes before
+    /// the connection is made.
     fn take(&self, socket: &SockRef<'_>) -> io::Result<()> {
         match &self.vrf {
             Some(vrf) => socket.bind_device(Some(vrf.as_bytes()))?,
@@ -360,14 +364,15 @@ impl Route {
     }
 }
 
-/// The second NIC that cannot send: the one on the peer's network, or any, if there is none that can.
+/// The second NIC that cannot send: the one on the peer's network, or any, if there is none that
+/// can.
 fn down(peer: IpAddr, interfaces: &[Interface]) -> Option<String> {
     let idle = || interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Up);
     let is_there = |its: &&Interface| {
         its.addresses.iter().any(|its| its.network().is_some_and(|network| network.contains(&peer)))
     };
     let is_idle = !interfaces.iter().any(|its| its.is_second_nic() && its.link == LinkState::Up);
-    // Kernels have some in every namespace that nobody has asked for.
+    // Kernels have some in every namespace, without an address.
     let is_wanted =
         |its: &&Interface| is_idle && its.addresses.iter().any(|address| !is_link_local(address.ip));
     let found = idle().find(is_there).or_else(|| idle().find(is_wanted));

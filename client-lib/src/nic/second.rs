@@ -27,7 +27,8 @@ use super::lookup::{self, Question};
 pub struct LocalAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The interface that has it, or, of an address of the loopback interface, one whose packets leave with it.
+    /// The interface that has it, or, of an address of the loopback interface, one whose packets
+    /// leave with it.
     pub interface: String,
     /// Whether it can be used.
     pub state: AddressState,
@@ -36,9 +37,11 @@ pub struct LocalAddress {
     pub(crate) prefix: u8,
 }
 
-/// The addresses of second NICs, sorted by interface: all that are neither on the interface of the default network nor loopback, nor link-local, but for
-/// those of IPv4 that are their interface's only one. Interfaces that are down have none, nor have those that container runtimes make on a node,
-/// such as `docker0` and `kube-ipvs0`. An address of the loopback interface counts if packets that leave by a second NIC have it.
+/// The addresses of second NICs, sorted by interface: all that are neither on the interface of the
+/// default network nor loopback, nor link-local, but for those of IPv4 that are their interface's
+/// only one. Interfaces that are down have none, nor have those that container runtimes make on a
+/// node, such as `docker0` and `kube-ipvs0`. An address of the loopback interface counts if packets
+/// that leave by a second NIC have it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -73,7 +76,8 @@ pub(crate) fn second_networks() -> io::Result<Vec<(LocalAddress, IpNet)>> {
     Ok(second_nics()?.into_iter().filter_map(network).collect())
 }
 
-/// The interface that has an address, unless it is the loopback interface. Of several, the one that leads to this peer.
+/// The interface that has an address, unless it is the loopback interface. Of several, the one that
+/// leads to this peer.
 pub(crate) fn interface_for(address: IpAddr, peer: IpAddr) -> io::Result<Option<String>> {
     let mut having = local_interfaces()?;
     having.retain(|interface| !interface.is_loopback && interface.has(address));
@@ -108,7 +112,7 @@ pub(crate) fn idle(interfaces: &[Interface]) -> Vec<String> {
     idle.filter(has_addresses).map(|its| format!("{} {}", its.name, its.link)).collect()
 }
 
-/// What second NICs have themselves.
+/// The addresses that second NICs have themselves.
 pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
     let second = interfaces.iter().filter(|interface| leads_out(interface));
     second
@@ -124,8 +128,10 @@ pub(super) fn own_addresses(interfaces: &[Interface]) -> Vec<LocalAddress> {
         .collect()
 }
 
-/// Virtual addresses (of the loopback interface, as hosts have that announce it by BGP) that packets have which leave by a second NIC: those
-/// that a route names as its source, or that the kernel takes because the NIC has none of its own. `sources` are the interfaces of routes, with the sources that they name.
+/// Virtual addresses (of the loopback interface, as hosts have that announce it by BGP) that
+/// packets have which leave by a second NIC: those that a route names as its source, or that the
+/// kernel takes because the NIC has none of its own. `sources` are the interfaces of routes, with
+/// the sources that they name.
 fn borrowed(interfaces: &[Interface], sources: &[(u32, Option<IpAddr>)]) -> Vec<LocalAddress> {
     let by = |address: IpAddr| {
         interfaces.iter().filter(|interface| leads_out(interface)).find(|interface| {

@@ -1,5 +1,5 @@
-//! How a connection is kept off the default network, to which the kernel would turn as soon as the route by a second NIC is gone, without losing
-//! what plain sockets get.
+//! How a connection is kept off the default network, to which the kernel would turn as soon as the
+//! route by a second NIC is gone, without losing what plain sockets get.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ use super::lookup::Entry;
 /// How a socket is kept where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
-    /// It sends to whom it reaches without a router only (`SO_DONTROUTE`), which default routes have. It takes what comes by any interface.
+    /// It sends to whom it reaches without a router only (`SO_DONTROUTE`), which default routes
+    /// have. It takes what comes by any interface.
     OnLink,
     /// It sends and takes by this interface only (`SO_BINDTODEVICE`).
     On(String),
@@ -24,9 +25,10 @@ pub(super) enum Stay {
 impl Stay {
     /// For packets that leave with this source by this entry.
     ///
-    /// A socket that is bound to an interface loses what comes by another one. That happens where packets are shared among interfaces, where the address is not the
-    /// interface's own, and where several interfaces are in its subnet: any of them answers for the addresses of all (ARP, with Linux' `arp_ignore` as it is), so that
-    /// what it gets is left to chance.
+    /// A socket that is bound to an interface loses what comes by another one. That happens where
+    /// packets are shared among interfaces, where the address is not the interface's own, and where
+    /// several interfaces are in its subnet: any of them answers for the addresses of all (ARP,
+    /// with Linux' `arp_ignore` as it is), so that what it gets is left to chance.
     pub(super) fn of(source: IpAddr, entry: &Entry, interfaces: &[Interface]) -> Self {
         if source.is_ipv4() && entry.is_on_link {
             return Self::OnLink;

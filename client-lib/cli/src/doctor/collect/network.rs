@@ -11,7 +11,7 @@ use multinet_client::nic::{self, AddressState, Interface, LinkState, RouteError}
 use super::super::facts::{InSubnet, Nic, NoConnection, NoRoute, Peer, Route, Shared};
 use super::super::probe;
 
-/// What comes of a connection to an address.
+/// Tries a connection to an address.
 pub(super) async fn peer(
     host: String,
     port: u16,
@@ -101,7 +101,8 @@ pub(super) fn nics() -> io::Result<Vec<Nic>> {
     Ok(nic::local_interfaces()?.into_iter().filter(is_wanted).map(of).collect())
 }
 
-/// The subnets of IPv4 that several second NICs are in. (By IPv6, only that NIC answers for an address which has it.)
+/// The subnets of IPv4 that several second NICs are in. (By IPv6, only that NIC answers for an
+/// address which has it.)
 pub(super) fn shared() -> io::Result<Vec<Shared>> {
     let interfaces = nic::local_interfaces()?;
     let second = interfaces.iter().filter(|its| its.is_second_nic() && its.link != LinkState::Down);
@@ -135,7 +136,8 @@ fn describe_shared(network: IpNet, nics: &[(&str, IpAddr)]) -> Shared {
     Shared { network: network.to_string(), nics: nics.iter().map(in_subnet).collect() }
 }
 
-/// Whether an interface answers ARP for its own addresses only: the greater of two settings counts (ip-sysctl).
+/// Whether an interface answers ARP for its own addresses only: the greater of two settings counts
+/// (ip-sysctl).
 fn arp_ignore(interface: &str) -> u32 {
     let of = |interface| {
         let value = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/arp_ignore"));
