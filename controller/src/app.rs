@@ -2,7 +2,7 @@
 //! or holds.
 //!
 //! ```text
-//!   watches ──> World ──> Queue ──┐
+//!   watches ──> ClusterIndex ──> Queue ──┐
 //!   optional APIs ─┘              ├─> Writer ──> API server
 //!   everything listed ──> lease ──┘     └─> events
 //!
@@ -34,12 +34,12 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::events::events;
+use crate::fair_queue::Limits;
+use crate::index::{ClusterIndex, Settings};
 use crate::metrics::{self, ApiMetrics, WriterMetrics};
 use crate::optional::OptionalApis;
 use crate::queue::Queue;
-use crate::turns::Limits;
 use crate::views;
-use crate::world::{Settings, World};
 use crate::writer::Writer;
 
 /// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
@@ -94,22 +94,22 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         mirror_limit: config.max_endpoints_per_mirror_slice,
         clock: Timestamp::now,
     };
-    let world = Arc::new(World::new(settings, Arc::clone(&queue)));
-    metrics::register(&mut registry, &writer_metrics, Arc::clone(&world), Arc::clone(&queue));
+    let index = Arc::new(ClusterIndex::new(settings, Arc::clone(&queue)));
+    metrics::register(&mut registry, &writer_metrics, Arc::clone(&index), Arc::clone(&queue));
 
     let tasks = TaskTracker::new();
     if let Some(listener) = admin {
         info!("admin on http://{}", listener.local_addr()?);
         tasks.spawn(
-            self::admin(&world, &readiness, registry, log_level, config.admin_allow_logging)
+            self::admin(&index, &readiness, registry, log_level, config.admin_allow_logging)
                 .serve(listener, shutdown.clone()),
         );
     }
     let refresh = Refresh::default();
-    let sources = Sources {
+    let sources = Watches {
         client: client.clone(),
         refresh: refresh.clone(),
-        world: Arc::clone(&world),
+        index: Arc::clone(&index),
         watch_metrics,
         shutdown: shutdown.clone(),
     };
@@ -126,7 +126,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         events(client.clone(), leadership.clone(), &instance, writer_metrics.lost_events.clone());
     let writer = Writer::new(
         client,
-        (world, queue),
+        (index, queue),
         (leadership, refresh),
         events,
         writer_metrics,
@@ -167,13 +167,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
 }
 
 fn admin(
-    world: &Arc<World>,
+    index: &Arc<ClusterIndex>,
     readiness: &Readiness,
     registry: Registry,
     log_level: LogLevel,
     allow_logging: bool,
 ) -> Admin {
-    let described = Arc::clone(world);
+    let described = Arc::clone(index);
     Admin {
         readiness: readiness.clone(),
         registry: Arc::new(registry),
@@ -184,15 +184,15 @@ fn admin(
 }
 
 /// Where objects come from.
-struct Sources {
+struct Watches {
     client: Client,
     refresh: Refresh,
-    world: Arc<World>,
+    index: Arc<ClusterIndex>,
     watch_metrics: WatchMetrics,
     shutdown: CancellationToken,
 }
 
-impl Sources {
+impl Watches {
     /// Feeds the world until the shutdown. A task that ends before that has panicked: what is written would grow old
     /// without anybody noticing.
     fn follow(self, readiness: &Readiness, api_metrics: ApiMetrics) -> JoinSet<()> {
@@ -204,8 +204,8 @@ impl Sources {
         self.watch::<views::Service>(&mut tasks, readiness, CORE, None);
         let mirrors = format!("{}={}", labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER);
         self.watch::<EndpointSlice>(&mut tasks, readiness, CORE, Some(&mirrors));
-        let Self { client, refresh, world, watch_metrics, shutdown } = self;
-        let optional = OptionalApis::new(client, refresh, world, watch_metrics, api_metrics, shutdown);
+        let Self { client, refresh, index, watch_metrics, shutdown } = self;
+        let optional = OptionalApis::new(client, refresh, index, watch_metrics, api_metrics, shutdown);
         let asked = readiness.register("API groups");
         tasks.spawn(optional.run(readiness.clone(), asked));
         tasks
@@ -214,7 +214,7 @@ impl Sources {
     fn watch<K>(&self, tasks: &mut JoinSet<()>, readiness: &Readiness, hint: &str, labels: Option<&str>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        World: Index<K>,
+        ClusterIndex: Index<K>,
     {
         let api = Api::<Guarded<K>>::all(self.client.clone());
         let config = WatchConfig::new(api, hint).refreshed_by(&self.refresh);
@@ -222,8 +222,8 @@ impl Sources {
             Some(selector) => config.labelled(selector),
             None => config,
         };
-        let world = Arc::clone(&self.world);
+        let index = Arc::clone(&self.index);
         let guard = readiness.register(K::plural(&()));
-        tasks.spawn(watch(config, world, guard, self.watch_metrics.clone(), self.shutdown.clone()));
+        tasks.spawn(watch(config, index, guard, self.watch_metrics.clone(), self.shutdown.clone()));
     }
 }

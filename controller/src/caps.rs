@@ -13,7 +13,7 @@ use std::hash::Hash;
 use multinet_crds::conditions::CappedReason;
 use multinet_runtime::ObjectKey;
 
-use crate::few::Few;
+use crate::name_summary::NameSummary;
 
 /// The limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) fn choose<T: Eq + Hash>(
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capped {
     /// Pods that have more addresses on a network than are published.
-    pub pods: Few,
+    pub pods: NameSummary,
     /// How many addresses of theirs are left out for that.
     pub beyond_pods: usize,
     /// How many more are left out, and by which limit.
@@ -182,7 +182,7 @@ impl Counts {
 
     /// Notes how many addresses a service was given, and whether it waits for room in its namespace. Returns the service that there is
     /// room for now.
-    pub fn gave(&mut self, service: &ObjectKey, given: usize, waits: bool) -> Option<ObjectKey> {
+    pub fn set_given(&mut self, service: &ObjectKey, given: usize, waits: bool) -> Option<ObjectKey> {
         let waiting = &mut self.namespaces.entry(service.namespace.clone()).or_default().waiting;
         if waits {
             waiting.insert(service.name.clone());
@@ -194,17 +194,17 @@ impl Counts {
 
     /// Notes how many addresses the slices of a service hold that the controller has written. Returns the service that there is room
     /// for now.
-    pub fn wrote(&mut self, service: &ObjectKey, written: usize) -> Option<ObjectKey> {
+    pub fn set_written(&mut self, service: &ObjectKey, written: usize) -> Option<ObjectKey> {
         self.change(service, |count| count.written = written)
     }
 
     /// Notes how many addresses the other slices of a service hold. Returns the service that there is room for now.
-    pub fn found(&mut self, service: &ObjectKey, foreign: usize) -> Option<ObjectKey> {
+    pub fn set_foreign(&mut self, service: &ObjectKey, foreign: usize) -> Option<ObjectKey> {
         self.change(service, |count| count.foreign = foreign)
     }
 
     /// Forgets what services were given, and which wait for room, when another process may have decided in between.
-    pub fn start_over(&mut self) {
+    pub fn forget_given(&mut self) {
         let services: Vec<ObjectKey> = self.services.keys().cloned().collect();
         for service in &services {
             self.change(service, |count| count.given = 0);

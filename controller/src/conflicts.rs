@@ -26,8 +26,8 @@ use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
 use self::side::Side;
-use crate::few::Few;
 use crate::model::Network;
+use crate::name_summary::NameSummary;
 
 /// A pod that has an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,7 @@ pub struct Holder {
 
 /// Facts about a pod that decide whether it holds an address.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct HolderState {
     /// The names of the services that publish the pod's addresses on this network.
     pub services: Arc<[String]>,
     /// It serves and is not being deleted.
@@ -52,7 +52,7 @@ pub struct Standing {
     /// The virtual machine that it runs, if any.
     pub machine: Option<String>,
     /// It is on the node that the virtual machine is on.
-    pub is_at_home: bool,
+    pub is_on_machine_node: bool,
     /// The ResourceClaim that the address is of, if any.
     pub claim: Option<String>,
 }
@@ -74,7 +74,7 @@ pub enum Role {
 
 /// A pod's claim to an address that other pods have, too.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim<'a> {
+pub struct AddressClaim<'a> {
     /// Its role for the address, within its namespace.
     pub role: Role,
     /// A pod of another namespace reports the address, and stays.
@@ -90,12 +90,12 @@ pub struct Rivals<'a> {
     /// It is published for the address, and answered.
     pub is_answered: bool,
     /// The others.
-    pub left_out: Few,
+    pub left_out: NameSummary,
     /// All of them have the address from one ResourceClaim.
     pub share_claim: bool,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> AddressClaim<'a> {
     /// Returns the pods of the namespace between which the address is in conflict, if it is.
     pub fn rivals(&self) -> Option<Rivals<'a>> {
         self.side.rivals()
@@ -104,7 +104,7 @@ impl<'a> Claim<'a> {
 
 /// All addresses of all networks, each with the pods that have it.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct AddressLedger {
     addresses: HashMap<Network, HashMap<IpAddr, Holders>>,
     /// Addresses with more than one holder.
     contested: BTreeSet<(Network, IpAddr)>,
@@ -123,14 +123,14 @@ struct Contest {
     sides: BTreeMap<String, Side>,
 }
 
-impl Ledger {
+impl AddressLedger {
     /// Notes that a pod has an address, and how it stands now. Returns the services that this is news for, besides the pod's own.
     pub fn update(
         &mut self,
         network: &Network,
         address: IpAddr,
         holder: &Arc<Holder>,
-        standing: impl Fn(&Holder) -> Standing,
+        state: impl Fn(&Holder) -> HolderState,
     ) -> Vec<ObjectKey> {
         if !self.addresses.contains_key(network) {
             self.addresses.insert(network.clone(), HashMap::new());
@@ -148,13 +148,13 @@ impl Ledger {
                 return Vec::new();
             }
             let mut contest = Box::new(Contest::default());
-            contest.put(first, standing(first));
+            contest.put(first, state(first));
             contest.published(first);
             *holders = Holders::Many(contest);
             self.contested.insert((network.clone(), address));
         }
         let Holders::Many(contest) = holders else { return Vec::new() };
-        contest.put(holder, standing(holder));
+        contest.put(holder, state(holder));
         contest.decide(&holder.pod.namespace)
     }
 
@@ -181,7 +181,7 @@ impl Ledger {
     }
 
     /// Returns a pod's claim to an address that it has; `None` if no other pod has it.
-    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<Claim<'_>> {
+    pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<AddressClaim<'_>> {
         // The usual case costs one comparison.
         if self.contested.is_empty() {
             return None;
@@ -189,7 +189,7 @@ impl Ledger {
         let contest = self.contest_of(network, address)?;
         let side = contest.sides.get(&pod.namespace)?;
         let is_elsewhere = contest.is_elsewhere(&pod.namespace);
-        Some(Claim { role: side.role(pod)?, is_elsewhere, side })
+        Some(AddressClaim { role: side.role(pod)?, is_elsewhere, side })
     }
 
     /// Returns whether several pods have any one address.
@@ -206,14 +206,18 @@ impl Ledger {
 
     /// Decides every contested address anew, for a new leader: a pod that the slices publish (`is_published`) is ahead. Where they
     /// publish none, no pod is ahead if nothing was known before (`is_first`).
-    pub fn settle(&mut self, is_first: bool, is_published: impl Fn(&Network, IpAddr, &Holder) -> bool) {
+    pub fn adopt_published(
+        &mut self,
+        is_first: bool,
+        is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
+    ) {
         for (network, address) in &self.contested {
             let holders = self.addresses.get_mut(network).and_then(|addresses| addresses.get_mut(address));
             let Some(Holders::Many(contest)) = holders else { continue };
             for side in contest.sides.values_mut() {
-                side.settle(is_first, |holder| is_published(network, *address, holder));
+                side.adopt_published(is_first, |holder| is_published(network, *address, holder));
             }
-            contest.news();
+            contest.changed_services();
         }
     }
 
@@ -244,8 +248,8 @@ impl Holders {
 
 impl Contest {
     /// Notes how a pod stands.
-    fn put(&mut self, holder: &Arc<Holder>, standing: Standing) {
-        self.sides.entry(holder.pod.namespace.clone()).or_default().put(holder, standing);
+    fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
+        self.sides.entry(holder.pod.namespace.clone()).or_default().put(holder, state);
     }
 
     /// Notes that the address is published for a pod.
@@ -260,16 +264,16 @@ impl Contest {
         if let Some(side) = self.sides.get_mut(namespace) {
             side.decide();
         }
-        self.news()
+        self.changed_services()
     }
 
     /// Returns the services of the sides that show something else than before.
-    fn news(&mut self) -> Vec<ObjectKey> {
+    fn changed_services(&mut self) -> Vec<ObjectKey> {
         let staying: Vec<bool> = self.sides.values().map(Side::is_staying).collect();
         let count = staying.iter().filter(|is_staying| **is_staying).count();
         let mut news = Vec::new();
         for ((namespace, side), is_staying) in self.sides.iter_mut().zip(staying) {
-            if side.shows_news(count > usize::from(is_staying)) {
+            if side.update_reported(count > usize::from(is_staying)) {
                 news.extend(side.services(namespace));
             }
         }

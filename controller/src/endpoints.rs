@@ -12,18 +12,18 @@ use multinet_crds::{
 use multinet_runtime::ObjectKey;
 
 use crate::caps::{Capped, Room, choose};
-use crate::conflicts::{Claim, Ledger, Role};
-use crate::few::Few;
-use crate::missing::{Missing, why};
+use crate::conflicts::{AddressClaim, AddressLedger, Role};
+use crate::missing::{Missing, missing_reason};
 use crate::model::{Attachment, Member, Network, Pod};
+use crate::name_summary::NameSummary;
 use crate::slices::Group;
 use crate::tally::Tally;
 
 /// What endpoints depend on besides the service and its pods.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct Inputs<'a> {
     /// Who has which address.
-    pub ledger: &'a Ledger,
+    pub ledger: &'a AddressLedger,
     /// The zone of each node that has one.
     pub zones: &'a HashMap<String, String>,
     /// The service's slices: what is published already.
@@ -44,11 +44,11 @@ pub struct Collected {
     /// Addresses that the service publishes and that pods of other namespaces report, too.
     pub elsewhere: BTreeSet<(Network, IpAddr)>,
     /// Selected pods that have no address, or not all, by the reason and the network; no network stands for all of the service's.
-    pub missing: BTreeMap<(Missing, Option<String>), Few>,
+    pub missing: BTreeMap<(Missing, Option<String>), NameSummary>,
     /// Addresses that limits leave out.
     pub capped: Capped,
     /// Addresses that the service's mirror does not show because core refuses them.
-    pub refused: Few,
+    pub refused: NameSummary,
     /// How many pods are selected, terminal ones apart.
     pub pods: usize,
 }
@@ -61,14 +61,14 @@ pub struct Conflict {
     /// Whether the address is published for that pod, and answered.
     pub is_answered: bool,
     /// The others.
-    pub left_out: Few,
+    pub left_out: NameSummary,
     /// The ResourceClaim that the address is of, if they share one.
     pub claim: Option<String>,
 }
 
-/// Presence of a pod on a network of the service.
+/// NetworkPresence of a pod on a network of the service.
 #[derive(Default)]
-struct Presence {
+struct NetworkPresence {
     is_published: bool,
     is_ready: bool,
     /// Why it has no address, or not as many as it should, with a detail for people.
@@ -81,37 +81,37 @@ pub fn collect<'a>(
     own: &str,
     spec: &MultiNetworkServiceSpec,
     members: impl Iterator<Item = Member<'a>>,
-    around: Surroundings<'_>,
+    inputs: Inputs<'_>,
 ) -> Collected {
     let families: BTreeSet<IpFamily> = spec.ip_families.iter().copied().collect();
-    let mut rails: Vec<Rail> = (spec.networks.iter())
-        .map(|reference| Rail {
+    let mut networks: Vec<NetworkEndpoints> = (spec.networks.iter())
+        .map(|reference| NetworkEndpoints {
             network: Network::referenced(reference, own),
-            reference: resolved(reference, own),
+            reference: with_defaults(reference, own),
             groups: families.iter().map(|&family| (family, Vec::new())).collect(),
             without: BTreeMap::new(),
         })
         .collect();
     let mut collected = Collected {
         tally: Tally::of(spec.networks.iter().map(NetworkReference::alias)),
-        capped: Capped { caps: around.room.caps, ..Capped::default() },
+        capped: Capped { caps: inputs.room.caps, ..Capped::default() },
         ..Collected::default()
     };
     let members: Vec<Member<'a>> = members.filter(|member| !member.pod.terminal).collect();
-    let view = View { around, published: OnceCell::new(), devices: OnceCell::new() };
-    let admitted = admitted(&rails, &members, &view, &mut collected.capped);
+    let cache = InputCache { inputs, published: OnceCell::new(), devices: OnceCell::new() };
+    let admitted = admitted(&networks, &members, &cache, &mut collected.capped);
     for (place, &member) in members.iter().enumerate() {
         collected.pods += 1;
-        let mut presences = Vec::with_capacity(rails.len());
-        for (number, rail) in rails.iter_mut().enumerate() {
+        let mut presences = Vec::with_capacity(networks.len());
+        for (number, network) in networks.iter_mut().enumerate() {
             let is_admitted = |address| {
                 admitted.as_ref().is_none_or(|admitted| admitted.contains(&(place, number, address)))
             };
-            presences.push(rail.take_in(member, spec, &view, &mut collected, is_admitted));
+            presences.push(network.add_member(member, spec, &cache, &mut collected, is_admitted));
         }
         collected.note(member.pod, spec, presences);
     }
-    for Rail { reference, groups, mut without, .. } in rails {
+    for NetworkEndpoints { reference, groups, mut without, .. } in networks {
         for (family, endpoints) in groups {
             if let Some(pods) = without.remove(&family).filter(|_| !endpoints.is_empty()) {
                 let network = (spec.networks.len() > 1).then(|| reference.alias().to_owned());
@@ -127,16 +127,16 @@ pub fn collect<'a>(
 }
 
 /// An address of a member, by the places of the member and of the rail.
-type Place = (usize, usize, IpAddr);
+type Candidate = (usize, usize, IpAddr);
 
 /// Returns the addresses that there is room for; `None`: for all of them.
 fn admitted(
-    rails: &[Rail],
+    networks: &[NetworkEndpoints],
     members: &[Member<'_>],
-    view: &View<'_>,
+    cache: &InputCache<'_>,
     capped: &mut Capped,
-) -> Option<HashSet<Place>> {
-    let (room, reason) = view.around.room.most();
+) -> Option<HashSet<Candidate>> {
+    let (room, reason) = cache.inputs.room.most();
     // The usual case costs a sum.
     let reported = |member: &Member<'_>| -> usize {
         let attachments = member.interfaces.attachments.iter();
@@ -148,8 +148,8 @@ fn admitted(
     let mut by_age: Vec<usize> = (0..members.len()).collect();
     by_age.sort_by_key(|&place| (members[place].pod.created, &members[place].pod.key));
     let held = by_age.iter().flat_map(|&place| {
-        rails.iter().enumerate().flat_map(move |(number, rail)| {
-            let held = rail.look(members[place], view).held;
+        networks.iter().enumerate().flat_map(move |(number, network)| {
+            let held = network.classify(members[place], cache).held;
             held.into_iter().map(move |(address, _)| (place, number, address))
         })
     });
@@ -158,15 +158,15 @@ fn admitted(
         return None;
     }
     capped.beyond = Some((reason, all - room));
-    let is_published = |&(place, number, address): &Place| {
-        view.is_published(members[place].pod, rails[number].reference.alias(), address)
+    let is_published = |&(place, number, address): &Candidate| {
+        cache.is_published(members[place].pod, networks[number].reference.alias(), address)
     };
     Some(choose(room, held, is_published))
 }
 
 /// Inputs of endpoints besides the service and its pods.
-struct View<'a> {
-    around: Surroundings<'a>,
+struct InputCache<'a> {
+    inputs: Inputs<'a>,
     /// The endpoints of the service's slices, by the uid of the pod, the alias of the network and the address. Looked at only where a
     /// limit leaves something out.
     published: OnceCell<HashSet<(&'a str, &'a str, IpAddr)>>,
@@ -174,11 +174,11 @@ struct View<'a> {
     devices: OnceCell<HashMap<(&'a str, IpAddr), &'a Device>>,
 }
 
-impl<'a> View<'a> {
+impl<'a> InputCache<'a> {
     /// Whether an address is published for a pod already.
     fn is_published(&self, pod: &Pod, alias: &str, address: IpAddr) -> bool {
         let published = self.published.get_or_init(|| {
-            let slices = self.around.slices.iter();
+            let slices = self.inputs.slices.iter();
             slices
                 .flat_map(|slice| slice.spec.endpoints.iter().map(move |endpoint| (slice, endpoint)))
                 .filter_map(|(slice, endpoint)| {
@@ -193,7 +193,7 @@ impl<'a> View<'a> {
     /// Returns the device of a pod's address that is published already.
     fn device(&self, pod: &Pod, address: IpAddr) -> Option<&'a Device> {
         let devices = self.devices.get_or_init(|| {
-            let endpoints = self.around.slices.iter().flat_map(|slice| &slice.spec.endpoints);
+            let endpoints = self.inputs.slices.iter().flat_map(|slice| &slice.spec.endpoints);
             let devices = endpoints.filter_map(|endpoint| {
                 let uid = endpoint.target_ref.as_ref()?.uid.as_deref()?;
                 Some(((uid, endpoint.address()?.ok()?), endpoint.device.as_ref()?))
@@ -205,17 +205,17 @@ impl<'a> View<'a> {
 }
 
 /// A network of the service, and its endpoints by family.
-struct Rail {
+struct NetworkEndpoints {
     network: Network,
     reference: NetworkReference,
     groups: Vec<(IpFamily, Vec<Endpoint>)>,
     /// Pods that have an address on the network, but none of this family.
-    without: BTreeMap<IpFamily, Few>,
+    without: BTreeMap<IpFamily, NameSummary>,
 }
 
 /// A pod's addresses on a network.
 #[derive(Default)]
-struct Sight<'a> {
+struct PodAddresses<'a> {
     /// Those that it holds, as many as the limit of a pod allows.
     held: Vec<(IpAddr, &'a Attachment)>,
     /// How many it holds beyond that.
@@ -228,72 +228,72 @@ struct Sight<'a> {
     missing: Option<Missing>,
 }
 
-impl Rail {
+impl NetworkEndpoints {
     /// Looks at the pod's addresses on the network.
-    fn look<'a>(&self, member: Member<'a>, view: &View<'_>) -> Sight<'a> {
+    fn classify<'a>(&self, member: Member<'a>, cache: &InputCache<'_>) -> PodAddresses<'a> {
         let pod = member.pod;
-        let mut sight = Sight::default();
+        let mut classified = PodAddresses::default();
         for (address, attachment) in addresses(member, &self.network) {
             let family = IpFamily::of(address);
             if self.groups.iter().all(|(known, _)| *known != family) {
-                sight.is_other_family = true;
+                classified.is_other_family = true;
                 continue;
             }
-            let role = match view.around.ledger.contest(&self.network, address, &pod.key) {
+            let role = match cache.inputs.ledger.contest(&self.network, address, &pod.key) {
                 None => Role::Holds,
                 Some(claim) => {
-                    sight.contested.push((address, attachment));
+                    classified.contested.push((address, attachment));
                     claim.role
                 }
             };
             match role {
-                Role::Holds => sight.held.push((address, attachment)),
-                Role::HandsOver => sight.is_handed_over = true,
-                Role::LeftOut { shares_claim: true } => sight.missing = Some(Missing::SharedClaim),
-                Role::LeftOut { shares_claim: false } => sight.missing = Some(Missing::Taken),
+                Role::Holds => classified.held.push((address, attachment)),
+                Role::HandsOver => classified.is_handed_over = true,
+                Role::LeftOut { shares_claim: true } => classified.missing = Some(Missing::SharedClaim),
+                Role::LeftOut { shares_claim: false } => classified.missing = Some(Missing::Taken),
             }
         }
-        let most = view.around.room.caps.pod;
-        if sight.held.len() > most {
+        let most = cache.inputs.room.caps.pod;
+        if classified.held.len() > most {
             let is_new =
-                |&(address, _): &(IpAddr, _)| !view.is_published(pod, self.reference.alias(), address);
+                |&(address, _): &(IpAddr, _)| !cache.is_published(pod, self.reference.alias(), address);
             // A stable sort: what is new is in the order in which it was reported.
-            sight.held.sort_by_key(is_new);
-            sight.beyond = sight.held.drain(most..).count();
+            classified.held.sort_by_key(is_new);
+            classified.beyond = classified.held.drain(most..).count();
         }
-        sight
+        classified
     }
 
     /// Makes endpoints of the pod's addresses on the network.
-    fn take_in(
+    fn add_member(
         &mut self,
         member: Member<'_>,
         spec: &MultiNetworkServiceSpec,
-        view: &View<'_>,
+        cache: &InputCache<'_>,
         collected: &mut Collected,
         is_admitted: impl Fn(IpAddr) -> bool,
-    ) -> Presence {
+    ) -> NetworkPresence {
         let pod = member.pod;
-        let mut presence = Presence::default();
-        let sight = self.look(member, view);
-        for (address, attachment) in sight.contested {
-            if let Some(claim) = view.around.ledger.contest(&self.network, address, &pod.key) {
+        let mut presence = NetworkPresence::default();
+        let classified = self.classify(member, cache);
+        for (address, attachment) in classified.contested {
+            if let Some(claim) = cache.inputs.ledger.contest(&self.network, address, &pod.key) {
                 collected.note_contest(&self.network, address, attachment, claim);
             }
         }
-        let mut is_capped = sight.beyond > 0;
+        let mut is_capped = classified.beyond > 0;
         if is_capped {
-            collected.capped.beyond_pods += sight.beyond;
+            collected.capped.beyond_pods += classified.beyond;
             collected.capped.pods.add(pod.key.name.as_str());
         }
-        for (address, attachment) in sight.held {
+        for (address, attachment) in classified.held {
             if !is_admitted(address) {
                 is_capped = true;
                 continue;
             }
             let family = IpFamily::of(address);
             if let Some((_, endpoints)) = self.groups.iter_mut().find(|(known, _)| *known == family) {
-                let endpoint = endpoint(pod, address, attachment, spec, view);
+                let endpoint = endpoint(pod, address, attachment, spec, cache);
                 presence.is_published = true;
                 presence.is_ready |= endpoint.is_ready();
                 endpoints.push(endpoint);
@@ -304,11 +304,12 @@ impl Rail {
                 self.without.entry(*family).or_default().add(pod.key.name.as_str());
             }
         }
-        presence.missing = sight.missing.map(|missing| (missing, None));
+        presence.missing = classified.missing.map(|missing| (missing, None));
         if is_capped && !presence.is_published {
             presence.missing = Some((Missing::Capped, None));
-        } else if presence.is_published || (presence.missing.is_none() && !sight.is_handed_over) {
-            presence.missing = why(member, &self.network, presence.is_published, sight.is_other_family);
+        } else if presence.is_published || (presence.missing.is_none() && !classified.is_handed_over) {
+            presence.missing =
+                missing_reason(member, &self.network, presence.is_published, classified.is_other_family);
         }
         presence
     }
@@ -322,18 +323,23 @@ fn ends_with(endpoints: &[Endpoint], pod: &Pod) -> bool {
 
 impl Collected {
     /// Counts a pod, and notes what it lacks.
-    fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<Presence>) {
+    fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<NetworkPresence>) {
         // A pod that is being deleted need not have anything any more.
         let told = presences.iter().map(|presence| presence.missing.as_ref().filter(|_| !pod.terminating));
         let told: Vec<_> = told.collect();
         let is_same = told.len() > 1 && told.iter().all(|missing| *missing == told[0]);
         for ((missing, presence), reference) in told.iter().zip(&presences).zip(&spec.networks) {
             let is_missing = !presence.is_published && missing.is_some() && pod.has_sandbox;
-            self.tally.network(reference.alias(), presence.is_published, presence.is_ready, is_missing);
+            self.tally.count_on_network(
+                reference.alias(),
+                presence.is_published,
+                presence.is_ready,
+                is_missing,
+            );
         }
         let is_published = presences.iter().any(|presence| presence.is_published);
         let is_ready = presences.iter().any(|presence| presence.is_ready);
-        self.tally.pod(&pod.key.name, is_published, is_ready);
+        self.tally.count_pod(&pod.key.name, is_published, is_ready);
         for (index, missing) in told.into_iter().enumerate() {
             let Some((reason, detail)) = missing else { continue };
             if is_same && index > 0 {
@@ -354,7 +360,7 @@ impl Collected {
         network: &Network,
         address: IpAddr,
         attachment: &Attachment,
-        claim: Claim<'_>,
+        claim: AddressClaim<'_>,
     ) {
         let place = (network.clone(), address);
         if claim.is_elsewhere && claim.role == Role::Holds {
@@ -410,7 +416,7 @@ fn is_refused_by_core(endpoint: &Endpoint) -> bool {
 }
 
 /// The reference with nothing left to defaults, since a slice may be read apart from its service.
-fn resolved(reference: &NetworkReference, own: &str) -> NetworkReference {
+fn with_defaults(reference: &NetworkReference, own: &str) -> NetworkReference {
     NetworkReference {
         kind: reference.kind,
         name: reference.name.clone(),
@@ -435,7 +441,7 @@ fn endpoint(
     address: IpAddr,
     attachment: &Attachment,
     spec: &MultiNetworkServiceSpec,
-    view: &View<'_>,
+    cache: &InputCache<'_>,
 ) -> Endpoint {
     let ready = spec.publish_not_ready_addresses || pod.is_ready();
     Endpoint {
@@ -447,21 +453,21 @@ fn endpoint(
         },
         hostname: pod.hostname.clone(),
         node_name: pod.node.clone(),
-        zone: pod.node.as_ref().and_then(|node| view.around.zones.get(node).cloned()),
+        zone: pod.node.as_ref().and_then(|node| cache.inputs.zones.get(node).cloned()),
         target_ref: Some(TargetReference {
             kind: Some("Pod".to_owned()),
             namespace: Some(pod.key.namespace.clone()),
             name: Some(pod.key.name.clone()),
             uid: Some(pod.uid.clone()),
         }),
-        device: Some(device(pod, address, attachment, view)).filter(|device| *device != Default::default()),
+        device: Some(device(pod, address, attachment, cache)).filter(|device| *device != Default::default()),
     }
 }
 
 /// Returns the facts about the device. The driver of a device in use may no longer show them; those that are published already stay.
-fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, view: &View<'_>) -> Device {
+fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, cache: &InputCache<'_>) -> Device {
     let device = attachment.device.clone();
-    let known = attachment.claimed.as_ref().and_then(|_| view.device(pod, address));
+    let known = attachment.claimed.as_ref().and_then(|_| cache.device(pod, address));
     let Some(known) = known else { return device };
     Device {
         rdma_device: device.rdma_device.or_else(|| known.rdma_device.clone()),

@@ -1,7 +1,7 @@
 //! What people should see, as events of the objects that it is about: `kubectl describe` shows them.
 //!
 //! Events are a courtesy. They wait for one task that writes them, those of a namespace in a short
-//! queue, and namespaces take [turns](crate::turns). What finds its queue full is only counted, and
+//! queue, and namespaces take [turns](crate::fair_queue). What finds its queue full is only counted, and
 //! so is what an object has too many of: nothing else ever waits for events. One that repeats
 //! within six minutes becomes a series: one object with a count.
 //!
@@ -26,8 +26,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::allowance::Allowance;
-use crate::turns::Turns;
+use crate::fair_queue::FairQueue;
+use crate::rate_limiter::RateLimiter;
 use crate::work::Notice;
 
 /// How many notices of a namespace wait at most.
@@ -70,7 +70,7 @@ pub struct Events {
 
 /// The notices that wait, by namespace and object.
 #[derive(Clone, Debug, Default)]
-struct Waiting(Arc<Mutex<Turns<Notice>>>);
+struct Waiting(Arc<Mutex<FairQueue<Notice>>>);
 
 /// Writes the notices as events.
 pub struct Publisher {
@@ -82,7 +82,7 @@ pub struct Publisher {
     instance: String,
     series: HashMap<Key, Series>,
     /// Limits the events of each object.
-    allowance: Allowance<ObjectKey>,
+    limiter: RateLimiter<ObjectKey>,
     lost: Counter,
     /// The last one could not be written, which has been said.
     is_failing: bool,
@@ -109,7 +109,7 @@ pub fn events(client: Client, leadership: Leadership, instance: &str, lost: Coun
         leadership,
         instance: cut(instance, MAX_INSTANCE).to_owned(),
         series: HashMap::new(),
-        allowance: Allowance::new(BURST, INTERVAL),
+        limiter: RateLimiter::new(BURST, INTERVAL),
         lost: lost.clone(),
         is_failing: false,
     };
@@ -150,7 +150,7 @@ impl Waiting {
     }
 
     /// No code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Turns<Notice>> {
+    fn lock(&self) -> MutexGuard<'_, FairQueue<Notice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,13 +171,13 @@ impl Publisher {
     async fn publish(&mut self, object: ObjectKey, notice: Notice) {
         let Some(end) = self.leadership.ends() else { return };
         let now = Instant::now();
-        if self.allowance.next(&object, now) > now {
+        if self.limiter.next(&object, now) > now {
             self.lost.inc();
             return;
         }
         let deadline = end.min(now + LIMIT);
         let written = timeout_at(deadline, self.write(&object, notice, Timestamp::now())).await;
-        self.allowance.use_up(object, now);
+        self.limiter.consume(object, now);
         let problem = match written {
             Ok(Ok(())) => {
                 self.is_failing = false;

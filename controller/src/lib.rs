@@ -7,7 +7,7 @@
 //!  │ nodes     │          │  ├ sources               │            │        │ ───────> status
 //!  │ claims …  │          │  ├ selector conflicts    │ <───────── │        │
 //!  │ services  │          │  ├ endpoints status      │  answers   └────────┘
-//!  │ slices    │          │  └ slices mirror         │                ▲   ▲ Turn
+//!  │ slices    │          │  └ slices mirror         │                ▲   ▲ WorkItem
 //!  └───────────┘          └────────────┬─────────────┘   Leadership ──┘   │
 //!    optional: which of them there are └─ dirty services ──> queue ───────┘
 //! ```
@@ -15,7 +15,7 @@
 //! Along one change:
 //!
 //! 1. A watch decodes the object into its [view](views), a type with the few fields that matter, and hands it to the
-//!    [`World`](world::World), where it becomes a [`model`] type: parsed once, at the edge. What the
+//!    [`ClusterIndex`](index::ClusterIndex), where it becomes a [`model`] type: parsed once, at the edge. What the
 //!    [sources] say of a pod's interfaces is alike from there on.
 //! 2. The world finds the services that the change concerns, by [selectors](selector), claims, nodes and
 //!    [shared addresses](conflicts), and at the watch's commit puts them into the [`queue`]. Nothing is done for other services.
@@ -37,30 +37,30 @@
 
 #![forbid(unsafe_code)]
 
-pub mod allowance;
 pub mod app;
 pub mod caps;
 pub mod config;
 pub mod conflicts;
 pub mod endpoints;
 pub mod events;
-pub mod few;
+pub mod fair_queue;
+pub mod index;
 pub mod metrics;
 pub mod mirror;
 pub mod missing;
 pub mod model;
+pub mod multimap;
+pub mod name_summary;
 pub mod optional;
 pub mod queue;
-pub mod relations;
+pub mod rate_limiter;
 pub mod selector;
 pub mod slices;
 pub mod sources;
 pub mod status;
 pub mod tally;
-pub mod turns;
 pub mod views;
 pub mod work;
-pub mod world;
 pub mod writer;
 
-mod foreign;
+mod untrusted;

@@ -19,9 +19,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService};
 use multinet_runtime::watch::ProblemKind;
 
+use crate::index::{ClusterIndex, Totals};
 use crate::queue::Queue;
 use crate::work::OptionalApi;
-use crate::world::{Census, World};
 
 /// What the API server is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Reason {
 
 /// What has become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ResultLabel {
     /// It was done.
     Ok,
     /// The object was not what it was taken for.
@@ -98,7 +98,7 @@ pub(crate) enum Answer {
     GivenUp,
 }
 
-impl Answer {
+impl ResultLabel {
     const ALL: [Self; 5] = [Self::Ok, Self::Conflict, Self::Refused, Self::Failed, Self::GivenUp];
 
     fn label(self) -> &'static str {
@@ -141,7 +141,7 @@ impl Default for WriterMetrics {
         let slice_verbs = [Verb::Create, Verb::Update, Verb::Delete];
         let of_slices = [slices, mirrors].into_iter().flat_map(|kind| slice_verbs.map(|verb| (kind, verb)));
         for (kind, verb) in of_slices.chain([(kind::<MultiNetworkService>(), Verb::Apply)]) {
-            for answer in Answer::ALL {
+            for answer in ResultLabel::ALL {
                 drop(metrics.writes.get_or_create(&WriteLabels::new(kind, verb, answer)));
             }
         }
@@ -154,7 +154,12 @@ impl Default for WriterMetrics {
 
 impl WriterMetrics {
     /// A request for kind `K` has been answered.
-    pub(crate) fn request<K: Resource<DynamicType = ()>>(&self, verb: Verb, answer: Answer, took: Duration) {
+    pub(crate) fn request<K: Resource<DynamicType = ()>>(
+        &self,
+        verb: Verb,
+        answer: ResultLabel,
+        took: Duration,
+    ) {
         if verb != Verb::List {
             self.writes.get_or_create(&WriteLabels::new(kind::<K>(), verb, answer)).inc();
             self.durations.observe(took.as_secs_f64());
@@ -182,7 +187,12 @@ fn kind<K: Resource<DynamicType = ()>>() -> &'static str {
 }
 
 /// Registers everything under the prefix `multinet_controller`.
-pub fn register(registry: &mut Registry, metrics: &WriterMetrics, world: Arc<World>, queue: Arc<Queue>) {
+pub fn register(
+    registry: &mut Registry,
+    metrics: &WriterMetrics,
+    index: Arc<ClusterIndex>,
+    queue: Arc<Queue>,
+) {
     let registry = registry.sub_registry_with_prefix("multinet_controller");
     registry.register_with_unit(
         "sync_duration",
@@ -211,7 +221,7 @@ pub fn register(registry: &mut Registry, metrics: &WriterMetrics, world: Arc<Wor
         "Events for people that were not published",
         metrics.lost_events.clone(),
     );
-    registry.register_collector(Box::new(State { world, queue }));
+    registry.register_collector(Box::new(State { index, queue }));
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -222,7 +232,7 @@ struct WriteLabels {
 }
 
 impl WriteLabels {
-    fn new(kind: &'static str, verb: Verb, answer: Answer) -> Self {
+    fn new(kind: &'static str, verb: Verb, answer: ResultLabel) -> Self {
         Self { kind, verb: verb.label(), result: answer.label() }
     }
 }
@@ -245,7 +255,7 @@ impl ApiMetrics {
     /// Registers the gauges, with the prefix `multinet_controller`; `registry` is the root one.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        OptionalApi::ALL.into_iter().for_each(|api| metrics.served(api, false));
+        OptionalApi::ALL.into_iter().for_each(|api| metrics.set_served(api, false));
         let registry = registry.sub_registry_with_prefix("multinet_controller");
         registry.register(
             "api_served",
@@ -255,14 +265,14 @@ impl ApiMetrics {
         metrics
     }
 
-    pub(crate) fn served(&self, api: OptionalApi, is_served: bool) {
+    pub(crate) fn set_served(&self, api: OptionalApi, is_served: bool) {
         self.0.get_or_create(&ApiLabels { group: api.group() }).set(is_served.into());
     }
 }
 
 /// Read at each scrape: there are no gauges to keep in step.
 struct State {
-    world: Arc<World>,
+    index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
 }
 
@@ -274,18 +284,18 @@ impl fmt::Debug for State {
 
 impl Collector for State {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let census: Census = self.world.census();
+        let totals: Totals = self.index.totals();
         for (name, help, value) in [
             ("queue_depth", "Services that wait for their turn", self.queue.depth()),
-            ("pods", "Pods known, of all namespaces", census.pods),
-            ("services", "MultiNetworkServices known", census.services),
-            ("slices", "MultiNetworkEndpointSlices of ours", census.slices),
-            ("mirrors", "Core EndpointSlices of ours", census.mirrors),
-            ("conflicts", "Addresses that several pods of one network have", census.conflicts),
+            ("pods", "Pods known, of all namespaces", totals.pods),
+            ("services", "MultiNetworkServices known", totals.services),
+            ("slices", "MultiNetworkEndpointSlices of ours", totals.slices),
+            ("mirrors", "Core EndpointSlices of ours", totals.mirrors),
+            ("conflicts", "Addresses that several pods of one network have", totals.conflicts),
             (
                 "unreadable_annotations",
                 "Pods whose network-status annotation cannot be read",
-                census.unreadable,
+                totals.unreadable,
             ),
         ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -294,7 +304,7 @@ impl Collector for State {
         let help = "Endpoints in our MultiNetworkEndpointSlices, by state";
         let mut metric = encoder.encode_descriptor("endpoints", help, None, MetricType::Gauge)?;
         for (state, value) in
-            [("ready", census.ready), ("not_ready", census.not_ready), ("terminating", census.terminating)]
+            [("ready", totals.ready), ("not_ready", totals.not_ready), ("terminating", totals.terminating)]
         {
             gauge(value).encode(metric.encode_family(&[("state", state)])?)?;
         }

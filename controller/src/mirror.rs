@@ -15,9 +15,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use multinet_crds::{Endpoint, IpFamily, Port, Protocol, TargetReference, labels};
 use multinet_runtime::ObjectKey;
 
-use crate::slices::metadata::{Stamp, controller_of, label};
+use crate::slices::metadata::{CommonMetadata, controller_of, label};
 use crate::slices::pack::{Entry, Identity};
-use crate::slices::planner::{Intent, Packing, Slice, remove};
+use crate::slices::planner::{DesiredSlices, PackOptions, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
 
 /// Label of the slices of a headless Service, without value: kube-proxy need not look at them.
@@ -44,7 +44,7 @@ pub struct DesiredMirror {
 pub fn plan(
     desired: Option<&DesiredMirror>,
     existing: &[Arc<EndpointSlice>],
-    packing: Packing,
+    packing: PackOptions,
     trigger: Option<Timestamp>,
 ) -> Plan<EndpointSlice> {
     let Some(desired) = desired else {
@@ -53,8 +53,8 @@ pub fn plan(
     let endpoints: Vec<(IpFamily, CoreEndpoint)> =
         desired.endpoints.iter().map(|(family, endpoint)| (*family, core_endpoint(endpoint))).collect();
     let of = |wanted| endpoints.iter().filter(move |(family, _)| *family == wanted).map(|(_, entry)| entry);
-    let intent: Intent<'_, EndpointSlice> = Intent {
-        stamp: Stamp {
+    let slices: DesiredSlices<'_, EndpointSlice> = DesiredSlices {
+        common: CommonMetadata {
             owner: &desired.owner,
             labels: core_labels(desired),
             annotation: LAST_CHANGE_TRIGGER_TIME,
@@ -64,7 +64,7 @@ pub fn plan(
         ports: &desired.ports,
         groups: IpFamily::ALL.map(|family| (family, of(family).collect())).into(),
     };
-    intent.plan(existing, packing)
+    slices.plan(existing, packing)
 }
 
 /// The service that a core slice is a mirror of, if it is ours to write: by its labels, or, where somebody has taken one of the two off, by its
@@ -193,7 +193,7 @@ impl Entry for CoreEndpoint {
         })
     }
 
-    fn says_same(&self, other: &Self) -> bool {
+    fn is_equivalent(&self, other: &Self) -> bool {
         let (target, others) = (self.target_ref.as_ref(), other.target_ref.as_ref());
         self.addresses == other.addresses
             && conditions(self) == conditions(other)

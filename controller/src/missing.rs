@@ -2,7 +2,7 @@
 
 use multinet_crds::{IpFamily, NetworkKind};
 
-use crate::model::{Bare, ClaimedDevice, Lack, Member, Network};
+use crate::model::{Addressless, ClaimedDevice, Member, Network, NoAddressReason};
 
 /// How many devices of a pod are named.
 const DEVICES: usize = 4;
@@ -110,16 +110,17 @@ impl Missing {
 
 /// Returns why a pod has no address on a network, or not on all of its devices, with a detail. `is_other_family`: it has addresses
 /// there, of a family that the service does not publish.
-pub(crate) fn why(
+pub(crate) fn missing_reason(
     member: Member<'_>,
     network: &Network,
     is_published: bool,
     is_other_family: bool,
 ) -> Option<(Missing, Option<String>)> {
     let (pod, interfaces) = (member.pod, member.interfaces);
-    let bare: Vec<&Bare> = interfaces.bare.iter().filter(|bare| bare.networks.contains(network)).collect();
+    let addressless: Vec<&Addressless> =
+        interfaces.addressless.iter().filter(|addressless| addressless.networks.contains(network)).collect();
     if is_published {
-        return partly(member, network, &bare);
+        return partly(member, network, &addressless);
     }
     let reason = if pod.host_network {
         Missing::HostNetwork
@@ -127,8 +128,8 @@ pub(crate) fn why(
         if pod.node.is_none() { Missing::NotScheduled } else { Missing::NoSandbox }
     } else if is_other_family {
         Missing::OtherFamily
-    } else if let Some(worst) = bare.iter().max_by_key(|bare| &bare.lack) {
-        return Some((Missing::of(&worst.lack), detail(worst)));
+    } else if let Some(worst) = addressless.iter().max_by_key(|addressless| &addressless.reason) {
+        return Some((Missing::of(&worst.reason), detail(worst)));
     } else if !pod.report.unreadable.is_empty() {
         Missing::Unreadable
     } else if pod.report.requested.contains(network) {
@@ -140,7 +141,11 @@ pub(crate) fn why(
 }
 
 /// Some devices of the pod have no address. Those of other drivers may never have one, such as GPUs.
-fn partly(member: Member<'_>, network: &Network, bare: &[&Bare]) -> Option<(Missing, Option<String>)> {
+fn partly(
+    member: Member<'_>,
+    network: &Network,
+    addressless: &[&Addressless],
+) -> Option<(Missing, Option<String>)> {
     let attachments =
         member.interfaces.attachments.iter().filter(|attachment| attachment.networks.contains(network));
     let siblings: Vec<&ClaimedDevice> =
@@ -148,9 +153,14 @@ fn partly(member: Member<'_>, network: &Network, bare: &[&Bare]) -> Option<(Miss
     let is_sibling = |device: &ClaimedDevice| {
         siblings.iter().any(|known| known.claim == device.claim && known.id.driver == device.id.driver)
     };
-    let has_no_address =
-        |bare: &&&Bare| matches!(bare.lack, Lack::NotReported | Lack::NotReady(_) | Lack::NoAddress);
-    let devices = bare.iter().filter(has_no_address).filter_map(|bare| bare.claimed.as_ref());
+    let has_no_address = |addressless: &&&Addressless| {
+        matches!(
+            addressless.reason,
+            NoAddressReason::NotReported | NoAddressReason::NotReady(_) | NoAddressReason::NoAddress
+        )
+    };
+    let devices =
+        addressless.iter().filter(has_no_address).filter_map(|addressless| addressless.claimed.as_ref());
     let devices = devices.filter(|device| is_sibling(device));
     let names: Vec<&str> = devices.map(|device| device.id.device.as_str()).collect();
     let some = names.iter().take(DEVICES).copied().collect::<Vec<_>>().join(", ");
@@ -161,24 +171,24 @@ fn partly(member: Member<'_>, network: &Network, bare: &[&Bare]) -> Option<(Miss
     })
 }
 
-fn detail(bare: &Bare) -> Option<String> {
-    let device = bare.claimed.as_ref()?;
+fn detail(addressless: &Addressless) -> Option<String> {
+    let device = addressless.claimed.as_ref()?;
     let about = format!("device {} of claim {}", device.id.device, device.claim);
-    Some(match &bare.lack {
-        Lack::NotReady(condition) => format!("{about}: {condition}"),
+    Some(match &addressless.reason {
+        NoAddressReason::NotReady(condition) => format!("{about}: {condition}"),
         _ => about,
     })
 }
 
 impl Missing {
-    fn of(lack: &Lack) -> Self {
-        match lack {
-            Lack::NoAddress => Self::NoAddress,
-            Lack::LinkLocal => Self::LinkLocal,
-            Lack::NotReported => Self::NotReported,
-            Lack::RdmaOnly => Self::RdmaOnly,
-            Lack::NotReady(_) => Self::DeviceNotReady,
-            Lack::Observer => Self::Observer,
+    fn of(reason: &NoAddressReason) -> Self {
+        match reason {
+            NoAddressReason::NoAddress => Self::NoAddress,
+            NoAddressReason::LinkLocal => Self::LinkLocal,
+            NoAddressReason::NotReported => Self::NotReported,
+            NoAddressReason::RdmaOnly => Self::RdmaOnly,
+            NoAddressReason::NotReady(_) => Self::DeviceNotReady,
+            NoAddressReason::Observer => Self::Observer,
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct Interfaces {
     /// Interfaces with addresses.
     pub attachments: Vec<Attachment>,
     /// Interfaces and devices without any.
-    pub bare: Vec<Bare>,
+    pub addressless: Vec<Addressless>,
 }
 
 /// An interface of a pod on a secondary network.
@@ -68,13 +68,13 @@ pub struct Attachment {
 
 /// An interface or a device of a pod that is on a network and has no address to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bare {
+pub struct Addressless {
     /// The networks that it is on; see [`Attachment::networks`].
     pub networks: Vec<Network>,
     /// The device, if it is one of a claim.
     pub claimed: Option<ClaimedDevice>,
     /// Why it has no address.
-    pub lack: Lack,
+    pub reason: NoAddressReason,
 }
 
 /// A device of one of a pod's claims.
@@ -88,7 +88,7 @@ pub struct ClaimedDevice {
 
 /// Why an interface or a device has no address to publish; where there are several reasons, the last one here tells people most.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lack {
+pub enum NoAddressReason {
     /// The DRA driver reports that the device carries RDMA only, so that it never has an address.
     RdmaOnly,
     /// Its report names no address that can be published.
@@ -191,7 +191,7 @@ pub struct Claim {
     /// Its devices that have addresses.
     pub devices: Vec<ClaimDevice>,
     /// Its devices that have none, allocated or reported.
-    pub bare: Vec<BareClaimDevice>,
+    pub addressless: Vec<AddresslessClaimDevice>,
     /// What of its status cannot be read, if anything; the rest is in `devices`.
     pub unreadable: Option<Unreadable>,
 }
@@ -211,13 +211,13 @@ pub struct ClaimDevice {
 
 /// A device of a claim that has no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BareClaimDevice {
+pub struct AddresslessClaimDevice {
     /// Which device.
     pub id: DeviceId,
     /// The DeviceClass of the request that it was allocated for.
     pub class: Option<String>,
     /// Why it has no address.
-    pub lack: Lack,
+    pub reason: NoAddressReason,
 }
 
 /// A device, wherever it is spoken of.

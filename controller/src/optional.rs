@@ -29,13 +29,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::presence::{Change, Presence};
+use crate::index::ClusterIndex;
 use crate::metrics::ApiMetrics;
 use crate::views::{
     DeviceClass, NetworkAttachmentDefinition, ResourceClaim, ResourceClaimTemplate, ResourceSlice, V1,
     V1Beta1, V1Beta2, Version,
 };
 use crate::work::OptionalApi;
-use crate::world::World;
 
 /// How often the API server is asked what it serves.
 const POLL: Duration = Duration::from_secs(5);
@@ -47,22 +47,22 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct OptionalApis {
     client: Client,
     refresh: Refresh,
-    world: Arc<World>,
+    index: Arc<ClusterIndex>,
     watch_metrics: WatchMetrics,
     metrics: ApiMetrics,
     shutdown: CancellationToken,
-    multus: Follower,
-    dra: Follower,
+    multus: GroupWatcher,
+    dra: GroupWatcher,
 }
 
-struct Follower {
+struct GroupWatcher {
     api: OptionalApi,
     presence: Presence,
     /// What watches of that version wait for that have begun since the start. Until all is listed nobody is told of them, so
     /// that what they have not told yet is not taken for missing.
     listing: Option<(Readiness, &'static str)>,
     /// Whether its absence has been said.
-    missed: bool,
+    absence_logged: bool,
     stop: CancellationToken,
     watches: JoinSet<()>,
 }
@@ -72,25 +72,25 @@ impl OptionalApis {
     pub fn new(
         client: Client,
         refresh: Refresh,
-        world: Arc<World>,
+        index: Arc<ClusterIndex>,
         watch_metrics: WatchMetrics,
         metrics: ApiMetrics,
         shutdown: CancellationToken,
     ) -> Self {
-        let follower = |api| Follower {
+        let watcher = |api| GroupWatcher {
             api,
             presence: Presence::default(),
             listing: None,
-            missed: false,
+            absence_logged: false,
             stop: shutdown.child_token(),
             watches: JoinSet::new(),
         };
         Self {
-            multus: follower(OptionalApi::Multus),
-            dra: follower(OptionalApi::Dra),
+            multus: watcher(OptionalApi::Multus),
+            dra: watcher(OptionalApi::Dra),
             client,
             refresh,
-            world,
+            index,
             watch_metrics,
             metrics,
             shutdown,
@@ -104,8 +104,8 @@ impl OptionalApis {
     pub async fn run(mut self, readiness: Readiness, asked: ReadyGuard) {
         let shutdown = self.shutdown.clone();
         let follow = async {
-            let found = self.first(&asked).await;
-            self.take(&found, Some(&readiness)).await;
+            let found = self.first_groups(&asked).await;
+            self.apply_groups(&found, Some(&readiness)).await;
             asked.ready();
             let mut next = Instant::now() + POLL;
             loop {
@@ -118,11 +118,11 @@ impl OptionalApis {
                     Event::Poll => {
                         // What cannot be asked for now is as it was.
                         if let Ok(found) = groups(&self.client).await {
-                            self.take(&found, None).await;
+                            self.apply_groups(&found, None).await;
                         }
                         next = Instant::now() + POLL;
                     }
-                    Event::Listed(api, version) => self.world.served(api, Some(version)),
+                    Event::Listed(api, version) => self.index.set_served(api, Some(version)),
                     Event::Died => return,
                 }
             }
@@ -131,7 +131,7 @@ impl OptionalApis {
     }
 
     /// The groups that a ready API server serves.
-    async fn first(&self, asked: &ReadyGuard) -> APIGroupList {
+    async fn first_groups(&self, asked: &ReadyGuard) -> APIGroupList {
         let mut is_said = false;
         loop {
             let found = async {
@@ -152,47 +152,47 @@ impl OptionalApis {
     }
 
     /// Begins and ends watches as the groups are there or not. `readiness`: of the whole process, at its start.
-    async fn take(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
-        let (client, refresh, world, metrics) =
-            (&self.client, &self.refresh, &self.world, &self.watch_metrics);
-        for follower in [&mut self.multus, &mut self.dra] {
-            let api = follower.api;
+    async fn apply_groups(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
+        let (client, refresh, index, metrics) =
+            (&self.client, &self.refresh, &self.index, &self.watch_metrics);
+        for watcher in [&mut self.multus, &mut self.dra] {
+            let api = watcher.api;
             let listed = found.groups.iter().filter(|group| group.name == api.group());
             let listed: Vec<&str> =
                 listed.flat_map(|group| &group.versions).map(|version| version.version.as_str()).collect();
-            let change = follower.presence.seen(api.versions(), &listed, Instant::now());
+            let change = watcher.presence.observe(api.versions(), &listed, Instant::now());
             match change {
                 Some(Change::Served(version)) => {
-                    follower.stop().await;
-                    follower.stop = self.shutdown.child_token();
+                    watcher.stop().await;
+                    watcher.stop = self.shutdown.child_token();
                     let own = Readiness::default();
-                    let spawn = Spawn {
+                    let spawn = WatchSpawner {
                         client,
                         refresh,
-                        world,
+                        index,
                         metrics,
                         readiness: readiness.unwrap_or(&own),
-                        follower,
+                        watcher,
                     };
                     spawn.group(api, version);
                     if readiness.is_some() {
                         // Nothing is written before everything has been listed.
-                        world.served(api, Some(version));
+                        index.set_served(api, Some(version));
                     } else {
-                        follower.listing = Some((own, version));
+                        watcher.listing = Some((own, version));
                     }
                     tracing::info!("watching {}/{version}", api.group());
                 }
-                Some(Change::Gone) => follower.stop().await,
+                Some(Change::Gone) => watcher.stop().await,
                 None => {}
             }
-            let is_served = follower.presence.served().is_some();
-            self.metrics.served(api, is_served);
-            if !is_served && !std::mem::replace(&mut follower.missed, true) {
-                world.served(api, None);
+            let is_served = watcher.presence.served().is_some();
+            self.metrics.set_served(api, is_served);
+            if !is_served && !std::mem::replace(&mut watcher.absence_logged, true) {
+                index.set_served(api, None);
                 tracing::warn!("{}", api.absence());
             }
-            follower.missed &= !is_served;
+            watcher.absence_logged &= !is_served;
         }
     }
 }
@@ -207,7 +207,7 @@ enum Event {
     Died,
 }
 
-impl Follower {
+impl GroupWatcher {
     /// The next thing that happens to the watches.
     async fn event(&mut self) -> Event {
         let api = self.api;
@@ -239,16 +239,16 @@ impl Follower {
 }
 
 /// What it takes to begin the watches of a group.
-struct Spawn<'a> {
+struct WatchSpawner<'a> {
     client: &'a Client,
     refresh: &'a Refresh,
-    world: &'a Arc<World>,
+    index: &'a Arc<ClusterIndex>,
     metrics: &'a WatchMetrics,
     readiness: &'a Readiness,
-    follower: &'a mut Follower,
+    watcher: &'a mut GroupWatcher,
 }
 
-impl Spawn<'_> {
+impl WatchSpawner<'_> {
     fn group(mut self, api: OptionalApi, version: &str) {
         match (api, version) {
             (OptionalApi::Multus, _) => self.kind::<NetworkAttachmentDefinition>(api),
@@ -268,13 +268,13 @@ impl Spawn<'_> {
     fn kind<K>(&mut self, api: OptionalApi)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-        World: Index<K>,
+        ClusterIndex: Index<K>,
     {
         let config =
             WatchConfig::<K>::new(Api::all(self.client.clone()), api.hint()).refreshed_by(self.refresh);
         let guard = self.readiness.register(K::plural(&()));
-        let (world, stop) = (Arc::clone(self.world), self.follower.stop.clone());
-        self.follower.watches.spawn(watch(config, world, guard, self.metrics.clone(), stop));
+        let (index, stop) = (Arc::clone(self.index), self.watcher.stop.clone());
+        self.watcher.watches.spawn(watch(config, index, guard, self.metrics.clone(), stop));
     }
 }
 

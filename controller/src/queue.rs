@@ -1,7 +1,7 @@
-//! The services that wait to be looked at: each once, and namespaces in [turns](crate::turns).
+//! The services that wait to be looked at: each once, and namespaces in [turns](crate::fair_queue).
 //!
 //! ```text
-//!            add                     next                    Turn
+//!            add                     next                    WorkItem
 //!   change ───────> ready (in turns) ──────> in work ── done ──────────────────> forgotten
 //!                     ▲      ▲                 │  └──── changed meanwhile ──> ready
 //!                     │      │ add             │ later, failed
@@ -25,7 +25,7 @@ use multinet_runtime::{ObjectKey, random_fraction};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::turns::{Limits, Turns};
+use crate::fair_queue::{FairQueue, Limits};
 
 /// The first pause after a failure.
 const FIRST: Duration = Duration::from_millis(200);
@@ -41,10 +41,10 @@ const LONGEST: Duration = Duration::from_secs(30);
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// The first rest after a turn, about as long as a write takes.
-const FIRST_REST: Duration = Duration::from_millis(10);
+const FIRST_COOLDOWN: Duration = Duration::from_millis(10);
 
 /// The longest rest after a turn: how much later a change may be in DNS because the service keeps changing.
-const LONGEST_REST: Duration = Duration::from_millis(500);
+const LONGEST_COOLDOWN: Duration = Duration::from_millis(500);
 
 /// Services that wait. It begins closed: what is added to a closed queue is not kept.
 #[derive(Debug, Default)]
@@ -57,24 +57,24 @@ pub struct Queue {
 #[derive(Debug, Default)]
 struct State {
     is_open: bool,
-    entries: HashMap<Arc<ObjectKey>, Entry>,
-    ready: Turns<Arc<ObjectKey>>,
+    entries: HashMap<Arc<ObjectKey>, QueueEntry>,
+    ready: FairQueue<Arc<ObjectKey>>,
     /// By the time at which they get ready; the number tells those of one time apart.
     waiting: BTreeMap<(Instant, u64), Arc<ObjectKey>>,
     next_number: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    place: Place,
+struct QueueEntry {
+    position: Position,
     /// How often its work has failed in a row.
     failures: u32,
-    rest: Rest,
+    cooldown: Cooldown,
 }
 
 /// How long a service rests after each turn, because it changes faster than it is written.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Cooldown {
     length: Duration,
     /// In its last turn, something was written and it changed again. That alone is no hurry: most often the watch has shown
     /// the write before the API server has answered it.
@@ -83,7 +83,7 @@ struct Rest {
     over: Instant,
 }
 
-impl Rest {
+impl Cooldown {
     fn none(now: Instant) -> Self {
         Self { length: Duration::ZERO, is_busy: false, over: now }
     }
@@ -92,16 +92,16 @@ impl Rest {
     /// half as long after one in which it did not.
     fn next(self, is_busy: bool, now: Instant) -> Self {
         let length = match (self.is_busy, is_busy) {
-            (true, true) => (2 * self.length).clamp(FIRST_REST, LONGEST_REST),
+            (true, true) => (2 * self.length).clamp(FIRST_COOLDOWN, LONGEST_COOLDOWN),
             (false, true) => self.length,
-            (_, false) => Some(self.length / 2).filter(|half| *half >= FIRST_REST).unwrap_or_default(),
+            (_, false) => Some(self.length / 2).filter(|half| *half >= FIRST_COOLDOWN).unwrap_or_default(),
         };
         Self { length, is_busy, over: now + length }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     Ready,
     /// Until then, whatever happens, if `is_held`.
     Waiting {
@@ -109,28 +109,28 @@ enum Place {
         is_held: bool,
     },
     /// Whether it has been added since.
-    InWork {
+    InProgress {
         again: bool,
     },
 }
 
 /// How long a service waits after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub enum Backoff {
     /// What failed concerns everybody; pauses double up to 5 s.
     Outage,
     /// What failed concerns this service only; pauses double up to 30 s.
-    Own,
+    Service,
     /// It will not succeed before somebody changes something: 30 s.
-    Long,
+    Longest,
     /// The API server has asked for this pause: at least that, at most half as much again, 45 s at most.
-    Asked(Duration),
+    RetryAfter(Duration),
 }
 
 impl Queue {
     /// A queue that has no more services in work than that.
     pub fn new(limits: Limits) -> Self {
-        let state = State { ready: Turns::new(limits), ..State::default() };
+        let state = State { ready: FairQueue::new(limits), ..State::default() };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -154,9 +154,9 @@ impl Queue {
         state.is_open = false;
         state.ready.clear();
         state.waiting.clear();
-        state.entries.retain(|_, entry| matches!(entry.place, Place::InWork { .. }));
+        state.entries.retain(|_, entry| matches!(entry.position, Position::InProgress { .. }));
         for entry in state.entries.values_mut() {
-            entry.place = Place::InWork { again: false };
+            entry.position = Position::InProgress { again: false };
         }
     }
 
@@ -166,14 +166,14 @@ impl Queue {
     }
 
     /// The next service, once there is one. To be awaited by one task at a time.
-    pub async fn next(self: &Arc<Self>) -> Turn {
+    pub async fn next(self: &Arc<Self>) -> WorkItem {
         loop {
             let wait = {
                 let mut state = self.lock();
                 state.wake_due(Instant::now());
                 match state.take() {
                     Some((service, failures)) => {
-                        return Turn {
+                        return WorkItem {
                             queue: Arc::clone(self),
                             service,
                             failures,
@@ -208,31 +208,31 @@ impl State {
         }
         let Some((key, _)) = self.entries.get_key_value(service) else {
             let key = Arc::new(service.clone());
-            let entry = Entry { place: Place::Ready, failures: 0, rest: Rest::none(now) };
+            let entry = QueueEntry { position: Position::Ready, failures: 0, cooldown: Cooldown::none(now) };
             self.entries.insert(Arc::clone(&key), entry);
             self.ready.push(service, key);
             return true;
         };
         let key = Arc::clone(key);
         let Some(entry) = self.entries.get_mut(service) else { return false };
-        match entry.place {
-            Place::Waiting { until, is_held: false } if entry.rest.over > now => {
-                let (failures, rest) = (entry.failures, entry.rest);
+        match entry.position {
+            Position::Waiting { until, is_held: false } if entry.cooldown.over > now => {
+                let (failures, cooldown) = (entry.failures, entry.cooldown);
                 self.waiting.remove(&until);
-                self.wait(&key, failures, rest, rest.over.min(until.0), true);
+                self.wait(&key, failures, cooldown, cooldown.over.min(until.0), true);
                 true
             }
-            Place::Waiting { until, is_held: false } => {
-                entry.place = Place::Ready;
+            Position::Waiting { until, is_held: false } => {
+                entry.position = Position::Ready;
                 self.waiting.remove(&until);
                 self.ready.push(service, key);
                 true
             }
-            Place::InWork { .. } => {
-                entry.place = Place::InWork { again: true };
+            Position::InProgress { .. } => {
+                entry.position = Position::InProgress { again: true };
                 false
             }
-            Place::Ready | Place::Waiting { .. } => false,
+            Position::Ready | Position::Waiting { .. } => false,
         }
     }
 
@@ -243,7 +243,7 @@ impl State {
         {
             let key = first.remove();
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.place = Place::Ready;
+                entry.position = Position::Ready;
             }
             self.ready.push(&key.clone(), key);
         }
@@ -253,63 +253,73 @@ impl State {
     fn take(&mut self) -> Option<(Arc<ObjectKey>, u32)> {
         let (_, key) = self.ready.begin()?;
         let entry = self.entries.get_mut(&key)?;
-        entry.place = Place::InWork { again: false };
+        entry.position = Position::InProgress { again: false };
         Some((key, entry.failures))
     }
 
-    fn wait(&mut self, key: &Arc<ObjectKey>, failures: u32, rest: Rest, until: Instant, is_held: bool) {
+    fn wait(
+        &mut self,
+        key: &Arc<ObjectKey>,
+        failures: u32,
+        cooldown: Cooldown,
+        until: Instant,
+        is_held: bool,
+    ) {
         let until = (until, self.next_number);
         self.next_number += 1;
         self.waiting.insert(until, Arc::clone(key));
-        let entry = Entry { place: Place::Waiting { until, is_held }, failures, rest };
+        let entry = QueueEntry { position: Position::Waiting { until, is_held }, failures, cooldown };
         self.entries.insert(Arc::clone(key), entry);
     }
 
     /// A turn is over: what becomes of the service.
-    fn end(&mut self, key: &Arc<ObjectKey>, end: End, has_written: bool, now: Instant) {
+    fn end(&mut self, key: &Arc<ObjectKey>, end: Completion, has_written: bool, now: Instant) {
         self.ready.end(key);
-        let Some(Entry { place: Place::InWork { again }, failures, rest }) = self.entries.remove(key) else {
+        let Some(QueueEntry { position: Position::InProgress { again }, failures, cooldown }) =
+            self.entries.remove(key)
+        else {
             return;
         };
         if !self.is_open {
             return;
         }
         match end {
-            End::Failed(pause) => {
-                let is_held = matches!(pause, Pause::Asked(_));
+            Completion::Failed(pause) => {
+                let is_held = matches!(pause, Backoff::RetryAfter(_));
                 // What has changed meanwhile may be the attempt's own doing: it does not go on without any pause.
                 let failed = if again { 0 } else { failures };
                 let pause = pause.after(failed);
-                self.wait(key, failures.saturating_add(1), Rest::none(now), now + pause, is_held);
+                self.wait(key, failures.saturating_add(1), Cooldown::none(now), now + pause, is_held);
             }
-            End::Done(later) => self.done(key, later, again, rest.next(again && has_written, now)),
-            End::Unfinished => {
-                self.entries.insert(Arc::clone(key), Entry { place: Place::Ready, failures: 0, rest });
+            Completion::Done(later) => self.done(key, later, again, cooldown.next(again && has_written, now)),
+            Completion::Requeue => {
+                self.entries
+                    .insert(Arc::clone(key), QueueEntry { position: Position::Ready, failures: 0, cooldown });
                 self.ready.push(key, Arc::clone(key));
             }
         }
     }
 
-    fn done(&mut self, key: &Arc<ObjectKey>, later: Option<Instant>, again: bool, rest: Rest) {
+    fn done(&mut self, key: &Arc<ObjectKey>, later: Option<Instant>, again: bool, cooldown: Cooldown) {
         match later {
-            _ if again => self.wait(key, 0, rest, rest.over, true),
-            Some(later) => self.wait(key, 0, rest, later, false),
+            _ if again => self.wait(key, 0, cooldown, cooldown.over, true),
+            Some(later) => self.wait(key, 0, cooldown, later, false),
             None => {}
         }
     }
 }
 
-impl Pause {
+impl Backoff {
     /// The pause after so many failures before this one: doubled each time, shortened by up to a half at random so that
     /// services that failed together do not come back together.
     fn after(self, failures: u32) -> Duration {
         let longest = match self {
-            Self::Asked(asked) => {
+            Self::RetryAfter(asked) => {
                 let asked = asked.min(LONGEST_ASKED);
                 return asked + (asked / 2).mul_f64(random_fraction());
             }
-            Self::Long => LONGEST,
-            Self::Own => doubled(failures).min(LONGEST),
+            Self::Longest => LONGEST,
+            Self::Service => doubled(failures).min(LONGEST),
             Self::Outage => doubled(failures).min(LONGEST_OUTAGE),
         };
         longest / 2 + (longest / 2).mul_f64(random_fraction())
@@ -324,7 +334,7 @@ fn doubled(times: u32) -> Duration {
 /// panic is a failure.
 #[derive(Debug)]
 #[must_use = "dropping it ends the work"]
-pub struct Turn {
+pub struct WorkItem {
     queue: Arc<Queue>,
     service: Arc<ObjectKey>,
     failures: u32,
@@ -333,15 +343,15 @@ pub struct Turn {
 }
 
 #[derive(Debug)]
-enum End {
+enum Completion {
     /// Nothing is left to do, until then.
     Done(Option<Instant>),
     /// As much is done as one turn is for.
-    Unfinished,
-    Failed(Pause),
+    Requeue,
+    Failed(Backoff),
 }
 
-impl Turn {
+impl WorkItem {
     /// The service.
     pub fn service(&self) -> &ObjectKey {
         &self.service
@@ -353,31 +363,31 @@ impl Turn {
     }
 
     /// Notes that something was written.
-    pub fn wrote(&mut self) {
+    pub fn record_write(&mut self) {
         self.has_written = true;
     }
 
     /// The work is done.
     pub fn done(mut self) {
-        self.end(End::Done(None));
+        self.end(Completion::Done(None));
     }
 
     /// The work is done, and the service is to be looked at again at that time, or as soon as it changes.
-    pub fn done_until(mut self, time: Instant) {
-        self.end(End::Done(Some(time)));
+    pub fn requeue_at(mut self, time: Instant) {
+        self.end(Completion::Done(Some(time)));
     }
 
     /// As much is done as one turn is for: the service has another one, after those of others.
-    pub fn unfinished(mut self) {
-        self.end(End::Unfinished);
+    pub fn requeue(mut self) {
+        self.end(Completion::Requeue);
     }
 
     /// The work has failed.
-    pub fn failed(mut self, pause: Pause) {
-        self.end(End::Failed(pause));
+    pub fn failed(mut self, pause: Backoff) {
+        self.end(Completion::Failed(pause));
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: Completion) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.queue.lock().end(&self.service, end, self.has_written, Instant::now());
             // There may be something to take that had to wait for this one.
@@ -386,9 +396,13 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for WorkItem {
     fn drop(&mut self) {
-        self.end(if std::thread::panicking() { End::Failed(Pause::Long) } else { End::Done(None) });
+        self.end(if std::thread::panicking() {
+            Completion::Failed(Backoff::Longest)
+        } else {
+            Completion::Done(None)
+        });
     }
 }
 

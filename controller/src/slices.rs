@@ -24,11 +24,11 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use self::metadata::{Stamp, controller_of, label};
+use self::metadata::{CommonMetadata, controller_of, label};
 use self::pack::{Entry, Identity};
-pub use self::planner::Packing;
-use self::planner::{Intent, Slice};
-use crate::few::Few;
+pub use self::planner::PackOptions;
+use self::planner::{DesiredSlices, Slice};
+use crate::name_summary::NameSummary;
 
 pub(crate) mod metadata;
 mod names;
@@ -136,15 +136,15 @@ impl SliceId {
 pub fn plan(
     desired: &Desired,
     existing: &[Arc<MultiNetworkEndpointSlice>],
-    packing: Packing,
+    packing: PackOptions,
     trigger: Option<Timestamp>,
 ) -> Plan<MultiNetworkEndpointSlice> {
     let owner = &desired.owner;
     let mut labels = desired.labels.clone();
     labels.insert(labels::SERVICE_NAME.to_owned(), owner.name.clone());
     labels.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_CONTROLLER.to_owned());
-    let intent: Intent<'_, MultiNetworkEndpointSlice> = Intent {
-        stamp: Stamp { owner, labels, annotation: labels::LAST_CHANGE_TRIGGER_TIME, trigger },
+    let slices: DesiredSlices<'_, MultiNetworkEndpointSlice> = DesiredSlices {
+        common: CommonMetadata { owner, labels, annotation: labels::LAST_CHANGE_TRIGGER_TIME, trigger },
         prefix: &owner.name,
         ports: &desired.ports,
         groups: desired
@@ -153,7 +153,7 @@ pub fn plan(
             .map(|group| ((group.network.clone(), group.family), group.endpoints.iter().collect()))
             .collect(),
     };
-    intent.plan(existing, packing)
+    slices.plan(existing, packing)
 }
 
 /// Returns whether any two slices of a group fit into one. Each slice is its group and how many endpoints it has.
@@ -239,7 +239,7 @@ impl Entry for Endpoint {
         })
     }
 
-    fn says_same(&self, other: &Self) -> bool {
+    fn is_equivalent(&self, other: &Self) -> bool {
         // The text of the address counts: other notations of it are made canonical.
         self.addresses == other.addresses
             && same_conditions(&self.conditions, &other.conditions)
@@ -260,7 +260,7 @@ fn summary(endpoints: &[Endpoint]) -> String {
             None => address.to_owned(),
         }
     });
-    shown.collect::<Few>().to_string()
+    shown.collect::<NameSummary>().to_string()
 }
 
 fn same_conditions(a: &EndpointConditions, b: &EndpointConditions) -> bool {

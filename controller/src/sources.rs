@@ -27,22 +27,22 @@ pub trait Source: Sync {
     }
 
     /// Reads a pod's annotations.
-    fn read(&self, _pod: &Annotated<'_>, _report: &mut Report) {}
+    fn read(&self, _pod: &PodAnnotations<'_>, _report: &mut Report) {}
 
     /// Reads the claims that a pod uses.
-    fn read_claims(&self, _pod: &Pod, _claims: &Claims<'_>, _interfaces: &mut Interfaces) {}
+    fn read_claims(&self, _pod: &Pod, _claims: &PodClaims<'_>, _interfaces: &mut Interfaces) {}
 }
 
 /// A pod's annotations.
 #[derive(Clone, Copy, Debug)]
-pub struct Annotated<'a> {
+pub struct PodAnnotations<'a> {
     /// The pod's namespace.
     pub namespace: &'a str,
     /// Its annotations by key.
     pub annotations: &'a BTreeMap<String, String>,
 }
 
-impl<'a> Annotated<'a> {
+impl<'a> PodAnnotations<'a> {
     /// Returns the text of an annotation.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.annotations.get(key).map(String::as_str)
@@ -50,7 +50,7 @@ impl<'a> Annotated<'a> {
 }
 
 /// The claims of a pod.
-pub struct Claims<'a> {
+pub struct PodClaims<'a> {
     /// The claims, as the pod speaks of them and as they are.
     pub claims: Vec<(&'a PodClaim, &'a Claim)>,
     /// Returns what is known of a device.
@@ -63,7 +63,7 @@ pub fn is_read(key: &str) -> bool {
 }
 
 /// Reads a pod's annotations.
-pub fn report(pod: &Annotated<'_>) -> Report {
+pub fn report(pod: &PodAnnotations<'_>) -> Report {
     let mut report = Report::default();
     SOURCES.iter().for_each(|source| source.read(pod, &mut report));
     report

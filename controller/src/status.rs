@@ -14,8 +14,8 @@ use multinet_crds::{
 };
 
 use crate::endpoints::{Collected, Conflict};
-use crate::few::{Few, NAMED};
 use crate::model::Network;
+use crate::name_summary::{MAX_NAMED, NameSummary};
 use crate::tally::Tally;
 
 /// A reference of a service that leads nowhere.
@@ -35,7 +35,7 @@ pub enum Unresolved {
 
 /// What became of a service.
 #[derive(Clone, Debug)]
-pub enum Verdict {
+pub enum Evaluation {
     /// It breaks rules; its slices stay as they were.
     Invalid(Vec<Violation>),
     /// It has no selector: its slices, which say this, are somebody else's.
@@ -48,7 +48,7 @@ pub enum Verdict {
 /// types that are not ours stay as they are in the service.
 pub fn status(
     service: &MultiNetworkService,
-    verdict: &Verdict,
+    evaluation: &Evaluation,
     written: Result<(), &str>,
     zone: &str,
     now: &Time,
@@ -56,13 +56,13 @@ pub fn status(
     let mut status = service.status.clone().unwrap_or_default();
     let generation = service.metadata.generation;
     let conditions = &mut status.conditions;
-    accepted(conditions, verdict, generation, now);
-    match verdict {
-        Verdict::Invalid(_) => {
+    accepted(conditions, evaluation, generation, now);
+    match evaluation {
+        Evaluation::Invalid(_) => {
             let message = "the service is not accepted; its slices stay as they were";
             upsert(conditions, ProgrammedReason::Invalid, message, generation, now);
         }
-        Verdict::NoSelector(tally, unresolved) => {
+        Evaluation::NoSelector(tally, unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
             let (reason, message) = match (written, &service.spec.mirror) {
                 // What it had when it had a selector is still there.
@@ -87,7 +87,7 @@ pub fn status(
             remove(conditions, ConditionType::Capped);
             (status.endpoints, status.networks) = (Some(tally.endpoints), tally.networks.clone());
         }
-        Verdict::Collected(collected, unresolved) => {
+        Evaluation::Collected(collected, unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
             match written {
                 Ok(()) => {
@@ -135,7 +135,7 @@ pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetwork
 }
 
 /// What a condition says that is news: its reason, and what it explains, unless that changes with every pod.
-pub fn news(condition: &Condition) -> (&str, &str) {
+pub fn event_content(condition: &Condition) -> (&str, &str) {
     (&condition.reason, if counts(condition) { "" } else { &condition.message })
 }
 
@@ -145,8 +145,8 @@ fn counts(condition: &Condition) -> bool {
     kinds.iter().any(|kind| condition.type_ == kind.as_str())
 }
 
-fn accepted(conditions: &mut Vec<Condition>, verdict: &Verdict, generation: Option<i64>, now: &Time) {
-    let Verdict::Invalid(violations) = verdict else {
+fn accepted(conditions: &mut Vec<Condition>, evaluation: &Evaluation, generation: Option<i64>, now: &Time) {
+    let Evaluation::Invalid(violations) = evaluation else {
         upsert(conditions, AcceptedReason::Accepted, "", generation, now);
         return;
     };
@@ -261,19 +261,19 @@ fn no_endpoints(collected: &Collected) -> (EndpointsReadyReason, String) {
 fn conflicts(conditions: &mut Vec<Condition>, collected: &Collected, generation: Option<i64>, now: &Time) {
     let mut parts: Vec<String> = Vec::new();
     let mut causes: Vec<&str> = Vec::new();
-    for ((network, address), conflict) in collected.conflicts.iter().take(NAMED) {
+    for ((network, address), conflict) in collected.conflicts.iter().take(MAX_NAMED) {
         parts.push(format!("{address} on {network} {}", conflict.message()));
         if !causes.contains(&conflict.remedy()) {
             causes.push(conflict.remedy());
         }
     }
-    if collected.conflicts.len() > NAMED {
-        parts.push(format!("{} more addresses are shared", collected.conflicts.len() - NAMED));
+    if collected.conflicts.len() > MAX_NAMED {
+        parts.push(format!("{} more addresses are shared", collected.conflicts.len() - MAX_NAMED));
     }
     parts.extend(causes.iter().map(|&remedy| remedy.to_owned()));
     if !collected.elsewhere.is_empty() {
         let shown = |(network, address): &(Network, IpAddr)| format!("{address} on {network}");
-        let addresses: Few = collected.elsewhere.iter().map(shown).collect();
+        let addresses: NameSummary = collected.elsewhere.iter().map(shown).collect();
         parts.push(format!(
             "pods of other namespaces report {addresses}, too; it stays published here: if those namespaces share the network, give every pod an \
              address of its own"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use multinet_crds::{Endpoint, EndpointCounts, NetworkCounts};
 
-use crate::few::Few;
+use crate::name_summary::NameSummary;
 
 /// The pods of a service that have endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Tally {
     /// By network, in the order of the spec.
     pub networks: Vec<NetworkCounts>,
     /// Pods that have an address and are not ready.
-    pub not_ready: Few,
+    pub not_ready: NameSummary,
 }
 
 impl Tally {
@@ -25,7 +25,7 @@ impl Tally {
     }
 
     /// Counts a pod on a network.
-    pub fn network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
+    pub fn count_on_network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
         if let Some(counts) = self.networks.iter_mut().find(|counts| counts.alias == alias) {
             counts.total += u32::from(is_there);
             counts.ready += u32::from(is_ready);
@@ -34,7 +34,7 @@ impl Tally {
     }
 
     /// Counts a pod.
-    pub fn pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
+    pub fn count_pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
         self.endpoints.total += u32::from(is_there);
         self.endpoints.ready += u32::from(is_ready);
         if is_there && !is_ready {
@@ -43,7 +43,7 @@ impl Tally {
     }
 
     /// Counts anew the pods that slices tell of, each once. The numbers of missing pods stay.
-    pub fn count<'a>(&mut self, slices: impl Iterator<Item = &'a Rows>) {
+    pub fn recount<'a>(&mut self, slices: impl Iterator<Item = &'a SlicePods>) {
         let mut pods: BTreeMap<&str, bool> = BTreeMap::new();
         let mut by_network: BTreeMap<(&str, &str), bool> = BTreeMap::new();
         for rows in slices {
@@ -52,28 +52,28 @@ impl Tally {
                 *by_network.entry((&rows.alias, pod)).or_default() |= is_ready;
             }
         }
-        (self.endpoints, self.not_ready) = (EndpointCounts::default(), Few::default());
+        (self.endpoints, self.not_ready) = (EndpointCounts::default(), NameSummary::default());
         for counts in &mut self.networks {
             (counts.ready, counts.total) = (0, 0);
         }
         for ((alias, _), is_ready) in by_network {
-            self.network(alias, true, is_ready, false);
+            self.count_on_network(alias, true, is_ready, false);
         }
         for (pod, is_ready) in pods {
-            self.pod(pod, true, is_ready);
+            self.count_pod(pod, true, is_ready);
         }
     }
 }
 
 /// The pods that a slice tells of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub struct SlicePods {
     alias: String,
     /// Each endpoint's pod, and whether it is ready. An endpoint that names no pod is one per host name, else one per address.
     pods: Vec<(String, bool)>,
 }
 
-impl Rows {
+impl SlicePods {
     /// Reads the endpoints of a slice on the network with this alias.
     pub fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
         let pods = endpoints.iter().map(|endpoint| {

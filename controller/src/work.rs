@@ -10,8 +10,8 @@ use crate::slices::Plan;
 /// What is to be written for a service, so that its slices say what they should.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// Nobody knows what slices are there: they have to be listed and handed to `World::refreshed` first. The plans are empty.
-    pub doubtful: bool,
+    /// Nobody knows what slices are there: they have to be listed and handed to `ClusterIndex::refreshed` first. The plans are empty.
+    pub needs_list: bool,
     /// The slices that DNS is made of.
     pub slices: Plan<MultiNetworkEndpointSlice>,
     /// The core EndpointSlices of the Service that it is mirrored to.
@@ -21,7 +21,7 @@ pub struct Work {
 impl Work {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        !self.doubtful && self.slices.is_empty() && self.mirrors.is_empty()
+        !self.needs_list && self.slices.is_empty() && self.mirrors.is_empty()
     }
 }
 

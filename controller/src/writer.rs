@@ -1,17 +1,17 @@
-//! Has the API server know what the [`World`] has decided, for as long as this process leads.
+//! Has the API server know what the [`ClusterIndex`] has decided, for as long as this process leads.
 //!
 //! ```text
-//!  Queue ──> Turn ──> World::work ──> creates, then updates, then deletes ──> World::stored…
+//!  Queue ──> WorkItem ──> ClusterIndex::work ──> creates, then updates, then deletes ──> ClusterIndex::stored…
 //!              ▲                        │ not what we knew, or no answer
-//!              │                        └──> list ──> World::refreshed ──> again
-//!              └── pause ── failed <── World::outcome ──> status, events
+//!              │                        └──> list ──> ClusterIndex::refreshed ──> again
+//!              └── pause ── failed <── ClusterIndex::outcome ──> status, events
 //! ```
 //!
 //! - Nothing waits for a rate limit of our own. What is bounded is how many services of a namespace
 //!   are in work, how much is written for one in a turn, and how many requests are under way at a
 //!   time; where that is too much for the API server it says so, and gets the pause that it asks
 //!   for.
-//! - Whatever has to wait waits for its [turn](crate::turns), and not for all that another
+//! - Whatever has to wait waits for its [turn](crate::fair_queue), and not for all that another
 //!   namespace has to be done.
 //! - A service is worked on by one task at a time, so that the requests for an object follow each other.
 //! - Leadership is asked before every request, which is given up when it ends.
@@ -36,18 +36,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::apply::{Abandoned, Done};
+use self::apply::{Abandoned, Progress};
 use self::failure::Failure;
 use self::outages::Outages;
-use self::pace::{Pace, When};
+use self::pace::{StatusPacer, When};
 use self::permits::Permits;
 use self::repack::Repack;
 use crate::events::Events;
+use crate::fair_queue::Limits;
+use crate::index::ClusterIndex;
 use crate::metrics::WriterMetrics;
-use crate::queue::{Pause, Queue, Turn};
-use crate::turns::Limits;
+use crate::queue::{Backoff, Queue, WorkItem};
 use crate::work::StatusWrite;
-use crate::world::World;
 
 /// How old the lists may be that a new leader begins with: those of a process that has just started
 /// need not be made again.
@@ -62,12 +62,12 @@ const LISTING: Duration = Duration::from_secs(30);
 const FINISH: Duration = Duration::from_secs(5);
 
 /// How often a service fails in a row, for a reason that may pass by itself, before its status says so.
-const PATIENCE: u32 = 3;
+const FAILURES_BEFORE_STATUS: u32 = 3;
 
 /// Writes what the world decides.
 pub struct Writer {
     client: Client,
-    world: Arc<World>,
+    index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
     leadership: Leadership,
     /// All watches that feed the world.
@@ -77,7 +77,7 @@ pub struct Writer {
     /// For each request under way.
     requests: Arc<Permits>,
     /// For the one look at the world that is taken at a time.
-    looks: Arc<Permits>,
+    planning: Arc<Permits>,
     state: Mutex<State>,
 }
 
@@ -85,7 +85,7 @@ pub struct Writer {
 #[derive(Debug, Default)]
 struct State {
     outages: Outages,
-    pace: Pace,
+    pace: StatusPacer,
     repack: Repack,
 }
 
@@ -98,7 +98,7 @@ struct Job<'a> {
 
 /// What is left to do for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum Followup {
     /// Nothing.
     Done,
     /// Its status, then.
@@ -111,7 +111,7 @@ impl Writer {
     /// A writer with at most so many requests under way at a time. It does nothing until [`run`](Self::run).
     pub fn new(
         client: Client,
-        (world, queue): (Arc<World>, Arc<Queue>),
+        (index, queue): (Arc<ClusterIndex>, Arc<Queue>),
         (leadership, refresh): (Leadership, Refresh),
         events: Events,
         metrics: WriterMetrics,
@@ -119,14 +119,14 @@ impl Writer {
     ) -> Self {
         Self {
             client,
-            world,
+            index,
             queue,
             leadership,
             refresh,
             events,
             metrics,
             requests: Permits::new(Limits::of_requests(concurrency)),
-            looks: Permits::new(Limits::ONE),
+            planning: Permits::new(Limits::ONE),
             state: Mutex::default(),
         }
     }
@@ -166,17 +166,17 @@ impl Writer {
         }
         // Whatever was decided before may have been overtaken by somebody else's term.
         writer.queue.open();
-        let services = writer.world.all_services();
+        let services = writer.index.all_services();
         tracing::info!(term, services = services.len(), "this process writes from now on");
         services.iter().for_each(|service| writer.queue.add(service));
         loop {
-            let turn = tokio::select! {
+            let item = tokio::select! {
                 biased;
                 () = &mut ended => break,
-                turn = writer.queue.next() => turn,
+                item = writer.queue.next() => item,
             };
             let writer = Arc::clone(writer);
-            tasks.spawn(async move { writer.work(turn, term).await });
+            tasks.spawn(async move { writer.work(item, term).await });
         }
         writer.queue.close();
         let mut state = writer.state();
@@ -186,75 +186,79 @@ impl Writer {
     }
 
     /// One turn of a service.
-    async fn work(&self, mut turn: Turn, term: u64) {
+    async fn work(&self, mut item: WorkItem, term: u64) {
         let begun = Instant::now();
-        let service = turn.service().clone();
+        let service = item.service().clone();
         let job = Job { service: &service, term };
         let merges = self.state().repack.is_due(&service, begun);
-        let written = self.bring_in_step(job, merges).await;
+        let written = self.sync_slices(job, merges).await;
         self.metrics.synced(begun.elapsed());
         let written = match written {
-            Ok(Done::Part) => {
-                self.world.given_up(&service);
-                return turn.unfinished();
+            Ok(Progress::Part) => {
+                self.index.abandon(&service);
+                return item.requeue();
             }
-            Ok(Done::Nothing) => Ok(Done::Nothing),
+            Ok(Progress::Nothing) => Ok(Progress::Nothing),
             Ok(done) => {
-                turn.wrote();
+                item.record_write();
                 Ok(done)
             }
-            Err(Abandoned::NotLeader) => return self.world.given_up(&service),
+            Err(Abandoned::NotLeader) => return self.index.abandon(&service),
             Err(Abandoned::Failed(failure)) => Err(failure),
         };
         if let Err(failure) = &written {
             self.failed(&service, failure);
-            if failure.is_passing() && turn.failures() + 1 < PATIENCE {
-                return turn.failed(failure.pause());
+            if failure.is_passing() && item.failures() + 1 < FAILURES_BEFORE_STATUS {
+                return item.failed(failure.pause());
             }
         }
         let why = written.as_ref().err().map(ToString::to_string);
         let outcome = {
-            let _permit = self.looks.acquire(&service).await;
-            self.world.outcome(&service, why.as_deref().map_or(Ok(()), Err))
+            let _permit = self.planning.acquire(&service).await;
+            self.index.outcome(&service, why.as_deref().map_or(Ok(()), Err))
         };
         self.events.publish(outcome.notices);
-        let status = self.settle_status(job, outcome.status).await;
+        let status = self.write_due_status(job, outcome.status).await;
         if let Err(Abandoned::Failed(failure)) = &status {
             self.failed(&service, failure);
         }
         match (written, status) {
             (_, Err(Abandoned::NotLeader)) => {}
-            (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => turn.failed(failure.pause()),
-            (Ok(done), Ok(Next::Done)) => {
+            (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => item.failed(failure.pause()),
+            (Ok(done), Ok(Followup::Done)) => {
                 self.succeeded(&service);
                 // Some slices stay as they are, such as those of a service that breaks a rule.
-                let could_merge = (done == Done::All || !merges) && self.world.could_merge(&service);
+                let could_merge = (done == Progress::All || !merges) && self.index.could_merge(&service);
                 let repack = self.state().repack.next(&service, could_merge, Instant::now());
                 match repack {
-                    Some(time) => turn.done_until(time),
-                    None => turn.done(),
+                    Some(time) => item.requeue_at(time),
+                    None => item.done(),
                 }
             }
-            (Ok(_), Ok(Next::At(time))) => turn.done_until(time),
-            (Ok(_), Ok(Next::Again)) => turn.failed(Pause::Own),
+            (Ok(_), Ok(Followup::At(time))) => item.requeue_at(time),
+            (Ok(_), Ok(Followup::Again)) => item.failed(Backoff::Service),
         }
     }
 
     /// Writes a status, if it is time.
-    async fn settle_status(&self, job: Job<'_>, status: Option<StatusWrite>) -> Result<Next, Abandoned> {
+    async fn write_due_status(
+        &self,
+        job: Job<'_>,
+        status: Option<StatusWrite>,
+    ) -> Result<Followup, Abandoned> {
         let service = job.service;
         let urgent = status.as_ref().map(|status| status.urgent);
         let when = self.state().pace.when(service, urgent, Instant::now());
         match (when, status) {
-            (When::At(time), _) => Ok(Next::At(time)),
+            (When::At(time), _) => Ok(Followup::At(time)),
             (When::Now, Some(status)) => {
                 let next = self.write_status(job, status).await?;
-                if next == Next::Done {
+                if next == Followup::Done {
                     self.state().pace.written(service, Instant::now());
                 }
                 Ok(next)
             }
-            _ => Ok(Next::Done),
+            _ => Ok(Followup::Done),
         }
     }
 

@@ -12,7 +12,7 @@ fn give(counts: &mut Counts, name: &str, wanted: usize) -> (usize, Option<Object
     let (room, reason) = counts.room(&key(name)).most();
     let waits = wanted > room && reason == CappedReason::AddressesPerNamespace;
     let given = wanted.min(room);
-    (given, counts.gave(&key(name), given, waits))
+    (given, counts.set_given(&key(name), given, waits))
 }
 
 #[test]
@@ -47,18 +47,18 @@ fn who_waits_is_told_of_room_one_after_the_other() {
     assert_eq!(give(&mut counts, "a", 4), (4, Some(key("b"))));
     assert_eq!(give(&mut counts, "b", 5), (5, Some(key("c"))), "one is left");
     assert_eq!(give(&mut counts, "c", 5), (1, None));
-    assert_eq!(counts.gave(&key("b"), 0, false), Some(key("c")), "it is gone");
+    assert_eq!(counts.set_given(&key("b"), 0, false), Some(key("c")), "it is gone");
     assert_eq!(give(&mut counts, "c", 5), (5, None));
 }
 
 #[test]
 fn what_slices_hold_counts_until_they_are_written() {
     let mut counts = Counts::new(CAPS);
-    counts.wrote(&key("a"), 6);
+    counts.set_written(&key("a"), 6);
     assert_eq!(give(&mut counts, "b", 6), (4, None), "of another process, or of the time before");
     assert_eq!(give(&mut counts, "a", 6), (6, None), "its own is no obstacle");
     assert_eq!(give(&mut counts, "a", 1), (1, None), "the slices are still there");
-    assert_eq!(counts.wrote(&key("a"), 1), Some(key("b")));
+    assert_eq!(counts.set_written(&key("a"), 1), Some(key("b")));
     assert_eq!(give(&mut counts, "b", 6), (6, None));
 }
 
@@ -67,9 +67,9 @@ fn endpoints_that_move_between_slices_take_nothing_from_another_service() {
     let mut counts = Counts::new(CAPS);
     for name in ["a", "b"] {
         assert_eq!(give(&mut counts, name, 5), (5, None));
-        counts.wrote(&key(name), 5);
+        counts.set_written(&key(name), 5);
     }
-    counts.wrote(&key("a"), 8);
+    counts.set_written(&key("a"), 8);
     assert_eq!(give(&mut counts, "b", 5), (5, None));
     assert_eq!(give(&mut counts, "c", 1), (0, None));
 }
@@ -79,18 +79,18 @@ fn a_new_term_goes_by_what_is_written() {
     let mut counts = Counts::new(CAPS);
     give(&mut counts, "a", 7);
     give(&mut counts, "b", 5);
-    counts.wrote(&key("a"), 2);
-    counts.start_over();
+    counts.set_written(&key("a"), 2);
+    counts.forget_given();
     assert_eq!(give(&mut counts, "b", 8), (8, None));
 }
 
 #[test]
 fn slices_of_others_count() {
     let mut counts = Counts::new(CAPS);
-    counts.found(&key("a"), 3);
+    counts.set_foreign(&key("a"), 3);
     assert_eq!(counts.room(&key("a")), Room { caps: CAPS, service: 5, namespace: 7 });
     assert_eq!(give(&mut counts, "b", 8), (7, None));
-    counts.found(&key("a"), 30);
+    counts.set_foreign(&key("a"), 30);
     assert_eq!(counts.room(&key("b")).most(), (0, CappedReason::AddressesPerNamespace));
 }
 
@@ -99,13 +99,13 @@ fn nothing_is_left_of_what_is_gone() {
     let mut counts = Counts::new(CAPS);
     for name in ["a", "b", "other/a"] {
         give(&mut counts, name, 8);
-        counts.wrote(&key(name), 8);
-        counts.found(&key(name), 1);
+        counts.set_written(&key(name), 8);
+        counts.set_foreign(&key(name), 1);
     }
     for name in ["a", "b", "other/a"] {
-        counts.gave(&key(name), 0, false);
-        counts.wrote(&key(name), 0);
-        counts.found(&key(name), 0);
+        counts.set_given(&key(name), 0, false);
+        counts.set_written(&key(name), 0);
+        counts.set_foreign(&key(name), 0);
     }
     assert!(counts.services.is_empty() && counts.namespaces.is_empty(), "{counts:?}");
 }

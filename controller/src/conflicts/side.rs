@@ -7,11 +7,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
-use super::{Holder, Rivals, Role, Standing};
-use crate::few::{Few, NAMED};
+use super::{Holder, HolderState, Rivals, Role};
+use crate::name_summary::{MAX_NAMED, NameSummary};
 
 /// How many pods are looked at one by one, at most.
-pub(super) const LOOKS: usize = 64;
+pub(super) const MAX_SCANNED: usize = 64;
 
 /// Class of a pod, which decides before anything else: a service selects it, it is ready, it stays.
 type Class = (bool, bool, bool);
@@ -22,7 +22,7 @@ type Rank = (Class, Reverse<(Option<Timestamp>, Arc<Holder>)>);
 /// The pods of one namespace that have the same address, and the one that holds it.
 #[derive(Debug, Default)]
 pub(super) struct Side {
-    pods: BTreeMap<Arc<Holder>, Standing>,
+    pods: BTreeMap<Arc<Holder>, HolderState>,
     ranks: BTreeSet<Rank>,
     /// Those that are not being deleted.
     staying: BTreeSet<Arc<Holder>>,
@@ -32,12 +32,12 @@ pub(super) struct Side {
     services: BTreeMap<String, usize>,
     winner: Option<Arc<Holder>>,
     /// The state that services were last told of.
-    shown: Option<Shown>,
+    reported: Option<Reported>,
 }
 
 /// Part of a side that shows in the status of services.
 #[derive(Debug, PartialEq)]
-struct Shown {
+struct Reported {
     winner: Arc<Holder>,
     is_answered: bool,
     machine: Option<String>,
@@ -46,7 +46,7 @@ struct Shown {
     is_elsewhere: bool,
 }
 
-impl Standing {
+impl HolderState {
     /// Whether a service publishes the pod's addresses on the network.
     fn is_selected(&self) -> bool {
         !self.services.is_empty()
@@ -62,33 +62,33 @@ impl Standing {
     }
 }
 
-fn rank(holder: &Arc<Holder>, standing: &Standing) -> Rank {
-    (standing.class(), Reverse((standing.created, Arc::clone(holder))))
+fn rank(holder: &Arc<Holder>, state: &HolderState) -> Rank {
+    (state.class(), Reverse((state.created, Arc::clone(holder))))
 }
 
 impl Side {
     /// Notes how a pod stands, old or new.
-    pub(super) fn put(&mut self, holder: &Arc<Holder>, standing: Standing) {
+    pub(super) fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
         self.take(holder);
-        self.ranks.insert(rank(holder, &standing));
-        if !standing.is_terminating {
+        self.ranks.insert(rank(holder, &state));
+        if !state.is_terminating {
             self.staying.insert(Arc::clone(holder));
-            if let Some(machine) = &standing.machine {
+            if let Some(machine) = &state.machine {
                 *self.machines.entry(machine.clone()).or_default() += 1;
             }
         }
-        for service in &*standing.services {
+        for service in &*state.services {
             *self.services.entry(service.clone()).or_default() += 1;
         }
-        self.pods.insert(Arc::clone(holder), standing);
+        self.pods.insert(Arc::clone(holder), state);
     }
 
     /// Forgets a pod. Who holds the address is to be [decided](Self::decide) afterwards.
     pub(super) fn take(&mut self, holder: &Holder) {
-        let Some((holder, standing)) = self.pods.remove_entry(holder) else { return };
-        self.ranks.remove(&rank(&holder, &standing));
+        let Some((holder, state)) = self.pods.remove_entry(holder) else { return };
+        self.ranks.remove(&rank(&holder, &state));
         if self.staying.remove(&holder)
-            && let Some(machine) = &standing.machine
+            && let Some(machine) = &state.machine
             && let Some(count) = self.machines.get_mut(machine)
         {
             *count -= 1;
@@ -96,7 +96,7 @@ impl Side {
                 self.machines.remove(machine);
             }
         }
-        for service in &*standing.services {
+        for service in &*state.services {
             if let Some(count) = self.services.get_mut(service) {
                 *count -= 1;
                 if *count == 0 {
@@ -118,24 +118,24 @@ impl Side {
 
     fn best(&self) -> Option<Arc<Holder>> {
         let (class, Reverse((_, first))) = self.ranks.last()?;
-        let is_best = |standing: &Standing| standing.is_selected() && standing.class() == *class;
+        let is_best = |state: &HolderState| state.is_selected() && state.class() == *class;
         let published = self.winner.as_ref().filter(|winner| self.pods.get(*winner).is_some_and(is_best));
         let best = published.unwrap_or(first);
-        let standing = self.pods.get(best)?;
-        if standing.machine.is_none() || standing.is_at_home && published.is_some() {
+        let state = self.pods.get(best)?;
+        if state.machine.is_none() || state.is_on_machine_node && published.is_some() {
             return Some(Arc::clone(best));
         }
-        let equals = self.ranks.iter().rev().take_while(|(other, _)| other == class).take(LOOKS);
+        let equals = self.ranks.iter().rev().take_while(|(other, _)| other == class).take(MAX_SCANNED);
         let mut equals = equals.map(|(_, Reverse((_, holder)))| holder);
         let at_home = equals.find(|holder| {
-            self.pods.get(*holder).is_some_and(|other| other.is_sibling(standing) && other.is_at_home)
+            self.pods.get(*holder).is_some_and(|other| other.is_sibling(state) && other.is_on_machine_node)
         });
         Some(Arc::clone(at_home.unwrap_or(best)))
     }
 
     /// Decides for a new leader: of the pods that slices publish, the best one is ahead; without one, none is if nothing was known
     /// before (`is_first`).
-    pub(super) fn settle(&mut self, is_first: bool, is_published: impl Fn(&Holder) -> bool) {
+    pub(super) fn adopt_published(&mut self, is_first: bool, is_published: impl Fn(&Holder) -> bool) {
         let mut published = self.ranks.iter().rev().map(|(_, Reverse((_, holder)))| holder);
         let published = published.find(|holder| is_published(holder)).cloned();
         if is_first || published.is_some() {
@@ -147,56 +147,57 @@ impl Side {
     /// Returns the role of a pod.
     pub(super) fn role(&self, pod: &ObjectKey) -> Option<Role> {
         let first = Holder { pod: pod.clone(), uid: String::new() };
-        let (holder, standing) = self.pods.range(first..).next().filter(|(holder, _)| holder.pod == *pod)?;
+        let (holder, state) = self.pods.range(first..).next().filter(|(holder, _)| holder.pod == *pod)?;
         let (winner, other) = self.held()?;
         Some(if holder == winner {
             Role::Holds
-        } else if standing.is_terminating || standing.is_sibling(other) {
+        } else if state.is_terminating || state.is_sibling(other) {
             Role::HandsOver
         } else {
-            Role::LeftOut { shares_claim: standing.claim.is_some() && standing.claim == other.claim }
+            Role::LeftOut { shares_claim: state.claim.is_some() && state.claim == other.claim }
         })
     }
 
     /// Returns how many pods are left out.
     pub(super) fn left_out(&self) -> usize {
-        let Some((_, standing)) = self.held() else { return 0 };
-        let siblings = standing.machine.as_ref().and_then(|machine| self.machines.get(machine)).copied();
-        self.staying.len() - siblings.unwrap_or_else(|| usize::from(!standing.is_terminating))
+        let Some((_, state)) = self.held() else { return 0 };
+        let siblings = state.machine.as_ref().and_then(|machine| self.machines.get(machine)).copied();
+        self.staying.len() - siblings.unwrap_or_else(|| usize::from(!state.is_terminating))
     }
 
     /// Returns the pods between which the address is in conflict, if it is.
     pub(super) fn rivals(&self) -> Option<Rivals<'_>> {
-        let (holder, standing) = self.held()?;
+        let (holder, state) = self.held()?;
         let count = self.left_out();
         if count == 0 {
             return None;
         }
-        let others = self.staying.iter().take(LOOKS).filter_map(|other| Some((other, self.pods.get(other)?)));
-        let others = others.filter(|(other, facts)| *other != holder && !facts.is_sibling(standing));
-        let names = others.clone().take(NAMED).map(|(other, _)| other.pod.to_string()).collect();
-        let shares = |claim: &Option<String>| claim.is_some() && *claim == standing.claim;
+        let others =
+            self.staying.iter().take(MAX_SCANNED).filter_map(|other| Some((other, self.pods.get(other)?)));
+        let others = others.filter(|(other, facts)| *other != holder && !facts.is_sibling(state));
+        let names = others.clone().take(MAX_NAMED).map(|(other, _)| other.pod.to_string()).collect();
+        let shares = |claim: &Option<String>| claim.is_some() && *claim == state.claim;
         Some(Rivals {
             holder: &holder.pod,
-            is_answered: standing.is_selected() && standing.is_ready,
-            left_out: Few { names, count },
+            is_answered: state.is_selected() && state.is_ready,
+            left_out: NameSummary { names, count },
             share_claim: others.clone().all(|(_, facts)| shares(&facts.claim)),
         })
     }
 
     /// Returns whether the status of services is to show something else than when this was last asked. `is_elsewhere`: a pod of another
     /// namespace has the address, and stays.
-    pub(super) fn shows_news(&mut self, is_elsewhere: bool) -> bool {
-        let shown = self.held().map(|(winner, standing)| Shown {
+    pub(super) fn update_reported(&mut self, is_elsewhere: bool) -> bool {
+        let reported = self.held().map(|(winner, state)| Reported {
             winner: Arc::clone(winner),
-            is_answered: standing.is_selected() && standing.is_ready,
-            machine: standing.machine.clone(),
-            claim: standing.claim.clone(),
+            is_answered: state.is_selected() && state.is_ready,
+            machine: state.machine.clone(),
+            claim: state.claim.clone(),
             left_out: self.left_out(),
             is_elsewhere,
         });
-        let is_news = shown != self.shown;
-        self.shown = shown;
+        let is_news = reported != self.reported;
+        self.reported = reported;
         is_news
     }
 
@@ -222,7 +223,7 @@ impl Side {
     }
 
     /// The pod that holds the address, and how it stands.
-    fn held(&self) -> Option<(&Arc<Holder>, &Standing)> {
+    fn held(&self) -> Option<(&Arc<Holder>, &HolderState)> {
         self.pods.get_key_value(self.winner.as_ref()?)
     }
 }

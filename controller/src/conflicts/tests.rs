@@ -20,9 +20,9 @@ fn holder(name: &str) -> Holder {
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 111, 5));
 
 /// A pod that a service selects, ready and of the given age.
-fn ready(created: i64) -> Standing {
+fn ready(created: i64) -> HolderState {
     let (services, created) = ([SERVICE.to_owned()].into(), Timestamp::from_second(created).ok());
-    Standing { services, is_ready: true, created, is_at_home: true, ..Standing::default() }
+    HolderState { services, is_ready: true, created, is_on_machine_node: true, ..HolderState::default() }
 }
 
 const SERVICE: &str = "infer";
@@ -30,15 +30,15 @@ const SERVICE: &str = "infer";
 /// Pods with the same address, and what they are to it.
 #[derive(Default)]
 struct Contest {
-    ledger: Ledger,
-    pods: Vec<(&'static str, Standing)>,
+    ledger: AddressLedger,
+    pods: Vec<(&'static str, HolderState)>,
 }
 
 impl Contest {
     /// A pod comes or changes. Returns whether that is news.
-    fn set(&mut self, name: &'static str, standing: Standing) -> bool {
+    fn set(&mut self, name: &'static str, state: HolderState) -> bool {
         self.pods.retain(|(known, _)| *known != name);
-        self.pods.push((name, standing));
+        self.pods.push((name, state));
         let known =
             |found: &Holder| self.pods.iter().find(|(name, _)| holder(name) == *found).unwrap().1.clone();
         !self.ledger.update(&network(), ADDRESS, &Arc::new(holder(name)), known).is_empty()
@@ -68,17 +68,17 @@ const LEFT_OUT: Role = Role::LeftOut { shares_claim: false };
 fn of_two_pods_the_better_one_holds_the_address_whatever_came_first() {
     let base = || ready(5);
     let cases = [
-        ("selected", base(), Standing { services: Arc::default(), created: None, ..base() }),
-        ("ready", base(), Standing { is_ready: false, created: None, ..base() }),
+        ("selected", base(), HolderState { services: Arc::default(), created: None, ..base() }),
+        ("ready", base(), HolderState { is_ready: false, created: None, ..base() }),
         (
             "staying",
-            Standing { is_ready: false, ..base() },
-            Standing { is_ready: false, is_terminating: true, created: None, ..base() },
+            HolderState { is_ready: false, ..base() },
+            HolderState { is_ready: false, is_terminating: true, created: None, ..base() },
         ),
         (
             "a ready pod that none selects",
-            Standing { is_ready: false, ..base() },
-            Standing { services: Arc::default(), created: None, ..base() },
+            HolderState { is_ready: false, ..base() },
+            HolderState { services: Arc::default(), created: None, ..base() },
         ),
     ];
     for (what, better, worse) in cases {
@@ -99,7 +99,7 @@ fn the_published_pod_stays_so_and_without_one_the_older_comes_first() {
     assert!(contest.set("a", ready(1)));
     assert_eq!(contest.holders(), ["b"], "it was there first");
     assert!(!contest.set("a", ready(1)), "nothing has changed");
-    contest.set("b", Standing { is_ready: false, ..ready(2) });
+    contest.set("b", HolderState { is_ready: false, ..ready(2) });
     assert_eq!(contest.holders(), ["a"]);
     contest.set("b", ready(2));
     assert_eq!(contest.holders(), ["a"], "it is published now");
@@ -117,7 +117,7 @@ fn the_published_pod_stays_so_and_without_one_the_older_comes_first() {
 #[test]
 fn a_pod_that_is_deleted_hands_over_and_is_no_conflict() {
     let mut contest = Contest::default();
-    let leaving = Standing { is_ready: false, is_terminating: true, ..ready(1) };
+    let leaving = HolderState { is_ready: false, is_terminating: true, ..ready(1) };
     contest.set("old", leaving);
     assert_eq!(contest.holders(), ["old"], "no other pod has it");
     assert!(contest.set("new", ready(2)));
@@ -129,20 +129,20 @@ fn a_pod_that_is_deleted_hands_over_and_is_no_conflict() {
 
 #[test]
 fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
-    let source = Standing { machine: Some("vm".into()), ..ready(1) };
-    let target = Standing { machine: Some("vm".into()), is_at_home: false, ..ready(2) };
+    let source = HolderState { machine: Some("vm".into()), ..ready(1) };
+    let target = HolderState { machine: Some("vm".into()), is_on_machine_node: false, ..ready(2) };
     let mut contest = Contest::default();
     contest.set("source", source.clone());
-    contest.set("target", Standing { is_ready: false, ..target.clone() });
+    contest.set("target", HolderState { is_ready: false, ..target.clone() });
     assert_eq!((contest.holders(), contest.role("target")), (vec!["source"], Role::HandsOver));
     contest.set("target", target.clone());
     assert_eq!(contest.holders(), ["source"], "both are ready, and the machine is there");
-    contest.set("source", Standing { is_at_home: false, ..source });
-    contest.set("target", Standing { is_at_home: true, ..target });
+    contest.set("source", HolderState { is_on_machine_node: false, ..source });
+    contest.set("target", HolderState { is_on_machine_node: true, ..target });
     assert_eq!((contest.holders(), contest.role("source")), (vec!["target"], Role::HandsOver));
     assert_eq!(contest.ledger.conflicts(), 0);
 
-    contest.set("other", Standing { machine: Some("another".into()), ..ready(3) });
+    contest.set("other", HolderState { machine: Some("another".into()), ..ready(3) });
     assert_eq!((contest.holders(), contest.role("other")), (vec!["target"], LEFT_OUT));
 }
 
@@ -150,7 +150,7 @@ fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
 fn namespaces_withhold_nothing_from_each_other() {
     let mut contest = Contest::default();
     contest.set("a/one", ready(1));
-    assert!(contest.set("b/one", Standing { services: Arc::default(), ..ready(0) }));
+    assert!(contest.set("b/one", HolderState { services: Arc::default(), ..ready(0) }));
     contest.set("b/two", ready(3));
     assert_eq!(contest.holders(), ["a/one", "b/two"]);
     let elsewhere = |contest: &Contest, name: &str| {
@@ -158,14 +158,14 @@ fn namespaces_withhold_nothing_from_each_other() {
     };
     assert!(elsewhere(&contest, "a/one") && elsewhere(&contest, "b/two"));
     contest.remove("b/one");
-    contest.set("b/two", Standing { is_terminating: true, is_ready: false, ..ready(3) });
+    contest.set("b/two", HolderState { is_terminating: true, is_ready: false, ..ready(3) });
     assert!(!elsewhere(&contest, "a/one"), "it is leaving");
     assert!(elsewhere(&contest, "b/two"));
 }
 
 #[test]
 fn pods_that_share_a_claim_are_told_apart_from_pods_that_share_an_address() {
-    let with = |claim: &str| Standing { claim: Some(claim.into()), ..ready(1) };
+    let with = |claim: &str| HolderState { claim: Some(claim.into()), ..ready(1) };
     let mut contest = Contest::default();
     contest.set("a", with("nic"));
     contest.set("b", with("nic"));
@@ -177,7 +177,7 @@ fn pods_that_share_a_claim_are_told_apart_from_pods_that_share_an_address() {
 
 #[test]
 fn a_pod_of_the_same_name_is_another_pod() {
-    let (network, mut ledger) = (network(), Ledger::default());
+    let (network, mut ledger) = (network(), AddressLedger::default());
     let again = Holder { uid: "another".into(), ..holder("a") };
     for holder in [holder("a"), again.clone()] {
         ledger.update(&network, ADDRESS, &Arc::new(holder), |_| ready(1));
@@ -189,7 +189,7 @@ fn a_pod_of_the_same_name_is_another_pod() {
 
 #[test]
 fn networks_are_apart() {
-    let mut ledger = Ledger::default();
+    let mut ledger = AddressLedger::default();
     let other = Network { name: "rdma-b".into(), ..network() };
     ledger.update(&network(), ADDRESS, &Arc::new(holder("a")), |_| ready(1));
     ledger.update(&other, ADDRESS, &Arc::new(holder("b")), |_| ready(1));
@@ -201,39 +201,39 @@ fn the_services_of_a_namespace_are_told_of_what_changes_there() {
     let of = |namespace: &str, service: &str| {
         vec![ObjectKey { namespace: namespace.into(), name: service.into() }]
     };
-    let (network, mut ledger) = (network(), Ledger::default());
-    let mut set = |name: &str, standing: Standing| {
-        let first = |found: &Holder| if found.pod.name == "one" { ready(1) } else { standing.clone() };
+    let (network, mut ledger) = (network(), AddressLedger::default());
+    let mut set = |name: &str, state: HolderState| {
+        let first = |found: &Holder| if found.pod.name == "one" { ready(1) } else { state.clone() };
         ledger.update(&network, ADDRESS, &Arc::new(holder(name)), first)
     };
     assert!(set("one", ready(1)).is_empty());
     assert_eq!(set("two", ready(2)), of("vision", SERVICE), "it is left out");
     assert_eq!(set("b/other", ready(3)), [of("b", SERVICE), of("vision", SERVICE)].concat());
-    assert!(set("two", Standing { is_ready: false, ..ready(2) }).is_empty(), "it is left out as before");
-    assert!(set("b/other", Standing { is_ready: false, ..ready(3) }) == of("b", SERVICE), "not answered");
+    assert!(set("two", HolderState { is_ready: false, ..ready(2) }).is_empty(), "it is left out as before");
+    assert!(set("b/other", HolderState { is_ready: false, ..ready(3) }) == of("b", SERVICE), "not answered");
     assert_eq!(
-        set("b/other", Standing { is_terminating: true, ..ready(3) }),
+        set("b/other", HolderState { is_terminating: true, ..ready(3) }),
         [of("b", SERVICE), of("vision", SERVICE)].concat()
     );
 }
 
 #[test]
 fn of_many_pods_the_first_are_named_and_the_best_holds_the_address() {
-    let (network, mut ledger) = (network(), Ledger::default());
+    let (network, mut ledger) = (network(), AddressLedger::default());
     let names: Vec<String> = (0..500).map(|number| format!("pod-{number:03}")).collect();
-    let best = |ledger: &mut Ledger, name: &str, standing: Standing| {
-        ledger.update(&network, ADDRESS, &Arc::new(holder(name)), |_| standing.clone());
+    let best = |ledger: &mut AddressLedger, name: &str, state: HolderState| {
+        ledger.update(&network, ADDRESS, &Arc::new(holder(name)), |_| state.clone());
         let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod)?;
         let rivals = claim.rivals()?;
         Some((rivals.holder.name.clone(), rivals.left_out.count))
     };
     for name in &names {
-        best(&mut ledger, name, Standing { is_ready: false, ..ready(1) });
+        best(&mut ledger, name, HolderState { is_ready: false, ..ready(1) });
     }
     assert_eq!(best(&mut ledger, "pod-321", ready(9)), Some(("pod-321".into(), 499)));
     assert_eq!(best(&mut ledger, "pod-400", ready(0)), Some(("pod-321".into(), 499)), "it is published");
     assert_eq!(
-        best(&mut ledger, "pod-321", Standing { is_terminating: true, ..ready(9) }),
+        best(&mut ledger, "pod-321", HolderState { is_terminating: true, ..ready(9) }),
         Some(("pod-400".into(), 498))
     );
     let claim = ledger.contest(&network, ADDRESS, &holder("pod-000").pod).unwrap();
@@ -252,7 +252,9 @@ fn a_new_leader_goes_by_what_is_published() {
         for (name, created) in [("c", 2), ("a", 3), ("b", 1)] {
             contest.set(name, ready(created));
         }
-        contest.ledger.settle(is_first, |_, _, found| published.is_some_and(|name| holder(name) == *found));
+        contest
+            .ledger
+            .adopt_published(is_first, |_, _, found| published.is_some_and(|name| holder(name) == *found));
         contest.holders().join(" ")
     };
     assert_eq!(settle(true, Some("a")), "a");

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::caps::Caps;
-use crate::conflicts::{Holder, Standing};
-use crate::model::{Bare, ClaimedDevice, DeviceId, Interfaces, Lack, Report, Unreadable};
+use crate::conflicts::{Holder, HolderState};
+use crate::model::{Addressless, ClaimedDevice, DeviceId, Interfaces, NoAddressReason, Report, Unreadable};
 
 fn network(name: &str) -> Network {
     Network {
@@ -52,7 +52,7 @@ fn spec(networks: serde_json::Value) -> MultiNetworkServiceSpec {
 fn collected(spec: &MultiNetworkServiceSpec, pods: &[(Pod, Vec<Attachment>)]) -> Collected {
     let pods: Vec<(Pod, Interfaces)> = (pods.iter())
         .map(|(pod, attachments)| {
-            (pod.clone(), Interfaces { attachments: attachments.clone(), bare: Vec::new() })
+            (pod.clone(), Interfaces { attachments: attachments.clone(), addressless: Vec::new() })
         })
         .collect();
     collected_with(spec, &pods, &[])
@@ -64,30 +64,30 @@ fn collected_with(
     slices: &[Arc<MultiNetworkEndpointSlice>],
 ) -> Collected {
     let room = Room { caps: Caps::default(), service: usize::MAX, namespace: usize::MAX };
-    let mut ledger = Ledger::default();
+    let mut ledger = AddressLedger::default();
     for (pod, interfaces) in pods {
         let holder = Arc::new(Holder { pod: pod.key.clone(), uid: pod.uid.clone() });
         for attachment in &interfaces.attachments {
             for address in &attachment.addresses {
                 let network = &attachment.networks[0];
-                ledger.update(network, *address, &holder, |holder| standing(pods, holder));
+                ledger.update(network, *address, &holder, |holder| holder_state(pods, holder));
             }
         }
     }
     let zones = HashMap::from([("gpu-1".to_owned(), "a".to_owned())]);
     let members = pods.iter().map(|(pod, interfaces)| Member { pod, interfaces });
-    collect("vision", spec, members, Surroundings { ledger: &ledger, zones: &zones, slices, room })
+    collect("vision", spec, members, Inputs { ledger: &ledger, zones: &zones, slices, room })
 }
 
-fn standing(pods: &[(Pod, Interfaces)], holder: &Holder) -> Standing {
+fn holder_state(pods: &[(Pod, Interfaces)], holder: &Holder) -> HolderState {
     let (pod, interfaces) = pods.iter().find(|(pod, _)| pod.key == holder.pod).unwrap();
     let claimed = interfaces.attachments.first().and_then(|attachment| attachment.claimed.as_ref());
-    Standing {
+    HolderState {
         services: ["infer".to_owned()].into(),
         is_ready: pod.is_ready(),
         is_terminating: pod.terminating,
         claim: claimed.map(|device| device.claim.clone()),
-        ..Standing::default()
+        ..HolderState::default()
     }
 }
 
@@ -282,43 +282,55 @@ fn claimed(device: &str, driver: &str) -> Option<ClaimedDevice> {
     Some(ClaimedDevice { claim: "nics".into(), id })
 }
 
-fn bare(device: &str, driver: &str, lack: Lack) -> Bare {
-    Bare { networks: vec![network("rdma-a")], claimed: claimed(device, driver), lack }
+fn addressless(device: &str, driver: &str, reason: NoAddressReason) -> Addressless {
+    Addressless { networks: vec![network("rdma-a")], claimed: claimed(device, driver), reason }
 }
 
 #[test]
 fn devices_without_an_address_are_named() {
     let spec = spec(json!([{"name": "rdma-a"}]));
-    let lacks = |attachments: Vec<Attachment>, bare: Vec<Bare>| {
-        let collected = collected_with(&spec, &[(pod("a"), Interfaces { attachments, bare })], &[]);
+    let lacks = |attachments: Vec<Attachment>, addressless: Vec<Addressless>| {
+        let collected = collected_with(&spec, &[(pod("a"), Interfaces { attachments, addressless })], &[]);
         missing(&collected).into_iter().map(|(reason, _, pods)| (reason, pods)).collect::<Vec<_>>()
     };
-    let failed = || Lack::NotReady("NetworkReady is False: no route".into());
+    let failed = || NoAddressReason::NotReady("NetworkReady is False: no route".into());
     let detail = "a (device eth7 of claim nics: NetworkReady is False: no route)";
     assert_eq!(
-        lacks(vec![], vec![bare("eth1", "dra.net", Lack::NotReported), bare("eth7", "dra.net", failed())]),
+        lacks(
+            vec![],
+            vec![
+                addressless("eth1", "dra.net", NoAddressReason::NotReported),
+                addressless("eth7", "dra.net", failed())
+            ]
+        ),
         [(Missing::DeviceNotReady, detail.to_owned())]
     );
     assert_eq!(
         lacks(
             vec![],
-            vec![bare("ib0", "dra.net", Lack::RdmaOnly), bare("eth1", "dra.net", Lack::NotReported)]
+            vec![
+                addressless("ib0", "dra.net", NoAddressReason::RdmaOnly),
+                addressless("eth1", "dra.net", NoAddressReason::NotReported)
+            ]
         ),
         [(Missing::NotReported, "a (device eth1 of claim nics)".to_owned())],
         "the one that may still come"
     );
     let attached =
         || Attachment { claimed: claimed("eth0", "dra.net"), ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
-    let many = (1..7).map(|number| bare(&format!("eth{number}"), "dra.net", Lack::NotReported));
+    let many =
+        (1..7).map(|number| addressless(&format!("eth{number}"), "dra.net", NoAddressReason::NotReported));
     assert_eq!(
         lacks(vec![attached()], many.collect()),
         [(Missing::Partly, "a (no address on eth1, eth2, eth3, eth4 and 2 more)".to_owned())]
     );
-    let never =
-        vec![bare("gpu0", "gpu.nvidia.com", Lack::NotReported), bare("ib0", "dra.net", Lack::RdmaOnly)];
+    let never = vec![
+        addressless("gpu0", "gpu.nvidia.com", NoAddressReason::NotReported),
+        addressless("ib0", "dra.net", NoAddressReason::RdmaOnly),
+    ];
     assert_eq!(lacks(vec![attached()], never), [], "these never have one");
     assert_eq!(
-        lacks(vec![], vec![Bare { claimed: None, ..bare("", "", Lack::LinkLocal) }]),
+        lacks(vec![], vec![Addressless { claimed: None, ..addressless("", "", NoAddressReason::LinkLocal) }]),
         [(Missing::LinkLocal, "a".to_owned())]
     );
 }
@@ -344,7 +356,7 @@ fn what_is_published_of_a_device_stays_when_its_driver_no_longer_shows_it() {
         let device =
             Device { rdma_device: rdma.map(str::to_owned), ..attachment("rdma-a", "net1", &[]).device };
         let attachment = Attachment { claimed, device, ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
-        let interfaces = Interfaces { attachments: vec![attachment], bare: Vec::new() };
+        let interfaces = Interfaces { attachments: vec![attachment], addressless: Vec::new() };
         let device =
             collected_with(&spec, &[(pod("a"), interfaces)], &known).groups[0].endpoints[0].device.clone();
         let device = device.unwrap();
@@ -389,7 +401,7 @@ fn pods_that_share_a_claim_are_told_so() {
         let attachment = attachment("rdma-a", "net1", &["10.0.0.1"]);
         Interfaces {
             attachments: vec![Attachment { claimed: claimed("eth0", "dra.net"), ..attachment }],
-            bare: vec![],
+            addressless: vec![],
         }
     };
     let pods = [(pod("a"), interfaces()), (pod("b"), interfaces())];

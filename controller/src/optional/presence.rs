@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long what was there has to be missing, and how often in a row, before it is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOKS: u32 = 3;
+const MIN_ABSENCE: Duration = Duration::from_secs(30);
+const MIN_POLLS: u32 = 3;
 
 /// What is known of a group.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Presence {
 
     /// The API server lists these versions. `known`: those that we can read, the best one first. A version that is watched
     /// stays while it is listed, even if a better one appears: the objects are the same.
-    pub(super) fn seen(
+    pub(super) fn observe(
         &mut self,
         known: &'static [&'static str],
         listed: &[&str],
@@ -46,9 +46,9 @@ impl Presence {
                 self.missing = None;
                 return None;
             }
-            let (since, looks) = self.missing.get_or_insert((now, 0));
-            *looks += 1;
-            if *looks < LOOKS || now.saturating_duration_since(*since) < PATIENCE {
+            let (since, polls) = self.missing.get_or_insert((now, 0));
+            *polls += 1;
+            if *polls < MIN_POLLS || now.saturating_duration_since(*since) < MIN_ABSENCE {
                 return None;
             }
         } else if best.is_none() {
@@ -67,9 +67,9 @@ mod tests {
     const KNOWN: &[&str] = &["v1", "v1beta2", "v1beta1"];
 
     /// What is said to each look, given as second and versions.
-    fn story<const N: usize>(looks: [(u64, &[&str]); N]) -> [Option<Change>; N] {
+    fn story<const N: usize>(polls: [(u64, &[&str]); N]) -> [Option<Change>; N] {
         let (mut presence, start) = (Presence::default(), Instant::now());
-        looks.map(|(second, listed)| presence.seen(KNOWN, listed, start + Duration::from_secs(second)))
+        polls.map(|(second, listed)| presence.observe(KNOWN, listed, start + Duration::from_secs(second)))
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
             story([(0, &["v1"]), (5, &[]), (20, &[]), (34, &[]), (35, &[]), (36, &[])]),
             [served, None, None, None, Some(Change::Gone), None]
         );
-        assert_eq!(story([(0, &["v1"]), (5, &[]), (100, &[])]), [served, None, None], "two looks");
+        assert_eq!(story([(0, &["v1"]), (5, &[]), (100, &[])]), [served, None, None], "two polls");
         assert_eq!(
             story([(0, &["v1"]), (5, &[]), (20, &[]), (34, &["v1"]), (40, &[]), (41, &[]), (42, &[])]),
             [served, None, None, None, None, None, None],

@@ -11,24 +11,24 @@ fn open() -> Arc<Queue> {
 }
 
 /// The next service, if there is one now.
-async fn now(queue: &Arc<Queue>) -> Option<Turn> {
+async fn now(queue: &Arc<Queue>) -> Option<WorkItem> {
     tokio::time::timeout(Duration::ZERO, queue.next()).await.ok()
 }
 
 /// The name of the next service, whose turn is over at once.
 async fn name(queue: &Arc<Queue>) -> String {
-    let turn = queue.next().await;
-    let name = turn.service().name.clone();
-    turn.done();
+    let item = queue.next().await;
+    let name = item.service().name.clone();
+    item.done();
     name
 }
 
 /// Fails once, and how long it takes until the service comes back.
-async fn pause(queue: &Arc<Queue>, turn: Turn, pause: Pause) -> (Duration, Turn) {
+async fn pause(queue: &Arc<Queue>, item: WorkItem, pause: Backoff) -> (Duration, WorkItem) {
     let failed = Instant::now();
-    turn.failed(pause);
-    let turn = queue.next().await;
-    (failed.elapsed(), turn)
+    item.failed(pause);
+    let item = queue.next().await;
+    (failed.elapsed(), item)
 }
 
 /// The clock of these tests counts whole milliseconds.
@@ -63,11 +63,11 @@ async fn whoever_waits_is_woken() {
 async fn never_in_work_twice_but_once_more_after_a_change() {
     let queue = open();
     queue.add(&key("a"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     queue.add(&key("a"));
     queue.add(&key("a"));
     assert!(now(&queue).await.is_none(), "it is in work");
-    turn.done();
+    item.done();
     queue.next().await.done();
     assert!(now(&queue).await.is_none(), "once");
 }
@@ -76,10 +76,10 @@ async fn never_in_work_twice_but_once_more_after_a_change() {
 async fn one_that_always_changes_does_not_keep_others_waiting() {
     let queue = open();
     queue.add(&key("busy"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     queue.add(&key("other"));
     queue.add(&key("busy"));
-    turn.done();
+    item.done();
     assert_eq!([name(&queue).await, name(&queue).await], ["other", "busy"]);
 }
 
@@ -88,17 +88,17 @@ async fn a_service_that_keeps_changing_while_it_is_in_work_rests_ever_longer() {
     let queue = open();
     let second = Duration::from_secs(1);
     queue.add(&key("a"));
-    let mut turn = queue.next().await;
+    let mut item = queue.next().await;
     let mut rests = Vec::new();
     for changes in [[true; 9].as_slice(), &[false, false, true, true]].concat() {
         let done = Instant::now();
-        turn.wrote();
+        item.record_write();
         if changes {
             queue.add(&key("a"));
         }
-        turn.done_until(done + second);
+        item.requeue_at(done + second);
         queue.add(&key("a"));
-        turn = queue.next().await;
+        item = queue.next().await;
         rests.push(done.elapsed().as_millis());
     }
     assert!(
@@ -115,35 +115,35 @@ async fn a_service_whose_own_writes_come_back_while_it_is_in_work_does_not_rest(
     let queue = open();
     for _ in 0..5 {
         queue.add(&key("a"));
-        let mut turn = now(&queue).await.expect("it does not rest");
-        turn.wrote();
+        let mut item = now(&queue).await.expect("it does not rest");
+        item.record_write();
         queue.add(&key("a"));
-        turn.done();
-        let turn = now(&queue).await.expect("there may be more to it");
-        turn.done_until(Instant::now() + Duration::from_secs(1));
+        item.done();
+        let item = now(&queue).await.expect("there may be more to it");
+        item.requeue_at(Instant::now() + Duration::from_secs(1));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn pauses_double_up_to_their_longest_and_are_forgotten_on_success() {
-    for (kind, longest_of_all) in [(Pause::Own, LONGEST), (Pause::Outage, LONGEST_OUTAGE)] {
+    for (kind, longest_of_all) in [(Backoff::Service, LONGEST), (Backoff::Outage, LONGEST_OUTAGE)] {
         let queue = open();
         queue.add(&key("a"));
-        let mut turn = queue.next().await;
+        let mut item = queue.next().await;
         let mut longest = FIRST;
         for failures in 0..12 {
-            assert_eq!(turn.failures(), failures);
-            let (took, again) = pause(&queue, turn, kind).await;
+            assert_eq!(item.failures(), failures);
+            let (took, again) = pause(&queue, item, kind).await;
             assert!(longest / 2 <= took && took <= longest + TICK, "{took:?} is not within {longest:?}");
             longest = (longest * 2).min(longest_of_all);
-            turn = again;
+            item = again;
         }
         assert_eq!(longest, longest_of_all);
-        turn.done();
+        item.done();
         queue.add(&key("a"));
-        let turn = queue.next().await;
-        assert_eq!(turn.failures(), 0);
-        assert!(pause(&queue, turn, kind).await.0 <= FIRST + TICK);
+        let item = queue.next().await;
+        assert_eq!(item.failures(), 0);
+        assert!(pause(&queue, item, kind).await.0 <= FIRST + TICK);
     }
 }
 
@@ -151,20 +151,20 @@ async fn pauses_double_up_to_their_longest_and_are_forgotten_on_success() {
 async fn what_needs_somebody_to_change_something_waits_long_from_the_start() {
     let queue = open();
     queue.add(&key("a"));
-    let turn = queue.next().await;
-    assert!(pause(&queue, turn, Pause::Long).await.0 >= LONGEST / 2);
+    let item = queue.next().await;
+    assert!(pause(&queue, item, Backoff::Longest).await.0 >= LONGEST / 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_change_ends_a_pause() {
     let queue = open();
     queue.add(&key("a"));
-    queue.next().await.failed(Pause::Long);
+    queue.next().await.failed(Backoff::Longest);
     assert!(now(&queue).await.is_none());
     queue.add(&key("a"));
-    let turn = now(&queue).await.expect("it has changed");
-    assert_eq!(turn.failures(), 1, "a change is no success");
-    turn.done();
+    let item = now(&queue).await.expect("it has changed");
+    assert_eq!(item.failures(), 1, "a change is no success");
+    item.done();
     tokio::time::sleep(LONGEST * 2).await;
     assert!(now(&queue).await.is_none(), "the pause itself is forgotten");
     assert!(queue.lock().waiting.is_empty());
@@ -175,12 +175,12 @@ async fn a_pause_that_was_asked_for_holds() {
     let queue = open();
     queue.add(&key("a"));
     let asked = Duration::from_secs(7);
-    queue.next().await.failed(Pause::Asked(asked));
+    queue.next().await.failed(Backoff::RetryAfter(asked));
     let failed = Instant::now();
     queue.add(&key("a"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     assert!(failed.elapsed() >= asked && failed.elapsed() <= asked * 3 / 2 + TICK, "{:?}", failed.elapsed());
-    let (took, _turn) = pause(&queue, turn, Pause::Asked(Duration::MAX)).await;
+    let (took, _item) = pause(&queue, item, Backoff::RetryAfter(Duration::MAX)).await;
     assert!(took <= LONGEST_ASKED * 3 / 2 + TICK, "{took:?}");
 }
 
@@ -188,12 +188,12 @@ async fn a_pause_that_was_asked_for_holds() {
 async fn a_failure_that_adds_its_own_service_does_not_spin() {
     let queue = open();
     queue.add(&key("a"));
-    let mut turn = queue.next().await;
+    let mut item = queue.next().await;
     for _ in 0..5 {
         queue.add(&key("a"));
-        let (took, again) = pause(&queue, turn, Pause::Own).await;
+        let (took, again) = pause(&queue, item, Backoff::Service).await;
         assert!(FIRST / 2 <= took && took <= FIRST + TICK, "{took:?}");
-        turn = again;
+        item = again;
     }
 }
 
@@ -203,8 +203,8 @@ async fn later_unless_something_changes_before() {
     queue.add(&key("a"));
     let second = Duration::from_secs(1);
     let done = Instant::now();
-    queue.next().await.done_until(done + second);
-    queue.next().await.done_until(done + second * 2);
+    queue.next().await.requeue_at(done + second);
+    queue.next().await.requeue_at(done + second * 2);
     assert!(done.elapsed() >= second);
     queue.add(&key("a"));
     assert!(now(&queue).await.is_some());
@@ -216,7 +216,7 @@ async fn failures_that_come_together_do_not_come_back_together() {
     let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
     names.iter().for_each(|name| queue.add(&key(name)));
     for _ in &names {
-        queue.next().await.failed(Pause::Own);
+        queue.next().await.failed(Backoff::Service);
     }
     let failed = Instant::now();
     let mut times = std::collections::BTreeSet::new();
@@ -235,12 +235,12 @@ async fn a_closed_queue_keeps_nothing() {
 
     queue.open();
     queue.add(&key("in-work"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     queue.add(&key("in-work"));
     queue.add(&key("ready"));
     queue.add(&key("failed"));
     // Which of the two is next does not matter.
-    queue.next().await.failed(Pause::Own);
+    queue.next().await.failed(Backoff::Service);
     queue.close();
     queue.add(&key("late"));
     tokio::time::sleep(LONGEST).await;
@@ -250,7 +250,7 @@ async fn a_closed_queue_keeps_nothing() {
     queue.open();
     queue.add(&key("in-work"));
     assert!(now(&queue).await.is_none());
-    turn.failed(Pause::Own);
+    item.failed(Backoff::Service);
     assert_eq!(name(&queue).await, "in-work");
 }
 
@@ -258,9 +258,9 @@ async fn a_closed_queue_keeps_nothing() {
 async fn a_panic_is_a_failure() {
     let queue = open();
     queue.add(&key("a"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     let work = tokio::spawn(async move {
-        let _turn = turn;
+        let _item = item;
         panic!("for the test");
     });
     assert!(work.await.is_err());
@@ -271,10 +271,10 @@ async fn a_panic_is_a_failure() {
 async fn what_is_unfinished_comes_again_after_the_others_and_without_a_rest() {
     let queue = open();
     queue.add(&key("huge"));
-    let turn = queue.next().await;
+    let item = queue.next().await;
     queue.add(&key("other"));
     queue.add(&key("huge"));
-    turn.unfinished();
+    item.requeue();
     let now = Instant::now();
     assert_eq!([name(&queue).await, name(&queue).await], ["other", "huge"]);
     assert_eq!(now.elapsed(), Duration::ZERO);

@@ -10,7 +10,7 @@ use multinet_crds::MultiNetworkService;
 use super::Owner;
 
 /// The metadata that all slices of a service have in common.
-pub(crate) struct Stamp<'a> {
+pub(crate) struct CommonMetadata<'a> {
     /// The service that owns them.
     pub(crate) owner: &'a Owner,
     /// All of their labels.
@@ -21,9 +21,9 @@ pub(crate) struct Stamp<'a> {
     pub(crate) trigger: Option<Timestamp>,
 }
 
-impl Stamp<'_> {
+impl CommonMetadata<'_> {
     /// Whether labels and owner are as they should be. The annotation never is a reason to write.
-    pub(crate) fn is_on(&self, metadata: &ObjectMeta) -> bool {
+    pub(crate) fn matches(&self, metadata: &ObjectMeta) -> bool {
         metadata.labels.as_ref() == Some(&self.labels)
             && is_owned(metadata.owner_references.as_deref().unwrap_or_default(), self.owner)
     }
@@ -44,7 +44,7 @@ impl Stamp<'_> {
         };
         let mut owners = metadata.owner_references.clone().unwrap_or_default();
         if !is_owned(&owners, self.owner) {
-            own(&mut owners, self.owner);
+            set_controller(&mut owners, self.owner);
         }
         ObjectMeta {
             labels: Some(self.labels.clone()),
@@ -82,7 +82,7 @@ fn is_owned(owners: &[OwnerReference], owner: &Owner) -> bool {
 }
 
 /// Makes the service the controller. Owners of other kinds stay, but there can be only one controller.
-fn own(owners: &mut Vec<OwnerReference>, owner: &Owner) {
+fn set_controller(owners: &mut Vec<OwnerReference>, owner: &Owner) {
     owners.retain(|owner| !is_service(owner));
     for other in owners.iter_mut() {
         other.controller = other.controller.filter(|controller| !controller);

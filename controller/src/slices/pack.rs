@@ -26,7 +26,7 @@ pub(crate) trait Entry {
     fn identity(&self) -> Option<Identity<'_>>;
 
     /// Whether `other`, which has the same identity, would be read as saying the same.
-    fn says_same(&self, other: &Self) -> bool;
+    fn is_equivalent(&self, other: &Self) -> bool;
 }
 
 /// What makes two endpoints the same. A pod that is created again under its name and address is the same endpoint,
@@ -60,7 +60,7 @@ pub(crate) struct Found<'a, E> {
 }
 
 /// What becomes of all slices.
-pub(crate) struct Packing<'a, E> {
+pub(crate) struct Packed<'a, E> {
     /// What becomes of each slice that exists, in their order.
     pub(crate) fates: Vec<Fate<'a, E>>,
     /// The new slices.
@@ -92,9 +92,9 @@ pub(crate) fn pack<'a, E: Entry>(
     found: &[Found<'a, E>],
     limit: usize,
     merges: bool,
-) -> Packing<'a, E> {
+) -> Packed<'a, E> {
     let limit = limit.max(1);
-    let groups: Vec<Group<'a, E>> = wanted.iter().map(Group::new).collect();
+    let groups: Vec<GroupEntries<'a, E>> = wanted.iter().map(GroupEntries::new).collect();
 
     let mut spares = Spares::default();
     let mut members = vec![Vec::new(); groups.len()];
@@ -105,24 +105,26 @@ pub(crate) fn pack<'a, E: Entry>(
         }
     }
 
-    let mut shelves = Vec::with_capacity(groups.len());
+    let mut slices_by_group = Vec::with_capacity(groups.len());
     for (group, members) in groups.iter().zip(&members) {
-        let mut shelf = group.keep(found, members, limit);
-        shelf.fill_written(limit);
-        for slice in shelf.clear_empty() {
+        let mut own_slices = group.keep(found, members, limit);
+        own_slices.fill_written(limit);
+        for slice in own_slices.clear_empty() {
             spares.add(Some(group.family), slice);
         }
-        shelves.push(shelf);
+        slices_by_group.push(own_slices);
     }
 
-    let mut packing = Packing { fates: found.iter().map(|_| Fate::Delete).collect(), create: Vec::new() };
-    for (group, mut shelf) in shelves.into_iter().enumerate() {
-        shelf.fill_spares(groups[group].family, &mut spares, limit);
-        packing.create.extend(shelf.fill_rest(limit).into_iter().map(|entries| Content { group, entries }));
+    let mut packing = Packed { fates: found.iter().map(|_| Fate::Delete).collect(), create: Vec::new() };
+    for (group, mut own_slices) in slices_by_group.into_iter().enumerate() {
+        own_slices.fill_spares(groups[group].family, &mut spares, limit);
+        packing
+            .create
+            .extend(own_slices.fill_rest(limit).into_iter().map(|entries| Content { group, entries }));
         if merges {
-            shelf.merge(limit);
+            own_slices.merge(limit);
         }
-        for member in shelf.members {
+        for member in own_slices.members {
             packing.fates[member.slice] = if member.changed {
                 Fate::Write(Content { group, entries: member.entries })
             } else {
@@ -135,7 +137,7 @@ pub(crate) fn pack<'a, E: Entry>(
 
 /// The group that takes in a slice of no wanted group: the one that wants most of its endpoints, if any does. So a
 /// network that is only referred to in another way, or that somebody has written wrongly, keeps its slices.
-fn adopter<E: Entry>(groups: &[Group<'_, E>], slice: &Found<'_, E>) -> Option<usize> {
+fn adopter<E: Entry>(groups: &[GroupEntries<'_, E>], slice: &Found<'_, E>) -> Option<usize> {
     let family = slice.family?;
     let identities: Vec<_> = slice.entries.iter().filter_map(E::identity).collect();
     (groups.iter().enumerate())
@@ -163,14 +165,14 @@ impl Spares {
 }
 
 /// The endpoints of a group, to be looked up.
-struct Group<'a, E> {
+struct GroupEntries<'a, E> {
     family: IpFamily,
     entries: Vec<(Identity<'a>, &'a E)>,
     places: HashMap<Identity<'a>, usize>,
 }
 
 /// What a slice holds of its group.
-struct Reading {
+struct SliceContents {
     slice: usize,
     /// Where its endpoints stand among the wanted ones, in its own order.
     places: Vec<usize>,
@@ -178,7 +180,7 @@ struct Reading {
     changed: bool,
 }
 
-impl<'a, E: Entry> Group<'a, E> {
+impl<'a, E: Entry> GroupEntries<'a, E> {
     fn new(wanted: &Wanted<'a, E>) -> Self {
         let mut entries = Vec::with_capacity(wanted.entries.len());
         let mut places = HashMap::with_capacity(wanted.entries.len());
@@ -199,25 +201,26 @@ impl<'a, E: Entry> Group<'a, E> {
     }
 
     /// Lets each of the group's slices keep what is wanted of it, so that each endpoint stays in one place.
-    fn keep(&self, found: &[Found<'a, E>], members: &[usize], limit: usize) -> Shelf<'a, E> {
+    fn keep(&self, found: &[Found<'a, E>], members: &[usize], limit: usize) -> GroupSlices<'a, E> {
         let mut seen = vec![usize::MAX; self.entries.len()];
-        let mut readings: Vec<Reading> =
+        let mut contents: Vec<SliceContents> =
             members.iter().map(|&slice| self.read(slice, &found[slice], &mut seen, limit)).collect();
         // Where an endpoint is found in several slices, the one that could stay as it is keeps it. Between such, the
         // fuller: the other may turn out to be empty.
-        readings.sort_by_key(|reading| (reading.changed, Reverse(reading.places.len())));
+        contents.sort_by_key(|contents| (contents.changed, Reverse(contents.places.len())));
 
         let mut placed = vec![false; self.entries.len()];
-        let members = readings.into_iter().map(|reading| self.member(reading, &mut placed, limit)).collect();
+        let members =
+            contents.into_iter().map(|contents| self.member(contents, &mut placed, limit)).collect();
         let mut missing: Vec<_> =
             self.entries.iter().zip(placed).filter(|(_, placed)| !placed).map(|(entry, _)| *entry).collect();
         missing.sort_unstable_by_key(|(identity, _)| *identity);
         let missing: Vec<_> = missing.into_iter().map(|(_, entry)| entry).collect();
-        Shelf { members, missing: missing.into_iter(), wanted: !self.entries.is_empty() }
+        GroupSlices { members, missing: missing.into_iter(), wanted: !self.entries.is_empty() }
     }
 
     /// Reads a slice by itself. `seen` says for each wanted endpoint which slice had it last.
-    fn read(&self, slice: usize, found: &Found<'a, E>, seen: &mut [usize], limit: usize) -> Reading {
+    fn read(&self, slice: usize, found: &Found<'a, E>, seen: &mut [usize], limit: usize) -> SliceContents {
         let mut places = Vec::with_capacity(found.entries.len());
         let mut changed = !found.intact || found.group.is_none();
         for entry in found.entries {
@@ -225,17 +228,17 @@ impl<'a, E: Entry> Group<'a, E> {
                 changed = true;
                 continue;
             };
-            changed |= seen[place] == slice || !self.entries[place].1.says_same(entry);
+            changed |= seen[place] == slice || !self.entries[place].1.is_equivalent(entry);
             seen[place] = slice;
             places.push(place);
         }
         changed |= places.len() > limit;
-        Reading { slice, places, changed }
+        SliceContents { slice, places, changed }
     }
 
     /// What a slice keeps: what no other slice has kept already, up to the limit.
-    fn member(&self, reading: Reading, placed: &mut [bool], limit: usize) -> Member<'a, E> {
-        let Reading { slice, places, mut changed } = reading;
+    fn member(&self, contents: SliceContents, placed: &mut [bool], limit: usize) -> PackedSlice<'a, E> {
+        let SliceContents { slice, places, mut changed } = contents;
         let mut entries = Vec::with_capacity(places.len().min(limit));
         for place in places {
             if placed[place] || entries.len() == limit {
@@ -245,13 +248,13 @@ impl<'a, E: Entry> Group<'a, E> {
                 entries.push(self.entries[place].1);
             }
         }
-        Member { slice, changed, entries }
+        PackedSlice { slice, changed, entries }
     }
 }
 
 /// The slices of a group while they are filled.
-struct Shelf<'a, E> {
-    members: Vec<Member<'a, E>>,
+struct GroupSlices<'a, E> {
+    members: Vec<PackedSlice<'a, E>>,
     /// The endpoints that are in no slice yet.
     missing: IntoIter<&'a E>,
     /// Whether the group has endpoints at all.
@@ -259,21 +262,21 @@ struct Shelf<'a, E> {
 }
 
 /// A slice of a group.
-struct Member<'a, E> {
+struct PackedSlice<'a, E> {
     slice: usize,
     /// Whether it has to be written.
     changed: bool,
     entries: Vec<&'a E>,
 }
 
-impl<'a, E> Member<'a, E> {
+impl<'a, E> PackedSlice<'a, E> {
     fn fill(&mut self, missing: &mut IntoIter<&'a E>, limit: usize) {
         self.changed = true;
         self.entries.extend(missing.take(limit.saturating_sub(self.entries.len())));
     }
 }
 
-impl<'a, E> Shelf<'a, E> {
+impl<'a, E> GroupSlices<'a, E> {
     /// Fills the slices that are written anyway. An empty slice is one of them where there are endpoints: it has to be
     /// filled or go.
     fn fill_written(&mut self, limit: usize) {
@@ -299,7 +302,7 @@ impl<'a, E> Shelf<'a, E> {
         while self.missing.len() > 0
             && let Some(slice) = spares.take(family)
         {
-            let mut member = Member { slice, changed: true, entries: Vec::new() };
+            let mut member = PackedSlice { slice, changed: true, entries: Vec::new() };
             member.fill(&mut self.missing, limit);
             self.members.push(member);
         }
@@ -326,7 +329,7 @@ impl<'a, E> Shelf<'a, E> {
         self.members.sort_by_key(|member| (Reverse(member.entries.len()), member.slice));
         let Some(smallest) = self.members.last().map(|member| member.entries.len()) else { return };
         let last = self.members.len() - 1;
-        let has_room = |member: &Member<'a, E>| member.entries.len() + smallest <= limit;
+        let has_room = |member: &PackedSlice<'a, E>| member.entries.len() + smallest <= limit;
         let Some(target) = self.members.iter().position(has_room).filter(|&target| target < last) else {
             return;
         };

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use multinet_crds::{IpFamily, Port};
 
-use super::metadata::Stamp;
+use super::metadata::CommonMetadata;
 use super::names::Names;
 use super::pack::{Content, Entry, Fate, Found, Wanted, pack};
 use super::{Plan, SliceId};
@@ -44,9 +44,9 @@ pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
 }
 
 /// What the slices of a service should say.
-pub(crate) struct Intent<'a, S: Slice> {
+pub(crate) struct DesiredSlices<'a, S: Slice> {
     /// Labels, owner and annotation.
-    pub(crate) stamp: Stamp<'a>,
+    pub(crate) common: CommonMetadata<'a>,
     /// What the names of new slices start with.
     pub(crate) prefix: &'a str,
     /// The ports of every endpoint.
@@ -57,7 +57,7 @@ pub(crate) struct Intent<'a, S: Slice> {
 
 /// How endpoints are packed into slices.
 #[derive(Clone, Copy, Debug)]
-pub struct Packing {
+pub struct PackOptions {
     /// How many endpoints a slice may have.
     pub limit: usize,
     /// Varies the names of new slices.
@@ -66,12 +66,12 @@ pub struct Packing {
     pub merges: bool,
 }
 
-impl<S: Slice> Intent<'_, S> {
+impl<S: Slice> DesiredSlices<'_, S> {
     /// The fewest writes that make the slices say it. With `merges`, they leave fewer slices.
-    pub(crate) fn plan(&self, existing: &[Arc<S>], packing: Packing) -> Plan<S> {
-        let Packing { limit, seed, merges } = packing;
+    pub(crate) fn plan(&self, existing: &[Arc<S>], packing: PackOptions) -> Plan<S> {
+        let PackOptions { limit, seed, merges } = packing;
         let taken = existing.iter().filter_map(|slice| slice.meta().name.clone()).collect();
-        let mut names = Names::new(self.prefix, &self.stamp.owner.uid, seed, taken);
+        let mut names = Names::new(self.prefix, &self.common.owner.uid, seed, taken);
         let existing = alive(existing);
 
         let wanted: Vec<_> = (self.groups.iter())
@@ -85,13 +85,13 @@ impl<S: Slice> Intent<'_, S> {
             match fate {
                 Fate::Keep => {}
                 Fate::Write(content) => {
-                    plan.update.push(self.build(self.stamp.update(slice.meta()), content));
+                    plan.update.push(self.build(self.common.update(slice.meta()), content));
                 }
                 Fate::Delete => plan.delete.push(SliceId::of(slice.meta())),
             }
         }
         for content in packing.create {
-            let metadata = self.stamp.create(names.next(&self.groups[content.group].0));
+            let metadata = self.common.create(names.next(&self.groups[content.group].0));
             plan.create.push(self.build(metadata, content));
         }
         plan
@@ -100,13 +100,13 @@ impl<S: Slice> Intent<'_, S> {
     fn find<'s>(&self, slice: &'s S) -> Found<'s, S::Entry> {
         let label = |key: &str| slice.meta().labels.as_ref().and_then(|labels| labels.get(key));
         let fixed = S::FIXED_LABEL.and_then(label);
-        if fixed.is_some() && fixed != S::FIXED_LABEL.and_then(|key| self.stamp.labels.get(key)) {
+        if fixed.is_some() && fixed != S::FIXED_LABEL.and_then(|key| self.common.labels.get(key)) {
             return Found { family: None, group: None, intact: false, entries: slice.entries() };
         }
         Found {
             family: slice.family(),
             group: self.groups.iter().position(|(group, _)| slice.is_of(group)),
-            intact: slice.has_ports(self.ports) && self.stamp.is_on(slice.meta()),
+            intact: slice.has_ports(self.ports) && self.common.matches(slice.meta()),
             entries: slice.entries(),
         }
     }

@@ -8,8 +8,8 @@ use super::*;
 type Object = MultiNetworkEndpointSlice;
 
 /// How slices are packed, with names by this seed.
-pub(crate) fn packing(seed: u64) -> Packing {
-    Packing { limit: LIMIT, seed, merges: false }
+pub(crate) fn packing(seed: u64) -> PackOptions {
+    PackOptions { limit: LIMIT, seed, merges: false }
 }
 
 const LIMIT: usize = 3;

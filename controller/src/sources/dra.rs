@@ -48,18 +48,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::{Claims, Source};
-use crate::foreign::{self, Problems, shortened};
+use super::{PodClaims, Source};
 use crate::model::{
-    Attachment, Bare, BareClaimDevice, Claim, ClaimDevice, ClaimedDevice, DeviceId, Interfaces, Lack,
-    Network, Pod, Unreadable,
+    Addressless, AddresslessClaimDevice, Attachment, Claim, ClaimDevice, ClaimedDevice, DeviceId, Interfaces,
+    Network, NoAddressReason, Pod, Unreadable,
 };
+use crate::untrusted::{self, Problems, shortened};
 
 /// How much of the parser's complaint is repeated, in characters.
 const COMPLAINT: usize = 120;
 
 /// How many problems of a claim are told.
-const MAX_TOLD: usize = 3;
+const MAX_SHOWN: usize = 3;
 
 /// How much of a condition's message is repeated, in characters.
 const CONDITION: usize = 80;
@@ -68,7 +68,7 @@ const CONDITION: usize = 80;
 pub struct Dra;
 
 impl Source for Dra {
-    fn read_claims(&self, pod: &Pod, claims: &Claims<'_>, interfaces: &mut Interfaces) {
+    fn read_claims(&self, pod: &Pod, claims: &PodClaims<'_>, interfaces: &mut Interfaces) {
         for (reference, claim) in &claims.claims {
             let template = reference.template.as_ref().map(|name| Network {
                 kind: NetworkKind::ResourceClaimTemplate,
@@ -96,10 +96,10 @@ impl Source for Dra {
                     claimed: Some(ClaimedDevice { claim: claim.key.name.clone(), id: device.id.clone() }),
                 }
             }));
-            interfaces.bare.extend(claim.bare.iter().map(|device| Bare {
+            interfaces.addressless.extend(claim.addressless.iter().map(|device| Addressless {
                 networks: networks(&device.class),
                 claimed: Some(ClaimedDevice { claim: claim.key.name.clone(), id: device.id.clone() }),
-                lack: device.lack.clone(),
+                reason: device.reason.clone(),
             }));
         }
     }
@@ -108,18 +108,20 @@ impl Source for Dra {
 /// Reads what a claim says. Never fails: what cannot be read is left out, and noted in [`Claim::unreadable`].
 pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawValue>) -> Claim {
     let mut problems = Problems::default();
-    let spec: Spec = part(spec, "spec", &mut problems);
-    let status: Status = part(status, "status", &mut problems);
-    let allocation: Allocation = part(status.allocation.as_deref(), "status.allocation", &mut problems);
+    let spec: Spec = parse_part(spec, "spec", &mut problems);
+    let status: Status = parse_part(status, "status", &mut problems);
+    let allocation: Allocation = parse_part(status.allocation.as_deref(), "status.allocation", &mut problems);
     let reserved_for: Vec<Consumer> =
-        part(status.reserved_for.as_deref(), "status.reservedFor", &mut problems);
+        parse_part(status.reserved_for.as_deref(), "status.reservedFor", &mut problems);
     let results: HashMap<SharedDevice, &AllocationResult> =
         allocation.devices.results.iter().map(|result| (result.device(), result)).collect();
-    let statuses: Vec<Box<RawValue>> = part(status.devices.as_deref(), "status.devices", &mut problems);
-    let (mut devices, mut bare, mut reported) = (Vec::new(), Vec::new(), HashSet::new());
+    let statuses: Vec<Box<RawValue>> = parse_part(status.devices.as_deref(), "status.devices", &mut problems);
+    let (mut devices, mut addressless, mut reported) = (Vec::new(), Vec::new(), HashSet::new());
     for (index, raw) in statuses.iter().enumerate() {
         let path = format!("status.devices[{index}]");
-        let Some(status) = part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems) else { continue };
+        let Some(status) = parse_part::<Option<DeviceStatus>>(Some(raw), &path, &mut problems) else {
+            continue;
+        };
         let result = results.get(&status.device());
         reported.insert(status.device());
         let class = result.and_then(|result| spec.class_of(&result.request)).map(str::to_owned);
@@ -131,25 +133,30 @@ pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawV
         let is_observed = result.is_some_and(|result| result.admin_access);
         match status.into_network(is_observed, &path, &mut problems) {
             Ok((addresses, device)) => devices.push(ClaimDevice { id, class, addresses, device }),
-            Err(lack) => bare.push(BareClaimDevice { id, class, lack }),
+            Err(reason) => addressless.push(AddresslessClaimDevice { id, class, reason }),
         }
     }
     for result in allocation.devices.results.iter().filter(|result| !reported.contains(&result.device())) {
-        let lack = if result.admin_access { Lack::Observer } else { Lack::NotReported };
+        let reason =
+            if result.admin_access { NoAddressReason::Observer } else { NoAddressReason::NotReported };
         let class = spec.class_of(&result.request).map(str::to_owned);
-        bare.push(BareClaimDevice { id: result.device().0, class, lack });
+        addressless.push(AddresslessClaimDevice { id: result.device().0, class, reason });
     }
     Claim {
         key,
         devices,
-        bare,
+        addressless,
         reserved_for: reserved_for.into_iter().filter(Consumer::is_pod).map(|pod| pod.uid).collect(),
-        unreadable: told(problems),
+        unreadable: summarize(problems),
     }
 }
 
 /// A part of an object. One that cannot be read is as one that is not there, but for the note.
-fn part<T: DeserializeOwned + Default>(raw: Option<&RawValue>, path: &str, problems: &mut Problems) -> T {
+fn parse_part<T: DeserializeOwned + Default>(
+    raw: Option<&RawValue>,
+    path: &str,
+    problems: &mut Problems,
+) -> T {
     let Some(raw) = raw else { return T::default() };
     match serde_json::from_str::<Option<T>>(raw.get()) {
         Ok(part) => part.unwrap_or_default(),
@@ -160,10 +167,10 @@ fn part<T: DeserializeOwned + Default>(raw: Option<&RawValue>, path: &str, probl
     }
 }
 
-fn told(problems: Problems) -> Option<Unreadable> {
+fn summarize(problems: Problems) -> Option<Unreadable> {
     let lines = problems.into_lines();
-    let mut told: Vec<&str> = lines.iter().take(MAX_TOLD).map(|line| line.0.as_str()).collect();
-    if lines.len() > MAX_TOLD {
+    let mut told: Vec<&str> = lines.iter().take(MAX_SHOWN).map(|line| line.0.as_str()).collect();
+    if lines.len() > MAX_SHOWN {
         told.push("and more");
     }
     (!told.is_empty()).then(|| Unreadable(told.join("; ")))
@@ -348,23 +355,23 @@ impl DeviceStatus {
         is_observed: bool,
         path: &str,
         problems: &mut Problems,
-    ) -> Result<(Vec<IpAddr>, Device), Lack> {
+    ) -> Result<(Vec<IpAddr>, Device), NoAddressReason> {
         if is_observed {
-            return Err(Lack::Observer);
+            return Err(NoAddressReason::Observer);
         }
         if let Some(condition) = self.condition(&["Ready", "NetworkReady"], "False") {
             let message = shortened(&condition.message, CONDITION);
             let says = if message.is_empty() { String::new() } else { format!(": {message}") };
-            return Err(Lack::NotReady(format!("{} is False{says}", condition.kind)));
+            return Err(NoAddressReason::NotReady(format!("{} is False{says}", condition.kind)));
         }
         let rdma_only = self.condition(&["RDMAOnlyDeviceReady"], "True").is_some();
         let Some(network) = self.network_data else {
-            return Err(if rdma_only { Lack::RdmaOnly } else { Lack::NotReported });
+            return Err(if rdma_only { NoAddressReason::RdmaOnly } else { NoAddressReason::NotReported });
         };
-        let addresses = foreign::addresses(&network.ips, &path, problems)?;
+        let addresses = untrusted::addresses(&network.ips, &path, problems)?;
         let device = Device {
-            interface: foreign::interface(&network.interface_name),
-            mac: foreign::mac(&network.hardware_address),
+            interface: untrusted::interface(&network.interface_name),
+            mac: untrusted::mac(&network.hardware_address),
             ..Device::default()
         };
         Ok((addresses, device))

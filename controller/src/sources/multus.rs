@@ -36,9 +36,9 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::requests::{self, Meaning, Requests, definition};
-use super::{Annotated, Source};
-use crate::foreign::{self, Problems, quoted, shortened};
-use crate::model::{Attachment, Bare, Interfaces, Network, Report, Unreadable};
+use super::{PodAnnotations, Source};
+use crate::model::{Addressless, Attachment, Interfaces, Network, Report, Unreadable};
+use crate::untrusted::{self, Problems, quoted, shortened};
 
 /// The annotation.
 pub const KEY: &str = "k8s.v1.cni.cncf.io/network-status";
@@ -69,7 +69,7 @@ impl Source for Multus {
         &[KEY, OLD_KEY, DEFAULT_NETWORK, requests::KEY]
     }
 
-    fn read(&self, pod: &Annotated<'_>, report: &mut Report) {
+    fn read(&self, pod: &PodAnnotations<'_>, report: &mut Report) {
         let requests = Requests::of(pod);
         report.requested.extend(requests.networks());
         let annotation = |key| Some((key, pod.get(key)?));
@@ -80,7 +80,7 @@ impl Source for Multus {
                 let names = Names::new(&entries, requests, pod);
                 let found = interfaces(&entries, &names, &mut problems);
                 report.interfaces.attachments.extend(found.attachments);
-                report.interfaces.bare.extend(found.bare);
+                report.interfaces.addressless.extend(found.addressless);
                 report.rejected.extend(problems.into_lines());
             }
             Err(error) => report.unreadable.push(unreadable(key, text, &error)),
@@ -193,7 +193,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn new(entries: &'a [Entry<'_>], requests: Requests, pod: &Annotated<'a>) -> Self {
+    fn new(entries: &'a [Entry<'_>], requests: Requests, pod: &PodAnnotations<'a>) -> Self {
         let defaults = entries.iter().filter(|entry| entry.is_default());
         Self {
             own_namespace: pod.namespace,
@@ -244,18 +244,18 @@ fn interfaces(entries: &[Entry<'_>], names: &Names<'_>, problems: &mut Problems)
     for entry in entries {
         let device = entry.device();
         let Some(network) = names.network(entry, device.interface.as_deref(), problems) else { continue };
-        if found.attachments.len() + found.bare.len() >= MAX_ATTACHMENTS {
+        if found.attachments.len() + found.addressless.len() >= MAX_ATTACHMENTS {
             beyond += usize::from(!entry.ips.is_empty());
             continue;
         }
         let interface = device.interface.as_deref().unwrap_or("an interface");
         let whose = fmt::from_fn(|f| write!(f, "{interface} on {}", shortened(entry.name(), NAME)));
         let networks = vec![network];
-        match foreign::addresses(&entry.ips, &whose, problems) {
+        match untrusted::addresses(&entry.ips, &whose, problems) {
             Ok(addresses) => {
                 found.attachments.push(Attachment { networks, addresses, device, claimed: None });
             }
-            Err(lack) => found.bare.push(Bare { networks, claimed: None, lack }),
+            Err(reason) => found.addressless.push(Addressless { networks, claimed: None, reason }),
         }
     }
     if beyond > 0 {
@@ -281,10 +281,10 @@ impl Entry<'_> {
         let (pci_address, rdma_device) =
             function.map_or((None, None), |function| (function.pci_address, function.rdma_device));
         Device {
-            interface: text(self.interface).and_then(|text| foreign::interface(&text)),
-            mac: text(self.mac).and_then(|text| foreign::mac(&text)),
-            rdma_device: rdma_device.and_then(|text| foreign::rdma_device(&text)),
-            pci_address: pci_address.and_then(|text| foreign::pci_address(&text)),
+            interface: text(self.interface).and_then(|text| untrusted::interface(&text)),
+            mac: text(self.mac).and_then(|text| untrusted::mac(&text)),
+            rdma_device: rdma_device.and_then(|text| untrusted::rdma_device(&text)),
+            pci_address: pci_address.and_then(|text| untrusted::pci_address(&text)),
             numa_node: None,
         }
     }

@@ -18,9 +18,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::requests::definition;
-use super::{Annotated, Source};
-use crate::foreign::{self, Problems, quoted, shortened};
-use crate::model::{Attachment, Bare, Report, Unreadable};
+use super::{PodAnnotations, Source};
+use crate::model::{Addressless, Attachment, Report, Unreadable};
+use crate::untrusted::{self, Problems, quoted, shortened};
 
 /// The annotation.
 pub const KEY: &str = "k8s.ovn.org/pod-networks";
@@ -54,7 +54,7 @@ impl Source for OvnKubernetes {
         &[KEY]
     }
 
-    fn read(&self, pod: &Annotated<'_>, report: &mut Report) {
+    fn read(&self, pod: &PodAnnotations<'_>, report: &mut Report) {
         let Some(text) = pod.get(KEY) else { return };
         let entries: BTreeMap<String, &RawValue> = match serde_json::from_str::<Option<_>>(text) {
             Ok(entries) => entries.unwrap_or_default(),
@@ -90,29 +90,29 @@ fn read_entry(name: &str, entry: &RawValue, report: &mut Report, problems: &mut 
     };
     let networks = vec![network];
     let ips = entry.ip_addresses.unwrap_or_else(|| entry.ip_address.into_iter().collect());
-    match foreign::addresses(&ips, &shortened(name, EXCERPT), problems) {
+    match untrusted::addresses(&ips, &shortened(name, EXCERPT), problems) {
         Ok(addresses) => {
             let is_primary = entry.role.as_deref() == Some("primary");
             let device = Device {
                 interface: is_primary.then(|| PRIMARY_INTERFACE.to_owned()),
-                mac: entry.mac_address.and_then(|mac| foreign::mac(&mac)),
+                mac: entry.mac_address.and_then(|mac| untrusted::mac(&mac)),
                 ..Device::default()
             };
             report.interfaces.attachments.push(Attachment { networks, addresses, device, claimed: None });
         }
-        Err(lack) => report.interfaces.bare.push(Bare { networks, claimed: None, lack }),
+        Err(reason) => report.interfaces.addressless.push(Addressless { networks, claimed: None, reason }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Lack;
+    use crate::model::NoAddressReason;
 
     fn read(text: &str) -> Report {
         let annotations = [(KEY.to_owned(), text.to_owned())].into();
         let mut report = Report::default();
-        OvnKubernetes.read(&Annotated { namespace: "own", annotations: &annotations }, &mut report);
+        OvnKubernetes.read(&PodAnnotations { namespace: "own", annotations: &annotations }, &mut report);
         report
     }
 
@@ -150,8 +150,11 @@ mod tests {
             r#"{"vision/bad":{"ip_addresses":7},"vision/empty":{},"vision/good":{"ip_addresses":["10.0.0.1/24","x"]},"odd":{}}"#,
         );
         assert_eq!(attachments(&report), [r#"("good", [10.0.0.1], None, None)"#]);
-        let [bare] = &report.interfaces.bare[..] else { panic!("{report:?}") };
-        assert_eq!((bare.networks[0].name.as_str(), &bare.lack), ("empty", &Lack::NoAddress));
+        let [addressless] = &report.interfaces.addressless[..] else { panic!("{report:?}") };
+        assert_eq!(
+            (addressless.networks[0].name.as_str(), &addressless.reason),
+            ("empty", &NoAddressReason::NoAddress)
+        );
         let lines: Vec<&str> = report.rejected.iter().map(|line| line.0.as_str()).collect();
         assert!(
             lines[0].starts_with("network \"vision/bad\" of annotation k8s.ovn.org/pod-networks is left out")

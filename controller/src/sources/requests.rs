@@ -9,7 +9,7 @@ use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Annotated;
+use super::PodAnnotations;
 use crate::model::Network;
 
 /// The annotation.
@@ -41,7 +41,7 @@ pub(super) enum Meaning {
 
 impl Requests {
     /// Reads the annotation.
-    pub(super) fn of(pod: &Annotated<'_>) -> Self {
+    pub(super) fn of(pod: &PodAnnotations<'_>) -> Self {
         let text = pod.get(KEY).unwrap_or_default().trim();
         let requests: Vec<Request> = if text.starts_with('[') {
             let entries: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
@@ -136,7 +136,7 @@ mod tests {
 
     fn requests(text: &str) -> Requests {
         let annotations = [(KEY.to_owned(), text.to_owned())].into();
-        Requests::of(&Annotated { namespace: "own", annotations: &annotations })
+        Requests::of(&PodAnnotations { namespace: "own", annotations: &annotations })
     }
 
     fn networks(text: &str) -> Vec<String> {

@@ -32,8 +32,8 @@ fn at(second: i64) -> Time {
     Time(Timestamp::from_second(second).unwrap())
 }
 
-fn judged(verdict: &Verdict, written: Result<(), &str>) -> MultiNetworkServiceStatus {
-    status(&service(json!(null)), verdict, written, "z.test", &at(100))
+fn evaluated(evaluation: &Evaluation, written: Result<(), &str>) -> MultiNetworkServiceStatus {
+    status(&service(json!(null)), evaluation, written, "z.test", &at(100))
 }
 
 /// Status, reason and message of a condition.
@@ -43,8 +43,8 @@ fn says(status: &MultiNetworkServiceStatus, kind: ConditionType) -> (&str, &str,
     (&condition.status, &condition.reason, &condition.message)
 }
 
-fn collected(collected: Collected) -> Verdict {
-    Verdict::Collected(Box::new(collected), Vec::new())
+fn collected(collected: Collected) -> Evaluation {
+    Evaluation::Collected(Box::new(collected), Vec::new())
 }
 
 fn counted(ready: u32, total: u32) -> Tally {
@@ -60,7 +60,7 @@ use ConditionType::{Accepted, AddressConflict, EndpointsReady, Programmed, Resol
 fn a_service_in_good_order() {
     let tally = counted(3, 4);
     let status =
-        judged(&collected(Collected { tally: tally.clone(), pods: 4, ..Collected::default() }), Ok(()));
+        evaluated(&collected(Collected { tally: tally.clone(), pods: 4, ..Collected::default() }), Ok(()));
     assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
     assert_eq!(status.networks, tally.networks);
     assert_eq!(says(&status, Accepted), ("True", "Accepted", ""));
@@ -74,7 +74,7 @@ fn a_service_in_good_order() {
 #[test]
 fn a_service_that_breaks_rules_says_which() {
     let violation = |field: &str| Violation { field: field.into(), message: "must be something else".into() };
-    let verdict = Verdict::Invalid(vec![violation("spec.networks"), violation("spec.selector")]);
+    let evaluation = Evaluation::Invalid(vec![violation("spec.networks"), violation("spec.selector")]);
     let before = json!({
         "endpoints": {"ready": 1, "total": 1},
         "conditions": [{
@@ -82,7 +82,7 @@ fn a_service_that_breaks_rules_says_which() {
             "observedGeneration": 6, "lastTransitionTime": "1970-01-01T00:00:07Z",
         }],
     });
-    let status = status(&service(before), &verdict, Ok(()), "z.test", &at(100));
+    let status = status(&service(before), &evaluation, Ok(()), "z.test", &at(100));
     let message = "spec.networks: must be something else; spec.selector: must be something else";
     assert_eq!(says(&status, Accepted), ("False", "Invalid", message));
     assert_eq!(says(&status, Programmed).1, "Invalid");
@@ -95,9 +95,9 @@ fn a_service_that_breaks_rules_says_which() {
 #[test]
 fn a_service_without_selector_counts_the_slices_of_others() {
     let unresolved = || vec![Unresolved::NoNetwork(network("rdma-a"))];
-    let verdict = Verdict::NoSelector(counted(1, 2), unresolved());
+    let evaluation = Evaluation::NoSelector(counted(1, 2), unresolved());
     let mut service = service(json!(null));
-    let status = |service: &MultiNetworkService| status(service, &verdict, Ok(()), "z.test", &at(100));
+    let status = |service: &MultiNetworkService| status(service, &evaluation, Ok(()), "z.test", &at(100));
     service.spec.mirror = Some(Mirror { service_name: "infer-fast".into(), network: None });
     let mirrored = status(&service);
     service.spec.mirror = None;
@@ -109,16 +109,17 @@ fn a_service_without_selector_counts_the_slices_of_others() {
     assert_eq!(says(&status, ResolvedRefs).1, "NetworkNotFound");
     assert_eq!(status.endpoints, Some(EndpointCounts { ready: 1, total: 2 }));
     assert_eq!(says(&status, EndpointsReady), ("True", "EndpointsReady", ""));
-    let none = judged(&Verdict::NoSelector(Tally::default(), Vec::new()), Ok(()));
+    let none = evaluated(&Evaluation::NoSelector(Tally::default(), Vec::new()), Ok(()));
     assert_eq!(says(&none, EndpointsReady).1, "NoSlices");
-    let failed = judged(&verdict, Err("the API server does not allow it"));
+    let failed = evaluated(&evaluation, Err("the API server does not allow it"));
     assert_eq!(says(&failed, Programmed), ("False", "WriteFailed", "the API server does not allow it"));
 }
 
 #[test]
 fn a_name_that_does_not_exist_says_why() {
-    let judged = |tally, pods| judged(&collected(Collected { tally, pods, ..Collected::default() }), Ok(()));
-    let unready = judged(counted(0, 4), 5);
+    let evaluated =
+        |tally, pods| evaluated(&collected(Collected { tally, pods, ..Collected::default() }), Ok(()));
+    let unready = evaluated(counted(0, 4), 5);
     assert_eq!(
         says(&unready, EndpointsReady),
         (
@@ -128,8 +129,8 @@ fn a_name_that_does_not_exist_says_why() {
              condition Ready is not True, or set spec.publishNotReadyAddresses"
         )
     );
-    assert_eq!(says(&judged(Tally::default(), 0), EndpointsReady).1, "NoPods");
-    let none = judged(Tally::default(), 3);
+    assert_eq!(says(&evaluated(Tally::default(), 0), EndpointsReady).1, "NoPods");
+    let none = evaluated(Tally::default(), 3);
     let (status, reason, message) = says(&none, EndpointsReady);
     assert_eq!((status, reason), ("False", "NoAddresses"));
     assert!(message.starts_with("none of the 3 selected pods has an address"), "{message}");
@@ -139,8 +140,8 @@ fn a_name_that_does_not_exist_says_why() {
 #[test]
 fn a_name_that_dns_has_no_room_for_is_left_out() {
     let hostname = |zone: &str| {
-        let verdict = collected(Collected::default());
-        status(&service(json!(null)), &verdict, Ok(()), zone, &at(100)).hostname
+        let evaluation = collected(Collected::default());
+        status(&service(json!(null)), &evaluation, Ok(()), zone, &at(100)).hostname
     };
     let room = 253 - "infer.vision.svc.".len();
     assert!(hostname(&"z".repeat(room)).is_some());
@@ -150,8 +151,8 @@ fn a_name_that_dns_has_no_room_for_is_left_out() {
 #[test]
 fn a_failure_keeps_the_counts_of_what_was_written() {
     let before = json!({"endpoints": {"ready": 1, "total": 1}});
-    let verdict = collected(Collected { tally: counted(3, 4), pods: 4, ..Collected::default() });
-    let status = status(&service(before), &verdict, Err("the API server has no room"), "z.test", &at(100));
+    let evaluation = collected(Collected { tally: counted(3, 4), pods: 4, ..Collected::default() });
+    let status = status(&service(before), &evaluation, Err("the API server has no room"), "z.test", &at(100));
     assert_eq!(says(&status, Programmed), ("False", "WriteFailed", "the API server has no room"));
     assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1));
 }
@@ -189,9 +190,9 @@ fn what_is_missing_is_named_with_what_to_do() {
         ),
     ];
     for (unresolved, reason, text) in cases {
-        let verdict =
-            Verdict::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
-        let status = judged(&verdict, Ok(()));
+        let evaluation =
+            Evaluation::Collected(Box::default(), vec![unresolved, Unresolved::NoMirror("last".into())]);
+        let status = evaluated(&evaluation, Ok(()));
         let (value, found, message) = says(&status, ResolvedRefs);
         assert_eq!((value, found), ("False", reason), "the first one's");
         assert!(message.contains(text) && message.contains("Service last"), "{message}");
@@ -200,20 +201,20 @@ fn what_is_missing_is_named_with_what_to_do() {
 
 #[test]
 fn pods_without_endpoints_are_counted_and_some_named() {
-    let none = judged(&collected(Collected::default()), Ok(()));
+    let none = evaluated(&collected(Collected::default()), Ok(()));
     assert_eq!(
         says(&none, Programmed).2,
         "spec.selector matches no pod of namespace vision; correct it, or label the pods that it is meant for"
     );
 
     let not_requested = Missing::NotRequested(NetworkKind::NetworkAttachmentDefinition);
-    let pods = |names: &[&str]| names.iter().copied().collect::<Few>();
+    let pods = |names: &[&str]| names.iter().copied().collect::<NameSummary>();
     let missing = BTreeMap::from([
         ((not_requested, None), pods(&["late-0", "late-1", "late-2", "late-3", "late-4"])),
         ((Missing::HostNetwork, None), pods(&["host"])),
         ((Missing::NotAttached, Some("rail1".to_owned())), pods(&["worker-1"])),
     ]);
-    let some = judged(&collected(Collected { missing, pods: 9, ..Collected::default() }), Ok(()));
+    let some = evaluated(&collected(Collected { missing, pods: 9, ..Collected::default() }), Ok(()));
     assert_eq!(
         says(&some, Programmed),
         (
@@ -232,9 +233,9 @@ fn pods_without_endpoints_are_counted_and_some_named() {
 fn addresses_that_core_refuses_are_named() {
     let missing = [((Missing::HostNetwork, None), ["host"].into_iter().collect())].into();
     let refused = ["169.254.7.1", "169.254.7.2"].into_iter().collect();
-    let verdict = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
+    let evaluation = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
     assert_eq!(
-        says(&judged(&verdict, Ok(())), Programmed).2,
+        says(&evaluated(&evaluation, Ok(())), Programmed).2,
         "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, as core \
          EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2"
     );
@@ -243,14 +244,14 @@ fn addresses_that_core_refuses_are_named() {
 #[test]
 fn addresses_that_are_left_out_are_told_of_only_where_there_are_any() {
     let capped = Capped { beyond: Some((CappedReason::AddressesPerService, 7)), ..Capped::default() };
-    let verdict = collected(Collected { capped, pods: 4, ..Collected::default() });
-    let status = judged(&verdict, Ok(()));
+    let evaluation = collected(Collected { capped, pods: 4, ..Collected::default() });
+    let status = evaluated(&evaluation, Ok(()));
     let (value, reason, message) = says(&status, ConditionType::Capped);
     assert_eq!((value, reason), ("True", "AddressesPerService"));
     assert!(message.contains("7 addresses are left out"), "{message}");
-    let again = |verdict: &Verdict| {
+    let again = |evaluation: &Evaluation| {
         let service = service(serde_json::to_value(&status).unwrap());
-        super::status(&service, verdict, Ok(()), "z.test", &at(200))
+        super::status(&service, evaluation, Ok(()), "z.test", &at(200))
     };
     let more = Capped { beyond: Some((CappedReason::AddressesPerService, 8)), ..Capped::default() };
     let more = again(&collected(Collected { capped: more, pods: 4, ..Collected::default() }));
@@ -274,7 +275,7 @@ fn conflict(pods: &[&str]) -> Conflict {
 fn conflicts_name_who_keeps_the_address_and_what_to_do() {
     let address = |number: u8| (network("rdma-a"), IpAddr::from([10, 0, 0, number]));
     let one = BTreeMap::from([(address(1), conflict(&["a", "b", "c", "d", "e"]))]);
-    let status = judged(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
+    let status = evaluated(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
     let (value, reason, message) = says(&status, AddressConflict);
     assert_eq!((value, reason), ("True", "DuplicateAddress"));
     let wanted = "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is published for pod vision/a, \
@@ -287,7 +288,7 @@ fn conflicts_name_who_keeps_the_address_and_what_to_do() {
     ]);
     let elsewhere = [address(3)].into();
     let status =
-        judged(&collected(Collected { conflicts: others, elsewhere, ..Collected::default() }), Ok(()));
+        evaluated(&collected(Collected { conflicts: others, elsewhere, ..Collected::default() }), Ok(()));
     assert_eq!(
         says(&status, AddressConflict).2,
         "10.0.0.1 on NetworkAttachmentDefinition vision/rdma-a is of ResourceClaim nic, which several pods share: it is published for \
@@ -298,14 +299,14 @@ fn conflicts_name_who_keeps_the_address_and_what_to_do() {
          published here: if those namespaces share the network, give every pod an address of its own"
     );
     let elsewhere = [address(3)].into();
-    let status = judged(&collected(Collected { elsewhere, ..Collected::default() }), Ok(()));
+    let status = evaluated(&collected(Collected { elsewhere, ..Collected::default() }), Ok(()));
     assert_eq!(
         (says(&status, AddressConflict).0, says(&status, AddressConflict).1),
         ("True", "OtherNamespace")
     );
 
     let many = (0..200).map(|number| (address(number), conflict(&["a", "b"]))).collect();
-    let status = judged(&collected(Collected { conflicts: many, ..Collected::default() }), Ok(()));
+    let status = evaluated(&collected(Collected { conflicts: many, ..Collected::default() }), Ok(()));
     let (_, _, message) = says(&status, AddressConflict);
     assert!(message.contains("197 more addresses are shared; ") && message.len() < 1000, "{message}");
 }
@@ -334,15 +335,15 @@ fn others_conditions_and_times_stay() {
 #[test]
 fn numbers_are_told_from_news() {
     let base =
-        judged(&collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }), Ok(()));
+        evaluated(&collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }), Ok(()));
     let missing = [((Missing::HostNetwork, None), ["late"].into_iter().collect())].into();
-    let numbers = judged(
+    let numbers = evaluated(
         &collected(Collected { tally: counted(0, 2), missing, pods: 2, ..Collected::default() }),
         Ok(()),
     );
     assert_ne!(base, numbers);
     assert!(differ_in_counts_only(&base, &numbers));
-    let failed = judged(
+    let failed = evaluated(
         &collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }),
         Err("no room"),
     );
@@ -351,7 +352,7 @@ fn numbers_are_told_from_news() {
     let contested = |pods: &[&str]| {
         let conflicts = [((network("rdma-a"), IpAddr::from([10, 0, 0, 1])), conflict(pods))].into();
         let collected = Collected { conflicts, tally: counted(2, 2), pods: 2, ..Collected::default() };
-        judged(&self::collected(collected), Ok(()))
+        evaluated(&self::collected(collected), Ok(()))
     };
     let (two, three) = (contested(&["a", "b"]), contested(&["a", "b", "c"]));
     assert!(!differ_in_counts_only(&base, &two) && !differ_in_counts_only(&two, &base));

@@ -14,7 +14,7 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use super::{Keep, Kind, View};
 use crate::model::{self, PodClaim};
 use crate::sources::dra::nullable;
-use crate::sources::{self, Annotated};
+use crate::sources::{self, PodAnnotations};
 
 /// A pod: what services select it by, whether it is ready, and where its addresses are.
 pub type Pod = View<PodKind>;
@@ -123,7 +123,7 @@ impl From<Pod> for model::Pod {
 
 fn report(metadata: &ObjectMeta) -> model::Report {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let report = |annotations| sources::report(&Annotated { namespace, annotations });
+    let report = |annotations| sources::report(&PodAnnotations { namespace, annotations });
     metadata.annotations.as_ref().map(report).unwrap_or_default()
 }
 

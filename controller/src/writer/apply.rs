@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::failure::{Failure, Verdict};
-use super::{Job, Next, Writer};
+use super::failure::{Failure, RequestError};
+use super::{Followup, Job, Writer};
+use crate::index::ClusterIndex;
 use crate::metrics::{Reason, Verb};
 use crate::slices::{Plan, SliceId};
 use crate::work::{StatusWrite, Work};
-use crate::world::World;
 
 /// Who writes, as the API server's audit log and the `managedFields` of services say it.
 pub(super) const FIELD_MANAGER: &str = "multinet-controller";
@@ -33,7 +33,7 @@ const WRITES: usize = 128;
 
 /// Amount of a service's writes that a turn has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
+pub(super) enum Progress {
     /// Nothing was to be written.
     Nothing,
     /// All that was to be written.
@@ -52,43 +52,43 @@ pub(super) enum Abandoned {
 }
 
 /// A kind of object that a service has a list of.
-trait Part:
+trait OwnedSlice:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned
 {
-    fn stored(self, world: &World);
-    fn removed(world: &World, id: &SliceId);
+    fn record_stored(self, index: &ClusterIndex);
+    fn record_deleted(index: &ClusterIndex, id: &SliceId);
 }
 
-impl Part for MultiNetworkEndpointSlice {
-    fn stored(self, world: &World) {
-        world.stored_slice(self);
+impl OwnedSlice for MultiNetworkEndpointSlice {
+    fn record_stored(self, index: &ClusterIndex) {
+        index.record_stored_slice(self);
     }
 
-    fn removed(world: &World, id: &SliceId) {
-        world.removed_slice(id);
+    fn record_deleted(index: &ClusterIndex, id: &SliceId) {
+        index.record_deleted_slice(id);
     }
 }
 
-impl Part for EndpointSlice {
-    fn stored(self, world: &World) {
-        world.stored_mirror(self);
+impl OwnedSlice for EndpointSlice {
+    fn record_stored(self, index: &ClusterIndex) {
+        index.record_stored_mirror(self);
     }
 
-    fn removed(world: &World, id: &SliceId) {
-        world.removed_mirror(id);
+    fn record_deleted(index: &ClusterIndex, id: &SliceId) {
+        index.record_deleted_mirror(id);
     }
 }
 
 /// What has become of several requests.
 #[derive(Debug, Default)]
-struct Results {
+struct BatchResult {
     is_stale: bool,
     is_over: bool,
     failure: Option<Failure>,
 }
 
-impl Results {
-    fn new(results: impl IntoIterator<Item = Result<(), Verdict>>) -> Self {
+impl BatchResult {
+    fn new(results: impl IntoIterator<Item = Result<(), RequestError>>) -> Self {
         results.into_iter().map(Self::from).fold(Self::default(), Self::and)
     }
 
@@ -105,31 +105,33 @@ impl Results {
     }
 }
 
-impl From<Result<(), Verdict>> for Results {
-    fn from(result: Result<(), Verdict>) -> Self {
+impl From<Result<(), RequestError>> for BatchResult {
+    fn from(result: Result<(), RequestError>) -> Self {
         match result {
-            Ok(()) | Err(Verdict::Done) => Self::default(),
-            Err(Verdict::Stale) => Self { is_stale: true, ..Self::default() },
-            Err(Verdict::Unknown(failure)) => Self { is_stale: true, failure: Some(failure), is_over: false },
-            Err(Verdict::Failed(failure)) => Self { failure: Some(failure), ..Self::default() },
-            Err(Verdict::NotLeader) => Self { is_over: true, ..Self::default() },
+            Ok(()) | Err(RequestError::Done) => Self::default(),
+            Err(RequestError::Stale) => Self { is_stale: true, ..Self::default() },
+            Err(RequestError::Unknown(failure)) => {
+                Self { is_stale: true, failure: Some(failure), is_over: false }
+            }
+            Err(RequestError::Failed(failure)) => Self { failure: Some(failure), ..Self::default() },
+            Err(RequestError::NotLeader) => Self { is_over: true, ..Self::default() },
         }
     }
 }
 
 impl Writer {
     /// Writes what is to be written for a service.
-    pub(super) async fn bring_in_step(&self, job: Job<'_>, merges: bool) -> Result<Done, Abandoned> {
-        let (mut last, mut done) = (None, Done::Nothing);
+    pub(super) async fn sync_slices(&self, job: Job<'_>, merges: bool) -> Result<Progress, Abandoned> {
+        let (mut last, mut done) = (None, Progress::Nothing);
         for _ in 0..ATTEMPTS {
             let mut work = self.plan(job, merges).await;
-            let mut results = if work.doubtful {
-                Results { is_stale: true, ..Results::default() }
+            let mut results = if work.needs_list {
+                BatchResult { is_stale: true, ..BatchResult::default() }
             } else if work.is_empty() {
                 return Ok(done);
             } else {
                 let is_cut = work.slices.cut(WRITES) | work.mirrors.cut(WRITES);
-                done = if is_cut { Done::Part } else { Done::All };
+                done = if is_cut { Progress::Part } else { Progress::All };
                 let (slices, mirrors) =
                     join(self.apply(job, work.slices), self.apply(job, work.mirrors)).await;
                 slices.and(mirrors)
@@ -144,9 +146,9 @@ impl Writer {
             // What fails is not helped by asking it for more at once, if there is more.
             if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
                 let is_done = self.plan(job, false).await.is_empty();
-                return if is_done { Ok(Done::All) } else { Err(Abandoned::Failed(failure)) };
+                return if is_done { Ok(Progress::All) } else { Err(Abandoned::Failed(failure)) };
             }
-            if !work.doubtful {
+            if !work.needs_list {
                 self.metrics
                     .retry(results.failure.as_ref().map_or(Reason::Conflict, |failure| failure.reason));
             }
@@ -159,58 +161,58 @@ impl Writer {
     /// Plans the writes of a service. Planning a huge one takes long, and the world is locked meanwhile: that takes turns,
     /// too.
     async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
-        let _permit = self.looks.acquire(service).await;
-        if merges { self.world.work_or_merge(service) } else { self.world.work(service) }
+        let _permit = self.planning.acquire(service).await;
+        if merges { self.index.work_or_merge(service) } else { self.index.work(service) }
     }
 
     /// Creates, then updates, then deletes: what a slice loses has been written to another before.
-    async fn apply<S: Part>(&self, job: Job<'_>, plan: Plan<S>) -> Results {
+    async fn apply<S: OwnedSlice>(&self, job: Job<'_>, plan: Plan<S>) -> BatchResult {
         let Plan { create, update, delete } = plan;
         let created = join_all(create.iter().map(|slice| self.create(job, slice))).await;
         let updated = join_all(update.iter().map(|slice| self.update(job, slice))).await;
-        let written = Results::new(created.into_iter().chain(updated));
+        let written = BatchResult::new(created.into_iter().chain(updated));
         if !written.are_good() {
             return written;
         }
-        Results::new(join_all(delete.iter().map(|id| self.delete::<S>(job, id))).await)
+        BatchResult::new(join_all(delete.iter().map(|id| self.delete::<S>(job, id))).await)
     }
 
-    async fn create<S: Part>(&self, job: Job<'_>, slice: &S) -> Result<(), Verdict> {
+    async fn create<S: OwnedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let stored = self.send::<S, _>(job, Verb::Create, api.create(&params, slice)).await?;
-        stored.stored(&self.world);
+        stored.record_stored(&self.index);
         Ok(())
     }
 
     /// The cheapest verb that notices another writer: PUT names the version that it replaces.
-    async fn update<S: Part>(&self, job: Job<'_>, slice: &S) -> Result<(), Verdict> {
+    async fn update<S: OwnedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let name = slice.meta().name.as_deref().unwrap_or_default();
         let stored = self.send::<S, _>(job, Verb::Update, api.replace(name, &params, slice)).await?;
-        stored.stored(&self.world);
+        stored.record_stored(&self.index);
         Ok(())
     }
 
-    async fn delete<S: Part>(&self, job: Job<'_>, id: &SliceId) -> Result<(), Verdict> {
+    async fn delete<S: OwnedSlice>(&self, job: Job<'_>, id: &SliceId) -> Result<(), RequestError> {
         let api = Api::<S>::namespaced(self.client.clone(), &id.key.namespace);
         let params = DeleteParams::default().preconditions(Preconditions {
             uid: Some(id.uid.clone()),
             resource_version: Some(id.resource_version.clone()),
         });
         match self.send::<S, _>(job, Verb::Delete, api.delete(&id.key.name, &params)).await {
-            Ok(_) | Err(Verdict::Done) => {
-                S::removed(&self.world, id);
+            Ok(_) | Err(RequestError::Done) => {
+                S::record_deleted(&self.index, id);
                 Ok(())
             }
-            Err(verdict) => Err(verdict),
+            Err(error) => Err(error),
         }
     }
 
     /// Applies a status to the version of the service that it was made for. (The uid would be no
     /// precondition: the API server passes over it in what is applied to a status.)
-    pub(super) async fn write_status(&self, job: Job<'_>, write: StatusWrite) -> Result<Next, Abandoned> {
+    pub(super) async fn write_status(&self, job: Job<'_>, write: StatusWrite) -> Result<Followup, Abandoned> {
         let StatusWrite { service, resource_version, status, .. } = write;
         let kind = MultiNetworkService::kind(&());
         let body = json!({
@@ -227,27 +229,29 @@ impl Writer {
         let request = api.patch_status(&service.name, &params, &patch);
         match self.send::<MultiNetworkService, _>(job, Verb::Apply, request).await {
             Ok(stored) => {
-                self.world.stored_service(stored);
-                Ok(Next::Done)
+                self.index.record_stored_service(stored);
+                Ok(Followup::Done)
             }
-            Err(Verdict::Done) => Ok(Next::Done),
-            Err(Verdict::Stale) => {
+            Err(RequestError::Done) => Ok(Followup::Done),
+            Err(RequestError::Stale) => {
                 self.metrics.retry(Reason::Conflict);
-                Ok(Next::Again)
+                Ok(Followup::Again)
             }
-            Err(Verdict::Unknown(failure) | Verdict::Failed(failure)) => Err(Abandoned::Failed(failure)),
-            Err(Verdict::NotLeader) => Err(Abandoned::NotLeader),
+            Err(RequestError::Unknown(failure) | RequestError::Failed(failure)) => {
+                Err(Abandoned::Failed(failure))
+            }
+            Err(RequestError::NotLeader) => Err(Abandoned::NotLeader),
         }
     }
 
     /// Asks what there is of a service, and tells the world.
     async fn refresh(&self, job: Job<'_>) -> Result<(), Abandoned> {
         let (slices, mirrors) = join(self.list(job), self.list(job)).await;
-        self.world.refreshed(job.service, slices?, mirrors?);
+        self.index.replace_listed(job.service, slices?, mirrors?);
         Ok(())
     }
 
-    async fn list<S: Part>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
+    async fn list<S: OwnedSlice>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
         let service = job.service;
         let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
         // Not by who manages them: that label may be lost.
@@ -264,13 +268,15 @@ impl Writer {
                     Guarded::Bad(_) => None,
                 })
                 .collect()),
-            Err(Verdict::Done | Verdict::Stale) => Ok(Vec::new()),
-            Err(Verdict::Unknown(failure) | Verdict::Failed(failure)) => Err(Abandoned::Failed(failure)),
-            Err(Verdict::NotLeader) => Err(Abandoned::NotLeader),
+            Err(RequestError::Done | RequestError::Stale) => Ok(Vec::new()),
+            Err(RequestError::Unknown(failure) | RequestError::Failed(failure)) => {
+                Err(Abandoned::Failed(failure))
+            }
+            Err(RequestError::NotLeader) => Err(Abandoned::NotLeader),
         }
     }
 
-    fn api_of<S: Part>(&self, slice: &S) -> Api<S> {
+    fn api_of<S: OwnedSlice>(&self, slice: &S) -> Api<S> {
         Api::namespaced(self.client.clone(), slice.meta().namespace.as_deref().unwrap_or_default())
     }
 }

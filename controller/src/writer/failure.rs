@@ -9,14 +9,14 @@ use multinet_runtime::Escaped;
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 
 use crate::metrics::{Reason, Verb};
-use crate::queue::Pause;
+use crate::queue::Backoff;
 
 /// What to do if the API server does not know our kinds.
 const HINT: &str = "kubectl apply -f deploy/crds";
 
 /// What has become of a request that was not answered by the object.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum RequestError {
     /// There is nothing left to do: what was to be deleted is gone, or so is everything that the write was for.
     Done,
     /// The object is not what we took it for, or is not there: it has to be looked at.
@@ -36,17 +36,17 @@ pub(super) struct Failure {
     /// `update of multinetworkendpointslices.multinetwork.numaproj.io`
     request: String,
     message: String,
-    pause: Pause,
+    pause: Backoff,
 }
 
 impl Failure {
     /// A request for kind `K` met this problem.
     pub(super) fn new<K: Resource<DynamicType = ()>>(verb: Verb, problem: Problem) -> Self {
         let pause = match (problem.kind, problem.retry_after) {
-            (_, Some(asked)) => Pause::Asked(asked),
-            (ProblemKind::Forbidden | ProblemKind::Missing | ProblemKind::Undefined, _) => Pause::Own,
-            (ProblemKind::Refused, _) => Pause::Long,
-            _ => Pause::Outage,
+            (_, Some(asked)) => Backoff::RetryAfter(asked),
+            (ProblemKind::Forbidden | ProblemKind::Missing | ProblemKind::Undefined, _) => Backoff::Service,
+            (ProblemKind::Refused, _) => Backoff::Longest,
+            _ => Backoff::Outage,
         };
         Self {
             reason: Reason::Problem(problem.kind),
@@ -64,12 +64,12 @@ impl Failure {
             message:
                 "they change while they are being written; see in the API server's audit log who else writes them"
                     .to_owned(),
-            pause: Pause::Own,
+            pause: Backoff::Service,
         }
     }
 
     /// How long to wait before the next attempt.
-    pub(super) fn pause(&self) -> Pause {
+    pub(super) fn pause(&self) -> Backoff {
         self.pause
     }
 
@@ -120,15 +120,17 @@ impl fmt::Display for Failure {
 }
 
 /// What an error means for a request of this verb.
-pub(super) fn judge<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Error) -> Verdict {
+pub(super) fn classify<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Error) -> RequestError {
     if let kube::Error::Api(status) = &error {
         match status.code {
-            409 => return Verdict::Stale,
+            409 => return RequestError::Stale,
             404 if is_of_an_object(status) => {
-                return if verb == Verb::Update { Verdict::Stale } else { Verdict::Done };
+                return if verb == Verb::Update { RequestError::Stale } else { RequestError::Done };
             }
-            403 if verb == Verb::Create && has_cause(status, NAMESPACE_TERMINATING) => return Verdict::Done,
-            422 => return Verdict::Failed(invalid::<K>(verb, status)),
+            403 if verb == Verb::Create && has_cause(status, NAMESPACE_TERMINATING) => {
+                return RequestError::Done;
+            }
+            422 => return RequestError::Failed(invalid::<K>(verb, status)),
             _ => {}
         }
     }
@@ -142,7 +144,7 @@ pub(super) fn judge<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Erro
             | ProblemKind::Cut
     );
     let failure = Failure::new::<K>(verb, problem);
-    if is_unknown { Verdict::Unknown(failure) } else { Verdict::Failed(failure) }
+    if is_unknown { RequestError::Unknown(failure) } else { RequestError::Failed(failure) }
 }
 
 /// Whether "not found" is about an object, or its namespace, and not about the kind.
@@ -191,15 +193,15 @@ mod tests {
         }
     }
 
-    fn answer(verb: Verb, code: u16, details: Option<StatusDetails>) -> Verdict {
+    fn answer(verb: Verb, code: u16, details: Option<StatusDetails>) -> RequestError {
         let status = Status { details, ..Status::failure("because", "Reason").with_code(code) };
-        judge::<MultiNetworkEndpointSlice>(verb, kube::Error::Api(status.boxed()))
+        classify::<MultiNetworkEndpointSlice>(verb, kube::Error::Api(status.boxed()))
     }
 
-    fn text(verdict: &Verdict) -> String {
-        match verdict {
-            Verdict::Unknown(failure) => format!("unknown: {failure}"),
-            Verdict::Failed(failure) => format!("failed: {failure}"),
+    fn text(error: &RequestError) -> String {
+        match error {
+            RequestError::Unknown(failure) => format!("unknown: {failure}"),
+            RequestError::Failed(failure) => format!("failed: {failure}"),
             other => format!("{other:?}"),
         }
     }
@@ -267,16 +269,16 @@ mod tests {
     #[test]
     fn pauses_fit_the_failure() {
         let pause = |code, details| match answer(Verb::Create, code, details) {
-            Verdict::Failed(failure) | Verdict::Unknown(failure) => failure.pause(),
+            RequestError::Failed(failure) | RequestError::Unknown(failure) => failure.pause(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(pause(403, None), Pause::Own);
-        assert_eq!(pause(422, None), Pause::Long);
-        assert_eq!(pause(413, None), Pause::Long);
-        assert_eq!(pause(503, None), Pause::Outage);
-        assert_eq!(pause(401, None), Pause::Outage);
-        assert_eq!(pause(429, None), Pause::Asked(Duration::from_secs(1)));
+        assert_eq!(pause(403, None), Backoff::Service);
+        assert_eq!(pause(422, None), Backoff::Longest);
+        assert_eq!(pause(413, None), Backoff::Longest);
+        assert_eq!(pause(503, None), Backoff::Outage);
+        assert_eq!(pause(401, None), Backoff::Outage);
+        assert_eq!(pause(429, None), Backoff::RetryAfter(Duration::from_secs(1)));
         let asked = StatusDetails { retry_after_seconds: 7, ..details("", &[]) };
-        assert_eq!(pause(429, Some(asked)), Pause::Asked(Duration::from_secs(7)));
+        assert_eq!(pause(429, Some(asked)), Backoff::RetryAfter(Duration::from_secs(7)));
     }
 }

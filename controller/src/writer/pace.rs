@@ -11,7 +11,7 @@ use std::time::Duration;
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
-use crate::allowance::Allowance;
+use crate::rate_limiter::RateLimiter;
 
 /// How often a status is written in a row. Whatever happens to a service in its life is no more
 /// than that; an annotation that somebody has flip all the time is.
@@ -28,9 +28,9 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// The services whose numbers wait, and how often the status of each has been written.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct StatusPacer {
     waiting: HashMap<ObjectKey, Wait>,
-    writes: Allowance<ObjectKey>,
+    writes: RateLimiter<ObjectKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,13 +50,13 @@ pub(super) enum When {
     Never,
 }
 
-impl Default for Pace {
+impl Default for StatusPacer {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), writes: Allowance::new(BURST, INTERVAL) }
+        Self { waiting: HashMap::new(), writes: RateLimiter::new(BURST, INTERVAL) }
     }
 }
 
-impl Pace {
+impl StatusPacer {
     /// `urgent`: whether the status that is to be written cannot wait; `None`, if there is none.
     pub(super) fn when(&mut self, service: &ObjectKey, urgent: Option<bool>, now: Instant) -> When {
         let next = self.writes.next(service, now);
@@ -82,7 +82,7 @@ impl Pace {
     /// A status has been written.
     pub(super) fn written(&mut self, service: &ObjectKey, now: Instant) {
         self.waiting.remove(service);
-        self.writes.use_up(service.clone(), now);
+        self.writes.consume(service.clone(), now);
     }
 
     /// Somebody else writes from now on.
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn numbers_when_they_have_settled_and_the_rest_at_once() {
-        let mut pace = Pace::default();
+        let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn numbers_that_never_settle_are_written_now_and_then() {
-        let mut pace = Pace::default();
+        let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
         let mut changes = (0_u64..).map(|change| start + Duration::from_millis(400 * change));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_service_that_flips_is_told_of_at_intervals_in_the_end() {
-        let mut pace = Pace::default();
+        let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
         let mut written = 0;

@@ -1,16 +1,16 @@
-//! Permits to do something now, given out in [turns](crate::turns).
+//! Permits to do something now, given out in [turns](crate::fair_queue).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use multinet_runtime::ObjectKey;
 use tokio::sync::oneshot;
 
-use crate::turns::{Limits, Turns};
+use crate::fair_queue::{FairQueue, Limits};
 
 /// Permits, of which there are only so many at a time.
 #[derive(Debug)]
 pub(super) struct Permits {
-    turns: Mutex<Turns<oneshot::Sender<Permit>>>,
+    turns: Mutex<FairQueue<oneshot::Sender<Permit>>>,
 }
 
 /// Leave to do something for a service, until it is dropped.
@@ -24,7 +24,7 @@ pub(super) struct Permit {
 impl Permits {
     /// As many as that.
     pub(super) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { turns: Mutex::new(Turns::new(limits)) })
+        Arc::new(Self { turns: Mutex::new(FairQueue::new(limits)) })
     }
 
     /// Waits for a permit. (There always is one in the end: `None` would mean that nobody is left to give it.)
@@ -50,7 +50,7 @@ impl Permits {
     }
 
     /// No code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Turns<oneshot::Sender<Permit>>> {
+    fn lock(&self) -> MutexGuard<'_, FairQueue<oneshot::Sender<Permit>>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,9 +9,9 @@ use kube::Resource;
 use multinet_runtime::watch::{Problem, ProblemKind};
 use tokio::time::{Instant, timeout_at};
 
-use super::failure::{Failure, Verdict, judge};
+use super::failure::{Failure, RequestError, classify};
 use super::{Job, Writer};
-use crate::metrics::{Answer, Verb};
+use crate::metrics::{ResultLabel, Verb};
 
 /// How long a request may take. The API server needs milliseconds; etcd may be electing a leader.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,27 +26,27 @@ impl Writer {
         Job { service, term }: Job<'_>,
         verb: Verb,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, Verdict>
+    ) -> Result<T, RequestError>
     where
         K: Resource<DynamicType = ()> + Debug,
     {
         let _permit = self.requests.acquire(service).await;
-        let Some(mut end) = self.leads_until(term) else { return Err(Verdict::NotLeader) };
+        let Some(mut end) = self.leads_until(term) else { return Err(RequestError::NotLeader) };
         let sent = Instant::now();
         let limit = sent + LIMIT;
         let mut request = pin!(request);
         let answer = loop {
             match timeout_at(end.min(limit), &mut request).await {
-                Ok(answer) => break answer.map_err(|error| judge::<K>(verb, error)),
+                Ok(answer) => break answer.map_err(|error| classify::<K>(verb, error)),
                 Err(_) if end <= limit => match self.leads_until(term) {
                     // Later than the one that has come, or nothing might begin any more.
                     Some(later) => end = later,
-                    None => break Err(Verdict::NotLeader),
+                    None => break Err(RequestError::NotLeader),
                 },
                 Err(_) => {
                     let silence = format!("no answer within {} s", LIMIT.as_secs());
                     let problem = Problem::new(ProblemKind::Silent, silence);
-                    break Err(Verdict::Unknown(Failure::new::<K>(verb, problem)));
+                    break Err(RequestError::Unknown(Failure::new::<K>(verb, problem)));
                 }
             }
         };
@@ -62,13 +62,13 @@ impl Writer {
     }
 }
 
-fn counted<T>(answer: &Result<T, Verdict>) -> Answer {
+fn counted<T>(answer: &Result<T, RequestError>) -> ResultLabel {
     match answer {
-        Ok(_) | Err(Verdict::Done) => Answer::Ok,
-        Err(Verdict::Stale) => Answer::Conflict,
-        Err(Verdict::Unknown(_)) => Answer::Failed,
-        Err(Verdict::Failed(failure)) if failure.is_passing() => Answer::Failed,
-        Err(Verdict::Failed(_)) => Answer::Refused,
-        Err(Verdict::NotLeader) => Answer::GivenUp,
+        Ok(_) | Err(RequestError::Done) => ResultLabel::Ok,
+        Err(RequestError::Stale) => ResultLabel::Conflict,
+        Err(RequestError::Unknown(_)) => ResultLabel::Failed,
+        Err(RequestError::Failed(failure)) if failure.is_passing() => ResultLabel::Failed,
+        Err(RequestError::Failed(_)) => ResultLabel::Refused,
+        Err(RequestError::NotLeader) => ResultLabel::GivenUp,
     }
 }

@@ -2,13 +2,13 @@
 //! statuses come to say what the design says.
 //!
 //! ```text
-//!  operations ──> Cluster ── Watches ──> World ── Queue ──> Job ──> Cluster
+//!  operations ──> Cluster ── Watches ──> ClusterIndex ── Queue ──> Job ──> Cluster
 //!                    │      (late, lost,   │      (conflicts, lost answers)
 //!                    │       repeated)     │
 //!                    └──> Expected ── Order ┘ who had an address first
 //! ```
 //!
-//! [`Cluster`](cluster::Cluster) is what there is. The watches tell the [`World`](multinet_controller::world::World) of it, from the JSON
+//! [`Cluster`](cluster::Cluster) is what there is. The watches tell the [`ClusterIndex`](multinet_controller::index::ClusterIndex) of it, from the JSON
 //! that an API server would send, and the jobs do what it decides. [`Expected`](expected::Expected) makes everything anew from all objects,
 //! in the simplest way there is; it shares no code with the controller.
 //!
@@ -83,7 +83,7 @@ fn run_with_limits(limit: usize, operations: &[Operation]) -> Result<(), TestCas
     runtime().block_on(async {
         let mut simulation = Simulation::new(limit, limits::CAPS, Cluster::new());
         for operation in operations {
-            simulation.take(operation).await;
+            simulation.apply(operation).await;
             if matches!(operation, Operation::Rest) {
                 limits::check(&simulation)?;
             }
@@ -99,7 +99,7 @@ fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
     runtime().block_on(async {
         let mut simulation = Simulation::new(limit, Caps::default(), Cluster::new());
         for operation in operations {
-            simulation.take(operation).await;
+            simulation.apply(operation).await;
             if matches!(operation, Operation::Rest) {
                 check::check(&simulation)?;
             }

@@ -16,7 +16,7 @@ impl Entry for Letter {
         self.0.is_alphabetic().then_some(Identity { address, hostname: "", namespace: "", name: "" })
     }
 
-    fn says_same(&self, other: &Self) -> bool {
+    fn is_equivalent(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }

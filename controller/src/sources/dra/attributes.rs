@@ -21,8 +21,8 @@ use multinet_runtime::ObjectKey;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::nullable;
-use crate::foreign;
 use crate::model::DeviceSlice;
+use crate::untrusted;
 
 /// The attributes' domain of DRANET, which other drivers publish in as well.
 const DRANET: &str = "dra.net";
@@ -142,11 +142,11 @@ fn known<'a>(attributes: impl Iterator<Item = &'a Attribute>, driver: &str) -> D
     for (_, Attribute { field, value, .. }) in ranked {
         let text = value.string.as_deref();
         match field {
-            Field::Interface => fill(&mut device.interface, text, foreign::interface),
-            Field::Mac => fill(&mut device.mac, text, foreign::mac),
-            Field::RdmaDevice => fill(&mut device.rdma_device, text, foreign::rdma_device),
-            Field::PciAddress => fill(&mut device.pci_address, text, foreign::pci_address),
-            Field::NumaNode => fill(&mut device.numa_node, value.int, foreign::numa_node),
+            Field::Interface => fill(&mut device.interface, text, untrusted::interface),
+            Field::Mac => fill(&mut device.mac, text, untrusted::mac),
+            Field::RdmaDevice => fill(&mut device.rdma_device, text, untrusted::rdma_device),
+            Field::PciAddress => fill(&mut device.pci_address, text, untrusted::pci_address),
+            Field::NumaNode => fill(&mut device.numa_node, value.int, untrusted::numa_node),
         }
     }
     device

@@ -7,7 +7,7 @@ use multinet_crds::Device;
 use multinet_runtime::ObjectKey;
 
 use crate::model::{DeviceId, DeviceSlice};
-use crate::relations::Relations;
+use crate::multimap::MultiMap;
 
 /// Driver and name of a pool.
 pub(crate) type Pool = (String, String);
@@ -19,7 +19,7 @@ pub(crate) type Pool = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     slices: HashMap<ObjectKey, DeviceSlice>,
-    by_pool: Relations<Pool, ObjectKey>,
+    by_pool: MultiMap<Pool, ObjectKey>,
     in_use: HashMap<DeviceId, InUse>,
 }
 
@@ -60,9 +60,9 @@ impl Devices {
     }
 
     /// A claim has got a device.
-    pub(crate) fn take(&mut self, id: &DeviceId) {
+    pub(crate) fn acquire(&mut self, id: &DeviceId) {
         self.in_use.entry(id.clone()).or_default().claims += 1;
-        self.look(id);
+        self.refresh_facts(id);
     }
 
     /// A claim no longer has a device.
@@ -76,10 +76,10 @@ impl Devices {
     }
 
     /// Notes what the slices say of a device in use, beside what is known of it already.
-    pub(crate) fn look(&mut self, id: &DeviceId) {
-        let shown = self.shown(id);
+    pub(crate) fn refresh_facts(&mut self, id: &DeviceId) {
+        let shown = self.published(id);
         if let Some(device) = self.in_use.get_mut(id) {
-            device.facts = either(shown, std::mem::take(&mut device.facts));
+            device.facts = merged(shown, std::mem::take(&mut device.facts));
         }
     }
 
@@ -90,7 +90,7 @@ impl Devices {
 
     /// Returns what the slices say of a device: those of the pool's newest generation and, as long as that is not complete, those
     /// before it.
-    fn shown(&self, id: &DeviceId) -> Device {
+    fn published(&self, id: &DeviceId) -> Device {
         let pool = (id.driver.clone(), id.pool.clone());
         let mut generations: BTreeMap<Reverse<i64>, Vec<&DeviceSlice>> = BTreeMap::new();
         for slice in self.by_pool.of(&pool).filter_map(|key| self.slices.get(key)) {
@@ -99,7 +99,7 @@ impl Devices {
         let mut shown = Device::default();
         for slices in generations.values() {
             let found = slices.iter().find_map(|slice| slice.devices.get(&id.device));
-            shown = either(shown, found.cloned().unwrap_or_default());
+            shown = merged(shown, found.cloned().unwrap_or_default());
             if slices.iter().any(|slice| slices.len() >= slice.slice_count) {
                 break;
             }
@@ -109,7 +109,7 @@ impl Devices {
 }
 
 /// Returns what `first` says, and of what it says nothing, what `second` says.
-fn either(first: Device, second: Device) -> Device {
+fn merged(first: Device, second: Device) -> Device {
     Device {
         interface: first.interface.or(second.interface),
         mac: first.mac.or(second.mac),
@@ -142,7 +142,7 @@ mod tests {
     fn changed(devices: &mut Devices, slice: DeviceSlice) {
         devices.apply(slice);
         for device in ["a", "b"] {
-            devices.look(&id(device));
+            devices.refresh_facts(&id(device));
         }
     }
 
@@ -155,8 +155,8 @@ mod tests {
         let mut devices = Devices::default();
         changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
         changed(&mut devices, slice("s2", 4, &[]));
-        devices.take(&id("a"));
-        devices.take(&id("a"));
+        devices.acquire(&id("a"));
+        devices.acquire(&id("a"));
         for shown in [&[("a", None)][..], &[]] {
             changed(&mut devices, slice("s1", 4, shown));
             assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_4"), "{shown:?}");
@@ -167,7 +167,7 @@ mod tests {
         devices.release(&id("a"));
         assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_9"), "another claim has it");
         devices.release(&id("a"));
-        devices.take(&id("a"));
+        devices.acquire(&id("a"));
         assert_eq!(rdma(&devices, "a"), None, "another use of it");
     }
 
@@ -177,8 +177,8 @@ mod tests {
         changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
         changed(&mut devices, slice("s2", 4, &[("b", Some("mlx5_5"))]));
         changed(&mut devices, slice("s1", 5, &[("a", Some("mlx5_6"))]));
-        devices.take(&id("a"));
-        devices.take(&id("b"));
+        devices.acquire(&id("a"));
+        devices.acquire(&id("b"));
         assert_eq!(rdma(&devices, "a").as_deref(), Some("mlx5_6"));
         assert_eq!(
             rdma(&devices, "b").as_deref(),
@@ -187,7 +187,7 @@ mod tests {
         );
         devices.release(&id("b"));
         changed(&mut devices, slice("s3", 5, &[]));
-        devices.take(&id("b"));
+        devices.acquire(&id("b"));
         assert_eq!(rdma(&devices, "b"), None, "the new generation is complete, and has no such device");
     }
 }

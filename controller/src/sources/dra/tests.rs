@@ -55,7 +55,7 @@ fn what_dranet_writes() {
                     ..Device::default()
                 },
             }],
-            bare: Vec::new(),
+            addressless: Vec::new(),
             unreadable: None,
         }
     );
@@ -93,10 +93,10 @@ fn conditions() {
         let device = json!({"driver": "dra.net", "pool": "p", "device": "d", "conditions": conditions,
             "networkData": {"ips": ["10.0.0.1/24"]}});
         let claim = with_device(device);
-        assert_eq!((&claim.unreadable, claim.devices.len() + claim.bare.len()), (&None, 1));
-        claim.bare.into_iter().next().map(|device| device.lack)
+        assert_eq!((&claim.unreadable, claim.devices.len() + claim.addressless.len()), (&None, 1));
+        claim.addressless.into_iter().next().map(|device| device.reason)
     };
-    let not_ready = |says: &str| Some(Lack::NotReady(says.to_owned()));
+    let not_ready = |says: &str| Some(NoAddressReason::NotReady(says.to_owned()));
     let cases = [
         (json!(null), None),
         (json!([]), None),
@@ -215,16 +215,20 @@ fn a_device_without_addresses_says_why() {
     let device = |network: serde_json::Value, conditions: serde_json::Value| json!({"driver": "dra.net", "pool": "p", "device": "d", "networkData": network, "conditions": conditions});
     let rdma_only = json!([{"type": "RDMAOnlyDeviceReady", "status": "True"}]);
     for (status, expected) in [
-        (device(json!(null), json!(null)), Lack::NotReported),
-        (device(json!({}), json!(null)), Lack::NoAddress),
-        (device(json!({"ips": null}), json!(null)), Lack::NoAddress),
-        (device(json!({"ips": ["fe80::1/64"]}), json!(null)), Lack::LinkLocal),
-        (device(json!(null), rdma_only), Lack::RdmaOnly),
-        (json!(null), Lack::NotReported),
+        (device(json!(null), json!(null)), NoAddressReason::NotReported),
+        (device(json!({}), json!(null)), NoAddressReason::NoAddress),
+        (device(json!({"ips": null}), json!(null)), NoAddressReason::NoAddress),
+        (device(json!({"ips": ["fe80::1/64"]}), json!(null)), NoAddressReason::LinkLocal),
+        (device(json!(null), rdma_only), NoAddressReason::RdmaOnly),
+        (json!(null), NoAddressReason::NotReported),
     ] {
         let claim = with_device(status.clone());
-        let [bare] = &claim.bare[..] else { panic!("{status}: {claim:?}") };
-        assert_eq!((&bare.lack, bare.class.as_deref()), (&expected, Some("rdma")), "{status}");
+        let [addressless] = &claim.addressless[..] else { panic!("{status}: {claim:?}") };
+        assert_eq!(
+            (&addressless.reason, addressless.class.as_deref()),
+            (&expected, Some("rdma")),
+            "{status}"
+        );
         assert_eq!((claim.devices.len(), &claim.unreadable), (0, &None), "{status}");
     }
 }
@@ -246,7 +250,7 @@ fn a_device_with_admin_access_is_another_pods() {
         json!([{"driver": "dra.net", "pool": "p", "device": "d", "networkData": {"ips": ["10.0.0.1/24"]}}]);
     for status in [json!([]), reported] {
         let claim = with(status);
-        assert_eq!((claim.devices.len(), &claim.bare[0].lack), (0, &Lack::Observer));
+        assert_eq!((claim.devices.len(), &claim.addressless[0].reason), (0, &NoAddressReason::Observer));
     }
 }
 

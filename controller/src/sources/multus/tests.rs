@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use multinet_crds::Device;
 
 use super::*;
-use crate::model::Lack;
+use crate::model::NoAddressReason;
 
 const MACVLAN: &str = include_str!("../../../fuzz/seeds/network_status/macvlan.json");
 const SRIOV: &str = include_str!("../../../fuzz/seeds/network_status/sriov.json");
@@ -42,7 +42,7 @@ fn device(fields: [&str; 4]) -> Device {
 fn report(annotations: &[(&str, &str)]) -> Report {
     let annotations = annotations.iter().map(|&(key, text)| (key.to_owned(), text.to_owned())).collect();
     let mut report = Report::default();
-    Multus.read(&Annotated { namespace: "own", annotations: &annotations }, &mut report);
+    Multus.read(&PodAnnotations { namespace: "own", annotations: &annotations }, &mut report);
     report
 }
 
@@ -173,9 +173,20 @@ fn a_bare_name_means_what_the_pod_asks_for() {
 fn interfaces_without_an_address_say_why() {
     let text = r#"[{"name":"a/n"},{"name":"a/m","ips":["fe80::1"]},{"name":"a/k","ips":[]},{"name":"cbr0","default":true}]"#;
     let report = status(text);
-    let bare: Vec<_> =
-        report.interfaces.bare.iter().map(|bare| (bare.networks[0].name.as_str(), &bare.lack)).collect();
-    assert_eq!(bare, [("n", &Lack::NoAddress), ("m", &Lack::LinkLocal), ("k", &Lack::NoAddress)]);
+    let addressless: Vec<_> = report
+        .interfaces
+        .addressless
+        .iter()
+        .map(|addressless| (addressless.networks[0].name.as_str(), &addressless.reason))
+        .collect();
+    assert_eq!(
+        addressless,
+        [
+            ("n", &NoAddressReason::NoAddress),
+            ("m", &NoAddressReason::LinkLocal),
+            ("k", &NoAddressReason::NoAddress)
+        ]
+    );
     assert_eq!((report.rejected, report.interfaces.attachments), (Vec::new(), Vec::new()));
 }
 
@@ -351,7 +362,7 @@ fn the_largest_annotation_gives_a_short_answer() {
         ips("\"10.0.0.1\""),
     ] {
         let Report { interfaces, rejected, .. } = status(&text);
-        assert!(interfaces.attachments.len() + interfaces.bare.len() <= MAX_ATTACHMENTS);
+        assert!(interfaces.attachments.len() + interfaces.addressless.len() <= MAX_ATTACHMENTS);
         assert!(rejected.len() < 20, "{rejected:?}");
     }
 }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use serde_json::json;
 
-use super::cluster::{Cluster, Written};
+use super::cluster::{Cluster, OwnedSlice};
 use super::expected::{Expected, Ours, reference};
 
 use super::services::{Service, ServiceSpec, alias};
@@ -48,7 +48,7 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
         }
         check_status(cluster, key, service, &expected)?;
     }
-    check_census(simulation)?;
+    check_totals(simulation)?;
     for (name, slice) in cluster.slices.iter().filter(|(_, slice)| is_alive(*slice)) {
         let orphan = slice.service().is_some_and(|service| cluster.services.get(&service).is_none());
         prop_assert!(!orphan, "{} is of a service that is gone", name);
@@ -61,17 +61,17 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
 }
 
 /// What the metrics say is so.
-fn check_census(simulation: &Simulation) -> Checked {
-    let (cluster, census) = (&simulation.cluster, simulation.world.census());
+fn check_totals(simulation: &Simulation) -> Checked {
+    let (cluster, totals) = (&simulation.cluster, simulation.index.totals());
     let slices: Vec<_> = cluster.slices.iter().filter(|(_, slice)| slice.service().is_some()).collect();
-    prop_assert_eq!(census.pods, cluster.pods.objects.len());
-    prop_assert_eq!(census.services, cluster.services.objects.len());
+    prop_assert_eq!(totals.pods, cluster.pods.objects.len());
+    prop_assert_eq!(totals.services, cluster.services.objects.len());
     // Those that are being deleted may be counted or not.
     let alive = slices.iter().filter(|(_, slice)| is_alive(*slice));
-    prop_assert!((alive.clone().count()..=slices.len()).contains(&census.slices), "{:?}", census);
+    prop_assert!((alive.clone().count()..=slices.len()).contains(&totals.slices), "{:?}", totals);
     let ready =
         alive.flat_map(|(_, slice)| &slice.spec.endpoints).filter(|endpoint| endpoint.is_ready()).count();
-    prop_assert!(census.ready >= ready, "{:?}", census);
+    prop_assert!(totals.ready >= ready, "{:?}", totals);
     Ok(())
 }
 
@@ -165,7 +165,7 @@ fn wanted_ports(spec: &ServiceSpec) -> BTreeSet<(&str, u16)> {
     spec.ports.iter().copied().collect()
 }
 
-fn check_metadata<S: Written>(slice: &S, service: &Service, labels: &BTreeMap<&str, &str>) -> Checked {
+fn check_metadata<S: OwnedSlice>(slice: &S, service: &Service, labels: &BTreeMap<&str, &str>) -> Checked {
     let metadata = slice.meta();
     let found: BTreeMap<&str, &str> =
         metadata.labels.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect();

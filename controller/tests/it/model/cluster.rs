@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     /// Creates or changes a slice by hand.
-    pub(crate) fn put_slice<S: Written>(&mut self, mut slice: S)
+    pub(crate) fn put_slice<S: OwnedSlice>(&mut self, mut slice: S)
     where
         Self: Holds<S>,
     {
@@ -151,7 +151,7 @@ impl Cluster {
     }
 
     /// The API server's create.
-    pub(crate) fn create<S: Written>(&mut self, mut slice: S) -> Result<S, Refused>
+    pub(crate) fn create<S: OwnedSlice>(&mut self, mut slice: S) -> Result<S, Refused>
     where
         Self: Holds<S>,
     {
@@ -168,7 +168,7 @@ impl Cluster {
     }
 
     /// The API server's update.
-    pub(crate) fn update<S: Written>(&mut self, mut slice: S) -> Result<S, Refused>
+    pub(crate) fn update<S: OwnedSlice>(&mut self, mut slice: S) -> Result<S, Refused>
     where
         Self: Holds<S>,
     {
@@ -193,7 +193,7 @@ impl Cluster {
     }
 
     /// The API server's delete, with preconditions.
-    pub(crate) fn delete<S: Written>(&mut self, id: &SliceId) -> Result<(), Refused>
+    pub(crate) fn delete<S: OwnedSlice>(&mut self, id: &SliceId) -> Result<(), Refused>
     where
         Self: Holds<S>,
     {
@@ -215,7 +215,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn keep<S: Written>(&mut self, key: ObjectKey, mut slice: S) -> S
+    fn keep<S: OwnedSlice>(&mut self, key: ObjectKey, mut slice: S) -> S
     where
         Self: Holds<S>,
     {
@@ -240,16 +240,16 @@ impl Cluster {
 }
 
 /// Books of who wrote which field. The API server drops them for an empty entry; it does so from the first update on, here at once.
-fn keep_no_books<S: Written>(slice: &mut S) {
+fn keep_no_books<S: OwnedSlice>(slice: &mut S) {
     assert_eq!(slice.meta_mut().managed_fields.take(), Some(vec![ManagedFieldsEntry::default()]));
 }
 
-fn assert_is_ours<S: Written>(slice: &S) {
+fn assert_is_ours<S: OwnedSlice>(slice: &S) {
     let has_lost_labels = slice.owner().is_some() && slice.label(labels::CORE_MANAGED_BY).is_none();
     assert!(slice.service().is_some() || has_lost_labels, "somebody else's: {slice:?}");
 }
 
-fn collect<S: Written>(store: &mut Store<S>, live: &[String]) {
+fn collect<S: OwnedSlice>(store: &mut Store<S>, live: &[String]) {
     let is_orphan = |slice: &S| {
         let owners: &[OwnerReference] = slice.meta().owner_references.as_deref().unwrap_or_default();
         !owners.is_empty() && owners.iter().all(|owner| !live.contains(&owner.uid))
@@ -262,7 +262,7 @@ fn collect<S: Written>(store: &mut Store<S>, live: &[String]) {
 }
 
 /// A kind that the controller writes.
-pub(crate) trait Written: Object + Resource<DynamicType = ()> {
+pub(crate) trait OwnedSlice: Object + Resource<DynamicType = ()> {
     /// Panics if the API server would not take it in the place of `old`.
     fn check(&self, old: Option<&Self>);
 
@@ -280,7 +280,7 @@ pub(crate) trait Written: Object + Resource<DynamicType = ()> {
     }
 }
 
-impl Written for MultiNetworkEndpointSlice {
+impl OwnedSlice for MultiNetworkEndpointSlice {
     fn check(&self, old: Option<&Self>) {
         fn accept<T: Validate + std::fmt::Debug>(slice: &T, old: Option<&T>) {
             let verdict = old.map_or_else(|| validate(slice), |old| validate_update(old, slice));
@@ -296,7 +296,7 @@ impl Written for MultiNetworkEndpointSlice {
     }
 }
 
-impl Written for EndpointSlice {
+impl OwnedSlice for EndpointSlice {
     fn check(&self, old: Option<&Self>) {
         let service = |slice: &Self| {
             slice

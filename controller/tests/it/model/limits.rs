@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::check::{is_alive, shown, slices_of};
-use super::cluster::{Cluster, Written as _};
+use super::cluster::{Cluster, OwnedSlice as _};
 use super::expected::Expected;
 use super::services::{Service, alias};
 use super::simulation::Simulation;

@@ -62,7 +62,7 @@ impl Order {
     }
 
     /// A new leader goes by what the slices publish.
-    pub(crate) fn settle(
+    pub(crate) fn adopt_published(
         &mut self,
         told: &Sources<'_>,
         is_first: bool,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use multinet_controller::world::World;
+use multinet_controller::index::ClusterIndex;
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 use proptest::prelude::*;
@@ -25,11 +25,11 @@ type Checked = Result<(), TestCaseError>;
 /// Looking at everything once more writes nothing; nor does a list of what is known.
 pub(crate) async fn nothing_is_left_to_do(simulation: &mut Simulation) -> Checked {
     simulation.cluster.writes.clear();
-    simulation.look_at_all();
+    simulation.queue_all();
     simulation.rest().await;
     prop_assert_eq!(&simulation.cluster.writes, &[], "without a change");
     for kind in Kind::ALL {
-        simulation.watches().lose(kind);
+        simulation.watches().break_watch(kind);
         simulation.watches().deliver(kind, usize::MAX);
         let queued: Vec<ObjectKey> = simulation.take_all().iter().map(Job::service).collect();
         prop_assert_eq!(queued, [], "a list of what is known, of {:?}", kind);
@@ -215,18 +215,18 @@ pub(crate) fn a_newcomer_agrees(simulation: &Simulation) -> Checked {
     let undecided = undecided(simulation);
     forget_watches(&mut cluster);
     let newcomer = Simulation::new(simulation.limit(), simulation.caps, cluster);
-    for service in newcomer.world.all_services().iter().filter(|service| !undecided.contains(service)) {
-        check_idle(&newcomer.world, service)?;
+    for service in newcomer.index.all_services().iter().filter(|service| !undecided.contains(service)) {
+        check_idle(&newcomer.index, service)?;
     }
     Ok(())
 }
 
-fn check_idle(world: &World, service: &ObjectKey) -> Checked {
-    let work = world.work(service);
-    prop_assert!(!work.doubtful);
+fn check_idle(index: &ClusterIndex, service: &ObjectKey) -> Checked {
+    let work = index.work(service);
+    prop_assert!(!work.needs_list);
     prop_assert!(work.slices.is_empty(), "a newcomer writes {:#?} for {}", work.slices, service);
     prop_assert!(work.mirrors.is_empty(), "a newcomer writes {:#?} for {}", work.mirrors, service);
-    let status = world.outcome(service, Ok(())).status;
+    let status = index.outcome(service, Ok(())).status;
     prop_assert_eq!(status, None, "a newcomer's status of {}", service);
     Ok(())
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use multinet_controller::caps::Caps;
+use multinet_controller::index::{ClusterIndex, Settings};
 use multinet_controller::queue::Queue;
 use multinet_controller::work::OptionalApi;
-use multinet_controller::world::{Settings, World};
 use multinet_crds::NetworkKind;
 use multinet_runtime::ObjectKey;
 use tokio::time::timeout;
 
 use super::clock;
-use super::cluster::{Cluster, Written as _};
+use super::cluster::{Cluster, OwnedSlice as _};
 use super::edits;
 use super::expected::Network;
 use super::objects::{Class, Nad, Template};
@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(100);
 pub(crate) struct Simulation {
     pub(crate) cluster: Cluster,
     pub(crate) told: Told,
-    pub(crate) world: World,
+    pub(crate) index: ClusterIndex,
     pub(crate) queue: Arc<Queue>,
     limit: usize,
     pub(crate) caps: Caps,
@@ -42,9 +42,9 @@ pub(crate) struct Simulation {
 impl Simulation {
     /// A controller that starts in this cluster, and leads.
     pub(crate) fn new(limit: usize, caps: Caps, cluster: Cluster) -> Self {
-        let (world, queue) = controller(limit, caps);
+        let (index, queue) = controller(limit, caps);
         let mut simulation =
-            Self { cluster, told: Told::default(), world, queue, limit, caps, jobs: Vec::new() };
+            Self { cluster, told: Told::default(), index, queue, limit, caps, jobs: Vec::new() };
         simulation.start(usize::MAX);
         simulation
     }
@@ -58,33 +58,33 @@ impl Simulation {
     }
 
     pub(crate) fn watches(&mut self) -> Watches<'_> {
-        Watches { cluster: &mut self.cluster, told: &mut self.told, world: &self.world }
+        Watches { cluster: &mut self.cluster, told: &mut self.told, index: &self.index }
     }
 
     /// Lets an operation happen.
-    pub(crate) async fn take(&mut self, operation: &Operation) {
+    pub(crate) async fn apply(&mut self, operation: &Operation) {
         match operation.clone() {
             Operation::Deliver(kind, count) => self.watches().deliver(kind, count),
             Operation::DeliverAll => drop(self.watches().deliver_all()),
-            Operation::Lose(kind) => self.watches().lose(kind),
+            Operation::Lose(kind) => self.watches().break_watch(kind),
             Operation::List(kind, ahead, breaks_off) => self.watches().list(kind, ahead, breaks_off),
             Operation::Repeat(kind, place) => self.watches().repeat(kind, place),
             Operation::Serve(api, is_served) => self.watches().serve(api, is_served),
             Operation::Take => {
-                if let Some(turn) = self.queue.next().now_or_never() {
-                    self.jobs.push(Job::new(turn));
+                if let Some(item) = self.queue.next().now_or_never() {
+                    self.jobs.push(Job::new(item));
                 }
             }
             Operation::Step(place, fate) => {
                 if !self.jobs.is_empty() {
                     let job = self.jobs.remove(place % self.jobs.len());
-                    self.jobs.extend(job.step(&self.world, &mut self.cluster, fate));
+                    self.jobs.extend(job.step(&self.index, &mut self.cluster, fate));
                 }
             }
             Operation::Work(count) => {
                 for _ in 0..count {
-                    let Some(turn) = self.queue.next().now_or_never() else { break };
-                    self.finish(Job::new(turn));
+                    let Some(item) = self.queue.next().now_or_never() else { break };
+                    self.finish(Job::new(item));
                 }
             }
             Operation::Race(place, edit, before) => self.race(place, edit, before),
@@ -93,7 +93,7 @@ impl Simulation {
             Operation::Lead => {
                 self.rest().await;
                 self.queue.close();
-                self.settle(false);
+                self.adopt_published(false);
                 self.lead();
             }
             Operation::Restart(ahead) => self.restart(ahead),
@@ -113,8 +113,8 @@ impl Simulation {
                 is_busy = true;
             }
             for _ in 0..20 {
-                let Ok(turn) = timeout(LONG, self.queue.next()).await else { break };
-                self.finish(Job::new(turn));
+                let Ok(item) = timeout(LONG, self.queue.next()).await else { break };
+                self.finish(Job::new(item));
                 is_busy = true;
             }
             if !is_busy {
@@ -134,7 +134,7 @@ impl Simulation {
         }
         let mut next = self.queue.next().now_or_never().map(Job::new);
         while let Some(job) = next.take_if(|job| !job.has_asked()) {
-            next = job.step(&self.world, &mut self.cluster, Fate::Conflict);
+            next = job.step(&self.index, &mut self.cluster, Fate::Conflict);
         }
         if !before && next.is_some() {
             edits::edit_slice(&mut self.cluster, place, edit);
@@ -152,19 +152,19 @@ impl Simulation {
     pub(crate) fn finish(&mut self, job: Job) {
         let mut next = Some(job);
         while let Some(job) = next {
-            next = job.step(&self.world, &mut self.cluster, Fate::Fine);
+            next = job.step(&self.index, &mut self.cluster, Fate::Fine);
         }
     }
 
     /// Has every service looked at, as a new leader does.
-    pub(crate) fn look_at_all(&mut self) {
-        self.world.all_services().iter().for_each(|service| self.queue.add(service));
+    pub(crate) fn queue_all(&mut self) {
+        self.index.all_services().iter().for_each(|service| self.queue.add(service));
     }
 
     /// The controller is killed, whatever it was at, and starts anew.
     fn restart(&mut self, ahead: usize) {
         self.jobs.clear();
-        (self.world, self.queue) = controller(self.limit, self.caps);
+        (self.index, self.queue) = controller(self.limit, self.caps);
         self.told = Told::default();
         self.start(ahead);
     }
@@ -180,17 +180,17 @@ impl Simulation {
         for kind in kinds {
             watches.list(kind, ahead, false);
         }
-        self.settle(true);
+        self.adopt_published(true);
         self.lead();
     }
 
     fn lead(&mut self) {
         self.queue.open();
-        self.look_at_all();
+        self.queue_all();
     }
 
     /// A new leader goes by what the slices say of who is published already.
-    fn settle(&mut self, is_first: bool) {
+    fn adopt_published(&mut self, is_first: bool) {
         let mut published: BTreeSet<(Network, IpAddr, String)> = BTreeSet::new();
         for (key, slice) in &self.told.slices {
             if slice.service().is_none() || slice.metadata.deletion_timestamp.is_some() {
@@ -207,7 +207,7 @@ impl Simulation {
             }
         }
         let mut order = std::mem::take(&mut self.told.order);
-        order.settle(&self.told.sources(), is_first, |network, address, (_, uid)| {
+        order.adopt_published(&self.told.sources(), is_first, |network, address, (_, uid)| {
             published.contains(&(network.clone(), address, uid.clone()))
         });
         self.told.order = order;
@@ -219,11 +219,11 @@ fn mirror_limit(limit: usize) -> usize {
     8 - limit.min(7)
 }
 
-fn controller(limit: usize, caps: Caps) -> (World, Arc<Queue>) {
+fn controller(limit: usize, caps: Caps) -> (ClusterIndex, Arc<Queue>) {
     let queue = Arc::new(Queue::default());
     let settings =
         Settings { zone: ZONE.to_owned(), limit, mirror_limit: mirror_limit(limit), caps, clock: clock::now };
-    (World::new(settings, Arc::clone(&queue)), queue)
+    (ClusterIndex::new(settings, Arc::clone(&queue)), queue)
 }
 
 /// Changes objects.

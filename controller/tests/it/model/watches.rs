@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use multinet_controller::index::ClusterIndex;
 use multinet_controller::work::OptionalApi;
-use multinet_controller::world::World;
 use multinet_crds::MultiNetworkEndpointSlice;
 use multinet_runtime::{Guarded, Index, ObjectKey};
 
@@ -140,7 +140,7 @@ macro_rules! of_kind {
 pub(crate) struct Watches<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) told: &'a mut Told,
-    pub(crate) world: &'a World,
+    pub(crate) index: &'a ClusterIndex,
 }
 
 impl Watches<'_> {
@@ -156,7 +156,7 @@ impl Watches<'_> {
     /// Tells the next events of a kind, or all objects if the watch is broken.
     pub(crate) fn deliver(&mut self, kind: Kind, count: usize) {
         if self.is_on(kind) {
-            of_kind!(kind, self.tell(count));
+            of_kind!(kind, self.deliver_events(count));
         }
     }
 
@@ -173,7 +173,7 @@ impl Watches<'_> {
     }
 
     /// The watch loses its place.
-    pub(crate) fn lose(&mut self, kind: Kind) {
+    pub(crate) fn break_watch(&mut self, kind: Kind) {
         of_kind!(kind, self.break_off());
     }
 
@@ -187,7 +187,7 @@ impl Watches<'_> {
     /// The watch tells of an object again that has not changed.
     pub(crate) fn repeat(&mut self, kind: Kind, place: usize) {
         if self.is_on(kind) {
-            of_kind!(kind, self.tell_again(place));
+            of_kind!(kind, self.redeliver(place));
         }
     }
 
@@ -198,9 +198,9 @@ impl Watches<'_> {
             OptionalApi::Dra => self.cluster.has_dra = is_served,
         }
         for kind in Kind::ALL.into_iter().filter(|kind| kind.api() == Some(api)) {
-            self.lose(kind);
+            self.break_watch(kind);
         }
-        self.world.served(api, is_served.then_some("v1"));
+        self.index.set_served(api, is_served.then_some("v1"));
         if api == OptionalApi::Dra && !is_served {
             self.told.claims.clear();
             self.told.devices.clear();
@@ -208,11 +208,11 @@ impl Watches<'_> {
         }
     }
 
-    fn tell<T: Object>(&mut self, count: usize)
+    fn deliver_events<T: Object>(&mut self, count: usize)
     where
         Cluster: Holds<T>,
         Told: Knows<T>,
-        World: Index<T::View>,
+        ClusterIndex: Index<T::View>,
         T::View: Debug,
     {
         if self.cluster.store().is_broken {
@@ -223,20 +223,20 @@ impl Watches<'_> {
             match event {
                 Event::Applied(key, version, object) => self.apply(&key, version, object),
                 Event::Deleted(key) => {
-                    Index::<T::View>::delete(self.world, &key);
+                    Index::<T::View>::delete(self.index, &key);
                     Knows::<T>::known(self.told).remove(&key);
                     self.told.follow();
                 }
             }
         }
-        Index::<T::View>::commit(self.world);
+        Index::<T::View>::commit(self.index);
     }
 
     fn relist<T: Object>(&mut self, ahead: usize, breaks_off: bool)
     where
         Cluster: Holds<T>,
         Told: Knows<T>,
-        World: Index<T::View>,
+        ClusterIndex: Index<T::View>,
         T::View: Debug,
     {
         let store = Holds::<T>::store(self.cluster);
@@ -248,24 +248,24 @@ impl Watches<'_> {
         let objects: Vec<_> = store.past.iter().map(|(key, object)| (key.clone(), object.clone())).collect();
         store.is_broken = breaks_off;
         let told = if breaks_off { objects.len() / 2 } else { objects.len() };
-        Index::<T::View>::start(self.world);
+        Index::<T::View>::start(self.index);
         for (key, (version, object)) in objects.iter().take(told) {
             self.apply(key, *version, object.clone());
         }
         if !breaks_off {
             let live: HashSet<ObjectKey> = objects.into_iter().map(|(key, _)| key).collect();
-            Index::<T::View>::reset(self.world, &live);
+            Index::<T::View>::reset(self.index, &live);
             Knows::<T>::known(self.told).retain(|key, _| live.contains(key));
             self.told.follow();
         }
-        Index::<T::View>::commit(self.world);
+        Index::<T::View>::commit(self.index);
     }
 
-    fn tell_again<T: Object>(&mut self, place: usize)
+    fn redeliver<T: Object>(&mut self, place: usize)
     where
         Cluster: Holds<T>,
         Told: Knows<T>,
-        World: Index<T::View>,
+        ClusterIndex: Index<T::View>,
         T::View: Debug,
     {
         let store = Holds::<T>::store(self.cluster);
@@ -273,7 +273,7 @@ impl Watches<'_> {
         if let Some((key, (version, object))) = again.filter(|_| !store.is_broken) {
             let (key, version, object) = (key.clone(), *version, object.clone());
             self.apply(&key, version, object);
-            Index::<T::View>::commit(self.world);
+            Index::<T::View>::commit(self.index);
         }
     }
 
@@ -296,7 +296,7 @@ impl Watches<'_> {
     fn apply<T: Object>(&mut self, key: &ObjectKey, version: u64, object: T)
     where
         Told: Knows<T>,
-        World: Index<T::View>,
+        ClusterIndex: Index<T::View>,
         T::View: Debug,
     {
         let text = object.json(key, version).to_string();
@@ -304,7 +304,7 @@ impl Watches<'_> {
             Ok(Guarded::Good(view)) => view,
             other => panic!("{text} is decoded as {other:?}"),
         };
-        Index::<T::View>::apply(self.world, view);
+        Index::<T::View>::apply(self.index, view);
         self.told.known().insert(key.clone(), object);
         self.told.follow();
     }

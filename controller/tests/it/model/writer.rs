@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use multinet_controller::queue::{Pause, Turn};
+use multinet_controller::index::ClusterIndex;
+use multinet_controller::queue::{Backoff, WorkItem};
 use multinet_controller::slices::{Plan, SliceId};
 use multinet_controller::work::{Outcome, StatusWrite};
-use multinet_controller::world::World;
 use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 use serde_json::json;
 
-use super::cluster::{Cluster, Holds, Refused, Write, Written};
+use super::cluster::{Cluster, Holds, OwnedSlice, Refused, Write};
 
 /// How often in one turn a service is planned.
 const ATTEMPTS: u32 = 4;
 
 /// How often a service fails before its status says so.
-const PATIENCE: u32 = 3;
+const FAILURES_BEFORE_STATUS: u32 = 3;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub(crate) enum Fate {
 
 /// A service in work.
 pub(crate) struct Job {
-    turn: Turn,
+    item: WorkItem,
     attempts: u32,
     stage: Stage,
     requests: VecDeque<Request>,
-    slices: Results,
-    mirrors: Results,
+    slices: BatchResult,
+    mirrors: BatchResult,
 }
 
 enum Stage {
@@ -65,25 +65,25 @@ enum Verb<S> {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Results {
+struct BatchResult {
     is_stale: bool,
     has_failed: bool,
 }
 
-impl Results {
+impl BatchResult {
     fn are_good(self) -> bool {
         !self.is_stale && !self.has_failed
     }
 }
 
 impl Job {
-    pub(crate) fn new(turn: Turn) -> Self {
-        let (slices, mirrors) = (Results::default(), Results::default());
-        Self { turn, attempts: 0, stage: Stage::Plan, requests: VecDeque::new(), slices, mirrors }
+    pub(crate) fn new(item: WorkItem) -> Self {
+        let (slices, mirrors) = (BatchResult::default(), BatchResult::default());
+        Self { item, attempts: 0, stage: Stage::Plan, requests: VecDeque::new(), slices, mirrors }
     }
 
     pub(crate) fn service(&self) -> ObjectKey {
-        self.turn.service().clone()
+        self.item.service().clone()
     }
 
     /// Whether the answer to a list is under way.
@@ -92,30 +92,30 @@ impl Job {
     }
 
     /// Does the next thing. `None` if the job is over.
-    pub(crate) fn step(mut self, world: &World, cluster: &mut Cluster, fate: Fate) -> Option<Self> {
+    pub(crate) fn step(mut self, index: &ClusterIndex, cluster: &mut Cluster, fate: Fate) -> Option<Self> {
         let service = self.service();
         self.stage = match self.stage {
-            Stage::Plan => self.plan(world, &service),
-            Stage::Write => self.write(world, cluster, fate),
+            Stage::Plan => self.plan(index, &service),
+            Stage::Write => self.write(index, cluster, fate),
             Stage::List if fate == Fate::Failed => Stage::Tell(false),
             Stage::List => Stage::Refresh(listed(cluster, &service), listed(cluster, &service)),
             Stage::Refresh(slices, mirrors) => {
-                world.refreshed(&service, slices, mirrors);
+                index.replace_listed(&service, slices, mirrors);
                 self.attempts += 1;
                 if self.attempts == ATTEMPTS { Stage::Tell(false) } else { Stage::Plan }
             }
             Stage::Tell(is_done) => {
-                self.tell(world, cluster, is_done, fate);
+                self.report_outcome(index, cluster, is_done, fate);
                 return None;
             }
         };
         Some(self)
     }
 
-    fn plan(&mut self, world: &World, service: &ObjectKey) -> Stage {
+    fn plan(&mut self, index: &ClusterIndex, service: &ObjectKey) -> Stage {
         // Some services have their slices merged all the time.
-        let work = if service.name == "two" { world.work_or_merge(service) } else { world.work(service) };
-        if work.doubtful {
+        let work = if service.name == "two" { index.work_or_merge(service) } else { index.work(service) };
+        if work.needs_list {
             assert!(work.slices.is_empty() && work.mirrors.is_empty());
             return Stage::List;
         }
@@ -123,19 +123,21 @@ impl Job {
         let mirrors = Phases::new(work.mirrors, Request::Mirror);
         self.requests =
             [slices.writes, mirrors.writes, slices.deletes, mirrors.deletes].into_iter().flatten().collect();
-        (self.slices, self.mirrors) = (Results::default(), Results::default());
+        (self.slices, self.mirrors) = (BatchResult::default(), BatchResult::default());
         Stage::Write
     }
 
-    fn write(&mut self, world: &World, cluster: &mut Cluster, fate: Fate) -> Stage {
+    fn write(&mut self, index: &ClusterIndex, cluster: &mut Cluster, fate: Fate) -> Stage {
         match self.requests.pop_front() {
             Some(Request::Slice(verb)) => {
-                let stored = |slice| world.stored_slice(slice);
-                self.slices = send(cluster, verb, fate, self.slices, stored, |id| world.removed_slice(id));
+                let stored = |slice| index.record_stored_slice(slice);
+                self.slices =
+                    send(cluster, verb, fate, self.slices, stored, |id| index.record_deleted_slice(id));
             }
             Some(Request::Mirror(verb)) => {
-                let stored = |slice| world.stored_mirror(slice);
-                self.mirrors = send(cluster, verb, fate, self.mirrors, stored, |id| world.removed_mirror(id));
+                let stored = |slice| index.record_stored_mirror(slice);
+                self.mirrors =
+                    send(cluster, verb, fate, self.mirrors, stored, |id| index.record_deleted_mirror(id));
             }
             None => {}
         }
@@ -148,17 +150,17 @@ impl Job {
         }
     }
 
-    fn tell(self, world: &World, cluster: &mut Cluster, is_done: bool, fate: Fate) {
-        if !is_done && self.turn.failures() + 1 < PATIENCE {
-            return self.turn.failed(Pause::Own);
+    fn report_outcome(self, index: &ClusterIndex, cluster: &mut Cluster, is_done: bool, fate: Fate) {
+        if !is_done && self.item.failures() + 1 < FAILURES_BEFORE_STATUS {
+            return self.item.failed(Backoff::Service);
         }
         let written = if is_done { Ok(()) } else { Err("the API server has no room") };
-        let Outcome { status, .. } = world.outcome(self.turn.service(), written);
-        let has_status = status.is_none_or(|status| write_status(world, cluster, status, fate));
+        let Outcome { status, .. } = index.outcome(self.item.service(), written);
+        let has_status = status.is_none_or(|status| write_status(index, cluster, status, fate));
         if is_done && has_status {
-            self.turn.done();
+            self.item.done();
         } else {
-            self.turn.failed(Pause::Own);
+            self.item.failed(Backoff::Service);
         }
     }
 }
@@ -178,21 +180,21 @@ impl Phases {
 }
 
 /// Sends a request, and tells the controller of the answer.
-fn send<S: Written>(
+fn send<S: OwnedSlice>(
     cluster: &mut Cluster,
     verb: Verb<S>,
     fate: Fate,
-    results: Results,
+    results: BatchResult,
     stored: impl FnOnce(S),
     removed: impl FnOnce(&SliceId),
-) -> Results
+) -> BatchResult
 where
     Cluster: Holds<S>,
 {
-    let stale = Results { is_stale: true, ..results };
+    let stale = BatchResult { is_stale: true, ..results };
     match fate {
         _ if matches!(verb, Verb::Delete(_)) && !results.are_good() => results,
-        Fate::Failed => Results { has_failed: true, ..results },
+        Fate::Failed => BatchResult { has_failed: true, ..results },
         Fate::Conflict | Fate::Vanished => stale,
         Fate::Lost => {
             let _ = perform(cluster, &verb);
@@ -212,7 +214,7 @@ where
     }
 }
 
-fn perform<S: Written>(cluster: &mut Cluster, verb: &Verb<S>) -> Result<Option<S>, Refused>
+fn perform<S: OwnedSlice>(cluster: &mut Cluster, verb: &Verb<S>) -> Result<Option<S>, Refused>
 where
     Cluster: Holds<S>,
 {
@@ -224,7 +226,7 @@ where
 }
 
 /// Lists a service's objects by the label with its name.
-fn listed<S: Written>(cluster: &mut Cluster, service: &ObjectKey) -> Vec<S>
+fn listed<S: OwnedSlice>(cluster: &mut Cluster, service: &ObjectKey) -> Vec<S>
 where
     Cluster: Holds<S>,
 {
@@ -237,7 +239,7 @@ where
 }
 
 /// Whether it was done, and there was an answer.
-fn write_status(world: &World, cluster: &mut Cluster, write: StatusWrite, fate: Fate) -> bool {
+fn write_status(index: &ClusterIndex, cluster: &mut Cluster, write: StatusWrite, fate: Fate) -> bool {
     if matches!(fate, Fate::Failed | Fate::Conflict | Fate::Vanished) {
         return false;
     }
@@ -254,7 +256,7 @@ fn write_status(world: &World, cluster: &mut Cluster, write: StatusWrite, fate: 
         return false;
     }
     if let Some(stored) = cluster.service_object(&write.service) {
-        world.stored_service(stored);
+        index.record_stored_service(stored);
     }
     true
 }

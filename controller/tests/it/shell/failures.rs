@@ -30,7 +30,7 @@ fn programmed(status: &Request) -> (String, String) {
 #[tokio::test(start_paused = true)]
 async fn after_a_conflict_the_slices_are_listed_and_planned_anew() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     rig.api.expect(Method::PUT, SLICES).await.status(409, "the object has been modified");
     rig.lists("infer", &[changed(&slice, "19")]).await;
@@ -46,7 +46,7 @@ async fn after_a_conflict_the_slices_are_listed_and_planned_anew() {
 #[tokio::test(start_paused = true)]
 async fn a_slice_that_somebody_has_deleted_is_made_again() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let gone = json!({"kind": "multinetworkendpointslices", "name": slice["metadata"]["name"]});
     rig.api.expect(Method::PUT, SLICES).await.status_with(404, "not found", &gone);
@@ -58,7 +58,7 @@ async fn a_slice_that_somebody_has_deleted_is_made_again() {
 #[tokio::test(start_paused = true)]
 async fn a_fight_is_fought_with_pauses_and_then_told() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let mut version = 20;
     let begun = Instant::now();
@@ -103,7 +103,7 @@ async fn whether_a_write_without_answer_was_done_is_asked_before_it_is_repeated(
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_fails_is_not_asked_at_once_again() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let begun = Instant::now();
     let mut writes = 0;
@@ -138,7 +138,7 @@ async fn what_was_done_though_it_failed_is_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_api_server_is_given_ten_seconds() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let silent = rig.api.expect(Method::PUT, SLICES).await;
     let begun = Instant::now();
@@ -151,7 +151,7 @@ async fn a_silent_api_server_is_given_ten_seconds() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_said_once_and_so_is_its_end() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let begun = Instant::now();
     let mut attempts = 0;
@@ -239,7 +239,7 @@ async fn what_the_api_server_calls_invalid_is_not_sent_again_and_again() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_asks_for_a_pause_gets_it() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let busy = json!({"retryAfterSeconds": 7});
     rig.api.expect(Method::PUT, SLICES).await.status_with(429, "too many requests", &busy);
@@ -298,7 +298,7 @@ async fn a_status_that_could_not_be_written_is_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn numbers_that_could_not_be_written_are_tried_again_with_growing_pauses() {
     let mut rig = Rig::leading();
-    let (service, _) = rig.settled().await;
+    let (service, _) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     rig.api.expect(Method::PUT, SLICES).await.store("20");
     let begun = Instant::now();

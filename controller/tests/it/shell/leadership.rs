@@ -69,7 +69,7 @@ async fn a_standby_writes_nothing_and_a_new_leader_everything() {
 async fn a_leader_that_is_cut_off_stops_in_time_and_begins_anew() {
     let is_cut = Arc::new(AtomicBool::new(false));
     let mut rig = Rig::start(election(&is_cut), 32);
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
 
     is_cut.store(true, Ordering::Relaxed);
     let cut = Instant::now();
@@ -105,7 +105,7 @@ async fn a_leader_that_is_cut_off_stops_in_time_and_begins_anew() {
 async fn a_request_ends_with_the_term_it_began_in() {
     let is_cut = Arc::new(AtomicBool::new(false));
     let mut rig = Rig::start(election(&is_cut), 32);
-    rig.settled().await;
+    rig.written_service().await;
     is_cut.store(true, Ordering::Relaxed);
     let cut = Instant::now();
     tokio::time::sleep(7 * SECOND).await;
@@ -122,7 +122,7 @@ async fn a_request_ends_with_the_term_it_began_in() {
 async fn a_request_goes_on_while_the_lease_is_renewed() {
     let is_cut = Arc::new(AtomicBool::new(false));
     let mut rig = Rig::start(election_for(5 * SECOND, &is_cut), 32);
-    rig.settled().await;
+    rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
     rig.api.quiet_for(9 * SECOND).await;

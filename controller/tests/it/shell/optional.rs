@@ -5,10 +5,10 @@ use std::sync::Arc;
 use http::StatusCode;
 use jiff::Timestamp;
 use multinet_controller::caps::Caps;
+use multinet_controller::index::{ClusterIndex, Settings};
 use multinet_controller::metrics::ApiMetrics;
 use multinet_controller::optional::OptionalApis;
 use multinet_controller::queue::Queue;
-use multinet_controller::world::{Settings, World};
 use multinet_runtime::{Readiness, Refresh, WatchMetrics};
 use multinet_testing::fake_api::{Events, FakeApi, Request};
 use multinet_testing::metrics::sample;
@@ -33,13 +33,13 @@ fn start() -> Rig {
         caps: Caps::default(),
         clock: Timestamp::now,
     };
-    let world = Arc::new(World::new(settings, Arc::new(Queue::default())));
+    let index = Arc::new(ClusterIndex::new(settings, Arc::new(Queue::default())));
     let mut registry = Registry::default();
     let (watches, apis) = (WatchMetrics::register(&mut registry), ApiMetrics::register(&mut registry));
     let readiness = Readiness::default();
     let asked = readiness.register("API groups");
     let optional =
-        OptionalApis::new(client, Refresh::default(), world, watches, apis, CancellationToken::new());
+        OptionalApis::new(client, Refresh::default(), index, watches, apis, CancellationToken::new());
     tokio::spawn(optional.run(readiness.clone(), asked));
     Rig { api, readiness, registry }
 }

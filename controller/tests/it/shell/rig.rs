@@ -6,11 +6,11 @@ use http::Method;
 use jiff::Timestamp;
 use multinet_controller::caps::Caps;
 use multinet_controller::events::events;
+use multinet_controller::fair_queue::Limits;
+use multinet_controller::index::{ClusterIndex, Settings};
 use multinet_controller::metrics::{self, WriterMetrics};
 use multinet_controller::queue::Queue;
-use multinet_controller::turns::Limits;
 use multinet_controller::views;
-use multinet_controller::world::{Settings, World};
 use multinet_controller::writer::Writer;
 use multinet_crds::MultiNetworkService;
 use multinet_runtime::{Index, Leadership, ObjectKey, Refresh};
@@ -30,7 +30,7 @@ pub(crate) const MIRRORS: &str = "/apis/discovery.k8s.io/v1/namespaces/vision/en
 
 pub(crate) struct Rig {
     pub(crate) api: FakeApi,
-    pub(crate) world: Arc<World>,
+    pub(crate) index: Arc<ClusterIndex>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: JoinHandle<()>,
     registry: Registry,
@@ -71,49 +71,49 @@ impl Rig {
             caps: Caps::default(),
             clock: Timestamp::now,
         };
-        let world = Arc::new(World::new(settings, Arc::clone(&queue)));
+        let index = Arc::new(ClusterIndex::new(settings, Arc::clone(&queue)));
         let metrics = WriterMetrics::default();
         let mut registry = Registry::default();
-        metrics::register(&mut registry, &metrics, Arc::clone(&world), Arc::clone(&queue));
+        metrics::register(&mut registry, &metrics, Arc::clone(&index), Arc::clone(&queue));
         // Nobody reads the notices here.
         let (events, _) = events(client.clone(), leadership.clone(), "test", Default::default());
-        let shared = (Arc::clone(&world), queue);
+        let shared = (Arc::clone(&index), queue);
         let writer = Writer::new(client, shared, (leadership, refresh), events, metrics, concurrency);
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(writer.run(shutdown.clone()));
-        Self { api, world, shutdown, task, registry, logs, _logger: logger }
+        Self { api, index, shutdown, task, registry, logs, _logger: logger }
     }
 
     /// The watch tells of a service.
     pub(crate) fn service(&self, service: &Value) {
         let service: MultiNetworkService = serde_json::from_value(service.clone()).unwrap();
-        self.world.apply(service);
-        Index::<MultiNetworkService>::commit(&*self.world);
+        self.index.apply(service);
+        Index::<MultiNetworkService>::commit(&*self.index);
     }
 
     /// The watch tells that a service is gone.
     pub(crate) fn service_gone(&self, name: &str) {
-        Index::<MultiNetworkService>::delete(&*self.world, &key(name));
-        Index::<MultiNetworkService>::commit(&*self.world);
+        Index::<MultiNetworkService>::delete(&*self.index, &key(name));
+        Index::<MultiNetworkService>::commit(&*self.index);
     }
 
     /// The watch tells of pods in one burst.
     pub(crate) fn pods(&self, pods: &[Value]) {
         for pod in pods {
             let pod: views::Pod = serde_json::from_value(pod.clone()).unwrap();
-            self.world.apply(pod);
+            self.index.apply(pod);
         }
-        Index::<views::Pod>::commit(&*self.world);
+        Index::<views::Pod>::commit(&*self.index);
     }
 
     /// The watch tells that a pod is gone.
     pub(crate) fn pod_gone(&self, name: &str) {
-        Index::<views::Pod>::delete(&*self.world, &key(name));
-        Index::<views::Pod>::commit(&*self.world);
+        Index::<views::Pod>::delete(&*self.index, &key(name));
+        Index::<views::Pod>::commit(&*self.index);
     }
 
     /// A service with one pod, its slice and its status; the slice is at version 10. Returns service and slice.
-    pub(crate) async fn settled(&mut self) -> (Value, Value) {
+    pub(crate) async fn written_service(&mut self) -> (Value, Value) {
         let service = service("infer", "infer");
         self.pods(&[pod("infer-0", "infer", 1)]);
         self.service(&service);

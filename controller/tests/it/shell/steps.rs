@@ -44,7 +44,7 @@ async fn a_pod_becomes_a_slice_and_then_a_status() {
 #[tokio::test(start_paused = true)]
 async fn an_update_names_the_version_that_it_replaces_and_the_answer_is_the_next_one() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     let path = format!("{SLICES}/{}", slice["metadata"]["name"].as_str().unwrap());
     for (number, version) in [(2, "10"), (3, "20"), (4, "30")] {
         // The watch has told nothing of our own writes yet.
@@ -60,7 +60,7 @@ async fn an_update_names_the_version_that_it_replaces_and_the_answer_is_the_next
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_changes_is_one_write() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     let more: Vec<_> = (2..50).map(|number| pod(&format!("infer-{number}"), "infer", number)).collect();
     rig.pods(&more);
     let update = rig.api.expect(Method::PUT, SLICES).await;
@@ -72,7 +72,7 @@ async fn a_burst_of_changes_is_one_write() {
 #[tokio::test(start_paused = true)]
 async fn numbers_in_a_status_wait_for_more_numbers() {
     let mut rig = Rig::leading();
-    let (service, _) = rig.settled().await;
+    let (service, _) = rig.written_service().await;
     let begun = tokio::time::Instant::now();
     for number in 2..=4 {
         rig.pods(&[pod(&format!("infer-{number}"), "infer", number)]);
@@ -90,7 +90,7 @@ async fn numbers_in_a_status_wait_for_more_numbers() {
 #[tokio::test(start_paused = true)]
 async fn what_people_wait_for_is_in_the_status_at_once() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     // Another pod with the same address: a conflict.
     rig.pods(&[pod("infer-1", "infer", 1)]);
     let begun = tokio::time::Instant::now();
@@ -120,7 +120,7 @@ async fn conditions_of_others_are_not_ours_to_apply() {
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_service_is_deleted_and_nothing_else() {
     let mut rig = Rig::leading();
-    let (_, slice) = rig.settled().await;
+    let (_, slice) = rig.written_service().await;
     rig.service_gone("infer");
     let name = slice["metadata"]["name"].as_str().unwrap();
     let delete = rig.api.expect(Method::DELETE, &format!("{SLICES}/{name}")).await;
@@ -172,7 +172,7 @@ async fn nothing_is_taken_away_before_what_is_added_has_been_written() {
 #[tokio::test(start_paused = true)]
 async fn at_the_end_what_is_under_way_is_finished_and_nothing_new_begun() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let update = rig.api.expect(Method::PUT, SLICES).await;
     rig.shutdown.cancel();
@@ -187,7 +187,7 @@ async fn at_the_end_what_is_under_way_is_finished_and_nothing_new_begun() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_end_is_given_up_at_the_end() {
     let mut rig = Rig::leading();
-    rig.settled().await;
+    rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let _never_answered = rig.api.expect(Method::PUT, SLICES).await;
     let begun = tokio::time::Instant::now();

@@ -8,18 +8,18 @@
 //!   slices, mirrors ────────┘ <── what the API server answered
 //! ```
 //!
-//! The watches feed it through [`Index`](multinet_runtime::Index); workers ask it for [`work`](World::work) and tell it what came of that. One lock is
+//! The watches feed it through [`Index`](multinet_runtime::Index); workers ask it for [`work`](ClusterIndex::work) and tell it what came of that. One lock is
 //! around everything, held for one object or one service at a time. The only clock is the one that is passed in.
 
 mod decide;
 mod dirty;
 mod feed;
-mod handwritten;
+mod foreign_slices;
 mod holders;
+mod owned_slices;
 mod pods;
 mod refs;
 mod room;
-mod written;
 
 #[cfg(test)]
 mod tests;
@@ -38,17 +38,17 @@ use multinet_runtime::ObjectKey;
 use serde_json::json;
 
 use self::dirty::Dirty;
-use self::handwritten::Handwritten;
+use self::foreign_slices::ForeignSlices;
+use self::owned_slices::{OwnedSlices, is_newer, supersedes};
 use self::pods::Pods;
 use self::refs::References;
-use self::written::{Written, is_newer, is_news};
 use crate::caps::{Caps, Counts};
 use crate::conflicts::Holder;
 use crate::mirror;
 use crate::model::Network;
 use crate::queue::Queue;
 use crate::slices::{self, SliceId};
-use crate::status::Verdict;
+use crate::status::Evaluation;
 use crate::work::{OptionalApi, Outcome, Work};
 
 /// What the decisions depend on besides objects.
@@ -67,7 +67,7 @@ pub struct Settings {
 }
 
 /// Everything that is known.
-pub struct World {
+pub struct ClusterIndex {
     state: Mutex<State>,
     queue: Arc<Queue>,
 }
@@ -82,18 +82,18 @@ struct State {
     pods: Pods,
     zones: HashMap<String, String>,
     references: References,
-    slices: Written<MultiNetworkEndpointSlice>,
-    handwritten: Handwritten,
-    mirrors: Written<EndpointSlice>,
+    slices: OwnedSlices<MultiNetworkEndpointSlice>,
+    foreign_slices: ForeignSlices,
+    mirrors: OwnedSlices<EndpointSlice>,
     /// How many addresses there are.
     counts: Counts,
     /// Services that there is room for now, and was not before.
     woken: Vec<ObjectKey>,
     dirty: Dirty,
     /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
-    settled: bool,
+    has_adopted: bool,
     /// What has been said of pods, by their uid, so as not to say it again.
-    told: HashMap<String, BTreeMap<&'static str, String>>,
+    notified: HashMap<String, BTreeMap<&'static str, String>>,
     /// Tells the names of slices apart.
     seed: u64,
 }
@@ -102,15 +102,15 @@ struct Service {
     object: Arc<MultiNetworkService>,
     /// The watch has shown this version or a newer one; else it is the answer to a status that we have written.
     seen: bool,
-    asks_for: AsksFor,
+    selection: Selection,
     /// What became of it when it was last looked at.
-    verdict: Option<Verdict>,
+    evaluation: Option<Evaluation>,
     /// When the earliest change happened that no work has been made of yet.
     trigger: Option<Timestamp>,
     /// When the earliest change happened that is being written.
     writing: Option<Timestamp>,
     /// What has been said of it, so as not to say it again.
-    told: Vec<(&'static str, String)>,
+    notified: Vec<(&'static str, String)>,
     /// What was last to be written of its status.
     status: Option<MultiNetworkServiceStatus>,
     /// Somebody else has written what is ours of its status, and we have not written since.
@@ -119,15 +119,15 @@ struct Service {
 
 /// What a service wants, after a look at its spec.
 #[derive(Debug)]
-enum AsksFor {
+enum Selection {
     Pods(Selector),
-    Nothing,
-    Nonsense(Vec<Violation>),
+    NoSelector,
+    Invalid(Vec<Violation>),
 }
 
 /// How many there are of what, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct Totals {
     /// Pods, of all namespaces, selected or not.
     pub pods: usize,
     /// MultiNetworkServices.
@@ -148,7 +148,7 @@ pub struct Census {
     pub unreadable: usize,
 }
 
-impl World {
+impl ClusterIndex {
     /// Knows nothing yet. Services that need work go to the queue.
     pub fn new(settings: Settings, queue: Arc<Queue>) -> Self {
         let seed = u64::try_from((settings.clock)().as_nanosecond()).unwrap_or_default();
@@ -162,13 +162,13 @@ impl World {
             pods: Pods::default(),
             zones: HashMap::new(),
             references: References::default(),
-            slices: Written::new(slices::service_of, |slice| slice.spec.endpoints.len()),
-            handwritten: Handwritten::default(),
-            mirrors: Written::new(mirror::service_of, |mirror| mirror.endpoints.len()),
+            slices: OwnedSlices::new(slices::service_of, |slice| slice.spec.endpoints.len()),
+            foreign_slices: ForeignSlices::default(),
+            mirrors: OwnedSlices::new(mirror::service_of, |mirror| mirror.endpoints.len()),
             counts,
             woken: Vec::new(),
-            settled: false,
-            told: HashMap::new(),
+            has_adopted: false,
+            notified: HashMap::new(),
             seed,
         };
         Self { state: Mutex::new(state), queue }
@@ -201,18 +201,18 @@ impl World {
     }
 
     /// The last [`work`](Self::work) for a service is given up: what is to be written is somebody else's to say.
-    pub fn given_up(&self, service: &ObjectKey) {
+    pub fn abandon(&self, service: &ObjectKey) {
         let mut state = self.lock();
-        state.slices.end(service);
-        state.mirrors.end(service);
+        state.slices.end_work(service);
+        state.mirrors.end_work(service);
     }
 
     /// Every service that there may be work for: those that exist, and those whose slices are left. For a new leader; what the
     /// first lists have left open about who had an address first is sorted out here, and changes count from now on.
     pub fn all_services(&self) -> Vec<ObjectKey> {
         let mut state = self.lock();
-        state.settle();
-        state.counts.start_over();
+        state.adopt_published();
+        state.counts.forget_given();
         // Of what happened until now, the last leader has written some, and only it knows what: what it has not is written
         // without a time.
         for service in state.services.values_mut() {
@@ -224,45 +224,45 @@ impl World {
     }
 
     /// The API server's answer to a slice that we have written.
-    pub fn stored_slice(&self, slice: MultiNetworkEndpointSlice) {
+    pub fn record_stored_slice(&self, slice: MultiNetworkEndpointSlice) {
         let mut state = self.lock();
-        state.slices.stored(slice);
+        state.slices.record_stored(slice);
         self.wake(&mut state);
     }
 
     /// A slice that we have deleted.
-    pub fn removed_slice(&self, id: &SliceId) {
+    pub fn record_deleted_slice(&self, id: &SliceId) {
         let mut state = self.lock();
-        state.slices.removed(id);
+        state.slices.record_deleted(id);
         self.wake(&mut state);
     }
 
     /// The API server's answer to a mirror that we have written.
-    pub fn stored_mirror(&self, mirror: EndpointSlice) {
-        self.lock().mirrors.stored(mirror);
+    pub fn record_stored_mirror(&self, mirror: EndpointSlice) {
+        self.lock().mirrors.record_stored(mirror);
     }
 
     /// A mirror that we have deleted.
-    pub fn removed_mirror(&self, id: &SliceId) {
-        self.lock().mirrors.removed(id);
+    pub fn record_deleted_mirror(&self, id: &SliceId) {
+        self.lock().mirrors.record_deleted(id);
     }
 
     /// The slices and mirrors of a service, as lists show them that were made just now: after a write whose outcome is unknown,
     /// or which met another version than it was planned on.
-    pub fn refreshed(
+    pub fn replace_listed(
         &self,
         service: &ObjectKey,
         slices: Vec<MultiNetworkEndpointSlice>,
         mirrors: Vec<EndpointSlice>,
     ) {
         let mut state = self.lock();
-        state.slices.refreshed(service, slices);
-        state.mirrors.refreshed(service, mirrors);
+        state.slices.replace_listed(service, slices);
+        state.mirrors.replace_listed(service, mirrors);
         self.wake(&mut state);
     }
 
     /// The API server's answer to a status that we have written.
-    pub fn stored_service(&self, service: MultiNetworkService) {
+    pub fn record_stored_service(&self, service: MultiNetworkService) {
         let mut state = self.lock();
         let Some(key) = key_of(&service.metadata) else { return };
         if let Some(known) = state.services.get_mut(&key)
@@ -279,15 +279,15 @@ impl World {
     }
 
     /// The API server serves an optional API group from now on, or no longer; then its objects are gone.
-    pub fn served(&self, api: OptionalApi, version: Option<&'static str>) {
+    pub fn set_served(&self, api: OptionalApi, version: Option<&'static str>) {
         let mut state = self.lock();
-        state.served(api, version.is_some());
+        state.set_served(api, version.is_some());
         self.publish(&mut state);
     }
 
     /// How many there are of what.
-    pub fn census(&self) -> Census {
-        self.lock().census()
+    pub fn totals(&self) -> Totals {
+        self.lock().totals()
     }
 
     /// For `/debug/state`: every service with what became of it.
@@ -326,8 +326,8 @@ impl World {
 
 impl State {
     /// Whoever wrote the slices has decided who keeps an address that several pods have.
-    fn settle(&mut self) {
-        let is_first = !std::mem::replace(&mut self.settled, true);
+    fn adopt_published(&mut self) {
+        let is_first = !std::mem::replace(&mut self.has_adopted, true);
         if !self.pods.ledger().is_contested() {
             return;
         }
@@ -342,14 +342,14 @@ impl State {
                 }
             }
         }
-        self.pods.settle(is_first, |network, address, Holder { uid, .. }| {
+        self.pods.adopt_published(is_first, |network, address, Holder { uid, .. }| {
             published.contains(&(network.clone(), address, uid.as_str()))
         });
     }
 
-    fn served(&mut self, api: OptionalApi, is_served: bool) {
+    fn set_served(&mut self, api: OptionalApi, is_served: bool) {
         let at = self.dirty.now();
-        for service in self.references.served(api, is_served) {
+        for service in self.references.set_served(api, is_served) {
             self.dirty.mark(service, at);
         }
         if api == OptionalApi::Dra && !is_served {
@@ -375,9 +375,9 @@ impl State {
         if is_same {
             // Somebody has written the status: we, most of the time. If it was not us, it is put right.
             let Some(known) = self.services.get_mut(&key) else { return };
-            if is_news(&object, &*known.object, self.is_listing_services && known.seen) {
+            if supersedes(&object, &*known.object, self.is_listing_services && known.seen) {
                 known.seen = true;
-                let (old, new) = (decide::ours(&known.object), decide::ours(&object));
+                let (old, new) = (decide::own_status(&known.object), decide::own_status(&object));
                 known.object = Arc::new(object);
                 if known.status.as_ref() == Some(&new) {
                     known.is_edited = false;
@@ -391,32 +391,33 @@ impl State {
             }
             return;
         }
-        let asks_for = asks_for(&object);
-        let selector = match &asks_for {
-            AsksFor::Pods(selector) => {
+        let selection = selection(&object);
+        let selector = match &selection {
+            Selection::Pods(selector) => {
                 let networks = object.spec.networks.iter();
                 let networks = networks.map(|reference| Network::referenced(reference, &key.namespace));
                 Some((selector.clone(), networks.collect()))
             }
-            AsksFor::Nothing | AsksFor::Nonsense(_) => None,
+            Selection::NoSelector | Selection::Invalid(_) => None,
         };
         // One that has come to break a rule keeps its slices as they are.
-        if !matches!(asks_for, AsksFor::Nonsense(_)) {
+        if !matches!(selection, Selection::Invalid(_)) {
             self.pods.select(&key, selector, &mut self.dirty);
         }
         self.references.insert(&key, &object.spec);
         let old = self.services.remove(&key);
         let old = old.filter(|old| old.object.metadata.uid == object.metadata.uid);
-        let (trigger, writing, told, status) = old
-            .map_or((None, None, Vec::new(), None), |old| (old.trigger, old.writing, old.told, old.status));
+        let (trigger, writing, notified, status) = old.map_or((None, None, Vec::new(), None), |old| {
+            (old.trigger, old.writing, old.notified, old.status)
+        });
         let service = Service {
             object: Arc::new(object),
             seen: true,
-            asks_for,
-            verdict: None,
+            selection,
+            evaluation: None,
             trigger,
             writing,
-            told,
+            notified,
             status,
             is_edited: false,
         };
@@ -438,43 +439,43 @@ impl State {
         if self.services.remove(key).is_some() | self.undecodable.remove(key) {
             self.pods.select(key, None, &mut self.dirty);
             self.references.remove(key);
-            self.woken.extend(self.counts.gave(key, 0, false));
+            self.woken.extend(self.counts.set_given(key, 0, false));
             let at = self.dirty.now();
             self.dirty.mark(key.clone(), at);
         }
     }
 
-    fn census(&self) -> Census {
-        let mut census = Census {
+    fn totals(&self) -> Totals {
+        let mut totals = Totals {
             pods: self.pods.len(),
             services: self.services.len(),
             slices: self.slices.len(),
             mirrors: self.mirrors.len(),
             conflicts: self.pods.ledger().conflicts(),
             unreadable: self.pods.iter().filter(|pod| !pod.report.unreadable.is_empty()).count(),
-            ..Census::default()
+            ..Totals::default()
         };
         for endpoint in self.slices.iter().flat_map(|slice| &slice.spec.endpoints) {
             if endpoint.is_ready() {
-                census.ready += 1;
+                totals.ready += 1;
             } else if endpoint.conditions.is_terminating() {
-                census.terminating += 1;
+                totals.terminating += 1;
             } else {
-                census.not_ready += 1;
+                totals.not_ready += 1;
             }
         }
-        census
+        totals
     }
 }
 
-fn asks_for(service: &MultiNetworkService) -> AsksFor {
+fn selection(service: &MultiNetworkService) -> Selection {
     if let Err(violations) = validate(service) {
-        return AsksFor::Nonsense(violations);
+        return Selection::Invalid(violations);
     }
-    let Some(selector) = &service.spec.selector else { return AsksFor::Nothing };
+    let Some(selector) = &service.spec.selector else { return Selection::NoSelector };
     match Selector::try_from(selector.clone()) {
-        Ok(selector) => AsksFor::Pods(selector),
-        Err(error) => AsksFor::Nonsense(vec![Violation {
+        Ok(selector) => Selection::Pods(selector),
+        Err(error) => Selection::Invalid(vec![Violation {
             field: "spec.selector".to_owned(),
             message: error.to_string(),
         }]),

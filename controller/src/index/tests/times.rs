@@ -8,21 +8,21 @@ fn written_at(slices: &[MultiNetworkEndpointSlice]) -> Option<&str> {
 
 #[test]
 fn a_slice_tells_of_the_earliest_change_that_it_holds() {
-    let world = world();
+    let index = index();
     at(50);
-    world.apply(service("infer", 1, |_| {}));
-    commit(&world);
-    write(&world, "infer", 1);
+    index.apply(service("infer", 1, |_| {}));
+    commit(&index);
+    write(&index, "infer", 1);
 
     at(100);
-    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
+    index.apply(pod("a", "infer", "10.0.0.1", |pod| {
         pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
     }));
-    commit(&world);
+    commit(&index);
     at(110);
-    world.apply(pod("b", "infer", "10.0.0.2", |_| {}));
-    commit(&world);
-    let work = world.work(&key("infer"));
+    index.apply(pod("b", "infer", "10.0.0.2", |_| {}));
+    commit(&index);
+    let work = index.work(&key("infer"));
     assert_eq!(
         written_at(&work.slices.create),
         Some("1970-01-01T00:00:10.000000Z"),
@@ -30,10 +30,10 @@ fn a_slice_tells_of_the_earliest_change_that_it_holds() {
     );
 
     at(120);
-    world.apply(pod("b", "infer", "10.0.0.3", |_| {}));
-    commit(&world);
-    world.outcome(&key("infer"), Err("no room"));
-    let again = world.work(&key("infer"));
+    index.apply(pod("b", "infer", "10.0.0.3", |_| {}));
+    commit(&index);
+    index.outcome(&key("infer"), Err("no room"));
+    let again = index.work(&key("infer"));
     assert_eq!(
         written_at(&again.slices.create),
         Some("1970-01-01T00:00:10.000000Z"),
@@ -41,19 +41,19 @@ fn a_slice_tells_of_the_earliest_change_that_it_holds() {
     );
 
     at(130);
-    world.apply(pod("b", "infer", "10.0.0.4", |_| {}));
-    commit(&world);
+    index.apply(pod("b", "infer", "10.0.0.4", |_| {}));
+    commit(&index);
     for slice in stored(again.slices.create, 2) {
-        world.stored_slice(slice);
+        index.record_stored_slice(slice);
     }
-    world.outcome(&key("infer"), Ok(()));
+    index.outcome(&key("infer"), Ok(()));
     at(140);
-    world.apply(pod("a", "infer", "10.0.0.5", |pod| {
+    index.apply(pod("a", "infer", "10.0.0.5", |pod| {
         pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(90));
     }));
-    world.apply(service("infer", 2, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
-    commit(&world);
-    let last = world.work(&key("infer"));
+    index.apply(service("infer", 2, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
+    commit(&index);
+    let last = index.work(&key("infer"));
     assert_eq!(
         written_at(&last.slices.update),
         Some("1970-01-01T00:02:10.000000Z"),
@@ -63,19 +63,19 @@ fn a_slice_tells_of_the_earliest_change_that_it_holds() {
 
 #[test]
 fn a_pod_has_stopped_serving_when_its_condition_says_so() {
-    let world = world();
+    let index = index();
     at(50);
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    commit(&world);
-    write(&world, "infer", 1);
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    commit(&index);
+    write(&index, "infer", 1);
     at(200);
-    world.apply(pod("a", "infer", "10.0.0.1", |pod| {
+    index.apply(pod("a", "infer", "10.0.0.1", |pod| {
         pod["status"]["conditions"][0] =
             json!({"type": "Ready", "status": "False", "lastTransitionTime": time(160)});
     }));
-    commit(&world);
-    let work = world.work(&key("infer"));
+    commit(&index);
+    let work = index.work(&key("infer"));
     assert_eq!(
         written_at(&work.slices.update),
         Some("1970-01-01T00:02:40.000000Z"),
@@ -85,17 +85,17 @@ fn a_pod_has_stopped_serving_when_its_condition_says_so() {
 
 #[test]
 fn who_takes_over_begins_with_the_changes_of_its_own_time() {
-    let world = world();
+    let index = index();
     at(100);
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    commit(&world);
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    commit(&index);
     at(7000);
-    world.all_services();
-    assert_eq!(written_at(&world.work(&key("infer")).slices.create), None);
-    world.apply(pod("b", "infer", "10.0.0.2", |pod| {
+    index.all_services();
+    assert_eq!(written_at(&index.work(&key("infer")).slices.create), None);
+    index.apply(pod("b", "infer", "10.0.0.2", |pod| {
         pod["status"]["conditions"][0]["lastTransitionTime"] = json!(time(6999));
     }));
-    commit(&world);
-    assert_eq!(written_at(&world.work(&key("infer")).slices.create), Some("1970-01-01T01:56:39.000000Z"));
+    commit(&index);
+    assert_eq!(written_at(&index.work(&key("infer")).slices.create), Some("1970-01-01T01:56:39.000000Z"));
 }

@@ -6,11 +6,11 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use multinet_crds::{MultiNetworkEndpointSlice, MultiNetworkService, NetworkKind};
 use multinet_runtime::{Index, ObjectKey};
 
-use super::{State, World};
+use super::{ClusterIndex, State};
 use crate::model::{Claim, CoreService, DeviceSlice, Node, Pod};
 use crate::views;
 
-impl World {
+impl ClusterIndex {
     /// Changes the state, and lets nobody see it half changed.
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
@@ -32,9 +32,9 @@ impl State {
     }
 
     /// Mirrors of these services are no longer shown: they are gone, or have lost the label that they are watched by.
-    fn mirrors_gone(&mut self, services: Vec<ObjectKey>) {
+    fn mirrors_deleted(&mut self, services: Vec<ObjectKey>) {
         for service in services.iter().filter(|service| self.services.contains_key(*service)) {
-            self.mirrors.doubt(service);
+            self.mirrors.require_list(service);
         }
         self.mark(services);
     }
@@ -49,14 +49,14 @@ impl State {
         }
     }
 
-    fn forget_told(&mut self, key: &ObjectKey) {
+    fn forget_notices(&mut self, key: &ObjectKey) {
         if let Some(pod) = self.pods.get(key) {
-            self.told.remove(&pod.uid);
+            self.notified.remove(&pod.uid);
         }
     }
 }
 
-impl Index<MultiNetworkService> for World {
+impl Index<MultiNetworkService> for ClusterIndex {
     fn apply(&self, service: MultiNetworkService) {
         self.change(|state| state.apply_service(service));
     }
@@ -68,7 +68,7 @@ impl Index<MultiNetworkService> for World {
     fn start(&self) {
         self.change(|state| {
             state.is_listing_services = true;
-            // As with what we write: see `Written::start`.
+            // As with what we write: see `OwnedSlices::start`.
             state.services.values_mut().for_each(|known| known.seen = true);
         });
     }
@@ -82,21 +82,22 @@ impl Index<MultiNetworkService> for World {
     }
 }
 
-impl Index<MultiNetworkEndpointSlice> for World {
+impl Index<MultiNetworkEndpointSlice> for ClusterIndex {
     fn apply(&self, slice: MultiNetworkEndpointSlice) {
         self.change(|state| {
-            let mut concerned = state.handwritten.shown(&slice);
-            state.recount_handwritten(&concerned);
-            concerned.extend(state.slices.shown(slice));
+            let mut concerned = state.foreign_slices.observe(&slice);
+            state.recount_foreign(&concerned);
+            concerned.extend(state.slices.observe(slice));
             state.mark(concerned);
         });
     }
 
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
-            let mut concerned: Vec<ObjectKey> = state.handwritten.gone(key).into_iter().collect();
-            state.recount_handwritten(&concerned);
-            concerned.extend(state.slices.gone(key));
+            let mut concerned: Vec<ObjectKey> =
+                state.foreign_slices.observe_deleted(key).into_iter().collect();
+            state.recount_foreign(&concerned);
+            concerned.extend(state.slices.observe_deleted(key));
             state.mark(concerned);
         });
     }
@@ -107,8 +108,8 @@ impl Index<MultiNetworkEndpointSlice> for World {
 
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| {
-            let mut concerned = state.handwritten.retain(live);
-            state.recount_handwritten(&concerned);
+            let mut concerned = state.foreign_slices.retain(live);
+            state.recount_foreign(&concerned);
             concerned.extend(state.slices.reset(live));
             state.mark(concerned);
         });
@@ -119,18 +120,18 @@ impl Index<MultiNetworkEndpointSlice> for World {
     }
 }
 
-impl Index<EndpointSlice> for World {
+impl Index<EndpointSlice> for ClusterIndex {
     fn apply(&self, mirror: EndpointSlice) {
         self.change(|state| {
-            let concerned = state.mirrors.shown(mirror);
+            let concerned = state.mirrors.observe(mirror);
             state.mark(concerned);
         });
     }
 
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
-            let concerned = state.mirrors.gone(key).into_iter().collect();
-            state.mirrors_gone(concerned);
+            let concerned = state.mirrors.observe_deleted(key).into_iter().collect();
+            state.mirrors_deleted(concerned);
         });
     }
 
@@ -141,7 +142,7 @@ impl Index<EndpointSlice> for World {
     fn reset(&self, live: &HashSet<ObjectKey>) {
         self.change(|state| {
             let concerned = state.mirrors.reset(live);
-            state.mirrors_gone(concerned);
+            state.mirrors_deleted(concerned);
         });
     }
 
@@ -150,7 +151,7 @@ impl Index<EndpointSlice> for World {
     }
 }
 
-impl Index<views::Pod> for World {
+impl Index<views::Pod> for ClusterIndex {
     fn apply(&self, pod: views::Pod) {
         // Parsed before the lock is taken: annotations may be long.
         let pod = Pod::from(pod);
@@ -159,7 +160,7 @@ impl Index<views::Pod> for World {
 
     fn delete(&self, key: &ObjectKey) {
         self.change(|state| {
-            state.forget_told(key);
+            state.forget_notices(key);
             state.pods.delete(key, &mut state.dirty);
         });
     }
@@ -168,7 +169,7 @@ impl Index<views::Pod> for World {
         self.change(|state| {
             state.pods.retain(live, &mut state.dirty);
             let uids: HashSet<&String> = state.pods.iter().map(|pod| &pod.uid).collect();
-            state.told.retain(|uid, _| uids.contains(uid));
+            state.notified.retain(|uid, _| uids.contains(uid));
         });
     }
 
@@ -177,7 +178,7 @@ impl Index<views::Pod> for World {
     }
 }
 
-impl Index<views::Node> for World {
+impl Index<views::Node> for ClusterIndex {
     fn apply(&self, node: views::Node) {
         let node = Node::from(node);
         self.change(|state| state.set_zone(&node.key.name, node.zone));
@@ -201,7 +202,7 @@ impl Index<views::Node> for World {
     }
 }
 
-impl Index<views::Service> for World {
+impl Index<views::Service> for ClusterIndex {
     fn apply(&self, service: views::Service) {
         let service = CoreService::from(service);
         self.change(|state| {
@@ -229,7 +230,7 @@ impl Index<views::Service> for World {
     }
 }
 
-impl<V: views::Version> Index<views::ResourceClaim<V>> for World {
+impl<V: views::Version> Index<views::ResourceClaim<V>> for ClusterIndex {
     fn apply(&self, claim: views::ResourceClaim<V>) {
         let claim = Claim::from(claim);
         self.change(|state| state.pods.apply_claim(claim, &mut state.dirty));
@@ -248,7 +249,7 @@ impl<V: views::Version> Index<views::ResourceClaim<V>> for World {
     }
 }
 
-impl<V: views::Version> Index<views::ResourceSlice<V>> for World {
+impl<V: views::Version> Index<views::ResourceSlice<V>> for ClusterIndex {
     fn apply(&self, slice: views::ResourceSlice<V>) {
         let slice = DeviceSlice::from(slice);
         self.change(|state| state.pods.apply_devices(slice, &mut state.dirty));
@@ -270,7 +271,7 @@ impl<V: views::Version> Index<views::ResourceSlice<V>> for World {
 /// A kind of network of which only matters what there is.
 macro_rules! network_index {
     ($view:ty, $kind:ident $(, $version:ident)?) => {
-        impl $(<$version: views::Version>)? Index<$view> for World {
+        impl $(<$version: views::Version>)? Index<$view> for ClusterIndex {
             fn apply(&self, object: $view) {
                 let key = ObjectKey::from(object);
                 self.change(|state| {

@@ -8,25 +8,25 @@ use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
-use super::pods::{Entry, Pods, in_namespace};
-use crate::conflicts::{Holder, Standing};
+use super::pods::{PodEntry, Pods, in_namespace};
+use crate::conflicts::{Holder, HolderState};
 use crate::model::Network;
 
 /// The label of KubeVirt's pods that names the node that their virtual machine is on.
 const MACHINE_NODE: &str = "kubevirt.io/nodeName";
 
 impl Pods {
-    /// Decides anew which pods hold the addresses that several pods have; see [`Ledger::settle`](crate::conflicts::Ledger::settle).
-    pub(super) fn settle(
+    /// Decides anew which pods hold the addresses that several pods have; see [`AddressLedger::settle`](crate::conflicts::AddressLedger::settle).
+    pub(super) fn adopt_published(
         &mut self,
         is_first: bool,
         is_published: impl Fn(&Network, IpAddr, &Holder) -> bool,
     ) {
-        self.ledger.settle(is_first, is_published);
+        self.ledger.adopt_published(is_first, is_published);
     }
 
     /// Brings the ledger in step with the addresses that a pod has now and had `before`.
-    pub(super) fn settle_addresses(
+    pub(super) fn update_ledger(
         &mut self,
         key: &ObjectKey,
         before: &HashSet<(Network, IpAddr)>,
@@ -41,14 +41,14 @@ impl Pods {
         let mut services: HashMap<&Network, Arc<[String]>> = HashMap::new();
         for (network, address) in &now {
             let own = services.entry(network).or_insert_with(|| publishers(&self.networks, entry, network));
-            let standing = |other: &Holder| {
+            let state = |other: &Holder| {
                 if *other == *holder {
-                    standing(entry, network, *address, Arc::clone(own))
+                    state(entry, network, *address, Arc::clone(own))
                 } else {
-                    standing_of(&self.pods, &self.networks, network, *address, other)
+                    state_of(&self.pods, &self.networks, network, *address, other)
                 }
             };
-            mark(self.ledger.update(network, *address, &holder, standing), at, dirty);
+            mark(self.ledger.update(network, *address, &holder, state), at, dirty);
         }
     }
 
@@ -57,14 +57,14 @@ impl Pods {
         if self.ledger.is_contested() {
             let at = dirty.now();
             for key in pods {
-                let now = self.pods.get(key).map(Entry::addresses).unwrap_or_default();
-                self.settle_addresses(key, &now, at, dirty);
+                let now = self.pods.get(key).map(PodEntry::addresses).unwrap_or_default();
+                self.update_ledger(key, &now, at, dirty);
             }
         }
     }
 
     /// A pod with these addresses is gone.
-    pub(super) fn release(&mut self, entry: &Entry, at: Timestamp, dirty: &mut Dirty) {
+    pub(super) fn release(&mut self, entry: &PodEntry, at: Timestamp, dirty: &mut Dirty) {
         for (network, address) in entry.addresses() {
             mark(self.ledger.release(&network, address, &entry.holder), at, dirty);
         }
@@ -78,32 +78,32 @@ fn mark(services: Vec<ObjectKey>, at: Timestamp, dirty: &mut Dirty) {
 }
 
 /// Returns the facts that decide whether a pod holds an address.
-fn standing_of(
-    pods: &BTreeMap<ObjectKey, Entry>,
+fn state_of(
+    pods: &BTreeMap<ObjectKey, PodEntry>,
     networks: &HashMap<ObjectKey, Vec<Network>>,
     network: &Network,
     address: IpAddr,
     holder: &Holder,
-) -> Standing {
+) -> HolderState {
     let Some(entry) = pods.get(&holder.pod).filter(|entry| entry.pod.uid == holder.uid) else {
-        return Standing::default();
+        return HolderState::default();
     };
-    standing(entry, network, address, publishers(networks, entry, network))
+    state(entry, network, address, publishers(networks, entry, network))
 }
 
 /// Returns the same of a pod that is known, and its services that publish addresses on the network.
-fn standing(entry: &Entry, network: &Network, address: IpAddr, services: Arc<[String]>) -> Standing {
+fn state(entry: &PodEntry, network: &Network, address: IpAddr, services: Arc<[String]>) -> HolderState {
     let pod = &entry.pod;
     let attachment = (entry.interfaces().attachments.iter())
         .find(|attachment| attachment.networks.contains(network) && attachment.addresses.contains(&address));
     let claimed = attachment.and_then(|attachment| attachment.claimed.as_ref());
-    Standing {
+    HolderState {
         services,
         is_ready: pod.is_ready(),
         is_terminating: pod.terminating,
         created: pod.created,
         machine: pod.machine.clone(),
-        is_at_home: pod.node.is_some() && pod.labels.get(MACHINE_NODE) == pod.node.as_ref(),
+        is_on_machine_node: pod.node.is_some() && pod.labels.get(MACHINE_NODE) == pod.node.as_ref(),
         claim: claimed.map(|device| device.claim.clone()),
     }
 }
@@ -111,7 +111,7 @@ fn standing(entry: &Entry, network: &Network, address: IpAddr, services: Arc<[St
 /// Returns the names of the services that publish addresses of a pod on a network.
 fn publishers(
     networks: &HashMap<ObjectKey, Vec<Network>>,
-    entry: &Entry,
+    entry: &PodEntry,
     network: &Network,
 ) -> Arc<[String]> {
     let publishes = |service: &&String| {

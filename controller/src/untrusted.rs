@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
 use multinet_runtime::Escaped;
 
-use crate::model::{Lack, Unreadable};
+use crate::model::{NoAddressReason, Unreadable};
 
 /// How many addresses of one interface are used. The API server lets no more into the status of a claim's device.
 pub(crate) const MAX_ADDRESSES: usize = 16;
@@ -69,7 +69,7 @@ pub(crate) fn addresses<T: AsRef<str>>(
     texts: &[T],
     whose: &dyn fmt::Display,
     problems: &mut Problems,
-) -> Result<Vec<IpAddr>, Lack> {
+) -> Result<Vec<IpAddr>, NoAddressReason> {
     let mut addresses = Vec::new();
     let (mut beyond, mut has_link_local) = (0, false);
     for text in texts {
@@ -90,8 +90,8 @@ pub(crate) fn addresses<T: AsRef<str>>(
     }
     match (addresses.is_empty(), has_link_local) {
         (false, _) => Ok(addresses),
-        (true, true) => Err(Lack::LinkLocal),
-        (true, false) => Err(Lack::NoAddress),
+        (true, true) => Err(NoAddressReason::LinkLocal),
+        (true, false) => Err(NoAddressReason::NoAddress),
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
     fn link_local_ones_are_no_news() {
         for text in ["fe80::1", "fe80::1/64", "fe80::1%net1", "fe80::1%net1/64"] {
             let mut problems = Problems::default();
-            assert_eq!(addresses(&[text], &"net1", &mut problems), Err(Lack::LinkLocal), "{text}");
+            assert_eq!(addresses(&[text], &"net1", &mut problems), Err(NoAddressReason::LinkLocal), "{text}");
             assert!(problems.into_lines().is_empty(), "{text}");
         }
     }

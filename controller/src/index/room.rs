@@ -2,9 +2,9 @@
 
 use multinet_runtime::ObjectKey;
 
-use super::{State, World};
+use super::{ClusterIndex, State};
 
-impl World {
+impl ClusterIndex {
     /// Hands the services that there is room for now to the queue.
     pub(super) fn wake(&self, state: &mut State) {
         state.recount();
@@ -22,15 +22,15 @@ impl State {
     /// Counts the addresses of slices that have changed.
     pub(super) fn recount(&mut self) {
         for (service, written) in self.slices.resized() {
-            self.woken.extend(self.counts.wrote(&service, written));
+            self.woken.extend(self.counts.set_written(&service, written));
         }
         self.mirrors.resized();
     }
 
     /// Counts the addresses of slices of others that have changed.
-    pub(super) fn recount_handwritten(&mut self, services: &[ObjectKey]) {
+    pub(super) fn recount_foreign(&mut self, services: &[ObjectKey]) {
         for service in services {
-            self.woken.extend(self.counts.found(service, self.handwritten.size(service)));
+            self.woken.extend(self.counts.set_foreign(service, self.foreign_slices.size(service)));
         }
     }
 }

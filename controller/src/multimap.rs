@@ -6,17 +6,17 @@ use std::hash::Hash;
 
 /// From one key to many values.
 #[derive(Clone, Debug)]
-pub struct Relations<K, V> {
+pub struct MultiMap<K, V> {
     sets: HashMap<K, BTreeSet<V>>,
 }
 
-impl<K, V> Default for Relations<K, V> {
+impl<K, V> Default for MultiMap<K, V> {
     fn default() -> Self {
         Self { sets: HashMap::new() }
     }
 }
 
-impl<K: Eq + Hash, V: Ord> Relations<K, V> {
+impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
     /// Relates `value` to `key`.
     pub fn insert(&mut self, key: K, value: V) {
         self.sets.entry(key).or_default().insert(value);
@@ -55,14 +55,14 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_an_empty_set() {
-        let mut relations = Relations::default();
-        relations.insert("a".to_owned(), 2);
-        relations.insert("a".to_owned(), 1);
-        relations.insert("a".to_owned(), 1);
-        assert_eq!(relations.of("a").collect::<Vec<_>>(), [&1, &2]);
-        relations.remove("a", &1);
-        relations.remove("a", &2);
-        relations.remove("b", &2);
-        assert_eq!((relations.of("a").count(), relations.keys().count()), (0, 0));
+        let mut map = MultiMap::default();
+        map.insert("a".to_owned(), 2);
+        map.insert("a".to_owned(), 1);
+        map.insert("a".to_owned(), 1);
+        assert_eq!(map.of("a").collect::<Vec<_>>(), [&1, &2]);
+        map.remove("a", &1);
+        map.remove("a", &2);
+        map.remove("b", &2);
+        assert_eq!((map.of("a").count(), map.keys().count()), (0, 0));
     }
 }

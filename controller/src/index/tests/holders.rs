@@ -5,24 +5,24 @@ use super::*;
 #[test]
 fn who_lists_alone_has_only_age_and_slices_to_go_by() {
     let contested = |older: &'static str| {
-        let world = world();
-        world.apply(service("infer", 1, |_| {}));
+        let index = index();
+        index.apply(service("infer", 1, |_| {}));
         for name in ["a", "b", "c"] {
             let created = if name == older { 1 } else { 2 };
-            world.apply(pod(name, "infer", "10.0.0.1", |pod| {
+            index.apply(pod(name, "infer", "10.0.0.1", |pod| {
                 pod["metadata"]["creationTimestamp"] = json!(time(created));
             }));
         }
-        commit(&world);
-        world
+        commit(&index);
+        index
     };
     for name in ["a", "b", "c"] {
-        let world = contested(name);
-        assert_eq!(world.all_services(), [key("infer")]);
-        write(&world, "infer", 1);
-        assert_eq!(published(&world, "infer"), [name], "the oldest");
+        let index = contested(name);
+        assert_eq!(index.all_services(), [key("infer")]);
+        write(&index, "infer", 1);
+        assert_eq!(published(&index, "infer"), [name], "the oldest");
 
-        let slices = world.lock().slices.of(&key("infer"));
+        let slices = index.lock().slices.of(&key("infer"));
         let heir = contested("a");
         heir.apply((*slices[0]).clone());
         heir.all_services();
@@ -45,13 +45,13 @@ fn who_is_published_on_one_network_may_be_second_on_another() {
     };
     let networks =
         |service: &mut Value| service["spec"]["networks"] = json!([{"name": "rdma-a"}, {"name": "rdma-b"}]);
-    let first = world();
+    let first = index();
     first.apply(service("infer", 1, networks));
     first.apply(pod("b", "infer", "", other));
     first.apply(pod("a", "infer", "", both));
     write(&first, "infer", 1);
 
-    let heir = world();
+    let heir = index();
     heir.apply(service("infer", 1, networks));
     heir.apply(pod("a", "infer", "", both));
     heir.apply(pod("b", "infer", "", other));
@@ -64,36 +64,36 @@ fn who_is_published_on_one_network_may_be_second_on_another() {
 
 #[test]
 fn a_pod_that_no_service_selects_withholds_nothing() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "nobody", "10.0.0.1", |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
-    write(&world, "infer", 1);
-    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "nobody", "10.0.0.1", |_| {}));
+    index.apply(pod("b", "infer", "10.0.0.1", |pod| pod["metadata"]["creationTimestamp"] = json!(time(5))));
+    write(&index, "infer", 1);
+    assert_eq!((published(&index, "infer"), index.totals().conflicts), (vec!["b".to_owned()], 1));
 
-    world.apply(service("nobody", 1, |service| service["spec"]["networks"] = json!([{"name": "rdma-b"}])));
-    assert_eq!(published(&world, "infer"), ["b"], "on another network");
-    world.apply(service("nobody", 2, |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.1", |pod| pod["status"]["conditions"] = json!([])));
-    write(&world, "infer", 2);
-    write(&world, "nobody", 2);
-    assert_eq!((published(&world, "infer"), published(&world, "nobody")), (vec![], vec!["a".to_owned()]));
+    index.apply(service("nobody", 1, |service| service["spec"]["networks"] = json!([{"name": "rdma-b"}])));
+    assert_eq!(published(&index, "infer"), ["b"], "on another network");
+    index.apply(service("nobody", 2, |_| {}));
+    index.apply(pod("b", "infer", "10.0.0.1", |pod| pod["status"]["conditions"] = json!([])));
+    write(&index, "infer", 2);
+    write(&index, "nobody", 2);
+    assert_eq!((published(&index, "infer"), published(&index, "nobody")), (vec![], vec!["a".to_owned()]));
 }
 
 #[test]
 fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("secret", "any", "10.0.0.1", |pod| {
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("secret", "any", "10.0.0.1", |pod| {
         pod["metadata"]["namespace"] = json!("other");
         pod["status"]["podIPs"] = Value::Null;
     }));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     let conflict = |version| {
-        let outcome = write(&world, "infer", version);
+        let outcome = write(&index, "infer", version);
         let status = outcome.status.map(|write| write.status).unwrap_or_default();
         let found = find(&status.conditions, ConditionType::AddressConflict).cloned();
-        (published(&world, "infer"), found.map(|condition| (condition.reason, condition.message)))
+        (published(&index, "infer"), found.map(|condition| (condition.reason, condition.message)))
     };
     let (names, found) = conflict(1);
     assert_eq!(
@@ -101,7 +101,7 @@ fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
         (vec!["a".to_owned()], "NoConflict".to_owned()),
         "it has no sandbox"
     );
-    world.apply(pod("secret", "any", "10.0.0.1", |pod| pod["metadata"]["namespace"] = json!("other")));
+    index.apply(pod("secret", "any", "10.0.0.1", |pod| pod["metadata"]["namespace"] = json!("other")));
     let (names, found) = conflict(2);
     let (reason, message) = found.unwrap();
     assert_eq!((names, reason), (vec!["a".to_owned()], "OtherNamespace".to_owned()));
@@ -114,32 +114,32 @@ fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
 /// As a restore from a backup leaves it: Pending, with the annotation of the pod that it was.
 #[test]
 fn a_pod_without_sandbox_has_no_address() {
-    let world = world();
+    let index = index();
     let waits = |pod: &mut Value| pod["status"] = json!({"phase": "Pending"});
-    world.apply(service("infer", 1, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
-    world.apply(pod("a", "infer", "10.0.0.1", waits));
-    write(&world, "infer", 1);
-    assert!(published(&world, "infer").is_empty());
-    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 2);
-    assert_eq!(published(&world, "infer"), ["b"]);
-    assert_eq!(world.census().conflicts, 0);
+    index.apply(service("infer", 1, |service| service["spec"]["publishNotReadyAddresses"] = json!(true)));
+    index.apply(pod("a", "infer", "10.0.0.1", waits));
+    write(&index, "infer", 1);
+    assert!(published(&index, "infer").is_empty());
+    index.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 2);
+    assert_eq!(published(&index, "infer"), ["b"]);
+    assert_eq!(index.totals().conflicts, 0);
 
     // It gets a sandbox: the last in the row.
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 3);
-    assert_eq!((published(&world, "infer"), world.census().conflicts), (vec!["b".to_owned()], 1));
-    Index::<views::Pod>::delete(&world, &key("b"));
-    write(&world, "infer", 4);
-    assert_eq!(published(&world, "infer"), ["a"]);
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 3);
+    assert_eq!((published(&index, "infer"), index.totals().conflicts), (vec!["b".to_owned()], 1));
+    Index::<views::Pod>::delete(&index, &key("b"));
+    write(&index, "infer", 4);
+    assert_eq!(published(&index, "infer"), ["a"]);
 }
 
 /// A claim that nobody is named to have may be any pod's that uses it, but for one that nothing was prepared for.
 #[test]
 fn a_pod_without_sandbox_has_nothing_of_its_claims() {
-    let world = world();
+    let index = index();
     let class = json!([{"kind": "DeviceClass", "name": "rdma"}]);
-    world.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
+    index.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
     let claim = json!({
         "metadata": {"name": "nic", "namespace": "vision"},
         "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "rdma"}}]}},
@@ -148,42 +148,42 @@ fn a_pod_without_sandbox_has_nothing_of_its_claims() {
             "devices": [{"driver": "d", "pool": "n1", "device": "nic0", "networkData": {"ips": ["10.0.1.1/24"]}}],
         },
     });
-    world.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(&claim.to_string()).unwrap());
+    index.apply(serde_json::from_str::<views::ResourceClaim<views::V1>>(&claim.to_string()).unwrap());
     for (ips, expected) in [(Value::Null, &[][..]), (json!([{"ip": "10.20.0.9"}]), &["a"][..])] {
-        world.apply(pod("a", "infer", "", |pod| {
+        index.apply(pod("a", "infer", "", |pod| {
             pod["status"]["podIPs"] = ips;
             pod["spec"] =
                 json!({"nodeName": "n1", "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]});
         }));
-        write(&world, "infer", 1);
-        assert_eq!(published(&world, "infer"), expected);
+        write(&index, "infer", 1);
+        assert_eq!(published(&index, "infer"), expected);
     }
 }
 
 #[test]
 fn what_another_leader_has_decided_holds() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    world.all_services();
-    write(&world, "infer", 1);
-    world.apply(pod("b", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 2);
-    assert_eq!(published(&world, "infer"), ["a"]);
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    index.all_services();
+    write(&index, "infer", 1);
+    index.apply(pod("b", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 2);
+    assert_eq!(published(&index, "infer"), ["a"]);
 
-    let theirs = (*world.lock().slices.of(&key("infer"))[0]).clone();
+    let theirs = (*index.lock().slices.of(&key("infer"))[0]).clone();
     let mut theirs = stored(vec![theirs], 3).remove(0);
     let target = theirs.spec.endpoints[0].target_ref.as_mut().unwrap();
     (target.name, target.uid) = (Some("b".into()), Some("uid-b".into()));
-    world.apply(theirs);
-    world.all_services();
-    assert!(world.work(&key("infer")).slices.is_empty());
+    index.apply(theirs);
+    index.all_services();
+    assert!(index.work(&key("infer")).slices.is_empty());
 }
 
 #[test]
 fn a_virtual_machine_that_migrates_keeps_its_address_without_a_conflict() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
     let launcher = |name: &str, node: &'static str, home: &'static str, ready: &'static str| {
         pod(name, "infer", "10.0.0.1", move |pod| {
             pod["metadata"]["labels"]["kubevirt.io/nodeName"] = json!(home);
@@ -196,17 +196,17 @@ fn a_virtual_machine_that_migrates_keeps_its_address_without_a_conflict() {
         })
     };
     let published = |version| {
-        write(&world, "infer", version);
-        (published(&world, "infer").join(" "), world.census().conflicts)
+        write(&index, "infer", version);
+        (published(&index, "infer").join(" "), index.totals().conflicts)
     };
-    world.apply(launcher("source", "n1", "n1", "True"));
-    world.apply(launcher("target", "n2", "n1", "False"));
+    index.apply(launcher("source", "n1", "n1", "True"));
+    index.apply(launcher("target", "n2", "n1", "False"));
     assert_eq!(published(1), ("source".to_owned(), 0));
-    world.apply(launcher("target", "n2", "n1", "True"));
+    index.apply(launcher("target", "n2", "n1", "True"));
     assert_eq!(published(2), ("source".to_owned(), 0), "both are ready, and the machine is still there");
-    world.apply(launcher("source", "n1", "n2", "True"));
-    world.apply(launcher("target", "n2", "n2", "True"));
+    index.apply(launcher("source", "n1", "n2", "True"));
+    index.apply(launcher("target", "n2", "n2", "True"));
     assert_eq!(published(3), ("target".to_owned(), 0));
-    Index::<views::Pod>::delete(&world, &key("source"));
+    Index::<views::Pod>::delete(&index, &key("source"));
     assert_eq!(published(4), ("target".to_owned(), 0));
 }

@@ -6,7 +6,7 @@ use multinet_crds::{MultiNetworkServiceSpec, NetworkKind};
 use multinet_runtime::ObjectKey;
 
 use crate::model::{CoreService, Network};
-use crate::relations::Relations;
+use crate::multimap::MultiMap;
 use crate::status::Unresolved;
 use crate::work::OptionalApi;
 
@@ -15,8 +15,8 @@ use crate::work::OptionalApi;
 pub(super) struct References {
     networks: HashMap<NetworkKind, Known>,
     core_services: HashMap<ObjectKey, CoreService>,
-    by_network: Relations<Network, ObjectKey>,
-    by_mirror: Relations<ObjectKey, ObjectKey>,
+    by_network: MultiMap<Network, ObjectKey>,
+    by_mirror: MultiMap<ObjectKey, ObjectKey>,
     /// What each service refers to.
     services: HashMap<ObjectKey, (Vec<Network>, Option<ObjectKey>)>,
 }
@@ -81,7 +81,7 @@ impl References {
     }
 
     /// An optional API group is there, or is not. Returns the services that refer to its kinds.
-    pub(super) fn served(&mut self, api: OptionalApi, is_served: bool) -> Vec<ObjectKey> {
+    pub(super) fn set_served(&mut self, api: OptionalApi, is_served: bool) -> Vec<ObjectKey> {
         let kinds: &[NetworkKind] = match api {
             OptionalApi::Multus => &[NetworkKind::NetworkAttachmentDefinition],
             OptionalApi::Dra => &[NetworkKind::DeviceClass, NetworkKind::ResourceClaimTemplate],

@@ -41,14 +41,14 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: "vision".into(), name: name.into() }
 }
 
-fn world() -> World {
-    world_with(Caps::default())
+fn index() -> ClusterIndex {
+    index_with(Caps::default())
 }
 
-fn world_with(caps: Caps) -> World {
+fn index_with(caps: Caps) -> ClusterIndex {
     let queue = Arc::new(Queue::default());
     queue.open();
-    World::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, caps, clock }, queue)
+    ClusterIndex::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, caps, clock }, queue)
 }
 
 /// A service that selects pods with label `app` of its own name, on network `rdma-a`.
@@ -107,22 +107,22 @@ fn stored(slices: Vec<MultiNetworkEndpointSlice>, version: u64) -> Vec<MultiNetw
 }
 
 /// Does the work of a service.
-fn write(world: &World, service: &str, version: u64) -> Outcome {
-    let work = world.work(&key(service));
+fn write(index: &ClusterIndex, service: &str, version: u64) -> Outcome {
+    let work = index.work(&key(service));
     assert!(work.slices.delete.is_empty());
     for slice in stored([work.slices.create, work.slices.update].concat(), version) {
-        world.stored_slice(slice);
+        index.record_stored_slice(slice);
     }
-    world.outcome(&key(service), Ok(()))
+    index.outcome(&key(service), Ok(()))
 }
 
-fn commit(world: &World) {
-    Index::<views::Pod>::commit(world);
+fn commit(index: &ClusterIndex) {
+    Index::<views::Pod>::commit(index);
 }
 
 /// The names of pods that a service publishes.
-fn published(world: &World, service: &str) -> Vec<String> {
-    let state = world.lock();
+fn published(index: &ClusterIndex, service: &str) -> Vec<String> {
+    let state = index.lock();
     let slices = state.slices.of(&key(service));
     let endpoints = slices.iter().flat_map(|slice| slice.spec.endpoints.clone());
     endpoints.filter_map(|endpoint| endpoint.target_ref?.name).collect()
@@ -130,8 +130,8 @@ fn published(world: &World, service: &str) -> Vec<String> {
 
 #[test]
 fn slices_written_by_hand_are_counted() {
-    let world = world();
-    world.apply(service("infer", 1, |service| service["spec"]["selector"] = Value::Null));
+    let index = index();
+    index.apply(service("infer", 1, |service| service["spec"]["selector"] = Value::Null));
     let slice = |name: &str, endpoints: Value| -> MultiNetworkEndpointSlice {
         serde_json::from_value(json!({
             "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice",
@@ -141,53 +141,53 @@ fn slices_written_by_hand_are_counted() {
         .unwrap()
     };
     let counts = |version| {
-        let status = write(&world, "infer", version).status.unwrap().status;
+        let status = write(&index, "infer", version).status.unwrap().status;
         let reason = find(&status.conditions, ConditionType::EndpointsReady).unwrap().reason.clone();
         (status.endpoints.map(|counts| (counts.ready, counts.total)), status.networks[0].total, reason)
     };
     assert_eq!(counts(1), (Some((0, 0)), 0, "NoSlices".to_owned()));
-    world.apply(slice(
+    index.apply(slice(
         "one",
         json!([{"addresses": ["10.0.0.1"], "hostname": "h"}, {"addresses": ["10.0.0.2"], "hostname": "h"}]),
     ));
-    world.apply(slice("two", json!([{"addresses": ["10.0.0.3"], "conditions": {"ready": false}}])));
+    index.apply(slice("two", json!([{"addresses": ["10.0.0.3"], "conditions": {"ready": false}}])));
     assert_eq!(counts(2), (Some((1, 2)), 2, "EndpointsReady".to_owned()));
-    Index::<MultiNetworkEndpointSlice>::delete(&world, &key("one"));
+    Index::<MultiNetworkEndpointSlice>::delete(&index, &key("one"));
     assert_eq!(counts(3), (Some((0, 1)), 1, "NoneReady".to_owned()));
 }
 
 #[test]
 fn numbers_are_not_urgent() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    let first = write(&world, "infer", 1).status.unwrap();
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    let first = write(&index, "infer", 1).status.unwrap();
     assert!(first.urgent, "the first one");
-    world.apply(with_status(&first));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    let second = write(&world, "infer", 2).status.unwrap();
+    index.apply(with_status(&first));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    let second = write(&index, "infer", 2).status.unwrap();
     assert_eq!(second.status.endpoints.map(|counts| counts.ready), Some(1));
     assert!(!second.urgent);
 }
 
 #[test]
 fn a_status_that_somebody_edits_is_put_right() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    let first = write(&world, "infer", 1).status.unwrap();
-    let queued = || world.queue.next().now_or_never().is_some();
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    let first = write(&index, "infer", 1).status.unwrap();
+    let queued = || index.queue.next().now_or_never().is_some();
     let applied = |service: MultiNetworkService| {
-        world.apply(service);
-        commit(&world);
+        index.apply(service);
+        commit(&index);
         queued()
     };
-    commit(&world);
+    commit(&index);
     while queued() {}
     assert!(!applied(with_status(&first)), "it is our own");
     let mut edited = with_status(&first);
     edited.metadata.resource_version = Some("10".to_owned());
     edited.status.as_mut().unwrap().hostname = Some("elsewhere".to_owned());
     assert!(applied(edited));
-    let again = write(&world, "infer", 2).status.unwrap();
+    let again = write(&index, "infer", 2).status.unwrap();
     assert_eq!(again.status, first.status);
     assert!(!again.urgent, "two who write at once would never end");
     // A condition that is not ours is none of our business.
@@ -201,110 +201,110 @@ fn a_status_that_somebody_edits_is_put_right() {
 
 #[test]
 fn an_answer_that_comes_late_takes_nothing_back() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    let first = write(&world, "infer", 1).status.unwrap();
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    let first = write(&index, "infer", 1).status.unwrap();
     let version =
         |service: &mut Value, version: &str| service["metadata"]["resourceVersion"] = json!(version);
     let edited = |object: &mut Value| {
         version(object, "11");
         object["status"] = json!({"hostname": "elsewhere"});
     };
-    world.apply(service("infer", 1, edited));
-    world.stored_service(with_status(&first));
-    let again = write(&world, "infer", 2).status.unwrap();
+    index.apply(service("infer", 1, edited));
+    index.record_stored_service(with_status(&first));
+    let again = write(&index, "infer", 2).status.unwrap();
     assert_eq!((again.resource_version.as_str(), again.urgent), ("11", false));
     // The watch is faster than the answer.
     let ours = service("infer", 1, |object| {
         version(object, "12");
         object["status"] = json!(again.status);
     });
-    world.apply(ours.clone());
-    world.stored_service(ours);
+    index.apply(ours.clone());
+    index.record_stored_service(ours);
     let pods = |object: &mut Value| {
         version(object, "13");
         object["metadata"]["generation"] = json!(2);
         object["spec"]["networks"] = json!([]);
     };
-    world.apply(service("infer", 1, pods));
-    assert!(write(&world, "infer", 3).status.unwrap().urgent);
+    index.apply(service("infer", 1, pods));
+    assert!(write(&index, "infer", 3).status.unwrap().urgent);
 }
 
 #[test]
 fn a_service_that_becomes_invalid_keeps_its_slices_as_they_are() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 1);
-    world.apply(service("infer", 2, |service| service["spec"]["networks"] = json!([])));
-    world.apply(pod("b", "infer", "10.0.0.2", |_| {}));
-    assert!(world.work(&key("infer")).slices.is_empty());
-    world.apply(service("infer", 3, |_| {}));
-    write(&world, "infer", 2);
-    assert_eq!(published(&world, "infer"), ["a", "b"]);
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 1);
+    index.apply(service("infer", 2, |service| service["spec"]["networks"] = json!([])));
+    index.apply(pod("b", "infer", "10.0.0.2", |_| {}));
+    assert!(index.work(&key("infer")).slices.is_empty());
+    index.apply(service("infer", 3, |_| {}));
+    write(&index, "infer", 2);
+    assert_eq!(published(&index, "infer"), ["a", "b"]);
 }
 
 #[test]
 fn a_service_that_is_gone_leaves_nothing() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    write(&world, "infer", 1);
-    Index::<MultiNetworkService>::delete(&world, &key("infer"));
-    assert_eq!(world.all_services(), [key("infer")]);
-    let work = world.work(&key("infer"));
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 1);
+    Index::<MultiNetworkService>::delete(&index, &key("infer"));
+    assert_eq!(index.all_services(), [key("infer")]);
+    let work = index.work(&key("infer"));
     let [id] = work.slices.delete.as_slice() else { panic!("{work:?}") };
-    world.removed_slice(id);
-    let outcome = world.outcome(&key("infer"), Ok(()));
+    index.record_deleted_slice(id);
+    let outcome = index.outcome(&key("infer"), Ok(()));
     assert!(outcome.status.is_none() && outcome.notices.is_empty());
-    assert!(world.all_services().is_empty());
-    assert_eq!(world.census(), Census { pods: 1, ..Census::default() });
+    assert!(index.all_services().is_empty());
+    assert_eq!(index.totals(), Totals { pods: 1, ..Totals::default() });
 }
 
 #[test]
 fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
-    let world = world();
+    let index = index();
     let queued = || {
-        std::iter::from_fn(|| world.queue.next().now_or_never())
-            .map(|turn| turn.service().clone())
+        std::iter::from_fn(|| index.queue.next().now_or_never())
+            .map(|item| item.service().clone())
             .collect::<Vec<_>>()
     };
     for name in ["infer", "detect", "track"] {
-        world.apply(service(name, 1, |_| {}));
+        index.apply(service(name, 1, |_| {}));
     }
-    commit(&world);
+    commit(&index);
     assert_eq!(queued(), [key("detect"), key("infer"), key("track")]);
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     assert!(queued().is_empty(), "nobody may see half a change");
-    commit(&world);
+    commit(&index);
     assert_eq!(queued(), [key("infer")]);
-    world.apply(pod("b", "detect", "10.0.0.1", |_| {}));
-    commit(&world);
+    index.apply(pod("b", "detect", "10.0.0.1", |_| {}));
+    commit(&index);
     assert_eq!(queued(), [key("detect"), key("infer")], "its pod has the address, too");
-    world.apply(pod("b", "track", "10.0.0.1", |_| {}));
-    commit(&world);
+    index.apply(pod("b", "track", "10.0.0.1", |_| {}));
+    commit(&index);
     assert_eq!(queued(), [key("detect"), key("track")], "left and joined");
-    Index::<views::Pod>::delete(&world, &key("a"));
-    commit(&world);
+    Index::<views::Pod>::delete(&index, &key("a"));
+    commit(&index);
     assert_eq!(queued(), [key("infer"), key("track")], "the one that is left has the address for itself");
-    world.apply(pod("b", "track", "10.0.0.1", |_| {}));
-    commit(&world);
+    index.apply(pod("b", "track", "10.0.0.1", |_| {}));
+    commit(&index);
     assert!(queued().is_empty(), "the same again");
-    world.served(OptionalApi::Multus, None);
+    index.set_served(OptionalApi::Multus, None);
     assert_eq!(queued().len(), 3, "all refer to what Multus brings");
 }
 
 #[test]
 fn what_there_is_is_counted_and_described() {
-    let world = world();
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    world.apply(pod("b", "infer", "10.0.0.2", |pod| pod["status"]["conditions"] = json!([])));
-    world.apply(pod("c", "infer", "10.0.0.3", |pod| pod["metadata"]["deletionTimestamp"] = json!(time(3))));
-    world.apply(pod("d", "infer", "10.0.0.1", |_| {}));
-    world.apply(pod("e", "nobody", "", annotate("[{")));
-    write(&world, "infer", 1);
-    let census = Census {
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    index.apply(pod("b", "infer", "10.0.0.2", |pod| pod["status"]["conditions"] = json!([])));
+    index.apply(pod("c", "infer", "10.0.0.3", |pod| pod["metadata"]["deletionTimestamp"] = json!(time(3))));
+    index.apply(pod("d", "infer", "10.0.0.1", |_| {}));
+    index.apply(pod("e", "nobody", "", annotate("[{")));
+    write(&index, "infer", 1);
+    let totals = Totals {
         pods: 5,
         services: 1,
         slices: 1,
@@ -315,7 +315,7 @@ fn what_there_is_is_counted_and_described() {
         conflicts: 1,
         unreadable: 1,
     };
-    assert_eq!(world.census(), census);
-    let described = world.describe();
+    assert_eq!(index.totals(), totals);
+    let described = index.describe();
     assert_eq!(described["services"]["vision/infer"]["pods"], json!(["a", "b", "c", "d"]));
 }

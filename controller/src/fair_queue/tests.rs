@@ -9,8 +9,8 @@ fn key(text: &str) -> ObjectKey {
 }
 
 /// So many things of each service, numbered.
-fn turns(limits: Limits, waiting: &[(&str, usize)]) -> Turns<usize> {
-    let mut turns = Turns::new(limits);
+fn turns(limits: Limits, waiting: &[(&str, usize)]) -> FairQueue<usize> {
+    let mut turns = FairQueue::new(limits);
     for (service, count) in waiting {
         (0..*count).for_each(|number| turns.push(&key(service), number));
     }
@@ -18,7 +18,7 @@ fn turns(limits: Limits, waiting: &[(&str, usize)]) -> Turns<usize> {
 }
 
 /// Begins turns until none may begin. Returns whose they are.
-fn begun(turns: &mut Turns<usize>) -> Vec<String> {
+fn begun(turns: &mut FairQueue<usize>) -> Vec<String> {
     std::iter::from_fn(|| turns.begin()).map(|(service, _)| service.to_string()).collect()
 }
 
@@ -93,7 +93,7 @@ proptest! {
         steps in prop::collection::vec((0..3_u8, 0..SERVICES.len()), 0..200),
         total in 1..6_usize, namespace in 1..4_usize, service in 1..3_usize,
     ) {
-        let mut turns = Turns::new(Limits { total, namespace, service });
+        let mut turns = FairQueue::new(Limits { total, namespace, service });
         let (mut waiting, mut under_way) = ([0_usize; 5], [0_usize; 5]);
         for (step, place) in steps {
             let key = key(SERVICES[place]);

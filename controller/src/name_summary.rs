@@ -3,36 +3,36 @@
 use std::fmt;
 
 /// How many names a message tells before it only counts.
-pub const NAMED: usize = 3;
+pub const MAX_NAMED: usize = 3;
 
 /// The first few of many names, and how many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Few {
+pub struct NameSummary {
     /// The first few.
     pub names: Vec<String>,
     /// How many there are.
     pub count: usize,
 }
 
-impl Few {
+impl NameSummary {
     /// Adds a name.
     pub fn add(&mut self, name: impl Into<String>) {
-        if self.names.len() < NAMED {
+        if self.names.len() < MAX_NAMED {
             self.names.push(name.into());
         }
         self.count += 1;
     }
 }
 
-impl<T: Into<String>> FromIterator<T> for Few {
+impl<T: Into<String>> FromIterator<T> for NameSummary {
     fn from_iter<I: IntoIterator<Item = T>>(names: I) -> Self {
-        let mut few = Self::default();
-        names.into_iter().for_each(|name| few.add(name));
-        few
+        let mut summary = Self::default();
+        names.into_iter().for_each(|name| summary.add(name));
+        summary
     }
 }
 
-impl fmt::Display for Few {
+impl fmt::Display for NameSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.names.join(", "))?;
         match self.count - self.names.len() {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_first_three_are_named_and_the_others_counted() {
-        let text = |names: &[&str]| names.iter().copied().collect::<Few>().to_string();
+        let text = |names: &[&str]| names.iter().copied().collect::<NameSummary>().to_string();
         assert_eq!(text(&[]), "");
         assert_eq!(text(&["a", "b", "c"]), "a, b, c");
         assert_eq!(text(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");

@@ -10,38 +10,38 @@ use kube::core::Selector;
 use multinet_runtime::ObjectKey;
 
 use super::dirty::Dirty;
-use crate::conflicts::{Holder, Ledger};
+use crate::conflicts::{AddressLedger, Holder};
 use crate::model::{Claim, DeviceId, DeviceSlice, Interfaces, Member, Network, Pod, PodClaim, Unreadable};
-use crate::relations::Relations;
+use crate::multimap::MultiMap;
 use crate::selector::Selectors;
 use crate::sources::dra::Devices;
-use crate::sources::{Claims, SOURCES};
+use crate::sources::{PodClaims, SOURCES};
 
 /// The interfaces of a pod that has none.
-static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), bare: Vec::new() };
+static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), addressless: Vec::new() };
 
 /// All pods, and what connects them with services.
 ///
 /// Every change notes the services that it concerns in a [`Dirty`].
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    pub(super) pods: BTreeMap<ObjectKey, Entry>,
+    pub(super) pods: BTreeMap<ObjectKey, PodEntry>,
     selectors: Selectors,
     /// The networks of each service.
     pub(super) networks: HashMap<ObjectKey, Vec<Network>>,
     /// The names of the pods that a service selects.
-    members: Relations<ObjectKey, String>,
-    by_node: Relations<String, ObjectKey>,
-    by_claim: Relations<ObjectKey, ObjectKey>,
+    members: MultiMap<ObjectKey, String>,
+    by_node: MultiMap<String, ObjectKey>,
+    by_claim: MultiMap<ObjectKey, ObjectKey>,
     claims: HashMap<ObjectKey, Claim>,
     /// The claims that have a device of a pool.
-    claims_by_pool: Relations<(String, String), ObjectKey>,
+    claims_by_pool: MultiMap<(String, String), ObjectKey>,
     devices: Devices,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: AddressLedger,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PodEntry {
     pub(super) pod: Pod,
     /// The same for all addresses that it has.
     pub(super) holder: Arc<Holder>,
@@ -51,7 +51,7 @@ pub(super) struct Entry {
     pub(super) services: BTreeSet<String>,
 }
 
-impl Entry {
+impl PodEntry {
     pub(super) fn interfaces(&self) -> &Interfaces {
         if !self.pod.has_networks() {
             return &NO_INTERFACES;
@@ -81,7 +81,7 @@ impl Pods {
         let joined = self.join(&pod);
         let key = pod.key.clone();
         let holder = Arc::new(Holder { pod: key.clone(), uid: pod.uid.clone() });
-        let entry = Entry { pod, holder, joined, services };
+        let entry = PodEntry { pod, holder, joined, services };
         let old = self.pods.remove(&key);
         if let Some(old) = &old
             && old.pod == entry.pod
@@ -91,13 +91,13 @@ impl Pods {
             self.pods.insert(key, entry);
             return;
         }
-        let shows_the_same = old.as_ref().is_some_and(|old| shows_the_same(old, &entry));
+        let has_same_endpoints = old.as_ref().is_some_and(|old| has_same_endpoints(old, &entry));
         let at = trigger(old.as_ref().map(|old| &old.pod), &entry.pod, dirty.now());
         let left = old.as_ref().map(|old| old.services.clone()).unwrap_or_default();
         for service in left.symmetric_difference(&entry.services) {
             dirty.mark(in_namespace(&key, service), at);
         }
-        if !shows_the_same {
+        if !has_same_endpoints {
             for service in &entry.services {
                 dirty.mark(in_namespace(&key, service), at);
             }
@@ -106,9 +106,9 @@ impl Pods {
             self.unrelate(old);
         }
         self.relate(&entry);
-        let addresses = old.as_ref().map(Entry::addresses).unwrap_or_default();
+        let addresses = old.as_ref().map(PodEntry::addresses).unwrap_or_default();
         self.pods.insert(key.clone(), entry);
-        self.settle_addresses(&key, &addresses, at, dirty);
+        self.update_ledger(&key, &addresses, at, dirty);
     }
 
     /// A pod is gone.
@@ -186,7 +186,7 @@ impl Pods {
         let key = claim.key.clone();
         // Before the old claim is forgotten: what is known of a device that both have stays.
         for id in devices_of(&claim) {
-            self.devices.take(id);
+            self.devices.acquire(id);
         }
         let old = self.forget_claim(&key);
         for id in devices_of(&claim) {
@@ -239,7 +239,7 @@ impl Pods {
     }
 
     /// Who has which address.
-    pub(super) fn ledger(&self) -> &Ledger {
+    pub(super) fn ledger(&self) -> &AddressLedger {
         &self.ledger
     }
 
@@ -258,7 +258,7 @@ impl Pods {
         self.pods.get(key).map(|entry| &entry.pod)
     }
 
-    fn relate(&mut self, entry: &Entry) {
+    fn relate(&mut self, entry: &PodEntry) {
         let key = &entry.pod.key;
         for service in &entry.services {
             self.members.insert(in_namespace(key, service), key.name.clone());
@@ -271,7 +271,7 @@ impl Pods {
         }
     }
 
-    fn unrelate(&mut self, entry: &Entry) {
+    fn unrelate(&mut self, entry: &PodEntry) {
         let key = &entry.pod.key;
         for service in &entry.services {
             self.members.remove(&in_namespace(key, service), &key.name);
@@ -304,7 +304,7 @@ impl Pods {
     fn claim_changed(&mut self, claim: &ObjectKey, dirty: &mut Dirty) {
         let pods: Vec<ObjectKey> = self.by_claim.of(claim).cloned().collect();
         for key in pods {
-            self.join_again(&key, dirty);
+            self.rejoin(&key, dirty);
         }
     }
 
@@ -312,20 +312,20 @@ impl Pods {
         let claims: Vec<ObjectKey> = self.claims_by_pool.of(pool).cloned().collect();
         for key in claims {
             for id in self.claims.get(&key).into_iter().flat_map(devices_of) {
-                self.devices.look(id);
+                self.devices.refresh_facts(id);
             }
             self.claim_changed(&key, dirty);
         }
     }
 
-    fn join_again(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
+    fn rejoin(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         let Some(joined) = self.pods.get(key).map(|entry| self.join(&entry.pod)) else { return };
         let Some(entry) = self.pods.get_mut(key).filter(|entry| entry.joined != joined) else { return };
         let before = entry.addresses();
         entry.joined = joined;
         let at = dirty.now();
         self.mark_services(key, at, dirty);
-        self.settle_addresses(key, &before, at, dirty);
+        self.update_ledger(key, &before, at, dirty);
     }
 
     /// The claims of a pod, as it speaks of them and as they are.
@@ -344,7 +344,7 @@ impl Pods {
             return None;
         }
         let facts = |id: &DeviceId| self.devices.facts(id);
-        let claims = Claims { claims: self.claims_of(pod).collect(), facts: &facts };
+        let claims = PodClaims { claims: self.claims_of(pod).collect(), facts: &facts };
         let mut interfaces = pod.report.interfaces.clone();
         SOURCES.iter().for_each(|source| source.read_claims(pod, &claims, &mut interfaces));
         Some(interfaces)
@@ -358,7 +358,7 @@ impl Pods {
 }
 
 fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
-    claim.devices.iter().map(|device| &device.id).chain(claim.bare.iter().map(|device| &device.id))
+    claim.devices.iter().map(|device| &device.id).chain(claim.addressless.iter().map(|device| &device.id))
 }
 
 /// Another object in the same namespace.
@@ -373,7 +373,7 @@ fn complaint(claim: Option<&Claim>) -> Option<(&Unreadable, &[String])> {
 }
 
 /// Whether endpoints made of either are the same: labels may differ.
-fn shows_the_same(old: &Entry, new: &Entry) -> bool {
+fn has_same_endpoints(old: &PodEntry, new: &PodEntry) -> bool {
     let (before, after) = (&old.pod, &new.pod);
     old.joined == new.joined
         && before.uid == after.uid

@@ -7,33 +7,33 @@ use multinet_crds::{MultiNetworkEndpointSlice, labels};
 use multinet_runtime::ObjectKey;
 
 use super::key_of;
-use crate::relations::Relations;
+use crate::multimap::MultiMap;
 use crate::slices;
 use crate::slices::metadata::label;
-use crate::tally::Rows;
+use crate::tally::SlicePods;
 
 /// Those slices, by service.
 #[derive(Debug, Default)]
-pub(super) struct Handwritten {
-    slices: HashMap<ObjectKey, (ObjectKey, Rows)>,
-    by_service: Relations<ObjectKey, ObjectKey>,
+pub(super) struct ForeignSlices {
+    slices: HashMap<ObjectKey, (ObjectKey, SlicePods)>,
+    by_service: MultiMap<ObjectKey, ObjectKey>,
     /// How many endpoints the slices of each service have.
     sizes: HashMap<ObjectKey, usize>,
 }
 
-impl Handwritten {
+impl ForeignSlices {
     /// The watch shows a slice. Returns the services that it is news for.
-    pub(super) fn shown(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
+    pub(super) fn observe(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
         let Some(key) = key_of(&slice.metadata) else { return Vec::new() };
         let service =
             label(&slice.metadata, labels::SERVICE_NAME).filter(|_| slices::service_of(slice).is_none());
-        let Some(service) = service else { return self.gone(&key).into_iter().collect() };
+        let Some(service) = service else { return self.observe_deleted(&key).into_iter().collect() };
         let service = ObjectKey { namespace: key.namespace.clone(), name: service.to_owned() };
-        let new = (service.clone(), Rows::of(slice.spec.network.alias(), &slice.spec.endpoints));
+        let new = (service.clone(), SlicePods::of(slice.spec.network.alias(), &slice.spec.endpoints));
         if self.slices.get(&key) == Some(&new) {
             return Vec::new();
         }
-        let mut concerned: Vec<ObjectKey> = self.gone(&key).into_iter().collect();
+        let mut concerned: Vec<ObjectKey> = self.observe_deleted(&key).into_iter().collect();
         self.by_service.insert(service.clone(), key.clone());
         *self.sizes.entry(service.clone()).or_default() += new.1.len();
         self.slices.insert(key, new);
@@ -42,7 +42,7 @@ impl Handwritten {
     }
 
     /// The watch shows that a slice is gone. Returns the service that it is news for.
-    pub(super) fn gone(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
+    pub(super) fn observe_deleted(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         let (service, rows) = self.slices.remove(key)?;
         self.by_service.remove(&service, key);
         if let Entry::Occupied(mut size) = self.sizes.entry(service.clone()) {
@@ -57,7 +57,7 @@ impl Handwritten {
     /// Only these slices are there. Returns the services that have lost one.
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect();
-        gone.iter().filter_map(|key| self.gone(key)).collect()
+        gone.iter().filter_map(|key| self.observe_deleted(key)).collect()
     }
 
     /// Returns how many endpoints the slices of a service have.
@@ -66,7 +66,7 @@ impl Handwritten {
     }
 
     /// Returns what the slices of a service say.
-    pub(super) fn of<'a>(&'a self, service: &ObjectKey) -> Vec<&'a Rows> {
+    pub(super) fn of<'a>(&'a self, service: &ObjectKey) -> Vec<&'a SlicePods> {
         self.by_service.of(service).filter_map(|key| Some(&self.slices.get(key)?.1)).collect()
     }
 }

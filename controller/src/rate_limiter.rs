@@ -13,7 +13,7 @@ const FEW: usize = 64;
 
 /// The token buckets, by key.
 #[derive(Debug)]
-pub struct Allowance<K> {
+pub struct RateLimiter<K> {
     burst: u32,
     interval: Duration,
     /// When the bucket is full again.
@@ -22,7 +22,7 @@ pub struct Allowance<K> {
     room: usize,
 }
 
-impl<K: Eq + Hash> Allowance<K> {
+impl<K: Eq + Hash> RateLimiter<K> {
     /// So often in a row, and then once in every interval.
     pub fn new(burst: u32, interval: Duration) -> Self {
         Self { burst, interval, full: HashMap::new(), room: FEW }
@@ -36,7 +36,7 @@ impl<K: Eq + Hash> Allowance<K> {
     }
 
     /// It is done for a key.
-    pub fn use_up(&mut self, key: K, now: Instant) {
+    pub fn consume(&mut self, key: K, now: Instant) {
         let full = self.full.entry(key).or_insert(now);
         *full = (*full).max(now) + self.interval;
         if self.full.len() > self.room {
@@ -60,12 +60,12 @@ mod tests {
     #[test]
     fn a_burst_and_then_one_in_every_interval_for_each_key() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(3, 10 * SECOND);
+        let mut limiter = RateLimiter::new(3, 10 * SECOND);
         let mut used = |key, seconds| {
             let now = start + seconds * SECOND;
-            let may = allowance.next(&key, now) == now;
+            let may = limiter.next(&key, now) == now;
             if may {
-                allowance.use_up(key, now);
+                limiter.consume(key, now);
             }
             may
         };
@@ -79,22 +79,22 @@ mod tests {
     #[test]
     fn says_when() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(2, 10 * SECOND);
-        assert_eq!(allowance.next(&"a", start), start);
-        allowance.use_up("a", start);
-        assert_eq!(allowance.next(&"a", start), start);
-        allowance.use_up("a", start);
-        assert_eq!(allowance.next(&"a", start), start + 10 * SECOND);
-        assert_eq!(allowance.next(&"a", start + 11 * SECOND), start + 11 * SECOND);
+        let mut limiter = RateLimiter::new(2, 10 * SECOND);
+        assert_eq!(limiter.next(&"a", start), start);
+        limiter.consume("a", start);
+        assert_eq!(limiter.next(&"a", start), start);
+        limiter.consume("a", start);
+        assert_eq!(limiter.next(&"a", start), start + 10 * SECOND);
+        assert_eq!(limiter.next(&"a", start + 11 * SECOND), start + 11 * SECOND);
     }
 
     #[test]
     fn nothing_is_kept_of_what_is_full_again() {
         let start = Instant::now();
-        let mut allowance = Allowance::new(1, SECOND);
+        let mut limiter = RateLimiter::new(1, SECOND);
         for number in 0..10_000_u32 {
-            allowance.use_up(number, start + SECOND * number);
+            limiter.consume(number, start + SECOND * number);
         }
-        assert!(allowance.full.len() <= FEW + 1, "{}", allowance.full.len());
+        assert!(limiter.full.len() <= FEW + 1, "{}", limiter.full.len());
     }
 }

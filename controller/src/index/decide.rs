@@ -12,24 +12,24 @@ use multinet_crds::{
 };
 use multinet_runtime::ObjectKey;
 
-use super::{AsksFor, Service, Settings, State};
-use crate::endpoints::{Collected, Surroundings, collect};
+use super::{Selection, Service, Settings, State};
+use crate::endpoints::{Collected, Inputs, collect};
 use crate::mirror::{self, DesiredMirror};
 use crate::model::{Claim, Member, Pod};
 use crate::slices::metadata::label;
 use crate::slices::planner::remove;
-use crate::slices::{self, Desired, Owner, Packing};
-use crate::status::{Verdict, differ_in_counts_only, news, status};
-use crate::tally::{Rows, Tally};
+use crate::slices::{self, Desired, Owner, PackOptions};
+use crate::status::{Evaluation, differ_in_counts_only, event_content, status};
+use crate::tally::{SlicePods, Tally};
 use crate::work::{Notice, Outcome, StatusWrite, Work};
 
 impl State {
     pub(super) fn work(&mut self, key: &ObjectKey, merges: bool) -> Work {
         self.recount();
-        self.slices.begin(key);
-        self.mirrors.begin(key);
-        if self.slices.is_doubtful(key) || self.mirrors.is_doubtful(key) {
-            return Work { doubtful: true, ..Work::default() };
+        self.slices.begin_work(key);
+        self.mirrors.begin_work(key);
+        if self.slices.needs_list(key) || self.mirrors.needs_list(key) {
+            return Work { needs_list: true, ..Work::default() };
         }
         if let Some(service) = self.services.get_mut(key) {
             // What changes from now on is news once this is written.
@@ -51,9 +51,9 @@ impl State {
             };
         };
         let unresolved = self.references.unresolved(key);
-        let mut verdict = match &service.asks_for {
-            AsksFor::Nonsense(violations) => Verdict::Invalid(violations.clone()),
-            AsksFor::Nothing => {
+        let mut evaluation = match &service.selection {
+            Selection::Invalid(violations) => Evaluation::Invalid(violations.clone()),
+            Selection::NoSelector => {
                 let aliases = service.object.spec.networks.iter().map(NetworkReference::alias);
                 let mut tally = Tally::of(aliases);
                 // Others may have made the service the controller of their slices.
@@ -62,25 +62,25 @@ impl State {
                     let name = label(&slice.metadata, labels::SERVICE_NAME);
                     !slices::is_labelled(slice) && name == Some(&key.name)
                 });
-                let owned: Vec<Rows> = owned.map(|slice| rows(slice)).collect();
-                tally.count(owned.iter().chain(self.handwritten.of(key)));
-                Verdict::NoSelector(tally, unresolved)
+                let owned: Vec<SlicePods> = owned.map(|slice| rows(slice)).collect();
+                tally.recount(owned.iter().chain(self.foreign_slices.of(key)));
+                Evaluation::NoSelector(tally, unresolved)
             }
-            AsksFor::Pods(_) => {
+            Selection::Pods(_) => {
                 let mut collected = self.collect(key, &service.object.spec);
-                let handwritten = self.handwritten.of(key);
-                if !handwritten.is_empty() {
+                let foreign_slices = self.foreign_slices.of(key);
+                if !foreign_slices.is_empty() {
                     let own = collected.groups.iter();
-                    let own: Vec<Rows> =
-                        own.map(|group| Rows::of(group.network.alias(), &group.endpoints)).collect();
-                    collected.tally.count(own.iter().chain(handwritten));
+                    let own: Vec<SlicePods> =
+                        own.map(|group| SlicePods::of(group.network.alias(), &group.endpoints)).collect();
+                    collected.tally.recount(own.iter().chain(foreign_slices));
                 }
-                Verdict::Collected(Box::new(collected), unresolved)
+                Evaluation::Collected(Box::new(collected), unresolved)
             }
         };
-        let mut work = self.plan(key, service, &verdict, false);
+        let mut work = self.plan(key, service, &evaluation, false);
         if merges && work.is_empty() {
-            work = self.plan(key, service, &verdict, true);
+            work = self.plan(key, service, &evaluation, true);
         }
         if service.object.metadata.deletion_timestamp.is_some() {
             // Whoever deletes a service sees its slices deleted by their ownerReferences. Until then endpoints leave, as ever.
@@ -88,19 +88,19 @@ impl State {
             work.mirrors.create.clear();
         }
         self.seed = self.seed.wrapping_add(1);
-        let (given, waits) = match &mut verdict {
-            Verdict::Collected(collected, _) => {
+        let (given, waits) = match &mut evaluation {
+            Evaluation::Collected(collected, _) => {
                 // They stand in the slices, too: what is left to say needs no endpoints.
                 let groups = std::mem::take(&mut collected.groups);
                 let given = groups.iter().map(|group| group.endpoints.len()).sum();
                 let waits = matches!(collected.capped.beyond, Some((CappedReason::AddressesPerNamespace, _)));
                 (given, waits)
             }
-            Verdict::Invalid(_) | Verdict::NoSelector(..) => (0, false),
+            Evaluation::Invalid(_) | Evaluation::NoSelector(..) => (0, false),
         };
-        self.woken.extend(self.counts.gave(key, given, waits));
+        self.woken.extend(self.counts.set_given(key, given, waits));
         if let Some(service) = self.services.get_mut(key) {
-            service.verdict = Some(verdict);
+            service.evaluation = Some(evaluation);
         }
         work
     }
@@ -118,30 +118,30 @@ impl State {
 
     fn collect(&self, key: &ObjectKey, spec: &MultiNetworkServiceSpec) -> Collected {
         let slices = self.slices.of(key);
-        let around = Surroundings {
+        let inputs = Inputs {
             ledger: self.pods.ledger(),
             zones: &self.zones,
             slices: &slices,
             room: self.counts.room(key),
         };
-        collect(&key.namespace, spec, self.pods.of(key), around)
+        collect(&key.namespace, spec, self.pods.of(key), inputs)
     }
 
-    fn plan(&self, key: &ObjectKey, service: &Service, verdict: &Verdict, merges: bool) -> Work {
+    fn plan(&self, key: &ObjectKey, service: &Service, evaluation: &Evaluation, merges: bool) -> Work {
         let owner = Owner {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
             uid: service.object.metadata.uid.clone().unwrap_or_default(),
         };
         let (slices, mirrors) = (self.slices.of(key), self.mirrors.of(key));
-        let collected = match verdict {
-            Verdict::Invalid(_) => return Work::default(),
-            Verdict::NoSelector(..) => {
+        let collected = match evaluation {
+            Evaluation::Invalid(_) => return Work::default(),
+            Evaluation::NoSelector(..) => {
                 // Whoever writes its slices now may well have made the service their controller.
                 let ours: Vec<_> = slices.into_iter().filter(|slice| slices::is_labelled(slice)).collect();
                 return Work { slices: remove(&ours), mirrors: remove(&mirrors), ..Work::default() };
             }
-            Verdict::Collected(collected, _) => collected,
+            Evaluation::Collected(collected, _) => collected,
         };
         let mirror = self.desired_mirror(&owner, service, collected);
         let desired = Desired {
@@ -151,10 +151,10 @@ impl State {
             groups: collected.groups.clone(),
         };
         let Settings { limit, mirror_limit, .. } = self.settings;
-        let packing = Packing { limit, seed: self.seed, merges };
-        let mirror_packing = Packing { limit: mirror_limit, ..packing };
+        let packing = PackOptions { limit, seed: self.seed, merges };
+        let mirror_packing = PackOptions { limit: mirror_limit, ..packing };
         Work {
-            doubtful: false,
+            needs_list: false,
             slices: slices::plan(&desired, &slices, packing, service.writing),
             mirrors: mirror::plan(mirror.as_ref(), &mirrors, mirror_packing, service.writing),
         }
@@ -178,23 +178,29 @@ impl State {
 
     pub(super) fn outcome(&mut self, key: &ObjectKey, written: Result<(), &str>) -> Outcome {
         let now = Time(self.dirty.now());
-        self.slices.end(key);
-        self.mirrors.end(key);
+        self.slices.end_work(key);
+        self.mirrors.end_work(key);
         let Some(service) = self.services.get_mut(key) else { return Outcome::default() };
         if written.is_ok() {
             service.writing = None;
         }
-        let Some(verdict) = &service.verdict else { return Outcome::default() };
+        let Some(evaluation) = &service.evaluation else { return Outcome::default() };
         if service.object.metadata.deletion_timestamp.is_some() {
             return Outcome::default();
         }
-        let new = of_ours(status(&service.object, verdict, written, &self.settings.zone, &now));
-        let old = ours(&service.object);
+        let new = without_foreign_conditions(status(
+            &service.object,
+            evaluation,
+            written,
+            &self.settings.zone,
+            &now,
+        ));
+        let old = own_status(&service.object);
         service.status = Some(new.clone());
         // Whoever edits our status may do so again, and again: that is answered at the pace of numbers.
         service.is_edited &= old != new;
         let urgent = !service.is_edited && !differ_in_counts_only(&old, &new);
-        let mut notices = notices_of_service(&service.object, &old, &new, &mut service.told);
+        let mut notices = notices_of_service(&service.object, &old, &new, &mut service.notified);
         notices.extend(self.notices_of_pods(key));
         let service = &self.services[key].object;
         let status = (old != new).then(|| StatusWrite {
@@ -213,35 +219,35 @@ impl State {
         });
         // Most pods have none.
         let complaints: Vec<_> =
-            complaints.filter(|(uid, now)| !now.is_empty() || self.told.contains_key(uid)).collect();
+            complaints.filter(|(uid, now)| !now.is_empty() || self.notified.contains_key(uid)).collect();
         let mut notices = Vec::new();
         for (uid, now) in complaints {
-            let mut told = self.told.remove(&uid).unwrap_or_default();
-            told.retain(|reason, _| now.iter().any(|notice| notice.reason == *reason));
+            let mut notified = self.notified.remove(&uid).unwrap_or_default();
+            notified.retain(|reason, _| now.iter().any(|notice| notice.reason == *reason));
             for notice in now {
-                if told.get(notice.reason) != Some(&notice.note) {
-                    told.insert(notice.reason, notice.note.clone());
+                if notified.get(notice.reason) != Some(&notice.note) {
+                    notified.insert(notice.reason, notice.note.clone());
                     notices.push(notice);
                 }
             }
-            if !told.is_empty() {
-                self.told.insert(uid, told);
+            if !notified.is_empty() {
+                self.notified.insert(uid, notified);
             }
         }
         notices
     }
 }
 
-fn rows(slice: &MultiNetworkEndpointSlice) -> Rows {
-    Rows::of(slice.spec.network.alias(), &slice.spec.endpoints)
+fn rows(slice: &MultiNetworkEndpointSlice) -> SlicePods {
+    SlicePods::of(slice.spec.network.alias(), &slice.spec.endpoints)
 }
 
 /// What of a service's status is ours to write.
-pub(super) fn ours(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
-    of_ours(service.status.clone().unwrap_or_default())
+pub(super) fn own_status(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
+    without_foreign_conditions(service.status.clone().unwrap_or_default())
 }
 
-fn of_ours(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
+fn without_foreign_conditions(mut status: MultiNetworkServiceStatus) -> MultiNetworkServiceStatus {
     let conditions =
         ConditionType::ALL.into_iter().filter_map(|kind| find(&status.conditions, kind).cloned());
     status.conditions = conditions.collect();
@@ -254,7 +260,7 @@ fn notices_of_service(
     service: &MultiNetworkService,
     old: &MultiNetworkServiceStatus,
     new: &MultiNetworkServiceStatus,
-    told: &mut Vec<(&'static str, String)>,
+    notified: &mut Vec<(&'static str, String)>,
 ) -> Vec<Notice> {
     let bad = [
         (ConditionType::Accepted, "False"),
@@ -264,20 +270,21 @@ fn notices_of_service(
     ];
     let mut notices = Vec::new();
     for (kind, status) in bad {
-        told.retain(|(known, _)| *known != kind.as_str() || is_bad(new, kind, status));
+        notified.retain(|(known, _)| *known != kind.as_str() || is_bad(new, kind, status));
         let Some(condition) = find(&new.conditions, kind).filter(|condition| condition.status == status)
         else {
             continue;
         };
         // The status outlives this process; what it says already has been said.
-        let is_old = find(&old.conditions, kind).is_some_and(|old| news(old) == news(condition));
-        let (reason, explanation) = news(condition);
+        let is_old =
+            find(&old.conditions, kind).is_some_and(|old| event_content(old) == event_content(condition));
+        let (reason, explanation) = event_content(condition);
         let said = (kind.as_str(), format!("{reason}: {explanation}"));
-        if is_old || told.contains(&said) {
+        if is_old || notified.contains(&said) {
             continue;
         }
-        told.retain(|(known, _)| *known != kind.as_str());
-        told.push(said);
+        notified.retain(|(known, _)| *known != kind.as_str());
+        notified.push(said);
         let Some(reason) = reason_of(&condition.reason) else { continue };
         notices.push(Notice {
             regarding: service.object_ref(&()),
@@ -295,7 +302,7 @@ fn is_bad(status: &MultiNetworkServiceStatus, kind: ConditionType, bad: &str) ->
 
 /// The reason of a condition, as events are written with.
 fn reason_of(reason: &str) -> Option<&'static str> {
-    let told = [
+    let notified = [
         AcceptedReason::Invalid.as_str(),
         ResolvedRefsReason::NetworkNotFound.as_str(),
         ResolvedRefsReason::NetworkNotUsable.as_str(),
@@ -308,7 +315,7 @@ fn reason_of(reason: &str) -> Option<&'static str> {
         CappedReason::AddressesPerService.as_str(),
         CappedReason::AddressesPerNamespace.as_str(),
     ];
-    told.into_iter().find(|known| *known == reason)
+    notified.into_iter().find(|known| *known == reason)
 }
 
 /// What of a pod's network status and of its claims cannot be used, if they count at all; no two for one reason.

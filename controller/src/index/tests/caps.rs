@@ -7,94 +7,94 @@ use super::*;
 const CAPS: Caps = Caps { pod: 2, service: 3, namespace: 4 };
 
 /// The texts of a service's addresses that are published, and the reason of condition Capped.
-fn written(world: &World, service: &str, version: u64) -> (Vec<String>, Option<String>) {
-    let outcome = write(world, service, version);
+fn written(index: &ClusterIndex, service: &str, version: u64) -> (Vec<String>, Option<String>) {
+    let outcome = write(index, service, version);
     let status = outcome.status.map(|write| write.status);
-    let status = status.or_else(|| world.lock().services[&key(service)].status.clone()).unwrap();
-    let slices = world.lock().slices.of(&key(service));
+    let status = status.or_else(|| index.lock().services[&key(service)].status.clone()).unwrap();
+    let slices = index.lock().slices.of(&key(service));
     let endpoints = slices.iter().flat_map(|slice| &slice.spec.endpoints);
     let mut addresses: Vec<String> = endpoints.map(|endpoint| endpoint.addresses[0].clone()).collect();
     addresses.sort();
     (addresses, find(&status.conditions, Capped).map(|condition| condition.reason.clone()))
 }
 
-fn queued(world: &World) -> Vec<String> {
-    commit(world);
-    std::iter::from_fn(|| world.queue.next().now_or_never()).map(|turn| turn.service().name.clone()).collect()
+fn queued(index: &ClusterIndex) -> Vec<String> {
+    commit(index);
+    std::iter::from_fn(|| index.queue.next().now_or_never()).map(|item| item.service().name.clone()).collect()
 }
 
 #[test]
 fn what_is_published_of_a_pod_stays_when_it_reports_more() {
-    let world = world_with(CAPS);
+    let index = index_with(CAPS);
     let report = |ips: &'static str| {
         annotate(Box::leak(format!(r#"[{{"name": "vision/rdma-a", "ips": [{ips}]}}]"#).into_boxed_str()))
     };
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(pod("a", "infer", "", report(r#""10.0.0.5", "10.0.0.6""#)));
-    assert_eq!(written(&world, "infer", 1), (vec!["10.0.0.5".into(), "10.0.0.6".into()], None));
-    world.apply(pod("a", "infer", "", report(r#""10.0.0.1", "10.0.0.6", "10.0.0.2", "10.0.0.5""#)));
-    let (addresses, reason) = written(&world, "infer", 2);
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "", report(r#""10.0.0.5", "10.0.0.6""#)));
+    assert_eq!(written(&index, "infer", 1), (vec!["10.0.0.5".into(), "10.0.0.6".into()], None));
+    index.apply(pod("a", "infer", "", report(r#""10.0.0.1", "10.0.0.6", "10.0.0.2", "10.0.0.5""#)));
+    let (addresses, reason) = written(&index, "infer", 2);
     assert_eq!(addresses, ["10.0.0.5", "10.0.0.6"]);
     assert_eq!(reason.as_deref(), Some("AddressesPerPod"));
-    world.apply(pod("a", "infer", "", report(r#""10.0.0.1", "10.0.0.6""#)));
-    assert_eq!(written(&world, "infer", 3), (vec!["10.0.0.1".into(), "10.0.0.6".into()], None));
+    index.apply(pod("a", "infer", "", report(r#""10.0.0.1", "10.0.0.6""#)));
+    assert_eq!(written(&index, "infer", 3), (vec!["10.0.0.1".into(), "10.0.0.6".into()], None));
 }
 
 #[test]
 fn a_service_keeps_its_published_addresses_then_those_of_older_pods() {
-    let world = world_with(CAPS);
+    let index = index_with(CAPS);
     let aged = |name: &'static str, second: i64| {
         let address = format!("10.0.0.{second}");
         pod(name, "infer", &address, |pod| pod["metadata"]["creationTimestamp"] = json!(time(second)))
     };
-    world.apply(service("infer", 1, |_| {}));
-    world.apply(aged("d", 9));
-    assert_eq!(written(&world, "infer", 1).0, ["10.0.0.9"]);
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(aged("d", 9));
+    assert_eq!(written(&index, "infer", 1).0, ["10.0.0.9"]);
     for (name, second) in [("a", 8), ("b", 2), ("c", 5)] {
-        world.apply(aged(name, second));
+        index.apply(aged(name, second));
     }
-    let (addresses, reason) = written(&world, "infer", 2);
+    let (addresses, reason) = written(&index, "infer", 2);
     assert_eq!(
         addresses,
         ["10.0.0.2", "10.0.0.5", "10.0.0.9"],
         "the youngest pod but for the one that was there"
     );
     assert_eq!(reason.as_deref(), Some("AddressesPerService"));
-    let status = world.lock().services[&key("infer")].status.clone().unwrap();
+    let status = index.lock().services[&key("infer")].status.clone().unwrap();
     assert_eq!(status.networks[0].missing, 1);
-    Index::<views::Pod>::delete(&world, &key("c"));
+    Index::<views::Pod>::delete(&index, &key("c"));
     assert_eq!(
-        written(&world, "infer", 3),
+        written(&index, "infer", 3),
         (["10.0.0.2", "10.0.0.8", "10.0.0.9"].map(String::from).into(), None)
     );
 }
 
 #[test]
 fn who_waits_for_room_in_the_namespace_is_queued_when_there_is_some() {
-    let world = world_with(CAPS);
+    let index = index_with(CAPS);
     for name in ["infer", "detect"] {
-        world.apply(service(name, 1, |_| {}));
+        index.apply(service(name, 1, |_| {}));
         for number in 0..3 {
             let (pod_name, address) = (format!("{name}-{number}"), format!("10.0.{}.{number}", name.len()));
-            world.apply(pod(&pod_name, name, &address, |_| {}));
+            index.apply(pod(&pod_name, name, &address, |_| {}));
         }
     }
-    queued(&world);
-    assert_eq!(written(&world, "infer", 1).0.len(), 3);
-    let (addresses, reason) = written(&world, "detect", 1);
+    queued(&index);
+    assert_eq!(written(&index, "infer", 1).0.len(), 3);
+    let (addresses, reason) = written(&index, "detect", 1);
     assert_eq!((addresses.len(), reason.as_deref()), (1, Some("AddressesPerNamespace")));
-    assert!(queued(&world).is_empty());
+    assert!(queued(&index).is_empty());
 
-    Index::<views::Pod>::delete(&world, &key("infer-0"));
-    assert_eq!(queued(&world), ["infer"]);
-    write(&world, "infer", 2);
-    assert_eq!(queued(&world), ["detect"], "the slices are written");
-    assert_eq!(written(&world, "detect", 2).0.len(), 2);
+    Index::<views::Pod>::delete(&index, &key("infer-0"));
+    assert_eq!(queued(&index), ["infer"]);
+    write(&index, "infer", 2);
+    assert_eq!(queued(&index), ["detect"], "the slices are written");
+    assert_eq!(written(&index, "detect", 2).0.len(), 2);
 
-    let heir = world_with(CAPS);
+    let heir = index_with(CAPS);
     for name in ["infer", "detect"] {
         heir.apply(service(name, 1, |_| {}));
-        world.lock().slices.of(&key(name)).iter().for_each(|slice| heir.apply((**slice).clone()));
+        index.lock().slices.of(&key(name)).iter().for_each(|slice| heir.apply((**slice).clone()));
     }
     for (name, number) in
         [("detect", 0), ("detect", 1), ("detect", 2), ("infer", 1), ("infer", 2), ("infer", 3)]
@@ -110,13 +110,13 @@ fn who_waits_for_room_in_the_namespace_is_queued_when_there_is_some() {
     Index::<MultiNetworkService>::delete(&heir, &key("infer"));
     assert_eq!(queued(&heir), ["infer"], "its slices are still there");
     let gone = heir.work(&key("infer")).slices.delete;
-    gone.iter().for_each(|id| heir.removed_slice(id));
+    gone.iter().for_each(|id| heir.record_deleted_slice(id));
     assert_eq!(queued(&heir), ["detect"]);
 }
 
 #[test]
 fn slices_of_others_take_room() {
-    let world = world_with(CAPS);
+    let index = index_with(CAPS);
     let slice = json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkEndpointSlice",
         "metadata": {"name": "theirs", "namespace": "vision", "labels": {labels::SERVICE_NAME: "infer"}},
@@ -125,15 +125,15 @@ fn slices_of_others_take_room() {
             "endpoints": [{"addresses": ["192.0.2.1"]}, {"addresses": ["192.0.2.2"]}],
         },
     });
-    world.apply(serde_json::from_value::<MultiNetworkEndpointSlice>(slice).unwrap());
-    world.apply(service("infer", 1, |_| {}));
+    index.apply(serde_json::from_value::<MultiNetworkEndpointSlice>(slice).unwrap());
+    index.apply(service("infer", 1, |_| {}));
     for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
-        world.apply(pod(name, "infer", address, |_| {}));
+        index.apply(pod(name, "infer", address, |_| {}));
     }
-    queued(&world);
-    let (addresses, reason) = written(&world, "infer", 1);
+    queued(&index);
+    let (addresses, reason) = written(&index, "infer", 1);
     assert_eq!((addresses, reason.as_deref()), (vec!["10.0.0.1".to_owned()], Some("AddressesPerService")));
-    Index::<MultiNetworkEndpointSlice>::delete(&world, &key("theirs"));
-    assert_eq!(queued(&world), ["infer"]);
-    assert_eq!(written(&world, "infer", 2), (["10.0.0.1", "10.0.0.2"].map(String::from).into(), None));
+    Index::<MultiNetworkEndpointSlice>::delete(&index, &key("theirs"));
+    assert_eq!(queued(&index), ["infer"]);
+    assert_eq!(written(&index, "infer", 2), (["10.0.0.1", "10.0.0.2"].map(String::from).into(), None));
 }

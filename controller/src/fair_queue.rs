@@ -1,4 +1,4 @@
-//! Turns of the many things that wait, so that no tenant waits for all that another one has to be done (pure).
+//! FairQueue of the many things that wait, so that no tenant waits for all that another one has to be done (pure).
 //!
 //! ```text
 //!            push                     begin                 end
@@ -51,7 +51,7 @@ impl Limits {
 
 /// Things that wait for their turns, and how many have them.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub struct FairQueue<T> {
     limits: Limits,
     under_way: usize,
     namespaces: HashMap<String, Namespace<T>>,
@@ -64,20 +64,20 @@ struct Namespace<T> {
     waiting: usize,
     under_way: usize,
     is_in_order: bool,
-    services: HashMap<String, Line<T>>,
+    services: HashMap<String, ServiceQueue<T>>,
     /// The services that may have a turn, as far as the namespace may.
     order: VecDeque<String>,
 }
 
 /// Line of the things of one service.
 #[derive(Debug)]
-struct Line<T> {
+struct ServiceQueue<T> {
     waiting: VecDeque<T>,
     under_way: usize,
     is_in_order: bool,
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     /// Nothing waits yet.
     pub fn new(limits: Limits) -> Self {
         Self { limits, under_way: 0, namespaces: HashMap::new(), order: VecDeque::new() }
@@ -88,7 +88,7 @@ impl<T> Turns<T> {
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
         namespace.waiting += 1;
         namespace.services.entry(service.name.clone()).or_default().waiting.push_back(thing);
-        self.settle(service);
+        self.reschedule(service);
     }
 
     /// Begins the next turn, if one may begin. It lasts until its [`end`](Self::end).
@@ -100,38 +100,38 @@ impl<T> Turns<T> {
         let namespace = self.namespaces.get_mut(&name)?;
         namespace.is_in_order = false;
         let service = namespace.order.pop_front()?;
-        let line = namespace.services.get_mut(&service)?;
-        line.is_in_order = false;
-        let thing = line.waiting.pop_front()?;
+        let queue = namespace.services.get_mut(&service)?;
+        queue.is_in_order = false;
+        let thing = queue.waiting.pop_front()?;
         namespace.waiting -= 1;
-        line.under_way += 1;
+        queue.under_way += 1;
         namespace.under_way += 1;
         self.under_way += 1;
         let service = ObjectKey { namespace: name, name: service };
-        self.settle(&service);
+        self.reschedule(&service);
         Some((service, thing))
     }
 
     /// Ends a turn of a service.
     pub fn end(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
-        let Some(line) = namespace.services.get_mut(&service.name) else { return };
-        line.under_way = line.under_way.saturating_sub(1);
+        let Some(queue) = namespace.services.get_mut(&service.name) else { return };
+        queue.under_way = queue.under_way.saturating_sub(1);
         namespace.under_way = namespace.under_way.saturating_sub(1);
         self.under_way = self.under_way.saturating_sub(1);
-        self.settle(service);
+        self.reschedule(service);
     }
 
-    /// Forgets all that waits. Turns that have begun go on.
+    /// Forgets all that waits. FairQueue that have begun go on.
     pub fn clear(&mut self) {
         self.order.clear();
         self.namespaces.retain(|_, namespace| {
             (namespace.waiting, namespace.is_in_order) = (0, false);
             namespace.order.clear();
-            namespace.services.retain(|_, line| {
-                line.is_in_order = false;
-                line.waiting.clear();
-                line.under_way > 0
+            namespace.services.retain(|_, queue| {
+                queue.is_in_order = false;
+                queue.waiting.clear();
+                queue.under_way > 0
             });
             namespace.under_way > 0
         });
@@ -149,14 +149,14 @@ impl<T> Turns<T> {
 
     /// Brings the orders in step with what has changed of a service: it and its namespace go to the
     /// end if they may have a turn, and are forgotten if they have nothing any more.
-    fn settle(&mut self, service: &ObjectKey) {
+    fn reschedule(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
-        if let Some(line) = namespace.services.get_mut(&service.name) {
-            if !line.is_in_order && !line.waiting.is_empty() && line.under_way < self.limits.service {
-                line.is_in_order = true;
+        if let Some(queue) = namespace.services.get_mut(&service.name) {
+            if !queue.is_in_order && !queue.waiting.is_empty() && queue.under_way < self.limits.service {
+                queue.is_in_order = true;
                 namespace.order.push_back(service.name.clone());
             }
-            if line.waiting.is_empty() && line.under_way == 0 {
+            if queue.waiting.is_empty() && queue.under_way == 0 {
                 namespace.services.remove(&service.name);
             }
         }
@@ -173,7 +173,7 @@ impl<T> Turns<T> {
     }
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self::new(Limits::NONE)
     }
@@ -191,7 +191,7 @@ impl<T> Default for Namespace<T> {
     }
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for ServiceQueue<T> {
     fn default() -> Self {
         Self { waiting: VecDeque::new(), under_way: 0, is_in_order: false }
     }

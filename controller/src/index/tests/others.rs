@@ -1,0 +1,57 @@
+//! What others do to what the controller writes, or besides it.
+
+use super::*;
+
+/// Whoever writes slices by hand may make the service their controller, so that they go with it.
+#[test]
+fn what_others_write_for_a_service_without_selector_is_theirs() {
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
+    write(&index, "infer", 1);
+    let mut theirs = (*index.lock().slices.of(&key("infer"))[0]).clone();
+    theirs.metadata.name = Some("by-hand".to_owned());
+    theirs.metadata.uid = Some("uid-by-hand".to_owned());
+    theirs.metadata.labels.as_mut().unwrap().remove(labels::MANAGED_BY);
+    index.apply(theirs);
+    index.apply(service("infer", 2, |service| service["spec"]["selector"] = Value::Null));
+
+    let work = index.work(&key("infer"));
+    let [ours] = work.slices.delete.as_slice() else { panic!("{work:?}") };
+    assert_ne!(ours.key, key("by-hand"));
+    index.record_deleted_slice(ours);
+    assert!(index.work(&key("infer")).slices.is_empty());
+}
+
+/// The API server's storage is restored from a backup: its versions are older than those that we know.
+#[test]
+fn a_status_that_a_backup_has_brought_back_is_put_right() {
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    let first = write(&index, "infer", 1).status.unwrap();
+    let live = HashSet::from([key("infer")]);
+    let listed = |written_meanwhile: Option<MultiNetworkService>| {
+        Index::<MultiNetworkService>::start(&index);
+        written_meanwhile.into_iter().for_each(|service| index.record_stored_service(service));
+        index.apply(service("infer", 1, |service| service["metadata"]["resourceVersion"] = json!("5")));
+        Index::<MultiNetworkService>::reset(&index, &live);
+        commit(&index);
+        write(&index, "infer", 2).status
+    };
+    let ours = Some(with_status(&first));
+    assert_eq!(listed(ours), None, "the list may have been made before the status was written");
+    assert_eq!(
+        listed(None).map(|write| (write.resource_version, write.status)),
+        Some(("5".to_owned(), first.status))
+    );
+}
+
+#[test]
+fn nothing_is_kept_for_work_that_is_given_up() {
+    let index = index();
+    index.apply(service("infer", 1, |_| {}));
+    index.work(&key("infer"));
+    assert!(!index.lock().slices.is_idle());
+    index.abandon(&key("infer"));
+    assert!(index.lock().slices.is_idle() && index.lock().mirrors.is_idle());
+}
