@@ -1,12 +1,14 @@
-//! Wiring: everything is bound and checked before anything runs, so that a start either fails with one line
-//! or holds.
+//! Starts and stops the controller's parts.
+//!
+//! Everything is bound and checked before anything runs. A start therefore fails with one line, or
+//! the controller keeps running.
 //!
 //! ```text
 //!   watches ──> ClusterIndex ──> Queue ──┐
-//!   optional APIs ─┘              ├─> Writer ──> API server
-//!   everything listed ──> lease ──┘     └─> events
+//!   optional APIs ─┘                     ├─> Writer ──> API server
+//!   everything listed ──> lease ─────────┘     └─> events
 //!
-//!   SIGTERM ──> not ready ──> writer finishes ──> lease is given back ──> exit
+//!   SIGTERM ──> not ready ──> writer finishes ──> lease is released ──> exit
 //! ```
 
 use std::fmt::Debug;
@@ -42,29 +44,32 @@ use crate::queue::Queue;
 use crate::views;
 use crate::writer::Writer;
 
-/// How long all that has to end may take, once the signal has come: the writer's limit, the lease's, and a little.
+/// Time that a shutdown may take. It exceeds the limits of the writer and of the lease.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// How many threads there are at least: more than can be busy with the world, so that the lease and the probes need not wait.
+/// Minimum number of worker threads. More threads than can wait for the index's lock at a time, so
+/// that lease renewals and probes always find one.
 const THREADS: usize = 4;
 
-/// What to do if the API server does not know our kinds.
+/// Advice for an API server that does not serve multinet's kinds.
 const OURS: &str = "kubectl apply -f deploy/crds";
 
-/// What to do if the API server does not know a kind that it always has.
+/// Advice for an API server that does not serve a core kind.
 const CORE: &str = "use an API server of Kubernetes 1.31 or later";
 
-/// Runs until a signal, or says why it cannot start.
+/// Runs the controller until a signal stops it. Returns an error if it cannot start, or if one of
+/// its tasks ends early.
 pub fn run(config: Config) -> Result<()> {
     let log_level = log::init(&config.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        warn!(%error, "the limit of open files stays as it is");
+        warn!(%error, "cannot raise the limit of open files; it stays as it is");
     }
-    // A look at a huge service takes a thread for a while, and whoever needs the world then waits in another.
+    // Planning a huge service occupies a thread for a while, and threads that need the index wait
+    // for it. There must be more threads than those.
     let threads = available_parallelism().map_or(1, NonZero::get).max(THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(serve(config, log_level));
-    // A thread that reads from a file system which hangs would hold up the end.
+    // A thread may be blocked in a read from a hanging file system. Do not wait for it.
     runtime.shutdown_background();
     outcome
 }
@@ -72,7 +77,7 @@ pub fn run(config: Config) -> Result<()> {
 async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let readiness = Readiness::default();
     let starting = readiness.register("start");
-    // Nobody is served who would have to notice the end beforehand.
+    // The controller serves no clients, so it need not stay up after it becomes unready.
     let shutdown = drain::on_signal(readiness.clone(), Duration::ZERO, DEADLINE);
     let mut registry = Registry::default();
     register_process_metrics(&mut registry, env!("CARGO_PKG_VERSION"));
@@ -117,9 +122,9 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
 
     let (stopped, has_stopped) = oneshot::channel::<()>();
     let instance = config.lease.identity.clone();
-    // An end by panic counts, too.
+    // `has_stopped` resolves when `stopped` is dropped, which also happens if the writer panics.
     let has_stopped = async { drop(has_stopped.await) };
-    // Connections of its own: writes and watches are not in the way of a renewal.
+    // The lease has a client of its own, so that writes and watches cannot delay a renewal.
     let (leadership, campaign) =
         lease(client::connect().await?.0, config.lease, lease_metrics, shutdown.clone(), has_stopped)?;
     let (events, publisher) =
@@ -136,7 +141,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     tasks.spawn({
         let (readiness, shutdown) = (readiness.clone(), shutdown.clone());
         async move {
-            // Whoever has not seen everything would take what is missing for gone.
+            // A leader that has not listed everything would take unlisted objects for deleted ones.
             if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
                 info!(version = env!("CARGO_PKG_VERSION"), from = %server, "everything has been listed");
                 campaign.await;
@@ -155,8 +160,8 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let outcome = tokio::select! {
         biased; // everything ends with the shutdown too
         () = shutdown.cancelled() => Ok(()),
-        _ = sources.join_next() => Err(anyhow!("objects are no longer followed; see the log")),
-        _ = &mut writing => Err(anyhow!("nothing is written any more; see the log")),
+        _ = sources.join_next() => Err(anyhow!("a watch has ended unexpectedly; see the log")),
+        _ = &mut writing => Err(anyhow!("the writer has ended unexpectedly; see the log")),
     };
     shutdown.cancel();
     if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
@@ -183,7 +188,8 @@ fn admin(
     }
 }
 
-/// Where objects come from.
+/// Everything that the watches need: the client, the index that they feed, and the token that ends
+/// them.
 struct Watches {
     client: Client,
     refresh: Refresh,
@@ -193,8 +199,9 @@ struct Watches {
 }
 
 impl Watches {
-    /// Feeds the world until the shutdown. A task that ends before that has panicked: what is written would grow old
-    /// without anybody noticing.
+    /// Spawns all watches, which feed the index until the shutdown. A task that ends earlier has
+    /// panicked. The caller must then stop the process, since slices would become outdated
+    /// unnoticed.
     fn follow(self, readiness: &Readiness, api_metrics: ApiMetrics) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         self.watch::<MultiNetworkService>(&mut tasks, readiness, OURS, None);

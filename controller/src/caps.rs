@@ -1,11 +1,14 @@
-//! Limits on the addresses that are published: of a pod on a network, of a service, of a namespace (pure).
+//! Limits on published addresses: per pod and network, per service, and per namespace (pure).
 //!
-//! multinet-dns has every address in memory, so that without limits one tenant could take what is there for all. Where there are too
-//! many, nothing that is published makes way for something new: published addresses stay first, then come those of older pods.
+//! multinet-dns keeps every address in memory. Without limits, one tenant could use up memory that
+//! all tenants share. Addresses above a limit are left out. Published addresses stay; the others
+//! follow by the age of their pods.
 //!
-//! How many a namespace has is kept as it changes. A service counts with what it was last given or what its slices still hold,
-//! whichever is more, and with what others have written for it; a process that has just started knows its slices only. Services that
-//! got less than they have wait for room, and are told one at a time when there is some.
+//! The number of addresses per namespace is kept up to date incrementally. A service counts with
+//! the larger of two numbers: the addresses it was last given, and those its slices still contain.
+//! Addresses that others publish for the service are added. A process that has just started knows
+//! the slices only. Services that got fewer addresses than they have wait for room in the
+//! namespace. They are queued one at a time when room appears.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -15,14 +18,14 @@ use multinet_runtime::ObjectKey;
 
 use crate::name_summary::NameSummary;
 
-/// The limits.
+/// Limits on the number of published addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Most addresses of a pod on a network.
+    /// Maximum for a pod on one network.
     pub pod: usize,
-    /// Most addresses of a service, on all of its networks together.
+    /// Maximum for a service, over all of its networks.
     pub service: usize,
-    /// Most addresses of all services of a namespace.
+    /// Maximum for all services of a namespace together.
     pub namespace: usize,
 }
 
@@ -32,19 +35,20 @@ impl Default for Caps {
     }
 }
 
-/// How many addresses the controller may publish for a service.
+/// Number of addresses that the controller may publish for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// The limits, for people.
+    /// The configured limits, for messages.
     pub caps: Caps,
-    /// The rest of the service's own limit, less the addresses that others have written for it.
+    /// The service's limit, less the addresses that others publish for the service.
     pub service: usize,
-    /// Everything else in the namespace leaves so many of its limit.
+    /// The namespace's limit, less the addresses of all other services in the namespace and of
+    /// others for this service.
     pub namespace: usize,
 }
 
 impl Room {
-    /// Returns how many addresses there is room for, and the limit that says so.
+    /// Returns the smaller of the two limits, with the reason that names it.
     pub fn most(&self) -> (usize, CappedReason) {
         if self.namespace <= self.service {
             (self.namespace, CappedReason::AddressesPerNamespace)
@@ -54,7 +58,7 @@ impl Room {
     }
 }
 
-/// Chooses which things stay if there is room for so many: published ones first, then in their order.
+/// Chooses `room` of `things`: published ones first, then the others in their order.
 pub(crate) fn choose<T: Eq + Hash>(
     room: usize,
     things: impl Iterator<Item = T> + Clone,
@@ -65,27 +69,28 @@ pub(crate) fn choose<T: Eq + Hash>(
     published.chain(new).take(room).collect()
 }
 
-/// Addresses of a service that limits leave out.
+/// Addresses of a service that are left out because of limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capped {
-    /// Pods that have more addresses on a network than are published.
+    /// Pods with more addresses on a network than the limit per pod.
     pub pods: NameSummary,
-    /// How many addresses of theirs are left out for that.
+    /// Number of addresses left out because of the limit per pod.
     pub beyond_pods: usize,
-    /// How many more are left out, and by which limit.
+    /// The limit of the service or namespace that applies, and the number of addresses left out
+    /// because of it.
     pub beyond: Option<(CappedReason, usize)>,
-    /// The limits.
+    /// The configured limits, for the message.
     pub caps: Caps,
 }
 
 impl Capped {
-    /// Returns the reason of the condition, if any addresses are left out.
+    /// Returns the reason for condition Capped; `None` if nothing is left out.
     pub fn reason(&self) -> Option<CappedReason> {
         let by_pod = (self.beyond_pods > 0).then_some(CappedReason::AddressesPerPod);
         self.beyond.map(|(reason, _)| reason).or(by_pod)
     }
 
-    /// Returns what is left out, why, and what to do.
+    /// Returns the condition's message: how many addresses are left out, why, and what to do.
     pub fn message(&self) -> String {
         let Caps { pod, service, namespace } = self.caps;
         let mut parts = Vec::new();
@@ -94,7 +99,7 @@ impl Capped {
                 CappedReason::AddressesPerNamespace => (
                     namespace,
                     "namespace",
-                    "remove services that nothing asks for, or move some to another namespace",
+                    "delete unused services, or move some to another namespace",
                     "--max-addresses-per-namespace",
                 ),
                 _ => (
@@ -105,22 +110,22 @@ impl Capped {
                 ),
             };
             parts.push(format!(
-                "{count} addresses are left out, since at most {limit} of a {of} are published: {remedy}, or have {flag} of \
-                 multinet-controller raised"
+                "{count} addresses are left out, since at most {limit} of a {of} are published: {remedy}, or raise {flag} of \
+                 multinet-controller"
             ));
         }
         if self.beyond_pods > 0 {
             let (count, pods) = (self.beyond_pods, &self.pods);
             parts.push(format!(
                 "{count} addresses are left out, since at most {pod} of a pod on a network are published ({pods}): give the pods fewer, or \
-                 have --max-addresses-per-pod of multinet-controller raised"
+                 raise --max-addresses-per-pod of multinet-controller"
             ));
         }
         parts.join("; ")
     }
 }
 
-/// How many addresses there are, by service and namespace.
+/// Number of addresses per service and namespace.
 #[derive(Debug)]
 pub struct Counts {
     caps: Caps,
@@ -128,24 +133,24 @@ pub struct Counts {
     namespaces: HashMap<String, Namespace>,
 }
 
-/// The addresses of a service.
+/// Address counts of one service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
-    /// It was last given so many.
+    /// Number of addresses in the service's last plan.
     given: usize,
-    /// Its slices that the controller has written hold so many.
+    /// Number of addresses in the service's slices that the controller has written.
     written: usize,
-    /// Its other slices hold so many.
+    /// Number of addresses in slices that others have written for the service.
     foreign: usize,
 }
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// The addresses of all its services.
+    /// Number of addresses of all services in the namespace.
     total: usize,
-    /// Sum of the addresses that its services were given, and of those that others have written for them.
+    /// Sum of `given` and `foreign` over all services in the namespace.
     promised: usize,
-    /// Services that got less than they have.
+    /// Names of the services that got fewer addresses than they have.
     waiting: BTreeSet<String>,
 }
 
@@ -160,18 +165,18 @@ impl Count {
 }
 
 impl Counts {
-    /// None yet.
+    /// Creates counts without any services.
     pub fn new(caps: Caps) -> Self {
         Self { caps, services: HashMap::new(), namespaces: HashMap::new() }
     }
 
-    /// Returns how many addresses the controller may publish for a service.
+    /// Returns how many addresses the controller may publish for `service`.
     pub fn room(&self, service: &ObjectKey) -> Room {
         let count = self.services.get(service).copied().unwrap_or_default();
         let namespace = self.namespaces.get(&service.namespace);
         let (total, promised) = namespace.map_or((0, 0), |namespace| (namespace.total, namespace.promised));
-        // While another service's endpoints move from slice to slice, its slices hold more than it was given: that is no reason
-        // to take away what this one was given.
+        // While endpoints of another service move between slices, its slices contain more than it
+        // was given. This service keeps what it was given in the meantime.
         let kept = count.given.min(self.caps.namespace.saturating_sub(promised - count.given));
         Room {
             caps: self.caps,
@@ -180,8 +185,8 @@ impl Counts {
         }
     }
 
-    /// Notes how many addresses a service was given, and whether it waits for room in its namespace. Returns the service that there is
-    /// room for now.
+    /// Records how many addresses a service was given, and whether it waits for room in its
+    /// namespace. Returns a waiting service that has room now.
     pub fn set_given(&mut self, service: &ObjectKey, given: usize, waits: bool) -> Option<ObjectKey> {
         let waiting = &mut self.namespaces.entry(service.namespace.clone()).or_default().waiting;
         if waits {
@@ -192,18 +197,20 @@ impl Counts {
         self.change(service, |count| count.given = given)
     }
 
-    /// Notes how many addresses the slices of a service hold that the controller has written. Returns the service that there is room
-    /// for now.
+    /// Records how many addresses the service's own slices contain. Returns a waiting service that
+    /// has room now.
     pub fn set_written(&mut self, service: &ObjectKey, written: usize) -> Option<ObjectKey> {
         self.change(service, |count| count.written = written)
     }
 
-    /// Notes how many addresses the other slices of a service hold. Returns the service that there is room for now.
+    /// Records how many addresses the slices of others contain for the service. Returns a waiting
+    /// service that has room now.
     pub fn set_foreign(&mut self, service: &ObjectKey, foreign: usize) -> Option<ObjectKey> {
         self.change(service, |count| count.foreign = foreign)
     }
 
-    /// Forgets what services were given, and which wait for room, when another process may have decided in between.
+    /// Forgets what services were given and which of them wait. A new leader calls this, since
+    /// another process may have decided differently in between.
     pub fn forget_given(&mut self) {
         let services: Vec<ObjectKey> = self.services.keys().cloned().collect();
         for service in &services {

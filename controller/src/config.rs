@@ -1,4 +1,4 @@
-//! The command line, and what it means once it is checked.
+//! Command-line arguments, and the configuration that they result in.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,23 +13,23 @@ use multinet_runtime::{LeaseConfig, LogArgs, random_number};
 
 use crate::caps::Caps;
 
-/// Where a pod finds the namespace that it is in.
+/// File in which a pod finds the name of its namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The namespace of everything that is shipped.
+/// Default namespace, which is that of the shipped manifests.
 const NAMESPACE: &str = "multinet-system";
 
-/// The shortest service name, `a.b.svc.`, that has to fit before the zone.
+/// Length of the shortest service name, which must fit in front of the zone.
 const SHORTEST_NAME: usize = "a.b.svc.".len();
 
-/// The longest identity; it ends up in a Lease and in events.
+/// Maximum length of the identity, which appears in the Lease and in events.
 const MAX_IDENTITY: usize = 128;
 
-/// Second NICs of pods, collected.
+/// Controller that publishes the addresses of pods' secondary interfaces.
 ///
-/// Reads pods, Multus' network status, resource claims and nodes, and writes MultiNetworkEndpointSlices and the status of
-/// MultiNetworkServices; multinet-dns answers from them. Several may run: the one that holds the Lease writes, the others
-/// are ready to take over.
+/// Reads pods, Multus' network status, resource claims and nodes. Writes MultiNetworkEndpointSlices
+/// and the status of MultiNetworkServices, which multinet-dns serves. Several replicas may run: the
+/// one that holds the Lease writes, the others take over when it fails.
 #[derive(Debug, Parser)]
 #[command(name = "multinet-controller", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Args {
@@ -38,44 +38,45 @@ pub struct Args {
           value_parser = zone, help_heading = "Slices")]
     zone: String,
 
-    /// How many endpoints a slice may have, 1 to 1000
+    /// Maximum number of endpoints in a slice, 1 to 1000
     ///
-    /// What a change costs the API server, and how long it takes, grows with the slice that has to be written; what it costs to
-    /// create a whole service, and what slices take in memory, grows with their number (docs/benchmarks.md). After a change of
-    /// this limit slices are merged bit by bit.
+    /// The cost and duration of a change grow with the size of the slice that is written. The cost
+    /// of creating a service, and the memory that slices take, grow with the number of slices
+    /// (docs/benchmarks.md). When this limit changes, existing slices are merged gradually.
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_SLICE", default_value = "25",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_slice: u16,
 
-    /// How many endpoints a slice of a mirror may have, 1 to 1000 (Kubernetes' own have 100)
+    /// Maximum number of endpoints in a slice of a mirror, 1 to 1000 (Kubernetes' own slices have
+    /// 100)
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ENDPOINTS_PER_MIRROR_SLICE", default_value = "100",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     max_endpoints_per_mirror_slice: u16,
 
-    /// How many addresses of a pod on a network are published
+    /// Maximum number of published addresses of a pod on a network
     ///
-    /// Those that are published already stay, then come those that the pod reports first. Where this limit or one of the next two
-    /// leaves addresses out, the service has condition Capped. What multinet-dns needs in memory follows from them
-    /// (docs/operations.md).
+    /// Published addresses stay; the others follow in the order in which the pod reports them. A
+    /// service has condition Capped while this limit or one of the next two leaves addresses out.
+    /// The memory that multinet-dns needs depends on these limits (docs/operations.md).
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_POD", default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_pod: u32,
 
-    /// How many addresses of a service are published, on all of its networks together; those that are published already stay, then
-    /// come those of older pods
+    /// Maximum number of published addresses of a service, over all of its networks; published
+    /// addresses stay, the others follow by the age of their pods
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_SERVICE", default_value = "50000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_service: u32,
 
-    /// How many addresses of all services of a namespace are published
+    /// Maximum number of published addresses of all services in a namespace
     #[arg(long, value_name = "N", env = "MULTINET_MAX_ADDRESSES_PER_NAMESPACE", default_value = "200000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = "Slices")]
     max_addresses_per_namespace: u32,
 
-    /// How many requests may be under way at a time, 1 to 1000
+    /// Maximum number of concurrent requests, 1 to 1000
     ///
-    /// One namespace has a sixteenth of them at most, so that no tenant keeps the API server busy. With a fast API server, a higher number makes
-    /// many changes in one namespace faster.
+    /// A namespace gets at most a sixteenth of them, so that no tenant keeps the API server busy.
+    /// With a fast API server, a higher number makes many changes in one namespace faster.
     #[arg(long, value_name = "N", env = "MULTINET_CONCURRENT_WRITES", default_value = "32",
           value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Slices")]
     concurrent_writes: u16,
@@ -85,27 +86,28 @@ pub struct Args {
           help_heading = "Leader election")]
     lease_namespace: Option<String>,
 
-    /// Name of the Lease; controllers with the same one take turns
+    /// Name of the Lease; of the controllers with the same Lease, one is the leader
     #[arg(long, value_name = "NAME", env = "MULTINET_LEASE_NAME", default_value = "multinet-controller",
           value_parser = lease_name, help_heading = "Leader election")]
     lease_name: String,
 
-    /// How long a leader that is silent stays leader, 1s to 1h
+    /// Time after which a silent leader loses the Lease, 1s to 1h
     #[arg(long, value_name = "TIME", env = "MULTINET_LEASE_DURATION", default_value = "15s", value_parser = lease_duration,
           help_heading = "Leader election")]
     lease_duration: Duration,
 
-    /// Name of this process among those with the same Lease, such as the pod's name: a container that is restarted under the
-    /// same name need not wait for the Lease to run out [default: the host's name and a random number]
+    /// Name of this process, unique among those with the same Lease, such as the pod's name; a
+    /// container that restarts under the same name need not wait for the Lease to expire [default:
+    /// the host's name and a random number]
     #[arg(long, value_name = "NAME", env = "MULTINET_IDENTITY", value_parser = identity,
           help_heading = "Leader election")]
     identity: Option<String>,
 
-    /// Where /metrics, /livez, /readyz, /logging and /debug/state are served [default: nowhere]
+    /// Address for /metrics, /livez, /readyz, /logging and /debug/state [default: none]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
 
-    /// Let clients of other hosts set the log filter by PUT /logging, too, and not only those of this host
+    /// Allow clients on other hosts to set the log filter by PUT /logging
     #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
           help_heading = "Operation")]
     admin_allow_logging: bool,
@@ -121,36 +123,37 @@ Examples:
   In a cluster:
     multinet-controller --admin [::]:9154 --identity $(POD_NAME)
 
-  On a desk, for the cluster that kubectl talks to:
+  On a workstation, for the cluster of kubectl's context:
     multinet-controller --admin 127.0.0.1:9154 --lease-namespace default
 
 Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line that says why.";
 
-/// A checked configuration.
+/// Checked configuration of the controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The zone of host names in status, in lower case, without a dot at its end.
+    /// Zone of the host names in `status`, in lower case and without a trailing dot.
     pub zone: String,
-    /// Most endpoints in a slice.
+    /// Maximum number of endpoints in a slice.
     pub max_endpoints_per_slice: usize,
-    /// Most endpoints in a slice of a mirror.
+    /// Maximum number of endpoints in a slice of a mirror.
     pub max_endpoints_per_mirror_slice: usize,
-    /// Most addresses.
+    /// Limits on the number of published addresses.
     pub caps: Caps,
-    /// Most requests at a time.
+    /// Maximum number of concurrent requests.
     pub concurrent_writes: usize,
-    /// The lease, and who we are.
+    /// Name and duration of the Lease, and the identity of this process.
     pub lease: LeaseConfig,
-    /// Where admin endpoints are served.
+    /// Address of the admin endpoints, if they are served.
     pub admin: Option<SocketAddr>,
-    /// Whether clients of other hosts may set the log filter there.
+    /// Whether clients on other hosts may set the log filter.
     pub admin_allow_logging: bool,
-    /// How logs are written.
+    /// Format and filter of the log.
     pub log: LogArgs,
 }
 
 impl Config {
-    /// Fills in what depends on where this process runs.
+    /// Builds the configuration. Takes defaults that depend on the environment from the pod or the
+    /// host.
     pub fn new(args: Args) -> Self {
         let Args {
             zone,
@@ -197,7 +200,8 @@ fn own_namespace() -> String {
     if DNS_LABEL.accepts(pods) { pods.to_owned() } else { NAMESPACE.to_owned() }
 }
 
-/// A name that no other process has, even on the same host: whoever shares one may lead at the same time.
+/// Returns an identity that no other process has, even on the same host. Two processes with the
+/// same identity could lead at the same time.
 fn own_identity() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
@@ -205,7 +209,7 @@ fn own_identity() -> String {
     format!("{host}_{:016x}", random_number())
 }
 
-/// DNS compares names without case, and a dot at the end is understood.
+/// Parses a zone. Returns it in lower case and without a trailing dot.
 fn zone(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     if !DNS_SUBDOMAIN.accepts(&name) || name.split('.').any(|label| !DNS_LABEL.accepts(label)) {
@@ -234,8 +238,7 @@ fn lease_duration(text: &str) -> Result<Duration, String> {
 }
 
 fn identity(text: &str) -> Result<String, String> {
-    let is_one =
-        (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic());
+    let is_one = (1..=MAX_IDENTITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_one
         .then(|| text.to_owned())
         .ok_or_else(|| format!("a name of 1 to {MAX_IDENTITY} printable characters without spaces"))
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_documentation() {
+    fn defaults_match_the_documentation() {
         let config = config(&[]).unwrap();
         assert_eq!(config.zone, "multinet.cluster.local");
         let limits =
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_processes_call_themselves_the_same() {
+    fn two_processes_have_different_identities() {
         let identity = || config(&[]).unwrap().lease.identity;
         assert_ne!(identity(), identity());
         assert!(super::identity(&identity()).is_ok(), "{}", identity());
@@ -282,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn zones_as_people_write_them() {
+    fn zones_are_normalized() {
         assert_eq!(config(&["--zone", "Fast.Example."]).unwrap().zone, "fast.example");
         assert!(config(&["--zone", &["x".repeat(60).as_str(); 4].join(".")]).is_ok());
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_one_line_that_says_what_to_do() {
+    fn invalid_arguments_are_refused_with_one_line_of_advice() {
         let long = ["x".repeat(61).as_str(); 4].join(".");
         for (flags, message) in [
             (&["--zone", "a_b"][..], "write a zone as a DNS name"),

@@ -1,19 +1,22 @@
 //! Decides which pod holds an address.
 //!
-//! Several pods of one network may report the same address. Which of them is published is decided within each namespace, so that
-//! no tenant can silence another:
+//! Several pods may report the same address on the same network. The controller publishes it for
+//! one pod per namespace, so that no tenant can displace another. Of the pods in a namespace, the
+//! address goes to:
 //!
-//! 1. a pod that a service selects before one that none does,
-//! 2. ready before not ready,
-//! 3. staying before being deleted,
-//! 4. the one that is published already,
-//! 5. the older one.
+//! 1. a pod that a service selects, before others,
+//! 2. a ready pod, before others,
+//! 3. a pod that is not being deleted, before others,
+//! 4. the pod that the address is published for already,
+//! 5. the oldest pod.
 //!
-//! The pods of one virtual machine (KubeVirt) hand their address over to each other: among them the one on the machine's node comes
-//! before the one that is published already. Neither that nor a pod that is being deleted is a conflict.
+//! The pods of one KubeVirt virtual machine hand their address over to each other. Among them, the
+//! pod on the virtual machine's node precedes the published one. Such a hand-over is no conflict,
+//! and neither is a pod that is being deleted.
 //!
-//! Thousands of pods may have one address, by mistake or by malice, and each of them changes often: what an event of one of them costs
-//! does not grow with their number. (Of a virtual machine's pods, only the best few dozen are looked at.)
+//! By mistake or malice, thousands of pods may have one address and change often. The cost of an
+//! event for one of them does not grow with their number. To make this possible, only the best few
+//! dozen pods of a virtual machine are examined.
 
 mod side;
 
@@ -34,97 +37,99 @@ use crate::name_summary::NameSummary;
 pub struct Holder {
     /// Namespace and name.
     pub pod: ObjectKey,
-    /// Tells pods of one name apart.
+    /// The pod's uid, which distinguishes pods of the same name.
     pub uid: String,
 }
 
 /// Facts about a pod that decide whether it holds an address.
 #[derive(Clone, Debug, Default)]
 pub struct HolderState {
-    /// The names of the services that publish the pod's addresses on this network.
+    /// Names of the services that publish the pod's addresses on this network.
     pub services: Arc<[String]>,
-    /// It serves and is not being deleted.
+    /// Whether the pod is ready and not being deleted.
     pub is_ready: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub is_terminating: bool,
-    /// When it was created.
+    /// Creation time of the pod.
     pub created: Option<Timestamp>,
-    /// The virtual machine that it runs, if any.
+    /// Uid of the virtual machine that the pod runs, if any.
     pub machine: Option<String>,
-    /// It is on the node that the virtual machine is on.
+    /// Whether the pod is on its virtual machine's node.
     pub is_on_machine_node: bool,
-    /// The ResourceClaim that the address is of, if any.
+    /// Name of the ResourceClaim that provides the address, if any.
     pub claim: Option<String>,
 }
 
 /// Role of a pod for an address that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The address is published for it, if a service selects it.
+    /// The pod holds the address: it is published if a service selects the pod.
     Holds,
-    /// The address is published for another pod of its namespace, and that is as it should be: it is being deleted, or runs the same
-    /// virtual machine.
+    /// Another pod of the namespace holds the address, without a conflict: this pod is being
+    /// deleted, or runs the same virtual machine.
     HandsOver,
-    /// The address is published for another pod of its namespace.
+    /// Another pod of the namespace holds the address, which is a conflict.
     LeftOut {
-        /// Both have the address from one ResourceClaim.
+        /// Whether both pods have the address from the same ResourceClaim.
         shares_claim: bool,
     },
 }
 
-/// A pod's claim to an address that other pods have, too.
+/// A pod's relation to an address that other pods have too.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressClaim<'a> {
-    /// Its role for the address, within its namespace.
+    /// Role of the pod within its namespace.
     pub role: Role,
-    /// A pod of another namespace reports the address, and stays.
+    /// Whether a pod of another namespace has the address and is not being deleted.
     pub is_elsewhere: bool,
     side: &'a Side,
 }
 
-/// Pods of a namespace that an address is not published for, since it is for another one.
+/// The pods of a namespace that are in conflict over an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rivals<'a> {
     /// The pod that holds the address.
     pub holder: &'a ObjectKey,
-    /// It is published for the address, and answered.
+    /// Whether DNS answers with the address: its holder is selected and ready.
     pub is_answered: bool,
-    /// The others.
+    /// The pods that the address is not published for.
     pub left_out: NameSummary,
-    /// All of them have the address from one ResourceClaim.
+    /// Whether all of these pods have the address from the same ResourceClaim.
     pub share_claim: bool,
 }
 
 impl<'a> AddressClaim<'a> {
-    /// Returns the pods of the namespace between which the address is in conflict, if it is.
+    /// Returns the pods that are in conflict over the address; `None` if there is no conflict.
     pub fn rivals(&self) -> Option<Rivals<'a>> {
         self.side.rivals()
     }
 }
 
-/// All addresses of all networks, each with the pods that have it.
+/// The addresses on all networks, each with the pods that have it.
 #[derive(Debug, Default)]
 pub struct AddressLedger {
     addresses: HashMap<Network, HashMap<IpAddr, Holders>>,
-    /// Addresses with more than one holder.
+    /// The addresses that several pods have.
     contested: BTreeSet<(Network, IpAddr)>,
 }
 
-/// Most addresses have one holder: nothing more is kept of those.
+/// The pods that have an address. An address with one pod, which is the usual case, takes little
+/// memory.
 #[derive(Debug)]
 enum Holders {
     One(Arc<Holder>),
     Many(Box<Contest>),
 }
 
-/// The pods with the same address, by their namespace: two or more.
+/// The pods that have the same address, two or more, by namespace.
 #[derive(Debug, Default)]
 struct Contest {
     sides: BTreeMap<String, Side>,
 }
 
 impl AddressLedger {
-    /// Notes that a pod has an address, and how it stands now. Returns the services that this is news for, besides the pod's own.
+    /// Records that a pod has an address, and updates the pod's state. Returns the services that
+    /// must be planned again, except for the pod's own.
     pub fn update(
         &mut self,
         network: &Network,
@@ -158,7 +163,8 @@ impl AddressLedger {
         contest.decide(&holder.pod.namespace)
     }
 
-    /// Notes that a pod no longer has an address. Returns the services that this is news for, besides the pod's own.
+    /// Records that a pod no longer has an address. Returns the services that must be planned
+    /// again, except for the pod's own.
     pub fn release(&mut self, network: &Network, address: IpAddr, holder: &Holder) -> Vec<ObjectKey> {
         let Some(addresses) = self.addresses.get_mut(network) else { return Vec::new() };
         let news = match addresses.get_mut(&address) {
@@ -180,9 +186,9 @@ impl AddressLedger {
         news
     }
 
-    /// Returns a pod's claim to an address that it has; `None` if no other pod has it.
+    /// Returns a pod's relation to its address; `None` if no other pod has the address.
     pub fn contest(&self, network: &Network, address: IpAddr, pod: &ObjectKey) -> Option<AddressClaim<'_>> {
-        // The usual case costs one comparison.
+        // Usually no address is contested; then this is the only cost.
         if self.contested.is_empty() {
             return None;
         }
@@ -192,20 +198,22 @@ impl AddressLedger {
         Some(AddressClaim { role: side.role(pod)?, is_elsewhere, side })
     }
 
-    /// Returns whether several pods have any one address.
+    /// Returns whether any address is contested.
     pub fn is_contested(&self) -> bool {
         !self.contested.is_empty()
     }
 
-    /// Returns how many addresses several pods have that should not.
+    /// Returns the number of addresses in conflict.
     pub fn conflicts(&self) -> usize {
         let contests =
             self.contested.iter().filter_map(|(network, address)| self.contest_of(network, *address));
         contests.filter(|contest| contest.is_conflict()).count()
     }
 
-    /// Decides every contested address anew, for a new leader: a pod that the slices publish (`is_published`) is ahead. Where they
-    /// publish none, no pod is ahead if nothing was known before (`is_first`).
+    /// Decides every contested address again when this process becomes the leader. `is_published`
+    /// tells whether a slice contains the address for a pod; such a pod takes precedence over other
+    /// pods of its class. If no slice contains it, the current holder keeps precedence, unless this
+    /// is the first call (`is_first`): the order of the initial lists means nothing.
     pub fn adopt_published(
         &mut self,
         is_first: bool,
@@ -230,7 +238,7 @@ impl AddressLedger {
 }
 
 impl Holders {
-    /// Takes out a pod of several. Returns the services that this is news for.
+    /// Removes one of several pods. Returns the services that must be planned again.
     fn release(&mut self, holder: &Holder) -> Vec<ObjectKey> {
         let Self::Many(contest) = self else { return Vec::new() };
         let namespace = &holder.pod.namespace;
@@ -247,19 +255,20 @@ impl Holders {
 }
 
 impl Contest {
-    /// Notes how a pod stands.
+    /// Adds a pod, or updates its state.
     fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
         self.sides.entry(holder.pod.namespace.clone()).or_default().put(holder, state);
     }
 
-    /// Notes that the address is published for a pod.
+    /// Records that the address is published for a pod.
     fn published(&mut self, holder: &Arc<Holder>) {
         if let Some(side) = self.sides.get_mut(&holder.pod.namespace) {
             side.published(holder);
         }
     }
 
-    /// Decides which pod of a namespace holds the address. Returns the services that anything is news for.
+    /// Decides which pod of a namespace holds the address. Returns the services that must be
+    /// planned again.
     fn decide(&mut self, namespace: &str) -> Vec<ObjectKey> {
         if let Some(side) = self.sides.get_mut(namespace) {
             side.decide();
@@ -267,7 +276,7 @@ impl Contest {
         self.changed_services()
     }
 
-    /// Returns the services of the sides that show something else than before.
+    /// Returns the services of the namespaces whose visible state has changed since the last call.
     fn changed_services(&mut self) -> Vec<ObjectKey> {
         let staying: Vec<bool> = self.sides.values().map(Side::is_staying).collect();
         let count = staying.iter().filter(|is_staying| **is_staying).count();
@@ -280,18 +289,18 @@ impl Contest {
         news
     }
 
-    /// Returns whether a pod of another namespace than this has the address, and stays.
+    /// Returns whether a pod outside of `namespace` has the address and is not being deleted.
     fn is_elsewhere(&self, namespace: &str) -> bool {
         self.sides.iter().any(|(other, side)| other != namespace && side.is_staying())
     }
 
-    /// Returns whether any pod's claim to the address is one that should not be.
+    /// Returns whether any pods are in conflict over the address.
     fn is_conflict(&self) -> bool {
         self.sides.values().any(|side| side.left_out() > 0)
             || self.sides.len() > 1 && self.sides.values().any(Side::is_staying)
     }
 
-    /// Returns the one pod that is left, with its services.
+    /// Returns the pod and its services if only one pod is left.
     fn only(&self) -> Option<(Arc<Holder>, Vec<ObjectKey>)> {
         let (namespace, side) = self.sides.first_key_value().filter(|_| self.sides.len() == 1)?;
         Some((side.only()?, side.services(namespace).collect()))

@@ -1,4 +1,4 @@
-//! The endpoints of one service: its pods' addresses on its networks (pure).
+//! Endpoints of one service: the addresses of its pods on its networks (pure).
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -19,64 +19,65 @@ use crate::name_summary::NameSummary;
 use crate::slices::Group;
 use crate::tally::Tally;
 
-/// What endpoints depend on besides the service and its pods.
+/// Inputs of [`collect`] other than the service and its pods.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
-    /// Who has which address.
+    /// The pods that have each address.
     pub ledger: &'a AddressLedger,
     /// The zone of each node that has one.
     pub zones: &'a HashMap<String, String>,
-    /// The service's slices: what is published already.
+    /// The slices of the service, which contain what is published already.
     pub slices: &'a [Arc<MultiNetworkEndpointSlice>],
-    /// How many addresses there is room for.
+    /// Number of addresses that may be published.
     pub room: Room,
 }
 
-/// The endpoints of a service, and what a person should know of how they came about.
+/// Endpoints of a service, and the facts that its status reports about them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collected {
-    /// One per network and family, in the order of the spec.
+    /// Endpoints by network and family, in the order of the spec.
     pub groups: Vec<Group>,
-    /// How many pods have endpoints.
+    /// Number of pods that have endpoints.
     pub tally: Tally,
-    /// Addresses of the service's pods that other pods of the same network and namespace have, too.
+    /// Addresses of the service's pods that are in conflict within their namespace.
     pub conflicts: BTreeMap<(Network, IpAddr), Conflict>,
-    /// Addresses that the service publishes and that pods of other namespaces report, too.
+    /// Published addresses of the service that pods of other namespaces report too.
     pub elsewhere: BTreeSet<(Network, IpAddr)>,
-    /// Selected pods that have no address, or not all, by the reason and the network; no network stands for all of the service's.
+    /// Selected pods that lack addresses, by reason and alias of the network; without an alias, the
+    /// reason applies to all of the service's networks.
     pub missing: BTreeMap<(Missing, Option<String>), NameSummary>,
-    /// Addresses that limits leave out.
+    /// Addresses that are left out because of limits.
     pub capped: Capped,
-    /// Addresses that the service's mirror does not show because core refuses them.
+    /// Addresses left out of the mirror because Kubernetes rejects them in an EndpointSlice.
     pub refused: NameSummary,
-    /// How many pods are selected, terminal ones apart.
+    /// Number of selected pods that have not ended.
     pub pods: usize,
 }
 
-/// Pods of one namespace that share an address.
+/// Conflict over an address between pods of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The pod that holds it.
+    /// The pod that holds the address.
     pub holder: ObjectKey,
-    /// Whether the address is published for that pod, and answered.
+    /// Whether DNS answers with the address: its holder is selected and ready.
     pub is_answered: bool,
-    /// The others.
+    /// The pods that the address is not published for.
     pub left_out: NameSummary,
-    /// The ResourceClaim that the address is of, if they share one.
+    /// The ResourceClaim that all of these pods have the address from, if they share one.
     pub claim: Option<String>,
 }
 
-/// NetworkPresence of a pod on a network of the service.
+/// State of a pod on one network of the service.
 #[derive(Default)]
 struct NetworkPresence {
     is_published: bool,
     is_ready: bool,
-    /// Why it has no address, or not as many as it should, with a detail for people.
+    /// Reason why the pod lacks addresses, with a detail for the message.
     missing: Option<(Missing, Option<String>)>,
 }
 
-/// Collects the endpoints of the service in namespace `own`. Terminal pods are passed over. The order of the members is
-/// that of the endpoints.
+/// Collects the endpoints of a service in the namespace `own`. Skips pods that have ended.
+/// Endpoints are in the order of `members`.
 pub fn collect<'a>(
     own: &str,
     spec: &MultiNetworkServiceSpec,
@@ -126,10 +127,10 @@ pub fn collect<'a>(
     collected
 }
 
-/// An address of a member, by the places of the member and of the rail.
+/// An address with the indexes of its member and of its network.
 type Candidate = (usize, usize, IpAddr);
 
-/// Returns the addresses that there is room for; `None`: for all of them.
+/// Chooses the addresses that are published. Returns `None` if the limits allow all of them.
 fn admitted(
     networks: &[NetworkEndpoints],
     members: &[Member<'_>],
@@ -137,7 +138,7 @@ fn admitted(
     capped: &mut Capped,
 ) -> Option<HashSet<Candidate>> {
     let (room, reason) = cache.inputs.room.most();
-    // The usual case costs a sum.
+    // Usually this cheap upper bound of the number of addresses is within the limit.
     let reported = |member: &Member<'_>| -> usize {
         let attachments = member.interfaces.attachments.iter();
         attachments.map(|attachment| attachment.addresses.len() * attachment.networks.len()).sum()
@@ -164,18 +165,19 @@ fn admitted(
     Some(choose(room, held, is_published))
 }
 
-/// Inputs of endpoints besides the service and its pods.
+/// The inputs, with lookup tables over the service's slices that are built when first used.
 struct InputCache<'a> {
     inputs: Inputs<'a>,
-    /// The endpoints of the service's slices, by the uid of the pod, the alias of the network and the address. Looked at only where a
-    /// limit leaves something out.
+    /// Published endpoints, as uid of the pod, alias of the network and address. Needed only if a
+    /// limit leaves out addresses.
     published: OnceCell<HashSet<(&'a str, &'a str, IpAddr)>>,
-    /// Their devices, by the uid of the pod and the address. Looked at only for devices of claims.
+    /// Devices of the published endpoints, by uid of the pod and address. Needed only for devices
+    /// of claims.
     devices: OnceCell<HashMap<(&'a str, IpAddr), &'a Device>>,
 }
 
 impl<'a> InputCache<'a> {
-    /// Whether an address is published for a pod already.
+    /// Returns whether an address is published for a pod already.
     fn is_published(&self, pod: &Pod, alias: &str, address: IpAddr) -> bool {
         let published = self.published.get_or_init(|| {
             let slices = self.inputs.slices.iter();
@@ -190,7 +192,7 @@ impl<'a> InputCache<'a> {
         published.contains(&(pod.uid.as_str(), alias, address))
     }
 
-    /// Returns the device of a pod's address that is published already.
+    /// Returns the device that is published with a pod's address.
     fn device(&self, pod: &Pod, address: IpAddr) -> Option<&'a Device> {
         let devices = self.devices.get_or_init(|| {
             let endpoints = self.inputs.slices.iter().flat_map(|slice| &slice.spec.endpoints);
@@ -204,7 +206,7 @@ impl<'a> InputCache<'a> {
     }
 }
 
-/// A network of the service, and its endpoints by family.
+/// Endpoints of the service on one of its networks, by family.
 struct NetworkEndpoints {
     network: Network,
     reference: NetworkReference,
@@ -213,23 +215,23 @@ struct NetworkEndpoints {
     without: BTreeMap<IpFamily, NameSummary>,
 }
 
-/// A pod's addresses on a network.
+/// Addresses of a pod on one network, classified by whether they are published.
 #[derive(Default)]
 struct PodAddresses<'a> {
-    /// Those that it holds, as many as the limit of a pod allows.
+    /// Addresses that the pod holds, up to the limit per pod.
     held: Vec<(IpAddr, &'a Attachment)>,
-    /// How many it holds beyond that.
+    /// Number of addresses above the limit per pod.
     beyond: usize,
-    /// Those that other pods have, too.
+    /// Addresses that other pods have too.
     contested: Vec<(IpAddr, &'a Attachment)>,
     is_handed_over: bool,
     is_other_family: bool,
-    /// Why it does not hold one.
+    /// Reason why the pod does not hold an address.
     missing: Option<Missing>,
 }
 
 impl NetworkEndpoints {
-    /// Looks at the pod's addresses on the network.
+    /// Classifies the addresses of a pod on the network.
     fn classify<'a>(&self, member: Member<'a>, cache: &InputCache<'_>) -> PodAddresses<'a> {
         let pod = member.pod;
         let mut classified = PodAddresses::default();
@@ -257,14 +259,14 @@ impl NetworkEndpoints {
         if classified.held.len() > most {
             let is_new =
                 |&(address, _): &(IpAddr, _)| !cache.is_published(pod, self.reference.alias(), address);
-            // A stable sort: what is new is in the order in which it was reported.
+            // The sort is stable, so new addresses stay in the order in which they were reported.
             classified.held.sort_by_key(is_new);
             classified.beyond = classified.held.drain(most..).count();
         }
         classified
     }
 
-    /// Makes endpoints of the pod's addresses on the network.
+    /// Adds the endpoints of a pod on the network.
     fn add_member(
         &mut self,
         member: Member<'_>,
@@ -315,16 +317,16 @@ impl NetworkEndpoints {
     }
 }
 
-/// Whether the last of these endpoints is the pod's.
+/// Returns whether the last endpoint is that of `pod`.
 fn ends_with(endpoints: &[Endpoint], pod: &Pod) -> bool {
     let target = endpoints.last().and_then(|endpoint| endpoint.target_ref.as_ref());
     target.is_some_and(|target| target.uid.as_ref() == Some(&pod.uid))
 }
 
 impl Collected {
-    /// Counts a pod, and notes what it lacks.
+    /// Counts a pod, and records which addresses it lacks.
     fn note(&mut self, pod: &Pod, spec: &MultiNetworkServiceSpec, presences: Vec<NetworkPresence>) {
-        // A pod that is being deleted need not have anything any more.
+        // A pod that is being deleted need not have addresses any more.
         let told = presences.iter().map(|presence| presence.missing.as_ref().filter(|_| !pod.terminating));
         let told: Vec<_> = told.collect();
         let is_same = told.len() > 1 && told.iter().all(|missing| *missing == told[0]);
@@ -354,7 +356,7 @@ impl Collected {
         }
     }
 
-    /// Notes that other pods have the address of one of the service's pods, too.
+    /// Records that other pods have the same address as one of the service's pods.
     fn note_contest(
         &mut self,
         network: &Network,
@@ -366,7 +368,7 @@ impl Collected {
         if claim.is_elsewhere && claim.role == Role::Holds {
             self.elsewhere.insert(place.clone());
         }
-        // Each of the pods that share the address comes here.
+        // This is called for each of the pods, with the same result.
         if self.conflicts.contains_key(&place) {
             return;
         }
@@ -384,14 +386,15 @@ impl Collected {
         self.conflicts.insert(place, conflict);
     }
 
-    /// What a mirror shows: the ready endpoints of one network, or of all of them, each address once; but for those that core
-    /// [refuses](is_refused_by_core), and the whole slice with them.
+    /// Returns the endpoints of the service's mirror: the ready ones of the network `alias`, or of
+    /// all networks, with each address once. Leaves out [those that Kubernetes
+    /// rejects](is_refused_by_core), since one of them would invalidate its whole slice.
     pub fn mirrored(&self, alias: Option<&str>) -> Vec<(IpFamily, Endpoint)> {
         let endpoints = self.ready(alias).filter(|(_, endpoint)| !is_refused_by_core(endpoint));
         endpoints.map(|(family, endpoint)| (family, endpoint.clone())).collect()
     }
 
-    /// The addresses that a mirror does not show because core refuses them.
+    /// Returns the addresses that the mirror leaves out because Kubernetes rejects them.
     fn not_mirrored(&self, alias: Option<&str>) -> Vec<&str> {
         let endpoints = self.ready(alias).filter(|(_, endpoint)| is_refused_by_core(endpoint));
         endpoints.filter_map(|(_, endpoint)| endpoint.addresses.first()).map(String::as_str).collect()
@@ -409,13 +412,15 @@ impl Collected {
     }
 }
 
-/// Whether Kubernetes takes no EndpointSlice with this endpoint: its address is link-local, in IPv4. (Neither does it take link-local
-/// ones of IPv6, loopback, unspecified and multicast addresses, but those never become endpoints.)
+/// Returns whether Kubernetes rejects an EndpointSlice with this endpoint: its address is
+/// link-local IPv4. (Kubernetes also rejects link-local IPv6, loopback, unspecified and multicast
+/// addresses, but those never become endpoints.)
 fn is_refused_by_core(endpoint: &Endpoint) -> bool {
     matches!(endpoint.address(), Some(Ok(IpAddr::V4(address))) if address.is_link_local())
 }
 
-/// The reference with nothing left to defaults, since a slice may be read apart from its service.
+/// Returns the reference with all defaults filled in, since readers may see a slice without its
+/// service.
 fn with_defaults(reference: &NetworkReference, own: &str) -> NetworkReference {
     NetworkReference {
         kind: reference.kind,
@@ -425,7 +430,7 @@ fn with_defaults(reference: &NetworkReference, own: &str) -> NetworkReference {
     }
 }
 
-/// The pod's addresses on a network, each once.
+/// Returns the addresses of a pod on a network, each once.
 fn addresses<'a>(member: Member<'a>, network: &Network) -> Vec<(IpAddr, &'a Attachment)> {
     let attachments = member.interfaces.attachments.iter();
     let attachments = attachments.filter(|attachment| attachment.networks.contains(network));
@@ -464,7 +469,8 @@ fn endpoint(
     }
 }
 
-/// Returns the facts about the device. The driver of a device in use may no longer show them; those that are published already stay.
+/// Returns the facts about the device. The driver may no longer publish facts about a device in
+/// use; those that are published in a slice already are kept.
 fn device(pod: &Pod, address: IpAddr, attachment: &Attachment, cache: &InputCache<'_>) -> Device {
     let device = attachment.device.clone();
     let known = attachment.claimed.as_ref().and_then(|_| cache.device(pod, address));

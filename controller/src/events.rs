@@ -1,13 +1,14 @@
-//! What people should see, as events of the objects that it is about: `kubectl describe` shows them.
+//! Publishes notices as Kubernetes events of the objects that they concern, which `kubectl
+//! describe` shows.
 //!
-//! Events are a courtesy. They wait for one task that writes them, those of a namespace in a short
-//! queue, and namespaces take [turns](crate::fair_queue). What finds its queue full is only counted, and
-//! so is what an object has too many of: nothing else ever waits for events. One that repeats
-//! within six minutes becomes a series: one object with a count.
+//! Events are best effort, and nothing else waits for them. One task writes them. Each namespace
+//! has a short queue, and the task serves the namespaces in [turn](crate::fair_queue). A notice is
+//! only counted as lost if its queue is full, or if its object had too many events recently. A
+//! notice that repeats within six minutes updates its event's count (a series).
 //!
-//! (`kube::runtime::events::Recorder` is not used: it takes notices of one reason about one object
-//! for repetitions whatever they say, and an object's name of more than 230 characters makes its
-//! events invalid.)
+//! (`kube::runtime::events::Recorder` is not used. It treats all notices with the same reason and
+//! object as repetitions, even if their texts differ. For an object whose name exceeds 230
+//! characters, its events are invalid.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,22 +31,22 @@ use crate::fair_queue::FairQueue;
 use crate::rate_limiter::RateLimiter;
 use crate::work::Notice;
 
-/// How many notices of a namespace wait at most.
+/// Maximum number of waiting notices per namespace.
 const QUEUE: usize = 64;
 
-/// How many events an object gets in a row, and how much time passes then between two, as in
-/// client-go: what people change by hand is less, and an annotation that a program has flip all the
-/// time is told of often enough.
+/// Number of events that an object may have in a row, and interval between further events, as in
+/// client-go. Changes by people stay below this rate. An annotation that a program keeps changing
+/// does not.
 const BURST: u32 = 25;
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// How long the API server may take for one.
+/// Time limit for writing one event.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Within which time a notice is a repetition, as in client-go.
+/// Time within which an equal notice is a repetition, as in client-go.
 const SERIES: Duration = Duration::from_secs(6 * 60);
 
-/// How many notices are remembered, to recognise repetitions.
+/// Maximum number of series that are remembered, in order to recognize repetitions.
 const REMEMBERED: usize = 1024;
 
 /// Limits of the API server, in bytes.
@@ -53,42 +54,42 @@ const MAX_NAME: usize = 253;
 const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
-/// Who says so.
+/// Value of the events' `reportingController`.
 const CONTROLLER: &str = "multinet-controller";
 
-/// What was done when the need to say something arose.
+/// Value of the events' `action`.
 const ACTION: &str = "PublishEndpoints";
 
-/// Where notices go.
+/// Sender of notices.
 #[derive(Clone, Debug)]
 pub struct Events {
     waiting: Waiting,
-    /// Tells that something waits.
+    /// Wakes the publisher.
     wake: mpsc::Sender<()>,
     lost: Counter,
 }
 
-/// The notices that wait, by namespace and object.
+/// The waiting notices, by namespace and object.
 #[derive(Clone, Debug, Default)]
 struct Waiting(Arc<Mutex<FairQueue<Notice>>>);
 
-/// Writes the notices as events.
+/// Task that writes notices as events.
 pub struct Publisher {
     client: Client,
     waiting: Waiting,
     wake: mpsc::Receiver<()>,
     leadership: Leadership,
-    /// Name of this process.
+    /// Identity of this process.
     instance: String,
     series: HashMap<Key, Series>,
-    /// Limits the events of each object.
+    /// Limits the rate of events per object.
     limiter: RateLimiter<ObjectKey>,
     lost: Counter,
-    /// The last one could not be written, which has been said.
+    /// Whether the last write failed, which has been logged.
     is_failing: bool,
 }
 
-/// What repetitions have in common.
+/// Key of a series: object, reason and text.
 type Key = (ObjectKey, &'static str, String);
 
 #[derive(Clone, Debug)]
@@ -98,7 +99,8 @@ struct Series {
     last: Instant,
 }
 
-/// Events of this process, which is called `instance`, and the task that writes them while it leads.
+/// Creates the sender of notices, and the task that writes them while this process is the leader.
+/// `instance` is the identity of this process.
 pub fn events(client: Client, leadership: Leadership, instance: &str, lost: Counter) -> (Events, Publisher) {
     let (send, wake) = mpsc::channel(1);
     let waiting = Waiting::default();
@@ -117,20 +119,20 @@ pub fn events(client: Client, leadership: Leadership, instance: &str, lost: Coun
 }
 
 impl Events {
-    /// Says this as soon as possible. Never waits.
+    /// Queues the notices. Never blocks.
     pub fn publish(&self, notices: Vec<Notice>) {
         for notice in notices {
             if !self.waiting.push(notice) {
                 self.lost.inc();
             }
         }
-        // If that is full, it wakes the publisher as well.
+        // If the channel is full, the publisher is going to wake up anyway.
         let _ = self.wake.try_send(());
     }
 }
 
 impl Waiting {
-    /// Returns whether there is room for a notice.
+    /// Queues a notice. Returns whether there was room for it.
     fn push(&self, notice: Notice) -> bool {
         let object = identity(&notice.regarding);
         let mut turns = self.lock();
@@ -141,7 +143,7 @@ impl Waiting {
         has_room
     }
 
-    /// The notice whose turn it is, and the object that it is about.
+    /// Returns the next notice, with the key of its object.
     fn take(&self) -> Option<(ObjectKey, Notice)> {
         let mut turns = self.lock();
         let (object, notice) = turns.begin()?;
@@ -149,14 +151,14 @@ impl Waiting {
         Some((object, notice))
     }
 
-    /// No code panics while it holds the lock.
+    /// Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, FairQueue<Notice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Publisher {
-    /// Writes until all [`Events`] are gone.
+    /// Writes events until all [`Events`] are dropped.
     pub async fn run(mut self) {
         loop {
             while let Some((object, notice)) = self.waiting.take() {
@@ -188,7 +190,7 @@ impl Publisher {
                 let Problem { kind, message, .. } = Problem::from(error);
                 format!("{kind}: {message}")
             }
-            // By then somebody else may lead, who says it again if it is still so.
+            // Another process may lead by then. It publishes the notice again if it still applies.
             Err(_) if deadline == end => {
                 self.lost.inc();
                 return;
@@ -215,7 +217,7 @@ impl Publisher {
                     known.last = Instant::now();
                     return Ok(());
                 }
-                // The API server keeps events for an hour only.
+                // The API server deletes events after an hour.
                 Err(kube::Error::Api(status)) if status.code == 404 => drop(self.series.remove(&key)),
                 Err(error) => return Err(error),
             }
@@ -224,7 +226,7 @@ impl Publisher {
         let name = event.metadata.name.clone().unwrap_or_default();
         api.create(&PostParams::default(), &event).await?;
         if self.series.len() >= REMEMBERED {
-            // Repetitions become events of their own, which is better than no limit.
+            // Further repetitions become separate events. That is better than unbounded memory.
             self.series.clear();
         }
         self.series.insert(key, Series { name, count: 1, last: Instant::now() });
@@ -232,7 +234,7 @@ impl Publisher {
     }
 }
 
-/// Namespace, and everything else that tells an object from others.
+/// Returns a key for an object: its namespace, and its kind, name and uid.
 fn identity(regarding: &ObjectReference) -> ObjectKey {
     let part = |field: &Option<String>| field.clone().unwrap_or_default();
     ObjectKey {
@@ -266,7 +268,7 @@ fn event(notice: Notice, namespace: String, instance: &str, now: Timestamp) -> E
     }
 }
 
-/// As much of the beginning of a text as fits.
+/// Returns the longest prefix of `text` that has at most `bytes` bytes.
 fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
@@ -276,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_keeps_to_the_limits_of_the_api_server() {
+    fn an_event_stays_within_the_limits_of_the_api_server() {
         let regarding = ObjectReference { name: Some("x.".repeat(126) + "y"), ..ObjectReference::default() };
         let notice = Notice { regarding, warning: true, reason: "AddressConflict", note: "é".repeat(1000) };
         let event = event(notice, "vision".into(), "pod", Timestamp::UNIX_EPOCH);

@@ -1,61 +1,64 @@
-//! FairQueue of the many things that wait, so that no tenant waits for all that another one has to be done (pure).
+//! Queue that serves namespaces in turn, so that no tenant has to wait for all the work of another
+//! (pure).
 //!
 //! ```text
 //!            push                     begin                 end
-//!   thing ────────> line of a service ──────> under way ──────────> over
+//!   item ────────> queue of a service ──────> under way ──────────> over
 //! ```
 //!
-//! - Namespaces take turns, and so do the services of each. What one service has waiting keeps its order.
-//! - Of one namespace, and of one service, only so many things are under way at a time, whatever
-//!   room is left: another tenant then finds an API server that is not busy.
-//! - The next turn is found without a search, however much waits.
+//! - Namespaces take turns, and so do the services in a namespace. Items of one service keep their
+//!   order.
+//! - The number of items under way is limited per namespace and per service, even if the total has
+//!   room. Other tenants thus find an API server that is not busy.
+//! - The next item is found without a search, however many are waiting.
 
 use std::collections::{HashMap, VecDeque};
 
 use multinet_runtime::ObjectKey;
 
-/// How many things may be under way at a time.
+/// Maximum numbers of items under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all namespaces together.
+    /// For all namespaces together.
     pub total: usize,
-    /// Of one namespace.
+    /// For one namespace.
     pub namespace: usize,
-    /// Of one service.
+    /// For one service.
     pub service: usize,
 }
 
 impl Limits {
-    /// As many as there are.
+    /// No limits.
     pub const NONE: Self = Self { total: usize::MAX, namespace: usize::MAX, service: usize::MAX };
 
-    /// One at a time.
+    /// One item at a time.
     pub const ONE: Self = Self { total: 1, namespace: 1, service: 1 };
 
-    /// Requests to the API server: so many, of which a namespace has a sixteenth at most. Two of
-    /// the 32 that there are by default are enough to keep an API server of two cores busy half of
-    /// the time, and another tenant's request then takes some three times as long as on a quiet
-    /// one.
+    /// Returns limits for requests to the API server. A namespace gets a sixteenth of `total`, and
+    /// at least one. With the default of 32 these are two. Two keep an API server with two cores
+    /// busy half of the time; a request of another tenant then takes about three times as long as
+    /// on an idle server.
     pub fn of_requests(total: usize) -> Self {
         let namespace = (total / 16).max(1);
         Self { total, namespace, service: namespace }
     }
 
-    /// Services in work while there may be so many requests: of a namespace twice as many as
-    /// requests, so that some are planned while others are written. No limit of all: a tenant with
-    /// few changes is never made to wait for those with many.
+    /// Returns limits for services in progress, where `requests` is the limit of requests. A
+    /// namespace may have twice as many services as requests, so that some are planned while others
+    /// are written. The total has no limit, so that a tenant with few changes never waits for those
+    /// with many.
     pub fn of_services(requests: usize) -> Self {
         Self { total: usize::MAX, namespace: 2 * Self::of_requests(requests).namespace, service: 1 }
     }
 }
 
-/// Things that wait for their turns, and how many have them.
+/// Fair queue of items.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     limits: Limits,
     under_way: usize,
     namespaces: HashMap<String, Namespace<T>>,
-    /// The namespaces that may have a turn.
+    /// Namespaces that may begin an item, in the order of their turns.
     order: VecDeque<String>,
 }
 
@@ -65,11 +68,12 @@ struct Namespace<T> {
     under_way: usize,
     is_in_order: bool,
     services: HashMap<String, ServiceQueue<T>>,
-    /// The services that may have a turn, as far as the namespace may.
+    /// Services with waiting items that are below the limit per service, in the order of their
+    /// turns.
     order: VecDeque<String>,
 }
 
-/// Line of the things of one service.
+/// Queue of one service's items.
 #[derive(Debug)]
 struct ServiceQueue<T> {
     waiting: VecDeque<T>,
@@ -78,12 +82,12 @@ struct ServiceQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Nothing waits yet.
+    /// Creates an empty queue.
     pub fn new(limits: Limits) -> Self {
         Self { limits, under_way: 0, namespaces: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Has a thing of a service wait for its turn.
+    /// Adds an item of a service.
     pub fn push(&mut self, service: &ObjectKey, thing: T) {
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
         namespace.waiting += 1;
@@ -91,7 +95,7 @@ impl<T> FairQueue<T> {
         self.reschedule(service);
     }
 
-    /// Begins the next turn, if one may begin. It lasts until its [`end`](Self::end).
+    /// Begins the next item, if the limits allow one. The caller must [`end`](Self::end) it.
     pub fn begin(&mut self) -> Option<(ObjectKey, T)> {
         if self.under_way >= self.limits.total {
             return None;
@@ -112,7 +116,7 @@ impl<T> FairQueue<T> {
         Some((service, thing))
     }
 
-    /// Ends a turn of a service.
+    /// Ends an item of a service.
     pub fn end(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         let Some(queue) = namespace.services.get_mut(&service.name) else { return };
@@ -122,7 +126,7 @@ impl<T> FairQueue<T> {
         self.reschedule(service);
     }
 
-    /// Forgets all that waits. FairQueue that have begun go on.
+    /// Removes all waiting items. Items under way are not affected.
     pub fn clear(&mut self) {
         self.order.clear();
         self.namespaces.retain(|_, namespace| {
@@ -137,18 +141,19 @@ impl<T> FairQueue<T> {
         });
     }
 
-    /// How many things wait.
+    /// Returns the number of waiting items.
     pub fn waiting(&self) -> usize {
         self.namespaces.values().map(|namespace| namespace.waiting).sum()
     }
 
-    /// How many things of a namespace wait.
+    /// Returns the number of waiting items of a namespace.
     pub fn waiting_of(&self, namespace: &str) -> usize {
         self.namespaces.get(namespace).map_or(0, |namespace| namespace.waiting)
     }
 
-    /// Brings the orders in step with what has changed of a service: it and its namespace go to the
-    /// end if they may have a turn, and are forgotten if they have nothing any more.
+    /// Updates the orders after a change of a service. If the service and its namespace may begin
+    /// another item, they go to the end of their orders. If nothing is left of them, they are
+    /// removed.
     fn reschedule(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         if let Some(queue) = namespace.services.get_mut(&service.name) {

@@ -1,15 +1,16 @@
-//! The index: all objects that the controller reads, and what is to be done about them (pure).
+//! Index of all objects that the controller reads, which also decides what to do about them (pure).
 //!
 //! ```text
 //!   Pods ───────────────────┐ selectors, claims, devices, addresses
 //!   Nodes (zones) ──────────┤
 //!   networks, Services ─────┼──> dirty services ── commit ──> queue ──> work ──> Plan
-//!   MultiNetworkServices ───┤                                    └─ written ─> outcome ──> status, notices
-//!   slices, mirrors ────────┘ <── what the API server answered
+//!   MultiNetworkServices ───┤                                └─ written ─> outcome ──> status, …
+//!   slices, mirrors ────────┘ <── answers of the API server
 //! ```
 //!
-//! The watches feed it through [`Index`](multinet_runtime::Index); workers ask it for [`work`](ClusterIndex::work) and tell it what came of that. One lock is
-//! around everything, held for one object or one service at a time. The only clock is the one that is passed in.
+//! Watches feed the index through the trait [`Index`](multinet_runtime::Index). The writer asks it
+//! for [`work`](ClusterIndex::work) and reports the results. One lock guards all state; it is held
+//! for one object or one service at a time. The only clock is the one in [`Settings`].
 
 mod decide;
 mod dirty;
@@ -51,22 +52,22 @@ use crate::slices::{self, SliceId};
 use crate::status::Evaluation;
 use crate::work::{OptionalApi, Outcome, Work};
 
-/// What the decisions depend on besides objects.
+/// Settings that the decisions depend on.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The zone of `status.hostname`.
+    /// Zone of `status.hostname`.
     pub zone: String,
-    /// How many endpoints a slice may have.
+    /// Maximum number of endpoints in a slice.
     pub limit: usize,
-    /// How many a mirror's slice may have.
+    /// Maximum number of endpoints in a slice of a mirror.
     pub mirror_limit: usize,
-    /// How many addresses are published.
+    /// Limits on published addresses.
     pub caps: Caps,
-    /// What time it is.
+    /// Function that returns the current time.
     pub clock: fn() -> Timestamp,
 }
 
-/// Everything that is known.
+/// Index of the cluster's objects. It is shared by the watches and the writer.
 pub struct ClusterIndex {
     state: Mutex<State>,
     queue: Arc<Queue>,
@@ -75,9 +76,9 @@ pub struct ClusterIndex {
 struct State {
     settings: Settings,
     services: HashMap<ObjectKey, Service>,
-    /// Services that are there but could never be decoded. Whatever they say, their slices stay.
+    /// Services that exist but could never be decoded. Their slices are kept.
     undecodable: HashSet<ObjectKey>,
-    /// What the watch shows of services is part of a list.
+    /// Whether the service watch is in the middle of a list.
     is_listing_services: bool,
     pods: Pods,
     zones: HashMap<String, String>,
@@ -85,39 +86,41 @@ struct State {
     slices: OwnedSlices<MultiNetworkEndpointSlice>,
     foreign_slices: ForeignSlices,
     mirrors: OwnedSlices<EndpointSlice>,
-    /// How many addresses there are.
+    /// Number of addresses per service and namespace.
     counts: Counts,
-    /// Services that there is room for now, and was not before.
+    /// Services that waited for room in their namespace and have room now.
     woken: Vec<ObjectKey>,
     dirty: Dirty,
-    /// Who had a contested address first has been sorted out, as far as the first lists leave it open.
+    /// Whether [`adopt_published`](Self::adopt_published) has run.
     has_adopted: bool,
-    /// What has been said of pods, by their uid, so as not to say it again.
+    /// Notices about each pod, by its uid and by reason, so that none is published twice.
     notified: HashMap<String, BTreeMap<&'static str, String>>,
-    /// Tells the names of slices apart.
+    /// Varies the names of new slices.
     seed: u64,
 }
 
 struct Service {
     object: Arc<MultiNetworkService>,
-    /// The watch has shown this version or a newer one; else it is the answer to a status that we have written.
+    /// Whether the watch has shown this version or a newer one. Otherwise the object is the API
+    /// server's answer to a status write.
     seen: bool,
     selection: Selection,
-    /// What became of it when it was last looked at.
+    /// Result of the last plan.
     evaluation: Option<Evaluation>,
-    /// When the earliest change happened that no work has been made of yet.
+    /// Time of the earliest change that no plan contains yet.
     trigger: Option<Timestamp>,
-    /// When the earliest change happened that is being written.
+    /// Time of the earliest change in the writes that are under way.
     writing: Option<Timestamp>,
-    /// What has been said of it, so as not to say it again.
+    /// Notices about the service, so that none is published twice.
     notified: Vec<(&'static str, String)>,
-    /// What was last to be written of its status.
+    /// Last status that was computed.
     status: Option<MultiNetworkServiceStatus>,
-    /// Somebody else has written what is ours of its status, and we have not written since.
+    /// Whether another writer has changed the controller's part of the status since the controller
+    /// last wrote it.
     is_edited: bool,
 }
 
-/// What a service wants, after a look at its spec.
+/// Pods that a service selects, according to its spec.
 #[derive(Debug)]
 enum Selection {
     Pods(Selector),
@@ -125,31 +128,31 @@ enum Selection {
     Invalid(Vec<Violation>),
 }
 
-/// How many there are of what, for the metrics.
+/// Numbers of objects, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Pods, of all namespaces, selected or not.
+    /// Pods in all namespaces, selected or not.
     pub pods: usize,
     /// MultiNetworkServices.
     pub services: usize,
-    /// Slices of ours.
+    /// Slices that the controller manages.
     pub slices: usize,
-    /// Mirrors of ours.
+    /// Mirrors' slices that the controller manages.
     pub mirrors: usize,
-    /// Endpoints that are answered.
+    /// Endpoints that DNS answers with.
     pub ready: usize,
-    /// Endpoints that are not, and not terminating either.
+    /// Endpoints that are neither ready nor terminating.
     pub not_ready: usize,
-    /// Endpoints of pods that are being deleted.
+    /// Terminating endpoints that are not ready.
     pub terminating: usize,
-    /// Addresses that several pods of one network have, and should not.
+    /// Addresses in conflict.
     pub conflicts: usize,
     /// Pods whose network-status annotation cannot be read.
     pub unreadable: usize,
 }
 
 impl ClusterIndex {
-    /// Knows nothing yet. Services that need work go to the queue.
+    /// Creates an empty index, which adds services that need work to `queue`.
     pub fn new(settings: Settings, queue: Arc<Queue>) -> Self {
         let seed = u64::try_from((settings.clock)().as_nanosecond()).unwrap_or_default();
         let counts = Counts::new(settings.caps);
@@ -174,7 +177,7 @@ impl ClusterIndex {
         Self { state: Mutex::new(state), queue }
     }
 
-    /// What is to be written for a service now.
+    /// Plans the writes for a service.
     pub fn work(&self, service: &ObjectKey) -> Work {
         let mut state = self.lock();
         let work = state.work(service, false);
@@ -182,7 +185,7 @@ impl ClusterIndex {
         work
     }
 
-    /// Returns the writes for a service; if there are none, those that merge some of its slices that are half empty.
+    /// Plans the writes for a service. If none are needed, plans to merge small slices.
     pub fn work_or_merge(&self, service: &ObjectKey) -> Work {
         let mut state = self.lock();
         let work = state.work(service, true);
@@ -190,31 +193,34 @@ impl ClusterIndex {
         work
     }
 
-    /// Whether two slices of a service would fit into one.
+    /// Returns whether two slices of a service would fit into one.
     pub fn could_merge(&self, service: &ObjectKey) -> bool {
         self.lock().could_merge(service)
     }
 
-    /// What is to be said of a service, after the writes of its last [`work`](Self::work) were done, or why they failed.
+    /// Returns the status and notices of a service after the writes of its last
+    /// [`work`](Self::work). `written` tells whether they succeeded, or why not.
     pub fn outcome(&self, service: &ObjectKey, written: Result<(), &str>) -> Outcome {
         self.lock().outcome(service, written)
     }
 
-    /// The last [`work`](Self::work) for a service is given up: what is to be written is somebody else's to say.
+    /// Ends the last [`work`](Self::work) for a service without an outcome, because another process
+    /// leads or more turns follow.
     pub fn abandon(&self, service: &ObjectKey) {
         let mut state = self.lock();
         state.slices.end_work(service);
         state.mirrors.end_work(service);
     }
 
-    /// Every service that there may be work for: those that exist, and those whose slices are left. For a new leader; what the
-    /// first lists have left open about who had an address first is sorted out here, and changes count from now on.
+    /// Returns all services that may need work, for a new leader: existing services, and those of
+    /// left-over slices. Also decides contested addresses by what the slices contain, and forgets
+    /// the times of earlier changes.
     pub fn all_services(&self) -> Vec<ObjectKey> {
         let mut state = self.lock();
         state.adopt_published();
         state.counts.forget_given();
-        // Of what happened until now, the last leader has written some, and only it knows what: what it has not is written
-        // without a time.
+        // The last leader has written some of the changes until now, but this process does not know
+        // which. The others are written without a time.
         for service in state.services.values_mut() {
             (service.trigger, service.writing) = (None, None);
         }
@@ -223,32 +229,32 @@ impl ClusterIndex {
         all.into_iter().cloned().collect()
     }
 
-    /// The API server's answer to a slice that we have written.
+    /// Records the API server's answer to a write of a slice.
     pub fn record_stored_slice(&self, slice: MultiNetworkEndpointSlice) {
         let mut state = self.lock();
         state.slices.record_stored(slice);
         self.wake(&mut state);
     }
 
-    /// A slice that we have deleted.
+    /// Records that the controller has deleted a slice.
     pub fn record_deleted_slice(&self, id: &SliceId) {
         let mut state = self.lock();
         state.slices.record_deleted(id);
         self.wake(&mut state);
     }
 
-    /// The API server's answer to a mirror that we have written.
+    /// Records the API server's answer to a write of a mirror's slice.
     pub fn record_stored_mirror(&self, mirror: EndpointSlice) {
         self.lock().mirrors.record_stored(mirror);
     }
 
-    /// A mirror that we have deleted.
+    /// Records that the controller has deleted a mirror's slice.
     pub fn record_deleted_mirror(&self, id: &SliceId) {
         self.lock().mirrors.record_deleted(id);
     }
 
-    /// The slices and mirrors of a service, as lists show them that were made just now: after a write whose outcome is unknown,
-    /// or which met another version than it was planned on.
+    /// Replaces the slices and mirrors of a service by those in lists that were just made. Needed
+    /// after a write without an answer, or one that met another version than planned.
     pub fn replace_listed(
         &self,
         service: &ObjectKey,
@@ -261,36 +267,38 @@ impl ClusterIndex {
         self.wake(&mut state);
     }
 
-    /// The API server's answer to a status that we have written.
+    /// Records the API server's answer to a write of a status.
     pub fn record_stored_service(&self, service: MultiNetworkService) {
         let mut state = self.lock();
         let Some(key) = key_of(&service.metadata) else { return };
         if let Some(known) = state.services.get_mut(&key)
             && known.object.metadata.uid == service.metadata.uid
-            // The watch may have been faster, and have more to show than our own write.
+            // The watch may have shown a later version already.
             && is_newer(&service, &*known.object)
         {
             (known.is_edited, known.seen) = (false, false);
-            // Only the status, and the version for the next one: a changed spec comes by the watch.
+            // Take only the status, and the version for the next write. A changed spec arrives
+            // through the watch.
             let object = Arc::make_mut(&mut known.object);
             object.metadata.resource_version = service.metadata.resource_version;
             object.status = service.status;
         }
     }
 
-    /// The API server serves an optional API group from now on, or no longer; then its objects are gone.
+    /// Records whether the API server serves an optional API group. If it does not, the group's
+    /// objects are removed.
     pub fn set_served(&self, api: OptionalApi, version: Option<&'static str>) {
         let mut state = self.lock();
         state.set_served(api, version.is_some());
         self.publish(&mut state);
     }
 
-    /// How many there are of what.
+    /// Returns the numbers of objects.
     pub fn totals(&self) -> Totals {
         self.lock().totals()
     }
 
-    /// For `/debug/state`: every service with what became of it.
+    /// Describes all services for `/debug/state`.
     pub fn describe(&self) -> serde_json::Value {
         let state = self.lock();
         let services = state.services.iter().map(|(key, service)| {
@@ -308,11 +316,12 @@ impl ClusterIndex {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in another thread has been reported by then; what it left is as good as what a crash would leave.
+        // Poisoning is ignored. The panic has been logged, and the state it left is no worse than
+        // after a crash.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the services that something has changed for to the queue.
+    /// Adds the dirty services to the queue, with the times of their changes.
     fn publish(&self, state: &mut State) {
         self.wake(state);
         for (key, at) in state.dirty.take() {
@@ -325,7 +334,8 @@ impl ClusterIndex {
 }
 
 impl State {
-    /// Whoever wrote the slices has decided who keeps an address that several pods have.
+    /// Decides contested addresses by what the slices contain, since the process that wrote them
+    /// has decided already.
     fn adopt_published(&mut self) {
         let is_first = !std::mem::replace(&mut self.has_adopted, true);
         if !self.pods.ledger().is_contested() {
@@ -359,7 +369,7 @@ impl State {
         }
     }
 
-    /// A service is new or has changed.
+    /// Adds or replaces a service.
     fn apply_service(&mut self, object: MultiNetworkService) {
         let Some(key) = key_of(&object.metadata) else { return };
         self.undecodable.remove(&key);
@@ -373,7 +383,8 @@ impl State {
                 && known.object.spec == object.spec
         });
         if is_same {
-            // Somebody has written the status: we, most of the time. If it was not us, it is put right.
+            // The status was written, usually by this controller. If another writer changed our
+            // part of it, plan again to repair it.
             let Some(known) = self.services.get_mut(&key) else { return };
             if supersedes(&object, &*known.object, self.is_listing_services && known.seen) {
                 known.seen = true;
@@ -400,7 +411,7 @@ impl State {
             }
             Selection::NoSelector | Selection::Invalid(_) => None,
         };
-        // One that has come to break a rule keeps its slices as they are.
+        // A service that breaks a rule keeps its slices, so it keeps its selection too.
         if !matches!(selection, Selection::Invalid(_)) {
             self.pods.select(&key, selector, &mut self.dirty);
         }
@@ -426,7 +437,7 @@ impl State {
         self.dirty.mark(key, at);
     }
 
-    /// Only these services are there.
+    /// Removes all services that are not in `live`.
     fn retain_services(&mut self, live: &HashSet<ObjectKey>) {
         self.is_listing_services = false;
         let known = self.services.keys().chain(&self.undecodable);

@@ -1,39 +1,46 @@
-//! multinet-controller: pods' second NICs become MultiNetworkEndpointSlices, by themselves.
+//! Controller that publishes the addresses of pods' secondary interfaces as
+//! MultiNetworkEndpointSlices.
 //!
 //! ```text
 //!   API server                      pure                                     API server
 //!  ┌───────────┐  views   ┌──────────────────────────┐  Work      ┌────────┐ slices
-//!  │ pods      │ ───────> │ world                    │ ─────────> │ writer │ ───────> mirrors
+//!  │ pods      │ ───────> │ index                    │ ─────────> │ writer │ ───────> mirrors
 //!  │ nodes     │          │  ├ sources               │            │        │ ───────> status
 //!  │ claims …  │          │  ├ selector conflicts    │ <───────── │        │
 //!  │ services  │          │  ├ endpoints status      │  answers   └────────┘
 //!  │ slices    │          │  └ slices mirror         │                ▲   ▲ WorkItem
 //!  └───────────┘          └────────────┬─────────────┘   Leadership ──┘   │
-//!    optional: which of them there are └─ dirty services ──> queue ───────┘
+//!    optional: API groups that         └─ dirty services ──> queue ───────┘
+//!    may be absent
 //! ```
 //!
-//! Along one change:
+//! The path of a change:
 //!
-//! 1. A watch decodes the object into its [view](views), a type with the few fields that matter, and hands it to the
-//!    [`ClusterIndex`](index::ClusterIndex), where it becomes a [`model`] type: parsed once, at the edge. What the
-//!    [sources] say of a pod's interfaces is alike from there on.
-//! 2. The world finds the services that the change concerns, by [selectors](selector), claims, nodes and
-//!    [shared addresses](conflicts), and at the watch's commit puts them into the [`queue`]. Nothing is done for other services.
-//! 3. A worker of the writer takes a service from the queue and asks the world for its [work]: the [endpoints] that
-//!    it should have, as far as [limits](caps) allow, and the [fewest writes](slices) that get its slices there. The writer sends them, as long as this process
-//!    leads, and tells the world what the API server answered, so that the next decision need not wait for the watch.
-//! 4. What became of it goes into the service's [`status`], and what people should see into events.
+//! 1. A watch decodes the object into its [view](views), a type with the few fields that matter.
+//!    The [`ClusterIndex`](index::ClusterIndex) parses it into a [`model`] type. All [sources]
+//!    describe a pod's interfaces with the same types.
+//! 2. The index finds the services that the change affects, by [selectors](selector), claims, nodes
+//!    and [shared addresses](conflicts). At the watch's commit, it adds them to the [`queue`].
+//!    Other services cause no work.
+//! 3. A task of the writer takes a service from the queue, and asks the index for its [work]: the
+//!    [endpoints] that it should have within the [limits](caps), and the [fewest writes](slices)
+//!    that lead there. The writer sends them while this process is the leader. It records the API
+//!    server's answers in the index, so that the next plan need not wait for the watch.
+//! 4. The result goes into the service's [`status`]. Problems that people should see also become
+//!    [events].
 //!
-//! Steps 1 to 3 up to the writer are pure: objects in, decisions out, no client and no clock but the one passed in.
+//! Everything up to the writer is pure. It maps objects to decisions, has no client, and takes the
+//! time as an argument.
 //!
-//! # What holds
+//! # Invariants
 //!
-//! - Nothing is written before all watches have synced, nor by a process that does not hold the lease.
-//! - Every write names the version that it was planned on. One that meets another version, or whose answer does not come,
-//!   makes the writer list that service's slices and plan anew.
-//! - A service is worked on by one worker at a time. Namespaces take [turns], and so do the services of each: none waits for all
-//!   that another one has to be done.
-//! - Standbys watch too: a new leader knows everything at once.
+//! - Nothing is written before all watches have listed their objects, nor by a process that does
+//!   not hold the lease.
+//! - Every write names the version that it was planned on. After a version conflict, or without an
+//!   answer, the writer lists the service's slices and plans again.
+//! - One task at a time works on a service. Namespaces take [turns](fair_queue), and so do the
+//!   services in a namespace, so that none waits for all the work of another.
+//! - Standbys watch too, so that a new leader knows all objects at once.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The `multinet-controller` binary: reads the command line, then [`multinet_controller::app`] takes over.
+//! The `multinet-controller` binary: parses the command line and calls
+//! [`multinet_controller::app`].
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,7 @@ const PROGRAM: &str = "multinet-controller";
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        // Help and version are no errors: clap prints them and ends with 0.
+        // Help and version are no errors. clap prints them and exits with status 0.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return end(PROGRAM, Err(one_line(&error, PROGRAM))),
     };

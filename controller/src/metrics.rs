@@ -1,5 +1,7 @@
-//! Metrics of the controller. Every label has a few fixed values, and every series is there from the start: a rate needs a zero
-//! to begin with.
+//! Metrics of the controller.
+//!
+//! Every label has a fixed set of values, and every series exists from the start: the rate of a
+//! counter is correct only if the counter starts at zero.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,20 +25,20 @@ use crate::index::{ClusterIndex, Totals};
 use crate::queue::Queue;
 use crate::work::OptionalApi;
 
-/// What the API server is asked to do.
+/// Kind of request to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Create,
     Update,
     Delete,
-    /// Server-side apply, of a status.
+    /// Server-side apply of a status.
     Apply,
-    /// To show what is there.
+    /// A list request, which is not counted as a write.
     List,
 }
 
 impl Verb {
-    /// The value of the metric's label.
+    /// Returns the value of the label `verb`.
     fn label(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -47,7 +49,7 @@ impl Verb {
         }
     }
 
-    /// What a role calls it.
+    /// Returns the verb of the RBAC rule that permits the request.
     pub(crate) fn rbac(self) -> &'static str {
         match self {
             Self::Apply => "patch",
@@ -56,24 +58,24 @@ impl Verb {
     }
 }
 
-/// Why a request failed, in one word.
+/// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Somebody else changed the objects, again and again.
+    /// Other writers kept changing the objects.
     Conflict,
-    /// The API server says that the object is not valid.
+    /// The API server rejects the object as invalid.
     Invalid,
-    /// What can happen to any request.
+    /// A problem that any request can have.
     Problem(ProblemKind),
 }
 
 impl Reason {
-    /// All of them.
+    /// Returns all reasons.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         [Self::Conflict, Self::Invalid].into_iter().chain(ProblemKind::ALL.map(Self::Problem))
     }
 
-    /// The value of the metric's label.
+    /// Returns the value of the label `reason`.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -83,18 +85,18 @@ impl Reason {
     }
 }
 
-/// What has become of a request.
+/// Value of the label `result` of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResultLabel {
-    /// It was done.
+    /// The request succeeded.
     Ok,
-    /// The object was not what it was taken for.
+    /// The object had another version than expected.
     Conflict,
-    /// The API server does not want to.
+    /// The API server refused the request.
     Refused,
-    /// The API server could not, or did not answer.
+    /// The API server failed, or did not answer.
     Failed,
-    /// Leadership ended before the answer came.
+    /// Leadership ended before the answer arrived.
     GivenUp,
 }
 
@@ -112,18 +114,19 @@ impl ResultLabel {
     }
 }
 
-/// Upper bounds of durations, in seconds: from a request on a quiet machine to one that is given up.
+/// Upper bounds of the duration histograms, in seconds: from a request on an idle machine up to the
+/// request timeout.
 const SECONDS: [f64; 14] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0, 10.0];
 
-/// What the writer counts. Clones count into the same.
+/// Metrics of the writer. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct WriterMetrics {
     syncs: Histogram,
     durations: Histogram,
     writes: Family<WriteLabels, Counter>,
     retries: Family<RetryLabels, Counter>,
-    /// Events that nobody took in time, or that the API server did not take.
+    /// Events that were dropped, or that the API server did not accept.
     pub(crate) lost_events: Counter,
 }
 
@@ -153,7 +156,7 @@ impl Default for WriterMetrics {
 }
 
 impl WriterMetrics {
-    /// A request for kind `K` has been answered.
+    /// Counts a request for kind `K`, and records its duration.
     pub(crate) fn request<K: Resource<DynamicType = ()>>(
         &self,
         verb: Verb,
@@ -166,27 +169,27 @@ impl WriterMetrics {
         }
     }
 
-    /// A service has been looked at, and written if need be.
+    /// Records the time that it took to plan a service and to write its slices.
     pub(crate) fn synced(&self, took: Duration) {
         self.syncs.observe(took.as_secs_f64());
     }
 
-    /// A service has to be looked at again.
+    /// Counts a retry of a service.
     pub(crate) fn retry(&self, reason: Reason) {
         self.retries.get_or_create(&RetryLabels { reason: reason.label() }).inc();
     }
 }
 
-/// The name of a kind whose names are known to the compiler.
+/// Returns the name of kind `K`.
 fn kind<K: Resource<DynamicType = ()>>() -> &'static str {
-    // Every implementation that we have borrows a constant.
+    // All implementations in use return a borrowed constant.
     match K::kind(&()) {
         std::borrow::Cow::Borrowed(kind) => kind,
         std::borrow::Cow::Owned(_) => "unknown",
     }
 }
 
-/// Registers everything under the prefix `multinet_controller`.
+/// Registers the metrics with the prefix `multinet_controller`.
 pub fn register(
     registry: &mut Registry,
     metrics: &WriterMetrics,
@@ -196,7 +199,7 @@ pub fn register(
     let registry = registry.sub_registry_with_prefix("multinet_controller");
     registry.register_with_unit(
         "sync_duration",
-        "Time from when a service's turn comes until its slices are written",
+        "Time from the start of a service's turn until its slices are written",
         Unit::Seconds,
         metrics.syncs.clone(),
     );
@@ -206,16 +209,8 @@ pub fn register(
         Unit::Seconds,
         metrics.durations.clone(),
     );
-    registry.register(
-        "writes",
-        "Writes of slices and status, by what became of them",
-        metrics.writes.clone(),
-    );
-    registry.register(
-        "retries",
-        "How often a service had to be tried again, by reason",
-        metrics.retries.clone(),
-    );
+    registry.register("writes", "Writes of slices and statuses, by result", metrics.writes.clone());
+    registry.register("retries", "Retries of services, by reason", metrics.retries.clone());
     registry.register(
         "lost_events",
         "Events for people that were not published",
@@ -242,7 +237,7 @@ struct RetryLabels {
     reason: &'static str,
 }
 
-/// Which optional APIs are served, one gauge each.
+/// Gauges that tell which optional API groups are served.
 #[derive(Clone, Debug, Default)]
 pub struct ApiMetrics(Family<ApiLabels, prometheus_client::metrics::gauge::Gauge>);
 
@@ -252,14 +247,14 @@ struct ApiLabels {
 }
 
 impl ApiMetrics {
-    /// Registers the gauges, with the prefix `multinet_controller`; `registry` is the root one.
+    /// Registers the gauges with the prefix `multinet_controller`. `registry` is the root registry.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         OptionalApi::ALL.into_iter().for_each(|api| metrics.set_served(api, false));
         let registry = registry.sub_registry_with_prefix("multinet_controller");
         registry.register(
             "api_served",
-            "Whether the API server has an optional API group",
+            "Whether the API server serves an optional API group",
             metrics.0.clone(),
         );
         metrics
@@ -270,7 +265,7 @@ impl ApiMetrics {
     }
 }
 
-/// Read at each scrape: there are no gauges to keep in step.
+/// Collector of gauges that are computed at each scrape, so that no gauge can become outdated.
 struct State {
     index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
@@ -287,11 +282,11 @@ impl Collector for State {
         let totals: Totals = self.index.totals();
         for (name, help, value) in [
             ("queue_depth", "Services that wait for their turn", self.queue.depth()),
-            ("pods", "Pods known, of all namespaces", totals.pods),
-            ("services", "MultiNetworkServices known", totals.services),
-            ("slices", "MultiNetworkEndpointSlices of ours", totals.slices),
-            ("mirrors", "Core EndpointSlices of ours", totals.mirrors),
-            ("conflicts", "Addresses that several pods of one network have", totals.conflicts),
+            ("pods", "Known pods in all namespaces", totals.pods),
+            ("services", "Known MultiNetworkServices", totals.services),
+            ("slices", "MultiNetworkEndpointSlices that the controller manages", totals.slices),
+            ("mirrors", "Core EndpointSlices that the controller manages", totals.mirrors),
+            ("conflicts", "Addresses that pods of one network are in conflict over", totals.conflicts),
             (
                 "unreadable_annotations",
                 "Pods whose network-status annotation cannot be read",
@@ -301,7 +296,7 @@ impl Collector for State {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             gauge(value).encode(metric)?;
         }
-        let help = "Endpoints in our MultiNetworkEndpointSlices, by state";
+        let help = "Endpoints in the controller's MultiNetworkEndpointSlices, by state";
         let mut metric = encoder.encode_descriptor("endpoints", help, None, MetricType::Gauge)?;
         for (state, value) in
             [("ready", totals.ready), ("not_ready", totals.not_ready), ("terminating", totals.terminating)]

@@ -1,7 +1,8 @@
-//! The core EndpointSlices of a mirror: the ready addresses once more, under a headless core Service, for the cluster's
-//! own DNS. Pure.
+//! Core EndpointSlices of a mirror (pure). A mirror is a headless core Service whose slices contain
+//! the ready addresses, so that the cluster's own DNS answers with them.
 //!
-//! They are planned exactly as MultiNetworkEndpointSlices are (see [`slices`](crate::slices)), one group for each family.
+//! They are planned in the same way as MultiNetworkEndpointSlices (see [`slices`](crate::slices)),
+//! with one group per family.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,27 +21,30 @@ use crate::slices::pack::{Entry, Identity};
 use crate::slices::planner::{DesiredSlices, PackOptions, Slice, remove};
 use crate::slices::{Owner, Plan, same_or_empty, same_ports};
 
-/// Label of the slices of a headless Service, without value: kube-proxy need not look at them.
+/// Label of slices of a headless Service, which has no value. It tells kube-proxy to ignore them.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// Annotation: see [`labels::LAST_CHANGE_TRIGGER_TIME`]. CoreDNS measures by it how late it is.
+/// Annotation with the time of the change, like [`labels::LAST_CHANGE_TRIGGER_TIME`]. CoreDNS
+/// computes its programming latency from it.
 const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// What a mirror's slices should say.
+/// Desired content of a mirror's slices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredMirror {
     /// The MultiNetworkService that is mirrored.
     pub owner: Owner,
-    /// The core Service that it is mirrored to.
+    /// Name of the core Service that it is mirrored to.
     pub service: String,
     /// The ports of every endpoint.
     pub ports: Vec<Port>,
-    /// The ready endpoints of the chosen networks that core takes, with the family of their one address, each address once.
+    /// Ready endpoints of the mirrored networks that Kubernetes accepts, each address once, with
+    /// the family of the address.
     pub endpoints: Vec<(IpFamily, Endpoint)>,
 }
 
-/// Plans the writes that make `existing` say what is desired; nothing desired: that remove them. `existing` are the slices
-/// that [belong](service_of) to this service. See [`slices::plan`](crate::slices::plan) for the rest.
+/// Plans the writes that turn `existing` into the desired slices. Without desired slices, plans to
+/// delete all of them. `existing` must be the slices that [belong](service_of) to this service. See
+/// [`slices::plan`](crate::slices::plan) for the other arguments.
 pub fn plan(
     desired: Option<&DesiredMirror>,
     existing: &[Arc<EndpointSlice>],
@@ -67,9 +71,11 @@ pub fn plan(
     slices.plan(existing, packing)
 }
 
-/// The service that a core slice is a mirror of, if it is ours to write: by its labels, or, where somebody has taken one of the two off, by its
-/// controller. One with another `managed-by` is not: by that label Kubernetes tells the writers of EndpointSlices apart, and who changes it has the
-/// slice for themselves, until it goes with its owner.
+/// Returns the service whose mirror a core slice belongs to; `None` if the controller must not
+/// write the slice. The slice's labels decide. If one of the two labels was removed, the slice's
+/// controller decides. A slice with another `managed-by` label belongs to another writer:
+/// Kubernetes tells writers of EndpointSlices apart by that label. It stays until its owner is
+/// deleted.
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
     let name = match label(metadata, labels::CORE_MANAGED_BY) {
@@ -87,7 +93,7 @@ fn core_labels(desired: &DesiredMirror) -> BTreeMap<String, String> {
         (labels::CORE_SERVICE_NAME, desired.service.as_str()),
         (labels::CORE_MANAGED_BY, labels::MANAGED_BY_CONTROLLER),
         (HEADLESS, ""),
-        // Two services may be mirrored to one core Service: each has slices of its own.
+        // Two services may be mirrored to one core Service. This label tells their slices apart.
         (labels::SERVICE_NAME, desired.owner.name.as_str()),
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -130,7 +136,8 @@ fn core_port(port: &Port) -> EndpointPort {
     }
 }
 
-/// A core port as one of ours, with the API's defaults; `None` if it is none that we would write.
+/// Converts a core port, with the API's defaults. Returns `None` for a port that the controller
+/// would not write.
 fn own_port(port: &EndpointPort) -> Option<Port> {
     let protocol = match port.protocol.as_deref() {
         None | Some("TCP") => Protocol::Tcp,
@@ -202,11 +209,12 @@ impl Entry for CoreEndpoint {
             && self.zone == other.zone
             && same_or_empty(target, others)
             && same_or_empty(self.hints.as_ref(), other.hints.as_ref())
-        // Not deprecatedTopology: the server keeps its own of it whatever is written.
+        // `deprecated_topology` is not compared, since the API server keeps its value whatever is
+        // written.
     }
 }
 
-/// Ready, serving and terminating, with the API's defaults.
+/// Returns ready, serving and terminating, with the API's defaults.
 fn conditions(endpoint: &CoreEndpoint) -> [bool; 3] {
     let conditions = endpoint.conditions.as_ref();
     [

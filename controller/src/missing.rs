@@ -1,55 +1,55 @@
-//! Why a selected pod has no address on a network of a service, and what to do about it.
+//! Reasons why a selected pod lacks addresses on a network, with remedies.
 
 use multinet_crds::{IpFamily, NetworkKind};
 
 use crate::model::{Addressless, ClaimedDevice, Member, Network, NoAddressReason};
 
-/// How many devices of a pod are named.
+/// Maximum number of devices of a pod that a message names.
 const DEVICES: usize = 4;
 
-/// Why a selected pod has no address on a network, or fewer than it should.
+/// Reason why a selected pod has no address on a network, or fewer than expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
-    /// It has its node's network.
+    /// The pod uses its node's network.
     HostNetwork,
-    /// It is bound to no node yet.
+    /// The pod is not bound to a node yet.
     NotScheduled,
-    /// It has no sandbox yet.
+    /// The pod has no sandbox yet.
     NoSandbox,
-    /// Its annotations cannot be read.
+    /// An annotation of the pod cannot be read.
     Unreadable,
-    /// It does not ask for the network.
+    /// The pod does not request the network.
     NotRequested(NetworkKind),
-    /// It asks for the network, and was not attached.
+    /// The pod requests the network, but was not attached to it.
     NotAttached,
-    /// It has addresses of a family that the service does not publish.
+    /// All addresses are of a family that the service does not publish.
     OtherFamily,
-    /// It is attached without an address.
+    /// The pod is attached without an address.
     NoAddress,
-    /// It has a link-local address only.
+    /// All addresses are link-local.
     LinkLocal,
-    /// The driver of its device has not reported an address.
+    /// The driver of the pod's device has not reported an address.
     NotReported,
-    /// Its device carries RDMA only.
+    /// The pod's device carries RDMA only.
     RdmaOnly,
-    /// Its device is not ready.
+    /// The pod's device is not ready.
     DeviceNotReady,
-    /// It only observes the device.
+    /// The pod only observes the device.
     Observer,
-    /// It shares a claim with another pod, which is published.
+    /// The pod shares a claim with another pod, which holds the address.
     SharedClaim,
-    /// Another pod has its address.
+    /// Another pod holds the address.
     Taken,
-    /// A limit leaves out all of its addresses.
+    /// A limit leaves out all addresses of the pod.
     Capped,
-    /// It has an address, but some of its devices on the network have none.
+    /// Some devices of the pod have no address; others have one.
     Partly,
-    /// It has an address, but none of this family, which other pods have.
+    /// The pod has addresses, but none of this family, unlike other pods.
     Family(IpFamily),
 }
 
 impl Missing {
-    /// Returns what is the matter, as it follows "2 of 9 pods".
+    /// Returns the description of the problem, which follows "2 of 9 pods" in a message.
     pub fn message(self) -> &'static str {
         match self {
             Self::HostNetwork => "use their node's network (hostNetwork)",
@@ -75,7 +75,7 @@ impl Missing {
         }
     }
 
-    /// Returns what to do.
+    /// Returns what the user can do about it.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::HostNetwork => "remove hostNetwork from the pod",
@@ -108,8 +108,9 @@ impl Missing {
     }
 }
 
-/// Returns why a pod has no address on a network, or not on all of its devices, with a detail. `is_other_family`: it has addresses
-/// there, of a family that the service does not publish.
+/// Returns the reason why a pod has no address on a network, or not on all of its devices, with a
+/// detail for the message. `is_other_family` tells whether the pod has addresses on the network in
+/// a family that the service does not publish.
 pub(crate) fn missing_reason(
     member: Member<'_>,
     network: &Network,
@@ -140,7 +141,9 @@ pub(crate) fn missing_reason(
     Some((reason, None))
 }
 
-/// Some devices of the pod have no address. Those of other drivers may never have one, such as GPUs.
+/// Returns [`Missing::Partly`] if some of the pod's devices on the network have no address. Only
+/// devices of a claim and driver that also provide an address count: devices of other drivers, such
+/// as GPUs, may never have one.
 fn partly(
     member: Member<'_>,
     network: &Network,

@@ -1,4 +1,4 @@
-//! What the controller keeps of the objects that it reads: stripped to what endpoints are made of.
+//! Objects that the controller reads, reduced to what it needs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use jiff::Timestamp;
 use multinet_crds::{Device, NetworkKind, NetworkReference};
 use multinet_runtime::ObjectKey;
 
-/// A secondary network: the object that describes it. Two services that refer to it under different aliases mean
-/// the same network.
+/// A secondary network, identified by the object that describes it. Services that use different
+/// aliases for that object refer to the same network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network {
     /// The kind of the object.
     pub kind: NetworkKind,
-    /// Its namespace; `None` for a cluster-scoped kind.
+    /// The object's namespace; `None` for a cluster-scoped kind.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The object's name.
     pub name: String,
 }
 
 impl Network {
-    /// The network that a service or slice in namespace `own` refers to.
+    /// Returns the network that `reference` means in a service or slice of the namespace `own`.
     pub fn referenced(reference: &NetworkReference, own: &str) -> Self {
         Self {
             kind: reference.kind,
@@ -32,7 +32,7 @@ impl Network {
 }
 
 impl fmt::Display for Network {
-    /// As people write it: `NetworkAttachmentDefinition vision/rdma-a`.
+    /// Writes the network for messages, as in `NetworkAttachmentDefinition vision/rdma-a`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.kind.as_str())?;
         if let Some(namespace) = &self.namespace {
@@ -42,78 +42,80 @@ impl fmt::Display for Network {
     }
 }
 
-/// The interfaces of a pod on secondary networks, as the [sources](crate::sources) report them.
+/// Interfaces of a pod on secondary networks, as the [sources](crate::sources) report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     /// Interfaces with addresses.
     pub attachments: Vec<Attachment>,
-    /// Interfaces and devices without any.
+    /// Interfaces and devices without addresses.
     pub addressless: Vec<Addressless>,
 }
 
-/// An interface of a pod on a secondary network.
+/// An interface of a pod on a secondary network, with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The networks that it is on. One for Multus. A device of a claim is on the network of its DeviceClass, and on that of the
-    /// ResourceClaimTemplate that the claim was made from, if it was.
+    /// The networks that the interface is on: one for Multus. A device of a claim is on the network
+    /// of its DeviceClass. If the claim was made from a ResourceClaimTemplate, it is on that
+    /// network too.
     pub networks: Vec<Network>,
-    /// Its addresses that can be published: neither unspecified, loopback, multicast nor IPv4-mapped; each once, in the order in
-    /// which they were reported.
+    /// Addresses that can be published, each once and in the reported order. None of them is
+    /// unspecified, loopback, multicast or IPv4-mapped.
     pub addresses: Vec<IpAddr>,
-    /// What is known of the device. Every field is one that the schema of slices accepts.
+    /// Details of the device. All values are valid in a slice.
     pub device: Device,
-    /// The device, if it is one of a claim.
+    /// The device, if it belongs to a claim.
     pub claimed: Option<ClaimedDevice>,
 }
 
-/// An interface or a device of a pod that is on a network and has no address to publish.
+/// An interface or device of a pod on a network that has no address to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressless {
     /// The networks that it is on; see [`Attachment::networks`].
     pub networks: Vec<Network>,
-    /// The device, if it is one of a claim.
+    /// The device, if it belongs to a claim.
     pub claimed: Option<ClaimedDevice>,
-    /// Why it has no address.
+    /// Reason why it has no address.
     pub reason: NoAddressReason,
 }
 
 /// A device of one of a pod's claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedDevice {
-    /// The ResourceClaim, in the pod's namespace.
+    /// Name of the ResourceClaim, which is in the pod's namespace.
     pub claim: String,
-    /// Which device.
+    /// Identity of the device.
     pub id: DeviceId,
 }
 
-/// Why an interface or a device has no address to publish; where there are several reasons, the last one here tells people most.
+/// Reason why an interface or device has no address to publish. The variants are in ascending order
+/// of their use to people; if several reasons apply, the last one is reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NoAddressReason {
-    /// The DRA driver reports that the device carries RDMA only, so that it never has an address.
+    /// The DRA driver reports that the device carries RDMA only. It never has an address.
     RdmaOnly,
-    /// Its report names no address that can be published.
+    /// The report contains no address that can be published.
     NoAddress,
-    /// It has link-local IPv6 addresses only, which are of no use to other pods.
+    /// All addresses are link-local IPv6, which other pods cannot use.
     LinkLocal,
-    /// The device was allocated with `adminAccess`: the pod observes what is another's.
+    /// The device was allocated with `adminAccess`: the pod only observes a device of another pod.
     Observer,
-    /// The DRA driver has not reported network data (yet).
+    /// The DRA driver has not reported network data yet.
     NotReported,
-    /// The DRA driver reports the device as not ready: the condition, and what it says.
+    /// The DRA driver reports that the device is not ready. Contains the condition and its message.
     NotReady(String),
 }
 
-/// Report of a pod's interfaces, by its annotations.
+/// Contents of a pod's annotations about its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The interfaces.
     pub interfaces: Interfaces,
-    /// The networks that the pod asks for, attached or not.
+    /// Networks that the pod requests, whether it is attached to them or not.
     pub requested: Vec<Network>,
     /// Annotations that cannot be read at all, one line each.
     pub unreadable: Vec<Unreadable>,
-    /// Entries and addresses that were left out of an annotation, one line each: those that cannot be used, and those beyond a
-    /// limit. Everything else is in use.
+    /// Ignored parts of annotations, one line each: invalid entries and addresses, and those above
+    /// a limit. The other parts are used.
     pub rejected: Vec<Unreadable>,
 }
 
@@ -122,156 +124,162 @@ pub struct Report {
 pub struct Pod {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Tells pods of one name apart.
+    /// The pod's uid, which distinguishes pods of the same name.
     pub uid: String,
-    /// What services select by.
+    /// Labels, which services select by.
     pub labels: BTreeMap<String, String>,
-    /// When it was created.
+    /// Creation time of the pod.
     pub created: Option<Timestamp>,
-    /// Its containers have ended for good: phase Failed or Succeeded. What its annotations say of addresses is history.
+    /// Whether the phase is Failed or Succeeded. The addresses in the annotations are then no
+    /// longer valid.
     pub terminal: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// Its condition Ready is True.
+    /// Whether condition Ready is True.
     pub serving: bool,
-    /// Since when condition Ready is as it is.
+    /// Time of the last transition of condition Ready.
     pub serving_changed: Option<Timestamp>,
-    /// The name that it asks to have in DNS: `spec.hostname`, if it is a DNS label.
+    /// Host name that the pod requests in DNS: `spec.hostname`, if it is a DNS label.
     pub hostname: Option<String>,
-    /// The node that it is bound to.
+    /// Name of the node that the pod is bound to.
     pub node: Option<String>,
-    /// It has its node's network instead of one of its own, and hence no second NIC.
+    /// Whether the pod uses its node's network. Such a pod has no secondary interfaces.
     pub host_network: bool,
-    /// It has a sandbox: `status.podIPs` is not empty. Before that its annotations are those of another life, from a backup or a
-    /// template.
+    /// Whether the pod has a sandbox: `status.podIPs` is not empty. Without a sandbox, its
+    /// annotations are left over from another pod, for example by a restore from a backup.
     pub has_sandbox: bool,
-    /// The uid of the VirtualMachineInstance that it runs (KubeVirt), if it is the pod's controller. Its pods hand their addresses
-    /// over to each other in a live migration.
+    /// Uid of the KubeVirt VirtualMachineInstance that controls the pod. The pods of a virtual
+    /// machine hand their addresses over to each other during a live migration.
     pub machine: Option<String>,
-    /// The report of its interfaces, by its annotations.
+    /// Contents of the annotations about the pod's interfaces.
     pub report: Report,
-    /// The claims that it uses.
+    /// Claims that the pod uses.
     pub claims: Vec<PodClaim>,
 }
 
 impl Pod {
-    /// Whether what is written about its second NICs can be so. It has none before it has a sandbox, after it has ended, and if it
-    /// has its node's network.
+    /// Returns whether reports about the pod's secondary interfaces can be true. A pod has none
+    /// before it has a sandbox, after it has ended, or if it uses its node's network.
     pub fn has_networks(&self) -> bool {
         self.has_sandbox && !self.terminal && !self.host_network
     }
 
-    /// Whether it serves and is to go on serving.
+    /// Returns whether the pod is ready and not being deleted.
     pub fn is_ready(&self) -> bool {
         self.serving && !self.terminating
     }
 }
 
-/// A claim of a pod, by what the pod says of it.
+/// A claim that a pod uses, as the pod refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodClaim {
-    /// The ResourceClaim's name, in the pod's namespace.
+    /// Name of the ResourceClaim, which is in the pod's namespace.
     pub claim: String,
-    /// The ResourceClaimTemplate that it was made from, in the pod's namespace; `None` if the pod names the claim itself.
+    /// Name of the ResourceClaimTemplate that the claim was made from; `None` if the pod names the
+    /// claim itself.
     pub template: Option<String>,
 }
 
-/// Why what was reported of a pod or claim cannot be read: one line, with the place.
+/// Explanation of what cannot be read about a pod or claim, and where. One line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(pub String);
 
-/// A ResourceClaim, as far as it has been allocated.
+/// A ResourceClaim, as far as it is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// The uids of the pods that it is reserved for. (Empty where nobody has said so.)
+    /// Uids of the pods that the claim is reserved for. Empty if the claim does not say.
     pub reserved_for: Vec<String>,
-    /// Its devices that have addresses.
+    /// Devices that have addresses.
     pub devices: Vec<ClaimDevice>,
-    /// Its devices that have none, allocated or reported.
+    /// Allocated or reported devices that have no addresses.
     pub addressless: Vec<AddresslessClaimDevice>,
-    /// What of its status cannot be read, if anything; the rest is in `devices`.
+    /// Description of the unreadable parts of the status, if any. The readable parts are in the
+    /// other fields.
     pub unreadable: Option<Unreadable>,
 }
 
-/// A device of a claim.
+/// A device of a claim, with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimDevice {
-    /// Which device.
+    /// Identity of the device.
     pub id: DeviceId,
-    /// The DeviceClass of the request that it was allocated for.
+    /// Name of the DeviceClass of the request that the device was allocated for.
     pub class: Option<String>,
-    /// Its addresses; see [`Attachment::addresses`].
+    /// Addresses of the device; see [`Attachment::addresses`].
     pub addresses: Vec<IpAddr>,
-    /// What the status says of it: interface and mac. The rest is in the ResourceSlice.
+    /// Interface and hardware address from the claim's status. Other details are in the
+    /// ResourceSlice.
     pub device: Device,
 }
 
 /// A device of a claim that has no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddresslessClaimDevice {
-    /// Which device.
+    /// Identity of the device.
     pub id: DeviceId,
-    /// The DeviceClass of the request that it was allocated for.
+    /// Name of the DeviceClass of the request that the device was allocated for.
     pub class: Option<String>,
-    /// Why it has no address.
+    /// Reason why it has no address.
     pub reason: NoAddressReason,
 }
 
-/// A device, wherever it is spoken of.
+/// Identity of a DRA device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// The DRA driver: `dra.net`.
+    /// Name of the DRA driver, such as `dra.net`.
     pub driver: String,
-    /// The pool; DRANET's is the node's name.
+    /// Name of the pool. DRANET uses the node's name.
     pub pool: String,
-    /// The device's name in its pool.
+    /// Name of the device in its pool.
     pub device: String,
 }
 
-/// A ResourceSlice: what a driver says of the devices of a pool, or of some of them.
+/// A ResourceSlice: a driver's description of some or all devices of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
-    /// Its name; it has no namespace.
+    /// Name of the slice, which has no namespace.
     pub key: ObjectKey,
-    /// The driver and pool that it belongs to, and the generation of the pool: only the slices of the highest one are true.
+    /// Name of the DRA driver.
     pub driver: String,
-    /// See `driver`.
+    /// Name of the pool.
     pub pool: String,
-    /// See `driver`.
+    /// Generation of the pool. Only slices of the highest generation are current.
     pub generation: i64,
-    /// How many slices make that generation complete.
+    /// Number of slices in a complete generation.
     pub slice_count: usize,
-    /// What is known of each network device, by its name in the pool. Only `interface`, `mac`, `rdma_device`, `pci_address` and
-    /// `numa_node` are kept, and only as far as the schema of slices accepts them; devices of which nothing is known are left out.
+    /// Details of network devices by the name of the device. Contains `interface`, `mac`,
+    /// `rdma_device`, `pci_address` and `numa_node`, if they are valid in a slice. Devices without
+    /// such details are left out.
     pub devices: BTreeMap<String, Device>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name; it has no namespace.
+    /// Name of the node, which has no namespace.
     pub key: ObjectKey,
-    /// Its label `topology.kubernetes.io/zone`.
+    /// Value of the label `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
 }
 
-/// A core Service, as a mirror sees it.
+/// A core Service that may have a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreService {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Why nothing may be mirrored to it, if so: it has a selector, a cluster IP, or is an ExternalName.
+    /// Reason why nothing may be mirrored to the Service: it has a selector, a cluster IP, or the
+    /// type ExternalName.
     pub unusable: Option<&'static str>,
 }
 
-/// A pod that the service selects, with all its interfaces on secondary networks, whatever source reports them.
+/// A pod that the service selects, with its interfaces on secondary networks from all sources.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its interfaces.
+    /// The pod's interfaces.
     pub interfaces: &'a Interfaces,
 }

@@ -1,10 +1,10 @@
-//! Which objects have to do with which: a map to sets that forgets empty ones.
+//! A map from keys to sets of values, without empty sets.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// From one key to many values.
+/// Map from each key to a set of values.
 #[derive(Clone, Debug)]
 pub struct MultiMap<K, V> {
     sets: HashMap<K, BTreeSet<V>>,
@@ -17,12 +17,12 @@ impl<K, V> Default for MultiMap<K, V> {
 }
 
 impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
-    /// Relates `value` to `key`.
+    /// Adds `value` to the set of `key`.
     pub fn insert(&mut self, key: K, value: V) {
         self.sets.entry(key).or_default().insert(value);
     }
 
-    /// They have nothing to do with each other any more.
+    /// Removes `value` from the set of `key`.
     pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q, value: &V)
     where
         K: Borrow<Q>,
@@ -35,7 +35,7 @@ impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
         }
     }
 
-    /// Everything that is related to `key`, in order.
+    /// Returns the values of `key` in order.
     pub fn of<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> impl Iterator<Item = &V> + Clone
     where
         K: Borrow<Q>,
@@ -43,7 +43,7 @@ impl<K: Eq + Hash, V: Ord> MultiMap<K, V> {
         self.sets.get(key).into_iter().flatten()
     }
 
-    /// The keys that anything is related to.
+    /// Returns the keys that have values.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.sets.keys()
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_of_an_empty_set() {
+    fn empty_sets_are_removed() {
         let mut map = MultiMap::default();
         map.insert("a".to_owned(), 2);
         map.insert("a".to_owned(), 1);

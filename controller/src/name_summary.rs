@@ -1,16 +1,16 @@
-//! The first few of many names, for messages.
+//! Lists of names in messages, shortened to the first few.
 
 use std::fmt;
 
-/// How many names a message tells before it only counts.
+/// Number of names that a message contains before it counts the others.
 pub const MAX_NAMED: usize = 3;
 
-/// The first few of many names, and how many there are.
+/// The first few of many names, with the number of all names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameSummary {
-    /// The first few.
+    /// The first names, at most [`MAX_NAMED`].
     pub names: Vec<String>,
-    /// How many there are.
+    /// Number of all names.
     pub count: usize,
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_three_are_named_and_the_others_counted() {
+    fn three_names_are_listed_and_the_others_counted() {
         let text = |names: &[&str]| names.iter().copied().collect::<NameSummary>().to_string();
         assert_eq!(text(&[]), "");
         assert_eq!(text(&["a", "b", "c"]), "a, b, c");

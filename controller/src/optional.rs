@@ -1,15 +1,17 @@
-//! API groups that a cluster need not have: watched while they are there, picked up when they appear, dropped when they go.
+//! Watches API groups that a cluster may lack. Starts the watches when a group appears, and ends
+//! them when it disappears.
 //!
 //! ```text
 //!            every 5 s: GET /apis
 //!                    │
-//!    not there ──────┼── listed ──────────────────────────> watched, in the best version that is listed
+//!    not there ──────┼── listed ──────────────────────────> watched, in the best listed version
 //!        ▲           │                                          │
-//!        └───────────┴── not listed for 30 s, three times ──────┘   (another version then, if there is one)
+//!        └───────────┴── not listed for 30 s, three times ──────┘   (then in another version)
 //! ```
 //!
-//! An API server that has just started may not list everything yet. So, what has been there is given up only after a while; and
-//! at the start nothing is taken for absent before the API server calls itself ready.
+//! An API server that has just started may not list all groups yet. A group that was there is
+//! therefore given up only after a while. At the start, no group counts as absent before the API
+//! server reports that it is ready.
 
 mod presence;
 
@@ -37,13 +39,13 @@ use crate::views::{
 };
 use crate::work::OptionalApi;
 
-/// How often the API server is asked what it serves.
+/// Interval between requests for the list of API groups.
 const POLL: Duration = Duration::from_secs(5);
 
-/// The pause after a failed attempt at the start, before jitter.
+/// Pause after a failed request at the start, before jitter.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Follows which optional APIs there are.
+/// Starts and ends the watches of the optional API groups.
 pub struct OptionalApis {
     client: Client,
     refresh: Refresh,
@@ -58,17 +60,18 @@ pub struct OptionalApis {
 struct GroupWatcher {
     api: OptionalApi,
     presence: Presence,
-    /// What watches of that version wait for that have begun since the start. Until all is listed nobody is told of them, so
-    /// that what they have not told yet is not taken for missing.
+    /// Readiness of watches that began after the start, with the version that they watch. The index
+    /// learns of the group when all of them have listed their objects. Otherwise it would take
+    /// objects that are not listed yet for missing ones.
     listing: Option<(Readiness, &'static str)>,
-    /// Whether its absence has been said.
+    /// Whether the absence of the group has been logged.
     absence_logged: bool,
     stop: CancellationToken,
     watches: JoinSet<()>,
 }
 
 impl OptionalApis {
-    /// Nothing is asked before [`run`](Self::run).
+    /// Creates the watcher. It sends no requests before [`run`](Self::run).
     pub fn new(
         client: Client,
         refresh: Refresh,
@@ -97,10 +100,10 @@ impl OptionalApis {
         }
     }
 
-    /// Follows the API groups until shutdown. `asked` is released once their watches have registered themselves with `readiness`,
-    /// as far as they are there from the start. Those that come later keep nobody from being ready.
+    /// Follows the API groups until the shutdown. Watches that exist from the start register with
+    /// `readiness`; then this releases `asked`. Watches that begin later do not affect readiness.
     ///
-    /// It ends before that only if a watch does, which means that it has panicked.
+    /// Returns earlier only if a watch ends, which means that the watch has panicked.
     pub async fn run(mut self, readiness: Readiness, asked: ReadyGuard) {
         let shutdown = self.shutdown.clone();
         let follow = async {
@@ -116,7 +119,7 @@ impl OptionalApis {
                 };
                 match event {
                     Event::Poll => {
-                        // What cannot be asked for now is as it was.
+                        // After a failed request, the state stays as it was.
                         if let Ok(found) = groups(&self.client).await {
                             self.apply_groups(&found, None).await;
                         }
@@ -130,7 +133,7 @@ impl OptionalApis {
         shutdown.run_until_cancelled(follow).await;
     }
 
-    /// The groups that a ready API server serves.
+    /// Asks until a ready API server answers. Returns its API groups.
     async fn first_groups(&self, asked: &ReadyGuard) -> APIGroupList {
         let mut is_said = false;
         loop {
@@ -142,16 +145,17 @@ impl OptionalApis {
                 Ok(found) => return found,
                 Err(problem) => problem,
             };
-            let text = format!("cannot ask which APIs there are: {}: {}", problem.kind, problem.message);
+            let text = format!("cannot list the API groups: {}: {}", problem.kind, problem.message);
             asked.waiting_for(&text);
             if !std::mem::replace(&mut is_said, true) {
-                tracing::warn!("{}; trying again", Escaped(&text));
+                tracing::warn!("{}; retrying", Escaped(&text));
             }
             sleep(problem.retry_after.unwrap_or(RETRY).mul_f64(1.0 + random_fraction() / 2.0)).await;
         }
     }
 
-    /// Begins and ends watches as the groups are there or not. `readiness`: of the whole process, at its start.
+    /// Starts and ends watches to match the served groups. At the start, `readiness` is that of the
+    /// process.
     async fn apply_groups(&mut self, found: &APIGroupList, readiness: Option<&Readiness>) {
         let (client, refresh, index, metrics) =
             (&self.client, &self.refresh, &self.index, &self.watch_metrics);
@@ -176,7 +180,8 @@ impl OptionalApis {
                     };
                     spawn.group(api, version);
                     if readiness.is_some() {
-                        // Nothing is written before everything has been listed.
+                        // At the start nothing is written before everything has been listed, so the
+                        // index may know already.
                         index.set_served(api, Some(version));
                     } else {
                         watcher.listing = Some((own, version));
@@ -197,18 +202,18 @@ impl OptionalApis {
     }
 }
 
-/// What can happen next.
+/// Event in the main loop.
 enum Event {
-    /// It is time to ask again.
+    /// The list of API groups is due.
     Poll,
-    /// The watches of a group have listed everything.
+    /// The watches of a group have listed all their objects.
     Listed(OptionalApi, &'static str),
-    /// A watch has ended that nobody has stopped.
+    /// A watch has ended unexpectedly.
     Died,
 }
 
 impl GroupWatcher {
-    /// The next thing that happens to the watches.
+    /// Waits for the next event of the watches.
     async fn event(&mut self) -> Event {
         let api = self.api;
         let listed = async {
@@ -230,7 +235,7 @@ impl GroupWatcher {
         event
     }
 
-    /// Ends the watches, so that nothing of theirs arrives afterwards.
+    /// Ends the watches and waits for them, so that they feed nothing into the index afterwards.
     async fn stop(&mut self) {
         self.listing = None;
         self.stop.cancel();
@@ -238,7 +243,7 @@ impl GroupWatcher {
     }
 }
 
-/// What it takes to begin the watches of a group.
+/// Everything needed to start the watches of a group.
 struct WatchSpawner<'a> {
     client: &'a Client,
     refresh: &'a Refresh,
@@ -279,7 +284,7 @@ impl WatchSpawner<'_> {
 }
 
 impl OptionalApi {
-    /// The versions that the controller can read, the best one first.
+    /// Returns the versions that the controller can read, best first.
     fn versions(self) -> &'static [&'static str] {
         match self {
             Self::Multus => &["v1"],
@@ -287,7 +292,7 @@ impl OptionalApi {
         }
     }
 
-    /// What does not work without it.
+    /// Returns a message that tells what does not work without the group.
     fn absence(self) -> &'static str {
         match self {
             Self::Multus => {
@@ -299,7 +304,7 @@ impl OptionalApi {
         }
     }
 
-    /// What to do if it is there, but one of its kinds is not.
+    /// Returns advice for a group that lacks one of its kinds.
     fn hint(self) -> &'static str {
         match self {
             Self::Multus => {
@@ -310,7 +315,7 @@ impl OptionalApi {
     }
 }
 
-/// Whether the API server calls itself ready. One that does not want to say is taken for ready.
+/// Asks whether the API server is ready. An API server that refuses the question counts as ready.
 async fn ready(client: &Client) -> Result<(), Problem> {
     let request = http::Request::get("/readyz").body(Vec::new()).map_err(kube::Error::HttpError)?;
     let answer = within(client.request_text(request)).await;
@@ -322,7 +327,7 @@ async fn ready(client: &Client) -> Result<(), Problem> {
     }
 }
 
-/// All API groups with their versions.
+/// Requests the list of API groups with their versions.
 async fn groups(client: &Client) -> Result<APIGroupList, Problem> {
     within(client.list_api_groups()).await
 }

@@ -1,8 +1,9 @@
-//! The services that wait to be looked at: each once, and namespaces in [turns](crate::fair_queue).
+//! Work queue of services: each service is in it at most once, and namespaces take
+//! [turns](crate::fair_queue).
 //!
 //! ```text
-//!            add                     next                    WorkItem
-//!   change ───────> ready (in turns) ──────> in work ── done ──────────────────> forgotten
+//!            add                     next                  WorkItem
+//!   change ───────> ready (in turns) ──────> in progress ─ done ────────────────> forgotten
 //!                     ▲      ▲                 │  └──── changed meanwhile ──> ready
 //!                     │      │ add             │ later, failed
 //!                     │   ┌──┴──────┐          │
@@ -10,12 +11,14 @@
 //!                     └───┴─────────┘
 //! ```
 //!
-//! - A service is in one of these places only, and never in work twice at the same time.
-//! - A failure is followed by a pause that doubles from 0.2 s. A change of the service ends the pause, since it may be what
-//!   the failure waited for; unless the API server has asked for that pause.
-//! - A service that changes while it is written, several times in a row, rests after its turn, ever longer: what changes
-//!   meanwhile is written at once, as a few large changes instead of many small ones. One that changes now and then never rests.
-//! - Adding never blocks, and costs nothing for a service that is there already.
+//! - A service is in one of these places only, and in progress at most once at a time.
+//! - A failure is followed by a pause, which doubles from 0.2 s. A change of the service ends the
+//!   pause, since it may resolve the failure. A pause that the API server has requested is not cut
+//!   short.
+//! - A service that changes again and again while it is written has a cooldown after each turn,
+//!   which grows. Changes during the cooldown are then written together. A service that changes
+//!   only now and then has no cooldown.
+//! - Adding never blocks, and does nothing for a service that waits already.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,30 +30,31 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::fair_queue::{FairQueue, Limits};
 
-/// The first pause after a failure.
+/// First pause after a failure.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// The longest pause after failures that have nothing to do with the service, such as an API server that is gone: one that is
-/// back is noticed within this time.
+/// Longest pause after a failure that does not concern the service, such as an unreachable API
+/// server. The controller notices a recovery within this time.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(5);
 
-/// The longest pause after failures of the service's own.
+/// Longest pause after a failure that concerns the service.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The longest pause that an API server may ask for.
+/// Longest pause that an API server may request.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
-/// The first rest after a turn, about as long as a write takes.
+/// First cooldown after a turn: about as long as a write takes.
 const FIRST_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// The longest rest after a turn: how much later a change may be in DNS because the service keeps changing.
+/// Longest cooldown after a turn. This bounds the delay of changes to a service that keeps
+/// changing.
 const LONGEST_COOLDOWN: Duration = Duration::from_millis(500);
 
-/// Services that wait. It begins closed: what is added to a closed queue is not kept.
+/// Queue of services to plan and write. It begins closed, and a closed queue drops what is added.
 #[derive(Debug, Default)]
 pub struct Queue {
     state: Mutex<State>,
-    /// Something is ready, or waits for an earlier time than before.
+    /// Notified when a service becomes ready, or waits for an earlier time than all others.
     wake: Notify,
 }
 
@@ -59,7 +63,7 @@ struct State {
     is_open: bool,
     entries: HashMap<Arc<ObjectKey>, QueueEntry>,
     ready: FairQueue<Arc<ObjectKey>>,
-    /// By the time at which they get ready; the number tells those of one time apart.
+    /// Waiting services by the time at which they become ready. A number makes the key unique.
     waiting: BTreeMap<(Instant, u64), Arc<ObjectKey>>,
     next_number: u64,
 }
@@ -67,19 +71,20 @@ struct State {
 #[derive(Debug)]
 struct QueueEntry {
     position: Position,
-    /// How often its work has failed in a row.
+    /// Number of failures in a row.
     failures: u32,
     cooldown: Cooldown,
 }
 
-/// How long a service rests after each turn, because it changes faster than it is written.
+/// Pause after each turn of a service that changes faster than it is written.
 #[derive(Clone, Copy, Debug)]
 struct Cooldown {
     length: Duration,
-    /// In its last turn, something was written and it changed again. That alone is no hurry: most often the watch has shown
-    /// the write before the API server has answered it.
+    /// Whether the last turn wrote something while the service changed again. A single such turn
+    /// does not start a cooldown: usually the change is the turn's own write, which the watch shows
+    /// before the API server answers.
     is_busy: bool,
-    /// When the last one is over.
+    /// Time at which the cooldown ends.
     over: Instant,
 }
 
@@ -88,8 +93,8 @@ impl Cooldown {
         Self { length: Duration::ZERO, is_busy: false, over: now }
     }
 
-    /// The rest after a turn: twice as long after several in a row in which something was written and the service changed again,
-    /// half as long after one in which it did not.
+    /// Returns the cooldown after a turn. It doubles after consecutive busy turns, and halves after
+    /// a turn that is not busy.
     fn next(self, is_busy: bool, now: Instant) -> Self {
         let length = match (self.is_busy, is_busy) {
             (true, true) => (2 * self.length).clamp(FIRST_COOLDOWN, LONGEST_COOLDOWN),
@@ -103,38 +108,39 @@ impl Cooldown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Ready,
-    /// Until then, whatever happens, if `is_held`.
+    /// Waiting for a time. If `is_held` is set, a change does not end the wait.
     Waiting {
         until: (Instant, u64),
         is_held: bool,
     },
-    /// Whether it has been added since.
+    /// Being worked on. `again` tells whether the service was added meanwhile.
     InProgress {
         again: bool,
     },
 }
 
-/// How long a service waits after a failure.
+/// Pause after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backoff {
-    /// What failed concerns everybody; pauses double up to 5 s.
+    /// The failure concerns all services. Pauses double up to 5 s.
     Outage,
-    /// What failed concerns this service only; pauses double up to 30 s.
+    /// The failure concerns this service only. Pauses double up to 30 s.
     Service,
-    /// It will not succeed before somebody changes something: 30 s.
+    /// A retry cannot succeed before a user changes something. The pause is about 30 s.
     Longest,
-    /// The API server has asked for this pause: at least that, at most half as much again, 45 s at most.
+    /// The API server has requested this pause. The queue waits for up to half as long again, and
+    /// for 45 s at most.
     RetryAfter(Duration),
 }
 
 impl Queue {
-    /// A queue that has no more services in work than that.
+    /// Creates a closed queue with limits on the number of services in progress.
     pub fn new(limits: Limits) -> Self {
         let state = State { ready: FairQueue::new(limits), ..State::default() };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
-    /// Has a service looked at soon. Nothing happens if it is waiting for that already.
+    /// Queues a service, unless it is queued already.
     pub fn add(&self, service: &ObjectKey) {
         let mut state = self.lock();
         if state.add(service, Instant::now()) {
@@ -143,12 +149,14 @@ impl Queue {
         }
     }
 
-    /// Takes services from now on. Those added before are not there: the caller adds all that there are.
+    /// Opens the queue. It does not contain services that were added before, so the caller must add
+    /// all of them.
     pub fn open(&self) {
         self.lock().is_open = true;
     }
 
-    /// Forgets all services that wait, and takes no more. Those in work stay so until their turns end.
+    /// Removes all waiting services, and drops services that are added from now on. Work items that
+    /// exist stay valid.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_open = false;
@@ -160,12 +168,13 @@ impl Queue {
         }
     }
 
-    /// How many services wait for nothing but their turn.
+    /// Returns the number of services that wait only for their turn.
     pub fn depth(&self) -> usize {
         self.lock().ready.waiting()
     }
 
-    /// The next service, once there is one. To be awaited by one task at a time.
+    /// Waits for the next service. Only one task at a time may call this: each change wakes one
+    /// waiter.
     pub async fn next(self: &Arc<Self>) -> WorkItem {
         loop {
             let wait = {
@@ -194,14 +203,14 @@ impl Queue {
         }
     }
 
-    /// No code panics while it holds the lock.
+    /// Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Whether there is something new to take.
+    /// Adds a service. Returns whether the waiting task must be woken.
     fn add(&mut self, service: &ObjectKey, now: Instant) -> bool {
         if !self.is_open {
             return false;
@@ -236,7 +245,7 @@ impl State {
         }
     }
 
-    /// Moves those whose time has come.
+    /// Makes the services ready whose time has come.
     fn wake_due(&mut self, now: Instant) {
         while let Some(first) = self.waiting.first_entry()
             && first.key().0 <= now
@@ -249,7 +258,7 @@ impl State {
         }
     }
 
-    /// The service whose turn it is, and how often it has failed.
+    /// Starts the next ready service. Returns it with its number of failures.
     fn take(&mut self) -> Option<(Arc<ObjectKey>, u32)> {
         let (_, key) = self.ready.begin()?;
         let entry = self.entries.get_mut(&key)?;
@@ -272,7 +281,7 @@ impl State {
         self.entries.insert(Arc::clone(key), entry);
     }
 
-    /// A turn is over: what becomes of the service.
+    /// Ends the turn of a service.
     fn end(&mut self, key: &Arc<ObjectKey>, end: Completion, has_written: bool, now: Instant) {
         self.ready.end(key);
         let Some(QueueEntry { position: Position::InProgress { again }, failures, cooldown }) =
@@ -286,7 +295,8 @@ impl State {
         match end {
             Completion::Failed(pause) => {
                 let is_held = matches!(pause, Backoff::RetryAfter(_));
-                // What has changed meanwhile may be the attempt's own doing: it does not go on without any pause.
+                // A change during a failed attempt may be caused by the attempt itself. It shortens
+                // the pause, but a pause remains.
                 let failed = if again { 0 } else { failures };
                 let pause = pause.after(failed);
                 self.wait(key, failures.saturating_add(1), Cooldown::none(now), now + pause, is_held);
@@ -310,8 +320,8 @@ impl State {
 }
 
 impl Backoff {
-    /// The pause after so many failures before this one: doubled each time, shortened by up to a half at random so that
-    /// services that failed together do not come back together.
+    /// Returns the pause after a failure that follows `failures` others. It is reduced at random by
+    /// up to half, so that services that failed together are not retried together.
     fn after(self, failures: u32) -> Duration {
         let longest = match self {
             Self::RetryAfter(asked) => {
@@ -330,8 +340,8 @@ fn doubled(times: u32) -> Duration {
     FIRST.saturating_mul(2u32.saturating_pow(times))
 }
 
-/// A service that is in work. Dropping it is as good as [`done`](Self::done): what was not finished has to be added again. A
-/// panic is a failure.
+/// A service that is being worked on. Dropping it is the same as [`done`](Self::done), so
+/// unfinished work must be added again. Dropping it in a panic counts as a failure.
 #[derive(Debug)]
 #[must_use = "dropping it ends the work"]
 pub struct WorkItem {
@@ -344,45 +354,45 @@ pub struct WorkItem {
 
 #[derive(Debug)]
 enum Completion {
-    /// Nothing is left to do, until then.
+    /// The work is done. At the given time, if any, the service becomes ready again.
     Done(Option<Instant>),
-    /// As much is done as one turn is for.
+    /// Part of the work is done. The service becomes ready again at once.
     Requeue,
     Failed(Backoff),
 }
 
 impl WorkItem {
-    /// The service.
+    /// Returns the service.
     pub fn service(&self) -> &ObjectKey {
         &self.service
     }
 
-    /// How often its work has failed in a row before.
+    /// Returns the number of failures in a row before this turn.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Notes that something was written.
+    /// Records that this turn has written something.
     pub fn record_write(&mut self) {
         self.has_written = true;
     }
 
-    /// The work is done.
+    /// Ends the turn.
     pub fn done(mut self) {
         self.end(Completion::Done(None));
     }
 
-    /// The work is done, and the service is to be looked at again at that time, or as soon as it changes.
+    /// Ends the turn. The service becomes ready again at `time`, or when it changes.
     pub fn requeue_at(mut self, time: Instant) {
         self.end(Completion::Done(Some(time)));
     }
 
-    /// As much is done as one turn is for: the service has another one, after those of others.
+    /// Ends the turn before all work is done. The service gets another turn after those of others.
     pub fn requeue(mut self) {
         self.end(Completion::Requeue);
     }
 
-    /// The work has failed.
+    /// Ends the turn with a failure. The service is retried after a pause.
     pub fn failed(mut self, pause: Backoff) {
         self.end(Completion::Failed(pause));
     }
@@ -390,7 +400,7 @@ impl WorkItem {
     fn end(&mut self, end: Completion) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.queue.lock().end(&self.service, end, self.has_written, Instant::now());
-            // There may be something to take that had to wait for this one.
+            // A service may have become ready because this one no longer counts toward a limit.
             self.queue.wake.notify_one();
         }
     }

@@ -1,6 +1,7 @@
-//! How often something may be done for each of many: so often in a row, and then at intervals (pure).
+//! Limits how often something may be done for each of many keys (pure).
 //!
-//! A token bucket for each key, of which nothing is kept while it is full.
+//! Each key has a token bucket: a burst of actions, then one action per interval. A full bucket
+//! takes no memory.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,34 +9,34 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many keys there are before those with a full bucket are looked for.
+/// Number of keys above which full buckets are looked for and removed.
 const FEW: usize = 64;
 
-/// The token buckets, by key.
+/// Rate limiter with one token bucket per key.
 #[derive(Debug)]
 pub struct RateLimiter<K> {
     burst: u32,
     interval: Duration,
-    /// When the bucket is full again.
+    /// Time at which the bucket of each key is full again.
     full: HashMap<K, Instant>,
-    /// How many keys there may be before those with a full bucket are looked for again.
+    /// Number of keys above which full buckets are looked for the next time.
     room: usize,
 }
 
 impl<K: Eq + Hash> RateLimiter<K> {
-    /// So often in a row, and then once in every interval.
+    /// Returns a limiter that allows `burst` actions in a row for each key, then one per interval.
     pub fn new(burst: u32, interval: Duration) -> Self {
         Self { burst, interval, full: HashMap::new(), room: FEW }
     }
 
-    /// Returns when it may be done for a key the next time: now, or later.
+    /// Returns the next time at which an action is allowed for `key`: `now`, or a later time.
     pub fn next(&self, key: &K, now: Instant) -> Instant {
         let Some(&full) = self.full.get(key) else { return now };
-        // From then on there is a token.
+        // The bucket is full at `full`; it holds its first token `burst - 1` intervals earlier.
         full.checked_sub(self.interval * self.burst.saturating_sub(1)).map_or(now, |next| next.max(now))
     }
 
-    /// It is done for a key.
+    /// Takes a token for an action on `key`.
     pub fn consume(&mut self, key: K, now: Instant) {
         let full = self.full.entry(key).or_insert(now);
         *full = (*full).max(now) + self.interval;
@@ -45,7 +46,7 @@ impl<K: Eq + Hash> RateLimiter<K> {
         }
     }
 
-    /// Forgets what has been used.
+    /// Refills all buckets.
     pub fn clear(&mut self) {
         self.full.clear();
     }
@@ -58,7 +59,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_and_then_one_in_every_interval_for_each_key() {
+    fn each_key_gets_a_burst_and_then_one_action_per_interval() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(3, 10 * SECOND);
         let mut used = |key, seconds| {
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when() {
+    fn next_returns_the_time_of_the_next_token() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(2, 10 * SECOND);
         assert_eq!(limiter.next(&"a", start), start);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_what_is_full_again() {
+    fn full_buckets_are_removed() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(1, SECOND);
         for number in 0..10_000_u32 {

@@ -1,4 +1,4 @@
-//! Which services select a pod, without asking every service.
+//! Finds the services that select a pod, without evaluating every selector.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,9 +9,9 @@ type Label = (String, String);
 
 /// The selectors of all services.
 ///
-/// A selector that demands a label with a value, or with one of several, is filed under these; whether it
-/// matches is asked only for pods that carry one of them. Selectors that demand no value at all
-/// (`Exists`, `NotIn`, an empty one) are asked for every pod of their namespace.
+/// A selector that requires a label to have a certain value, or one of several, is indexed by these
+/// values. It is evaluated only for pods that have one of them. Selectors that require no value
+/// (`Exists`, `NotIn`, or an empty selector) are evaluated for every pod of their namespace.
 #[derive(Debug, Default)]
 pub struct Selectors {
     namespaces: HashMap<String, Namespace>,
@@ -25,7 +25,7 @@ struct Namespace {
 }
 
 impl Selectors {
-    /// A service selects by this, and no longer by what it did before.
+    /// Sets the selector of a service.
     pub fn insert(&mut self, service: &ObjectKey, selector: Selector) {
         self.remove(service);
         let namespace = self.namespaces.entry(service.namespace.clone()).or_default();
@@ -39,7 +39,7 @@ impl Selectors {
         namespace.selectors.insert(service.name.clone(), selector);
     }
 
-    /// A service selects nothing any more.
+    /// Removes the selector of a service.
     pub fn remove(&mut self, service: &ObjectKey) {
         let Some(namespace) = self.namespaces.get_mut(&service.namespace) else { return };
         let Some(selector) = namespace.selectors.remove(&service.name) else { return };
@@ -57,18 +57,18 @@ impl Selectors {
         }
     }
 
-    /// The names of the services of a namespace that select a pod with these labels.
+    /// Returns the names of the services in `namespace` that select a pod with these labels.
     pub fn selecting(&self, namespace: &str, labels: &BTreeMap<String, String>) -> BTreeSet<String> {
         let Some(namespace) = self.namespaces.get(namespace) else { return BTreeSet::new() };
         let filed = labels.iter().filter_map(|(key, value)| {
-            // Most pods' labels are nobody's: the copies for the look-up are short and few.
+            // A look-up needs a copy of the label. Labels are few and short.
             namespace.by_label.get(&(key.clone(), value.clone()))
         });
         let candidates = filed.flatten().chain(&namespace.unfiled);
         candidates.filter(|name| namespace.selects(name, labels)).cloned().collect()
     }
 
-    /// Whether a service selects a pod with these labels.
+    /// Returns whether a service selects a pod with these labels.
     pub fn selects(&self, service: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
         self.namespaces
             .get(&service.namespace)
@@ -82,7 +82,8 @@ impl Namespace {
     }
 }
 
-/// Labels of which a pod must carry one at least, by the first expression that demands any.
+/// Returns labels of which a pod must have at least one. They come from the first expression that
+/// requires a value.
 fn demanded(selector: &Selector) -> Vec<Label> {
     let demanding = selector.clone().into_iter().find_map(|expression| match expression {
         Expression::Equal(key, value) => Some(vec![(key, value)]),
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_selector() {
+    fn every_kind_of_selector_selects_pods() {
         let mut selectors = Selectors::default();
         selectors.insert(&key("a", "equal"), selector(&[("app", "x"), ("tier", "1")], &[]));
         selectors.insert(&key("a", "in"), selector(&[], &[("app", "In", &["x", "y"])]));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_selector_leaves_nothing_behind() {
+    fn a_replaced_selector_is_removed_completely() {
         let mut selectors = Selectors::default();
         selectors.insert(&key("a", "s"), selector(&[("app", "x")], &[]));
         selectors.insert(&key("a", "s"), selector(&[("app", "y")], &[]));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_with_a_value_is_not_asked_of_other_pods() {
+    fn a_selector_with_a_value_is_indexed_by_it() {
         let mut selectors = Selectors::default();
         for number in 0..1000 {
             selectors

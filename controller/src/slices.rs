@@ -1,17 +1,19 @@
-//! What a service's slices should say, and the fewest writes that make them say it. Pure.
+//! Plans the slices of a service: their desired content, and the fewest writes that lead there
+//! (pure).
 //!
 //! ```text
-//!  Desired ──────┐                 ┌─> pack: which endpoint into which slice
+//!  Desired ──────┐                 ┌─> pack: which endpoint goes into which slice
 //!  mirror's own ─┴─> planner ──────┼─> metadata: labels, owner, time of the change
 //!  existing slices ─────┘  └> Plan └─> names of new slices
 //! ```
 //!
-//! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of [mirrors](crate::mirror).
-//! Property tests check it over random histories (`pack/tests/properties.rs`): the union of the slices is what is wanted, each
-//! endpoint stands in one slice, a second plan is empty, a change of one endpoint writes one slice.
+//! The same planner serves MultiNetworkEndpointSlices (here) and the core EndpointSlices of
+//! [mirrors](crate::mirror). Property tests over random histories (`pack/tests/properties.rs`)
+//! check that the slices together contain the wanted endpoints, that each endpoint is in one slice,
+//! that a second plan is empty, and that a change of one endpoint writes one slice.
 //!
-//! A slice is rewritten if it would be *read* as something else than what is wanted, not if it is merely spelled otherwise:
-//! absent conditions are their defaults, ports have no order.
+//! A slice is rewritten only if readers would understand it differently from what is wanted. Absent
+//! conditions equal their defaults, and the order of ports has no meaning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,65 +37,68 @@ mod names;
 pub(crate) mod pack;
 pub(crate) mod planner;
 
-/// What a service's slices should say.
+/// Desired content of a service's slices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// The service.
     pub owner: Owner,
-    /// The service's own labels. Its slices get them too, as core's do, except for those that tell slices apart.
+    /// Labels of the service. Its slices get them too, as in Kubernetes, except for the labels that
+    /// tell slices apart.
     pub labels: BTreeMap<String, String>,
     /// The ports of every endpoint.
     pub ports: Vec<Port>,
-    /// One for each network of the spec and family of `ipFamilies`, in their order, with endpoints or without.
+    /// Groups for each network of the spec and each family of `ipFamilies`, in their order, with or
+    /// without endpoints.
     pub groups: Vec<Group>,
 }
 
 /// A MultiNetworkService that owns slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its namespace, and that of its slices.
+    /// Namespace of the service and of its slices.
     pub namespace: String,
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// Tells services of one name apart.
+    /// Uid of the service, which distinguishes services of the same name.
     pub uid: String,
 }
 
-/// The endpoints of a service on one network and in one family.
+/// Endpoints of a service on one network and in one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// The network, with all its parts: the namespace too, if the kind has one, and the alias always.
+    /// The network, with all defaults filled in: the namespace of a namespaced kind, and the alias.
     pub network: NetworkReference,
-    /// The family.
+    /// Family of the addresses.
     pub family: IpFamily,
-    /// The endpoints, each with exactly one address in its canonical notation. Others are passed over, as are repeated ones.
+    /// Endpoints, each with one address in canonical notation. Endpoints with other numbers of
+    /// addresses, and repeated ones, are skipped.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// What must be written. The objects are complete: new ones have names, others the resourceVersion that they were
-/// planned on.
+/// Writes to perform. The objects are complete: new ones have names, and the others have the
+/// resourceVersion that they were planned on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<S> {
     /// Slices to create.
     pub create: Vec<S>,
-    /// Slices to write anew.
+    /// Slices to update.
     pub update: Vec<S>,
     /// Slices to delete.
     pub delete: Vec<SliceId>,
 }
 
 impl<S> Plan<S> {
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.writes() == 0
     }
 
-    /// How many objects are written.
+    /// Returns the number of writes.
     pub fn writes(&self) -> usize {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
-    /// Leaves so many writes at most, those that go first. Returns whether there were more.
+    /// Keeps the first `most` writes. Returns whether there were more.
     pub fn cut(&mut self, most: usize) -> bool {
         let before = self.writes();
         self.create.truncate(most);
@@ -109,14 +114,14 @@ impl<S> Default for Plan<S> {
     }
 }
 
-/// A slice to delete, and the version of it that is to go: the preconditions of the deletion.
+/// Preconditions for deleting a slice: its key, uid and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceId {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Its uid.
+    /// Uid of the slice.
     pub uid: String,
-    /// Its version.
+    /// The resourceVersion.
     pub resource_version: String,
 }
 
@@ -131,8 +136,8 @@ impl SliceId {
     }
 }
 
-/// Plans the writes that make `existing` say what is desired. `existing` are the slices that [belong](service_of) to this
-/// service. `trigger` is when the change happened.
+/// Plans the writes that turn `existing` into the desired slices. `existing` must be the slices
+/// that [belong](service_of) to this service. `trigger` is the time of the change.
 pub fn plan(
     desired: &Desired,
     existing: &[Arc<MultiNetworkEndpointSlice>],
@@ -156,15 +161,17 @@ pub fn plan(
     slices.plan(existing, packing)
 }
 
-/// Returns whether any two slices of a group fit into one. Each slice is its group and how many endpoints it has.
+/// Returns whether any two slices of a group fit into one. A slice is given as its group and its
+/// number of endpoints.
 pub(crate) fn could_merge<G: Ord>(slices: impl Iterator<Item = (G, usize)>, limit: usize) -> bool {
     let mut slices: Vec<(G, usize)> = slices.collect();
     slices.sort_unstable();
     slices.windows(2).any(|two| two[0].0 == two[1].0 && two[0].1 + two[1].1 <= limit)
 }
 
-/// The service that a slice belongs to, if it is ours to write: by its labels; or, whatever somebody has made of them, by its
-/// controller, of which an object has one. One that others write is ours neither way, unless they have made the service its controller.
+/// Returns the service that a slice belongs to; `None` if the controller must not write the slice.
+/// The slice's labels decide, or else its controller, so that a slice stays ours if its labels are
+/// changed. A slice of another writer is ours only if the service is its controller.
 pub fn service_of(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     let metadata = &slice.metadata;
     let labelled = label(metadata, labels::SERVICE_NAME).filter(|_| is_labelled(slice));
@@ -172,7 +179,7 @@ pub fn service_of(slice: &MultiNetworkEndpointSlice) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: metadata.namespace.clone().unwrap_or_default(), name })
 }
 
-/// Whether the slice itself says that it is ours.
+/// Returns whether the slice's labels say that multinet-controller manages it.
 pub(crate) fn is_labelled(slice: &MultiNetworkEndpointSlice) -> bool {
     label(&slice.metadata, labels::MANAGED_BY) == Some(labels::MANAGED_BY_CONTROLLER)
 }
@@ -240,7 +247,8 @@ impl Entry for Endpoint {
     }
 
     fn is_equivalent(&self, other: &Self) -> bool {
-        // The text of the address counts: other notations of it are made canonical.
+        // The notation of the address counts: a slice with another notation is rewritten to the
+        // canonical one.
         self.addresses == other.addresses
             && same_conditions(&self.conditions, &other.conditions)
             && self.hostname == other.hostname
@@ -251,7 +259,8 @@ impl Entry for Endpoint {
     }
 }
 
-/// The first addresses with their pods, for `kubectl get`: a printer column shows one value, and no list.
+/// Returns the first addresses with their pods, for `kubectl get`. A printer column cannot show a
+/// list.
 fn summary(endpoints: &[Endpoint]) -> String {
     let shown = endpoints.iter().map(|endpoint| {
         let address = endpoint.addresses.first().map(String::as_str).unwrap_or_default();
@@ -269,13 +278,13 @@ fn same_conditions(a: &EndpointConditions, b: &EndpointConditions) -> bool {
         && a.is_terminating() == b.is_terminating()
 }
 
-/// Whether two parts are the same, where one that says nothing is as good as none.
+/// Returns whether two values are equal. An absent value equals an empty one.
 pub(crate) fn same_or_empty<T: Default + PartialEq>(a: Option<&T>, b: Option<&T>) -> bool {
     let nothing = T::default();
     a.unwrap_or(&nothing) == b.unwrap_or(&nothing)
 }
 
-/// Whether `found` are these ports, in whichever order.
+/// Returns whether `found` contains the wanted ports, in any order.
 pub(crate) fn same_ports<'a>(found: impl Iterator<Item = &'a Port>, wanted: &[Port]) -> bool {
     let mut found: Vec<&Port> = found.collect();
     let mut wanted: Vec<&Port> = wanted.iter().collect();

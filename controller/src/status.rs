@@ -1,4 +1,4 @@
-//! What a service's status says: conditions with reasons, and messages that say what to do (pure).
+//! Status of a service: conditions with reasons, and messages that tell users what to do (pure).
 
 use std::net::IpAddr;
 
@@ -18,34 +18,34 @@ use crate::model::Network;
 use crate::name_summary::{MAX_NAMED, NameSummary};
 use crate::tally::Tally;
 
-/// A reference of a service that leads nowhere.
+/// A reference in a service that cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unresolved {
     /// The API server does not serve the network's kind.
     NotServed(Network),
-    /// There is no such network.
+    /// The network does not exist.
     NoNetwork(Network),
-    /// It is a ResourceClaimTemplate of another namespace than the service's.
+    /// The ResourceClaimTemplate is in another namespace than the service.
     ForeignTemplate(Network),
-    /// There is no such Service to mirror to.
+    /// The Service to mirror to does not exist.
     NoMirror(String),
-    /// The Service to mirror to cannot be used, and why.
+    /// The Service to mirror to cannot be used, for the given reason.
     UnusableMirror(String, &'static str),
 }
 
-/// What became of a service.
+/// Result of planning a service, which its status reports.
 #[derive(Clone, Debug)]
 pub enum Evaluation {
-    /// It breaks rules; its slices stay as they were.
+    /// The service breaks rules. Its slices stay as they were.
     Invalid(Vec<Violation>),
-    /// It has no selector: its slices, which say this, are somebody else's.
+    /// The service has no selector. Others write its slices, which contain these endpoints.
     NoSelector(Tally, Vec<Unresolved>),
-    /// It has endpoints, or could have.
+    /// The service has a selector. Its endpoints have been collected.
     Collected(Box<Collected>, Vec<Unresolved>),
 }
 
-/// The status that follows from the verdict. `written`: whether the slices could be written, else why not. Conditions of
-/// types that are not ours stay as they are in the service.
+/// Returns the status of a service. `written` tells whether the slices could be written, or why
+/// not. Conditions of types that the controller does not own are kept.
 pub fn status(
     service: &MultiNetworkService,
     evaluation: &Evaluation,
@@ -65,15 +65,15 @@ pub fn status(
         Evaluation::NoSelector(tally, unresolved) => {
             resolved_refs(conditions, unresolved, generation, now);
             let (reason, message) = match (written, &service.spec.mirror) {
-                // What it had when it had a selector is still there.
+                // The slices that the service had with a selector still exist.
                 (Err(why), _) => (ProgrammedReason::WriteFailed, why),
                 (Ok(()), None) => (
                     ProgrammedReason::NoSelector,
-                    "the service has no selector: its slices are somebody else's to write",
+                    "the service has no selector, so others must write its slices",
                 ),
                 (Ok(()), Some(_)) => (
                     ProgrammedReason::NoSelector,
-                    "the service has no selector: its slices are somebody else's to write, and nobody fills spec.mirror, which takes what a selector finds; \
+                    "the service has no selector, so others must write its slices, and spec.mirror is not filled, since it takes the endpoints that a selector finds; \
                      give the service a selector, or remove spec.mirror",
                 ),
             };
@@ -115,9 +115,8 @@ pub fn status(
     status
 }
 
-/// Whether two statuses differ in no more than numbers: how many pods, whether any, which are no endpoints, which share addresses, and
-/// how many addresses are left out.
-/// Those may wait a moment, since they change with every pod.
+/// Returns whether two statuses differ only in details that change with every pod: numbers and
+/// names of pods and addresses, and condition EndpointsReady. Such changes may wait a moment.
 pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetworkServiceStatus) -> bool {
     let essence = |status: &MultiNetworkServiceStatus| {
         let mut status = status.clone();
@@ -134,12 +133,13 @@ pub fn differ_in_counts_only(old: &MultiNetworkServiceStatus, new: &MultiNetwork
     essence(old) == essence(new)
 }
 
-/// What a condition says that is news: its reason, and what it explains, unless that changes with every pod.
+/// Returns the parts of a condition whose change is worth an event: the reason, and the message
+/// unless it contains counts.
 pub fn event_content(condition: &Condition) -> (&str, &str) {
     (&condition.reason, if counts(condition) { "" } else { &condition.message })
 }
 
-/// Whether the condition's message names some pods or addresses, and counts the others.
+/// Returns whether the condition's message contains counts and examples of pods or addresses.
 fn counts(condition: &Condition) -> bool {
     let kinds = [ConditionType::Programmed, ConditionType::AddressConflict, ConditionType::Capped];
     kinds.iter().any(|kind| condition.type_ == kind.as_str())
@@ -166,7 +166,7 @@ fn resolved_refs(
 }
 
 impl Unresolved {
-    /// The reason of the condition.
+    /// Returns the reason of condition ResolvedRefs.
     pub fn reason(&self) -> ResolvedRefsReason {
         match self {
             Self::NotServed(_) => ResolvedRefsReason::NetworkKindNotServed,
@@ -177,7 +177,7 @@ impl Unresolved {
         }
     }
 
-    /// What is missing, and what to do.
+    /// Returns the message: what is missing, and what to do.
     pub fn message(&self) -> String {
         match self {
             Self::NotServed(network) => {
@@ -222,12 +222,14 @@ fn programmed(service: &MultiNetworkService, collected: &Collected) -> String {
     }
     if collected.refused.count > 0 {
         let some = &collected.refused;
-        parts.push(format!("not mirrored, as core EndpointSlices take no link-local addresses: {some}"));
+        parts.push(format!(
+            "not mirrored, since Kubernetes' EndpointSlices accept no link-local addresses: {some}"
+        ));
     }
     parts.join("; ")
 }
 
-/// Returns what condition EndpointsReady says of endpoints, if there are any.
+/// Returns reason and message of condition EndpointsReady; `None` if there are no endpoints.
 fn endpoints_ready(tally: &Tally) -> Option<(EndpointsReadyReason, String)> {
     if tally.endpoints.ready > 0 {
         Some((EndpointsReadyReason::EndpointsReady, String::new()))
@@ -317,7 +319,8 @@ impl Conflict {
     }
 }
 
-/// The name to ask for, if there is one: below a long zone it may be too long for DNS, which the API server would refuse.
+/// Returns the service's host name. Returns `None` if the zone makes it too long for DNS, since the
+/// API server would reject it.
 fn hostname(service: &MultiNetworkService, zone: &str) -> Option<String> {
     let name = service.metadata.name.as_deref()?;
     let namespace = service.metadata.namespace.as_deref()?;

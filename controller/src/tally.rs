@@ -1,4 +1,4 @@
-//! How many pods of a service have endpoints, and how many are ready.
+//! Counts of a service's pods that have endpoints, and of those that are ready.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use multinet_crds::{Endpoint, EndpointCounts, NetworkCounts};
 
 use crate::name_summary::NameSummary;
 
-/// The pods of a service that have endpoints.
+/// Numbers of pods of a service that have endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// On at least one network.
+    /// Number of pods with endpoints on any network.
     pub endpoints: EndpointCounts,
-    /// By network, in the order of the spec.
+    /// Numbers by network, in the order of the spec.
     pub networks: Vec<NetworkCounts>,
-    /// Pods that have an address and are not ready.
+    /// Pods with endpoints of which none is ready.
     pub not_ready: NameSummary,
 }
 
 impl Tally {
-    /// Returns a tally of nothing on the networks with these aliases.
+    /// Creates a tally of zero pods on the networks with these aliases.
     pub fn of<'a>(aliases: impl Iterator<Item = &'a str>) -> Self {
         let counts = |alias: &str| NetworkCounts { alias: alias.to_owned(), ..NetworkCounts::default() };
         Self { networks: aliases.map(counts).collect(), ..Self::default() }
     }
 
-    /// Counts a pod on a network.
+    /// Counts a pod on one network.
     pub fn count_on_network(&mut self, alias: &str, is_there: bool, is_ready: bool, is_missing: bool) {
         if let Some(counts) = self.networks.iter_mut().find(|counts| counts.alias == alias) {
             counts.total += u32::from(is_there);
@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    /// Counts a pod.
+    /// Counts a pod over all networks.
     pub fn count_pod(&mut self, name: &str, is_there: bool, is_ready: bool) {
         self.endpoints.total += u32::from(is_there);
         self.endpoints.ready += u32::from(is_ready);
@@ -42,7 +42,8 @@ impl Tally {
         }
     }
 
-    /// Counts anew the pods that slices tell of, each once. The numbers of missing pods stay.
+    /// Replaces the counts by those of the pods in `slices`, each pod once. Keeps the numbers of
+    /// missing pods.
     pub fn recount<'a>(&mut self, slices: impl Iterator<Item = &'a SlicePods>) {
         let mut pods: BTreeMap<&str, bool> = BTreeMap::new();
         let mut by_network: BTreeMap<(&str, &str), bool> = BTreeMap::new();
@@ -65,16 +66,17 @@ impl Tally {
     }
 }
 
-/// The pods that a slice tells of.
+/// The pods in a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePods {
     alias: String,
-    /// Each endpoint's pod, and whether it is ready. An endpoint that names no pod is one per host name, else one per address.
+    /// Name and readiness of each endpoint's pod. For an endpoint without a pod, the host name or
+    /// the address stands for it.
     pods: Vec<(String, bool)>,
 }
 
 impl SlicePods {
-    /// Reads the endpoints of a slice on the network with this alias.
+    /// Reads the endpoints of a slice on the network `alias`.
     pub fn of(alias: &str, endpoints: &[Endpoint]) -> Self {
         let pods = endpoints.iter().map(|endpoint| {
             let target = endpoint.target_ref.as_ref().and_then(|target| target.name.as_ref());
@@ -84,12 +86,12 @@ impl SlicePods {
         Self { alias: alias.to_owned(), pods: pods.collect() }
     }
 
-    /// Returns how many endpoints there are.
+    /// Returns the number of endpoints.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Returns whether there are no endpoints.
+    /// Returns whether the slice has no endpoints.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }

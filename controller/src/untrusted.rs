@@ -1,7 +1,8 @@
-//! Addresses and details of devices as others report them: which of them may be published, and how to speak of the rest.
+//! Validates addresses and device details that others report, and quotes them safely in messages
+//! (pure).
 //!
-//! Whoever writes a pod's annotation or a claim's status decides neither what the API server lets into a slice nor what
-//! ends up in a log. Everything from there passes through here.
+//! Pod annotations and claim statuses may contain anything. Their authors must not be able to make
+//! a slice invalid or to forge log lines. All values from there pass through this module.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,19 +12,20 @@ use multinet_runtime::Escaped;
 
 use crate::model::{NoAddressReason, Unreadable};
 
-/// How many addresses of one interface are used. The API server lets no more into the status of a claim's device.
+/// Maximum number of addresses of an interface. The API server allows no more in a claim's device
+/// status.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 
-/// How many problems of one object are told one by one.
+/// Number of problems of an object that are reported one by one.
 const MAX_PROBLEMS: usize = 8;
 
-/// How much of a foreign text is repeated in a message, in characters.
+/// Maximum length of quoted text in a message, in characters.
 const QUOTED: usize = 40;
 
-/// The highest NUMA node that the schema of slices accepts.
+/// Highest NUMA node that the schema of slices allows.
 const MAX_NUMA_NODE: i64 = 1023;
 
-/// What is wrong with an object, one line each.
+/// Problems of an object, one line each.
 #[derive(Default)]
 pub(crate) struct Problems {
     lines: Vec<Unreadable>,
@@ -31,7 +33,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    /// Notes a problem. Beyond the first few it is only counted.
+    /// Adds a problem. Above the limit, it only counts the problem.
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         if self.lines.len() < MAX_PROBLEMS {
             self.lines.push(Unreadable(line()));
@@ -40,21 +42,21 @@ impl Problems {
         }
     }
 
-    /// All lines, and how many more there would have been.
+    /// Returns the lines. A last line tells how many more problems were found.
     pub(crate) fn into_lines(mut self) -> Vec<Unreadable> {
         if self.more > 0 {
-            self.lines.push(Unreadable(format!("{} more of the same pod or claim", self.more)));
+            self.lines.push(Unreadable(format!("{} more problems of the same pod or claim", self.more)));
         }
         self.lines
     }
 }
 
-/// A foreign text in a message: in quotes, in one line, cut where it gets long.
+/// Quotes untrusted text for a message: escaped, on one line, and shortened.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", shortened(text, QUOTED))
 }
 
-/// A foreign text in one line, of about `max` characters.
+/// Escapes untrusted text and shortens it to about `max` characters.
 pub(crate) fn shortened(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", Escaped(&text[..end])),
@@ -62,9 +64,9 @@ pub(crate) fn shortened(text: &str, max: usize) -> String {
     }
 }
 
-/// Returns the addresses among `texts` that can be published, each once and in their order, or why there is none. What is left
-/// out is noted as one of `whose`; but for link-local IPv6 addresses, which every interface has and which are of no use without
-/// a zone.
+/// Returns the addresses in `texts` that can be published, each once and in order, or the reason
+/// why none can. Reports the others as problems of `whose`. Link-local IPv6 addresses are left out
+/// silently, since every interface has one, and it is useless without a zone.
 pub(crate) fn addresses<T: AsRef<str>>(
     texts: &[T],
     whose: &dyn fmt::Display,
@@ -95,7 +97,7 @@ pub(crate) fn addresses<T: AsRef<str>>(
     }
 }
 
-/// The address in a text, which may have a prefix length. `None` if it is an IPv6 link-local one.
+/// Parses an address with an optional prefix length. Returns `None` for a link-local IPv6 address.
 fn address(text: &str) -> Result<Option<IpAddr>, &'static str> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -112,7 +114,7 @@ fn address(text: &str) -> Result<Option<IpAddr>, &'static str> {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => return Ok(None),
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => {
-            return Err("it is IPv4-mapped; the IPv4 address is to be reported as such");
+            return Err("it is IPv4-mapped; report the IPv4 address itself");
         }
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => return Err("it is unspecified"),
         IpAddr::V4(address) if address.is_unspecified() => return Err("it is unspecified"),
@@ -132,28 +134,29 @@ fn is_prefix_length(text: &str, address: IpAddr) -> bool {
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u8>().is_ok_and(|length| length <= longest)
 }
 
-/// The name of a network interface, if it can be one.
+/// Returns `text` if it is a valid name of a network interface.
 pub(crate) fn interface(text: &str) -> Option<String> {
     INTERFACE.accepts(text).then(|| text.to_owned())
 }
 
-/// A hardware address in lower case and with colons, if it is one.
+/// Returns the hardware address in lower case with colons, if it is valid.
 pub(crate) fn mac(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase().replace('-', ":");
     MAC.accepts(&text).then_some(text)
 }
 
-/// The name of an RDMA device, or several joined by commas, if it can be one.
+/// Returns `text` if it is a valid name of an RDMA device, or several such names with commas
+/// between them.
 pub(crate) fn rdma_device(text: &str) -> Option<String> {
     RDMA_DEVICE.accepts(text).then(|| text.to_owned())
 }
 
-/// A PCI address, if it is one.
+/// Returns `text` if it is a valid PCI address.
 pub(crate) fn pci_address(text: &str) -> Option<String> {
     PCI_ADDRESS.accepts(text).then(|| text.to_owned())
 }
 
-/// A NUMA node, if it is one. The kernel says -1 where it knows none.
+/// Returns the NUMA node if it is valid. The kernel reports -1 for an unknown node.
 pub(crate) fn numa_node(number: i64) -> Option<u16> {
     if number > MAX_NUMA_NODE { None } else { u16::try_from(number).ok() }
 }
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_can_be_published() {
+    fn valid_addresses_are_parsed() {
         let cases = [
             ("192.0.2.1", "192.0.2.1"),
             ("192.0.2.1/24", "192.0.2.1"),
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_cannot() {
+    fn addresses_that_cannot_be_published_are_refused() {
         let cases = [
             ("", "not an IP address"),
             ("<nil>", "not an IP address"),
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_ones_are_no_news() {
+    fn link_local_ipv6_addresses_are_left_out_silently() {
         for text in ["fe80::1", "fe80::1/64", "fe80::1%net1", "fe80::1%net1/64"] {
             let mut problems = Problems::default();
             assert_eq!(addresses(&[text], &"net1", &mut problems), Err(NoAddressReason::LinkLocal), "{text}");
@@ -241,23 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_one_by_one_as_long_as_they_are_few() {
+    fn problems_above_the_limit_are_only_counted() {
         let mut problems = Problems::default();
         (0..100).for_each(|number| problems.note(|| format!("problem {number}")));
         let lines = problems.into_lines();
         assert_eq!(lines.len(), MAX_PROBLEMS + 1);
-        assert_eq!(lines[MAX_PROBLEMS].0, "92 more of the same pod or claim");
+        assert_eq!(lines[MAX_PROBLEMS].0, "92 more problems of the same pod or claim");
     }
 
     #[test]
-    fn foreign_text_stays_short_and_in_its_line() {
+    fn quoted_text_is_short_and_on_one_line() {
         assert_eq!(quoted("a\nb\u{1b}"), "\"a\\nb\\u{1b}\"");
         assert_eq!(quoted(&"ä".repeat(40)).chars().count(), 42);
         assert_eq!(quoted(&"ä".repeat(41)), format!("\"{}…\"", "ä".repeat(40)));
     }
 
     #[test]
-    fn details_of_devices() {
+    fn device_details_are_validated() {
         assert_eq!(interface("net1.100").as_deref(), Some("net1.100"));
         assert_eq!(interface("a-name-that-is-too-long"), None);
         assert_eq!(mac("AE:11:22:33:44:55").as_deref(), Some("ae:11:22:33:44:55"));

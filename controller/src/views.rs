@@ -1,15 +1,20 @@
-//! Kubernetes objects as far as the controller reads them, decoded straight from the API server's text.
+//! Views of Kubernetes objects: types with the fields that the controller reads, deserialized
+//! directly from the API server's JSON.
 //!
-//! A pod is some 10 KB of JSON, of which less than 1 KB matters here; a node has all images that it holds, a claim the configuration
-//! of its driver. serde passes over what has no field here without building it. A pod of 9.8 KB takes a sixth of the time of
-//! k8s-openapi's type that way and a twentieth of its memory (25 µs and 2 KB against 144 µs and 38 KB), and none of the rest can
-//! creep into an index by accident.
+//! A pod is about 10 KB of JSON, of which less than 1 KB is needed here. A node lists all its
+//! images, and a claim contains configuration of its driver. serde skips fields that a view lacks
+//! without building them. For a pod of 9.8 KB, a view takes a sixth of the time and a twentieth of
+//! the memory of k8s-openapi's type (25 µs and 2 KB instead of 144 µs and 38 KB). In addition,
+//! unneeded data cannot get into the index by accident.
 //!
-//! Decoding a view fails only for what no API server sends: metadata or a pod's own fields of a wrong type. What users and
-//! drivers write (annotations, the status of claims) is kept as text here, read when a view is turned into its type in
-//! [`model`](crate::model), and never fails: an annotation that is no JSON must not keep a pod's last good one in use.
+//! Deserializing a view fails only for input that no API server sends, such as metadata of a wrong
+//! type. Annotations and claim statuses are written by users and drivers. A view keeps them as
+//! text, which is parsed when the view is converted to its type in [`model`](crate::model). That
+//! conversion never fails: otherwise, an invalid annotation would keep a pod's last valid one in
+//! use.
 //!
-//! All versions of a kind of `resource.k8s.io` have one view; which one is asked for is a type parameter.
+//! All versions of a kind of `resource.k8s.io` share one view, with the version as a type
+//! parameter.
 
 mod core;
 mod dra;
@@ -35,35 +40,35 @@ pub use self::metadata::Keep;
 pub use self::pod::Pod;
 use crate::sources::dra::nullable;
 
-/// A kind of object, and what of it is read.
+/// A kind of object, and the parts of it that are read.
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
-    /// Its group; empty for the core one.
+    /// API group; empty for the core group.
     const GROUP: &'static str;
-    /// Its version.
+    /// API version.
     const VERSION: &'static str;
-    /// Its name.
+    /// Name of the kind.
     const KIND: &'static str;
-    /// Its name in URLs.
+    /// Name of the kind in URLs.
     const PLURAL: &'static str;
-    /// Whether it has namespaces.
+    /// Whether the kind is namespaced.
     type Scope;
 
-    /// The labels that are kept.
+    /// Labels to keep.
     const LABELS: Keep = Keep::None;
-    /// The annotations that are kept.
+    /// Annotations to keep.
     const ANNOTATIONS: Keep = Keep::None;
-    /// Whether the owners are kept.
+    /// Whether to keep the owner references.
     const OWNERS: bool = false;
-    /// Nothing but metadata is read: the API server need not send the rest.
+    /// Whether only metadata is read, so that the API server need not send the rest.
     const METADATA_ONLY: bool = false;
 
-    /// What is read of `spec`.
+    /// Type of `spec`.
     type Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static;
-    /// What is read of `status`.
+    /// Type of `status`.
     type Status: DeserializeOwned + Default + Clone + Debug + Send + 'static;
 }
 
-/// An object of kind `K`, as far as it is read.
+/// View of an object of kind `K`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(bound = "")]
 pub struct View<K: Kind> {
@@ -76,7 +81,7 @@ pub struct View<K: Kind> {
 }
 
 impl<K: Kind> View<K> {
-    /// Namespace and name.
+    /// Returns namespace and name.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
@@ -86,7 +91,7 @@ impl<K: Kind> View<K> {
 }
 
 impl<K: Kind> From<View<K>> for ObjectKey {
-    /// All that there is to know of an object that only has to exist.
+    /// Returns the key of an object of which only the existence matters.
     fn from(view: View<K>) -> Self {
         Self {
             namespace: view.metadata.namespace.unwrap_or_default(),

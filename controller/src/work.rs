@@ -1,4 +1,4 @@
-//! What the decisions and the writer tell each other: what is to be written, and what became of it.
+//! Types that the index and the writer exchange: what to write, and what to report afterwards.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -7,74 +7,77 @@ use multinet_runtime::ObjectKey;
 
 use crate::slices::Plan;
 
-/// What is to be written for a service, so that its slices say what they should.
+/// Writes that bring a service's slices to their desired state.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// Nobody knows what slices are there: they have to be listed and handed to `ClusterIndex::refreshed` first. The plans are empty.
+    /// Whether the service's slices must be listed and passed to `ClusterIndex::replace_listed`
+    /// first, since the index may have missed changes. The plans are then empty.
     pub needs_list: bool,
-    /// The slices that DNS is made of.
+    /// Writes of the service's MultiNetworkEndpointSlices.
     pub slices: Plan<MultiNetworkEndpointSlice>,
-    /// The core EndpointSlices of the Service that it is mirrored to.
+    /// Writes of the core EndpointSlices of the service's mirror.
     pub mirrors: Plan<EndpointSlice>,
 }
 
 impl Work {
-    /// Whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         !self.needs_list && self.slices.is_empty() && self.mirrors.is_empty()
     }
 }
 
-/// What is to be said, now that the work is done or has failed.
+/// Status and events to publish after the writes have succeeded or failed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The status to write; `None`: it is already so, or there is no service to have one.
+    /// Status to write; `None` if the service has it already or does not exist.
     pub status: Option<StatusWrite>,
-    /// What people should see in the events of an object.
+    /// Notices to publish as events.
     pub notices: Vec<Notice>,
 }
 
-/// A status that differs from what the service has.
+/// A status that differs from the one that the service has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusWrite {
     /// The MultiNetworkService.
     pub service: ObjectKey,
-    /// The version of it that the status was made for: neither a service of the same name that came after it gets the status,
-    /// nor one that somebody else has written meanwhile.
+    /// Version of the service that the status was computed for. The write fails for a newer service
+    /// of the same name, and if another writer has changed the service meanwhile.
     pub resource_version: String,
-    /// The whole status, conditions of other writers left out.
+    /// The status, without conditions of other writers.
     pub status: MultiNetworkServiceStatus,
-    /// Whether anything but the numbers of endpoints and conflicts has changed. Numbers may wait a moment, for more to change.
+    /// Whether the change is more than numbers. A change of numbers may wait a moment for further
+    /// changes.
     pub urgent: bool,
 }
 
-/// Something that a person should see, as an event of an object.
+/// A message for people, to be published as an event of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// The object, with its uid.
     pub regarding: ObjectReference,
-    /// Whether something is wrong.
+    /// Whether the event is a warning.
     pub warning: bool,
-    /// CamelCase.
+    /// Reason of the event, in CamelCase.
     pub reason: &'static str,
-    /// One line that says what, and what to do.
+    /// Text of the event: one line that tells what is wrong and what to do.
     pub note: String,
 }
 
-/// API groups that a cluster need not have.
+/// An API group that a cluster may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OptionalApi {
-    /// `k8s.cni.cncf.io`: NetworkAttachmentDefinitions, as Multus reads them.
+    /// `k8s.cni.cncf.io`, with Multus' NetworkAttachmentDefinitions.
     Multus,
-    /// `resource.k8s.io`: claims, their templates and classes, and the devices that drivers offer.
+    /// `resource.k8s.io`, with claims, their templates and classes, and the devices that drivers
+    /// offer.
     Dra,
 }
 
 impl OptionalApi {
-    /// All of them.
+    /// All optional API groups.
     pub const ALL: [Self; 2] = [Self::Multus, Self::Dra];
 
-    /// The group, as the API server spells it.
+    /// Returns the name of the group.
     pub fn group(self) -> &'static str {
         match self {
             Self::Multus => "k8s.cni.cncf.io",

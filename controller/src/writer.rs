@@ -1,23 +1,26 @@
-//! Has the API server know what the [`ClusterIndex`] has decided, for as long as this process leads.
+//! Applies the decisions of the [`ClusterIndex`] to the API server while this process is the
+//! leader.
 //!
 //! ```text
-//!  Queue ──> WorkItem ──> ClusterIndex::work ──> creates, then updates, then deletes ──> ClusterIndex::stored…
-//!              ▲                        │ not what we knew, or no answer
-//!              │                        └──> list ──> ClusterIndex::refreshed ──> again
+//!  Queue ──> WorkItem ──> ClusterIndex::work ──> creates, updates, deletes ──> record_stored_…
+//!              ▲                                   │ version conflict, or no answer
+//!              │                                   └──> list ──> replace_listed ──> again
 //!              └── pause ── failed <── ClusterIndex::outcome ──> status, events
 //! ```
 //!
-//! - Nothing waits for a rate limit of our own. What is bounded is how many services of a namespace
-//!   are in work, how much is written for one in a turn, and how many requests are under way at a
-//!   time; where that is too much for the API server it says so, and gets the pause that it asks
-//!   for.
-//! - Whatever has to wait waits for its [turn](crate::fair_queue), and not for all that another
-//!   namespace has to be done.
-//! - A service is worked on by one task at a time, so that the requests for an object follow each other.
-//! - Leadership is asked before every request, which is given up when it ends.
-//! - Every write names the version that it replaces, so that nothing overwrites what it has not
-//!   seen, even if it is late. The status is applied: conditions of other types stay.
-//! - Addresses are added before others are taken away: a ready one that moves between slices is never missing.
+//! - The controller has no request rate limit of its own. Instead it limits the number of services
+//!   of a namespace that are in progress, the writes per turn of a service, and the number of
+//!   concurrent requests. If that is too much for the API server, it answers with the pause that it
+//!   needs, which is respected.
+//! - Everything that must wait does so in a [fair queue](crate::fair_queue), not behind all the
+//!   work of another namespace.
+//! - One task at a time works on a service, so that the requests for an object are sent in order.
+//! - Leadership is checked before every request, and a request is abandoned when leadership ends.
+//! - Every write names the version that it replaces, so that even a late one cannot overwrite
+//!   unseen changes. The status is written by server-side apply, which keeps conditions of other
+//!   types.
+//! - Addresses are added before others are removed. A ready address that moves between slices is
+//!   thus never missing.
 
 mod apply;
 mod failure;
@@ -49,39 +52,39 @@ use crate::metrics::WriterMetrics;
 use crate::queue::{Backoff, Queue, WorkItem};
 use crate::work::StatusWrite;
 
-/// How old the lists may be that a new leader begins with: those of a process that has just started
-/// need not be made again.
+/// Maximum age of the lists that a new leader begins with. A process that has just started need not
+/// list again.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long a new leader waits for lists. By then it goes on with what it knows, as a leader does
-/// whose watch fails: one kind that cannot be listed should not keep all the others from being
-/// written.
+/// Time that a new leader waits for lists. After that, it begins with what it knows, like a leader
+/// whose watch fails. One kind that cannot be listed must not keep the others from being written.
 const LISTING: Duration = Duration::from_secs(30);
 
-/// How long what is under way at a graceful end may take.
+/// Time to finish requests during a graceful shutdown.
 const FINISH: Duration = Duration::from_secs(5);
 
-/// How often a service fails in a row, for a reason that may pass by itself, before its status says so.
+/// Number of consecutive failures, of a kind that may pass by itself, before the service's status
+/// reports them.
 const FAILURES_BEFORE_STATUS: u32 = 3;
 
-/// Writes what the world decides.
+/// Writer of slices, mirrors and statuses.
 pub struct Writer {
     client: Client,
     index: Arc<ClusterIndex>,
     queue: Arc<Queue>,
     leadership: Leadership,
-    /// All watches that feed the world.
+    /// Used to make all watches list again.
     refresh: Refresh,
     events: Events,
     metrics: WriterMetrics,
-    /// For each request under way.
+    /// Permits for requests.
     requests: Arc<Permits>,
-    /// For the one look at the world that is taken at a time.
+    /// Permit for planning, of which there is one, since planning holds the index's lock.
     planning: Arc<Permits>,
     state: Mutex<State>,
 }
 
-/// What is remembered from one turn to the next.
+/// State that outlives a turn.
 #[derive(Debug, Default)]
 struct State {
     outages: Outages,
@@ -89,26 +92,26 @@ struct State {
     repack: Repack,
 }
 
-/// A service in work, and the term in which it is.
+/// A service in progress, and the leadership term in which the work began.
 #[derive(Clone, Copy, Debug)]
 struct Job<'a> {
     service: &'a ObjectKey,
     term: u64,
 }
 
-/// What is left to do for a service.
+/// Work that remains for a service's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Followup {
-    /// Nothing.
     Done,
-    /// Its status, then.
+    /// Decide again at this time.
     At(Instant),
-    /// Its status, once the watch has told what the service is now.
+    /// Write again after the watch has shown the service's new version.
     Again,
 }
 
 impl Writer {
-    /// A writer with at most so many requests under way at a time. It does nothing until [`run`](Self::run).
+    /// Creates a writer with at most `concurrency` concurrent requests. It does nothing until
+    /// [`run`](Self::run).
     pub fn new(
         client: Client,
         (index, queue): (Arc<ClusterIndex>, Arc<Queue>),
@@ -131,7 +134,8 @@ impl Writer {
         }
     }
 
-    /// Writes whenever this process leads, until `shutdown`; what is under way then is finished or given up.
+    /// Writes whenever this process is the leader, until `shutdown`. Then it finishes requests, or
+    /// abandons those that take too long.
     pub async fn run(self, shutdown: CancellationToken) {
         let writer = Arc::new(self);
         let tasks = TaskTracker::new();
@@ -141,11 +145,11 @@ impl Writer {
             Self::lead(&writer, term, &tasks, &shutdown).await;
         }
         if let Err(unfinished) = drain::finish(&tasks, FINISH).await {
-            tracing::warn!("writes are given up: {unfinished}");
+            tracing::warn!("writes are abandoned: {unfinished}");
         }
     }
 
-    /// Takes services from the queue for as long as the term lasts.
+    /// Takes services from the queue until the term ends.
     async fn lead(writer: &Arc<Self>, term: u64, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let mut leadership = writer.leadership.clone();
         let ended = async {
@@ -155,19 +159,23 @@ impl Writer {
             }
         };
         let mut ended = std::pin::pin!(ended);
-        // A standby may long have heard nothing without knowing: a connection can die without a word.
+        // The watches of a standby may have died silently, for example with their connections.
+        // Fresh lists make sure that the index is current.
         let unlisted = tokio::select! {
             () = &mut ended => return,
             unlisted = writer.refresh.refresh(FRESH, LISTING) => unlisted,
         };
         if !unlisted.is_empty() {
             let (seconds, kinds) = (LISTING.as_secs(), unlisted.join(", "));
-            tracing::warn!("not listed within {seconds} s: {kinds}; what was known of them before counts");
+            tracing::warn!(
+                "not listed within {seconds} s: {kinds}; continuing with the objects known so far"
+            );
         }
-        // Whatever was decided before may have been overtaken by somebody else's term.
+        // Another leader may have written since earlier decisions, so all services are planned
+        // again.
         writer.queue.open();
         let services = writer.index.all_services();
-        tracing::info!(term, services = services.len(), "this process writes from now on");
+        tracing::info!(term, services = services.len(), "this process is the leader and writes from now on");
         services.iter().for_each(|service| writer.queue.add(service));
         loop {
             let item = tokio::select! {
@@ -185,7 +193,7 @@ impl Writer {
         state.repack.clear();
     }
 
-    /// One turn of a service.
+    /// Works on a service for one turn.
     async fn work(&self, mut item: WorkItem, term: u64) {
         let begun = Instant::now();
         let service = item.service().clone();
@@ -227,7 +235,8 @@ impl Writer {
             (Err(failure), _) | (_, Err(Abandoned::Failed(failure))) => item.failed(failure.pause()),
             (Ok(done), Ok(Followup::Done)) => {
                 self.succeeded(&service);
-                // Some slices stay as they are, such as those of a service that breaks a rule.
+                // Slices of a service that breaks a rule are never merged. Without this check they
+                // would be tried forever.
                 let could_merge = (done == Progress::All || !merges) && self.index.could_merge(&service);
                 let repack = self.state().repack.next(&service, could_merge, Instant::now());
                 match repack {
@@ -240,7 +249,7 @@ impl Writer {
         }
     }
 
-    /// Writes a status, if it is time.
+    /// Writes a status if its time has come.
     async fn write_due_status(
         &self,
         job: Job<'_>,
@@ -262,27 +271,28 @@ impl Writer {
         }
     }
 
-    /// Says in the log that a service could not be written, unless the like has been said.
+    /// Logs a failed write: as a warning for the first of its kind in an outage, and else for
+    /// debugging.
     fn failed(&self, service: &ObjectKey, failure: &Failure) {
         self.metrics.retry(failure.reason);
         let is_news = self.state().outages.failed(service, failure.reason.label(), Instant::now());
         let service = service.to_string();
         let service = Escaped(&service);
         if is_news {
-            tracing::warn!(%service, "cannot write; trying again: {failure}");
+            tracing::warn!(%service, "cannot write; retrying: {failure}");
         } else {
-            tracing::debug!(%service, "cannot write; trying again: {failure}");
+            tracing::debug!(%service, "cannot write; retrying: {failure}");
         }
     }
 
-    /// Says in the log that all services are written, if that is news.
+    /// Logs the end of an outage when the last failing service has been written.
     fn succeeded(&self, service: &ObjectKey) {
         if let Some(outage) = self.state().outages.succeeded(service, Instant::now()) {
             tracing::info!("all services are written again, after {} s", outage.as_secs());
         }
     }
 
-    /// No code panics while it holds the lock.
+    /// Poisoning is ignored: no code panics while it holds the lock.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

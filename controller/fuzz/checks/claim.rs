@@ -1,11 +1,12 @@
-//! Any ResourceClaim and ResourceSlice: they are read to what a slice of ours may hold, whatever is wrong with them.
+//! Checks the parsing of any ResourceClaim and ResourceSlice: whatever the input, only valid values
+//! come out.
 
 use super::hold;
 use multinet_controller::model::{Claim, DeviceSlice};
 use multinet_controller::views::{ResourceClaim, ResourceSlice, V1};
 use multinet_runtime::Guarded;
 
-/// Checks what is read of these bytes.
+/// Parses `bytes` and checks the result.
 pub(crate) fn check(bytes: &[u8]) {
     if let Ok(Guarded::Good(view)) = serde_json::from_slice::<Guarded<ResourceClaim<V1>>>(bytes) {
         let claim = Claim::from(view);

@@ -1,4 +1,4 @@
-//! What must hold of everything that is read, whatever it was read from.
+//! Checks on parsed values that hold for every source.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use multinet_controller::model::Unreadable;
 use multinet_crds::Device;
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE, Text};
 
-/// There are addresses, each once, no more than the limit, and the API server and every client take them.
+/// Checks that addresses are valid for the API server and for clients, within the limit, and
+/// without repetitions.
 pub(crate) fn addresses(addresses: &[IpAddr]) {
     assert!((1..=16).contains(&addresses.len()));
     assert_eq!(addresses.iter().collect::<HashSet<_>>().len(), addresses.len());
@@ -19,7 +20,7 @@ pub(crate) fn addresses(addresses: &[IpAddr]) {
     }
 }
 
-/// Every field is one that the schema of slices accepts.
+/// Checks that all details are valid in a slice.
 pub(crate) fn device(device: &Device) {
     let text = |field: &Option<String>, kind: &Text| {
         assert!(field.as_ref().is_none_or(|text| kind.accepts(text)), "{device:?}");
@@ -31,7 +32,7 @@ pub(crate) fn device(device: &Device) {
     assert!(device.numa_node.is_none_or(|node| node <= 1023), "{device:?}");
 }
 
-/// It is one line that an event or a log can take.
+/// Checks that a message is one line, and short enough for an event and a log.
 pub(crate) fn line(line: &Unreadable) {
     assert!(!line.0.is_empty() && line.0.len() < 4096 && !line.0.contains(char::is_control), "{line}");
 }

@@ -1,10 +1,11 @@
-//! Any annotation: it is read to what a slice may hold, or refused in one short line.
+//! Checks the parsing of any annotation: only valid values come out, or a short message of one
+//! line.
 
 use super::hold;
 use multinet_controller::sources::multus::{KEY, MAX_ATTACHMENTS};
 use multinet_controller::sources::{PodAnnotations, ovn_kubernetes, report};
 
-/// Checks what is read of these bytes.
+/// Parses `bytes` and checks the result.
 pub(crate) fn check(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
     for key in [KEY, ovn_kubernetes::KEY, "k8s.v1.cni.cncf.io/networks"] {

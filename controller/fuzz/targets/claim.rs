@@ -1,4 +1,4 @@
-//! Fuzzes `checks/claim.rs`.
+//! Runs `checks/claim.rs` under the fuzzer.
 
 #![no_main]
 

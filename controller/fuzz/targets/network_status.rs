@@ -1,4 +1,4 @@
-//! Fuzzes `checks/network_status.rs`.
+//! Runs `checks/network_status.rs` under the fuzzer.
 
 #![no_main]
 

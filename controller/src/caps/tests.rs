@@ -7,7 +7,8 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: namespace.into(), name: name.into() }
 }
 
-/// Gives a service as many addresses as it has, if there is room for them. Returns how many it got, and who is next.
+/// Gives a service as many of its `wanted` addresses as there is room for. Returns that number, and
+/// the service to queue next.
 fn give(counts: &mut Counts, name: &str, wanted: usize) -> (usize, Option<ObjectKey>) {
     let (room, reason) = counts.room(&key(name)).most();
     let waits = wanted > room && reason == CappedReason::AddressesPerNamespace;
@@ -16,7 +17,7 @@ fn give(counts: &mut Counts, name: &str, wanted: usize) -> (usize, Option<Object
 }
 
 #[test]
-fn published_ones_stay_then_the_first() {
+fn choose_prefers_published_things_and_then_the_first() {
     let chosen = |room| {
         let mut chosen: Vec<u8> = choose(room, 0..6, |thing| [1, 4].contains(thing)).into_iter().collect();
         chosen.sort_unstable();
@@ -29,7 +30,7 @@ fn published_ones_stay_then_the_first() {
 }
 
 #[test]
-fn a_service_gets_what_its_namespace_has_left() {
+fn a_service_gets_the_rest_of_its_namespace() {
     let mut counts = Counts::new(CAPS);
     assert_eq!(give(&mut counts, "a", 9), (8, None), "the limit of a service");
     assert_eq!(give(&mut counts, "b", 5), (2, None));
@@ -39,7 +40,7 @@ fn a_service_gets_what_its_namespace_has_left() {
 }
 
 #[test]
-fn who_waits_is_told_of_room_one_after_the_other() {
+fn waiting_services_get_room_one_after_the_other() {
     let mut counts = Counts::new(CAPS);
     give(&mut counts, "a", 8);
     give(&mut counts, "b", 5);
@@ -52,7 +53,7 @@ fn who_waits_is_told_of_room_one_after_the_other() {
 }
 
 #[test]
-fn what_slices_hold_counts_until_they_are_written() {
+fn addresses_in_slices_count_until_the_slices_are_written() {
     let mut counts = Counts::new(CAPS);
     counts.set_written(&key("a"), 6);
     assert_eq!(give(&mut counts, "b", 6), (4, None), "of another process, or of the time before");
@@ -63,7 +64,7 @@ fn what_slices_hold_counts_until_they_are_written() {
 }
 
 #[test]
-fn endpoints_that_move_between_slices_take_nothing_from_another_service() {
+fn endpoints_that_move_between_slices_take_no_room_from_another_service() {
     let mut counts = Counts::new(CAPS);
     for name in ["a", "b"] {
         assert_eq!(give(&mut counts, name, 5), (5, None));
@@ -75,7 +76,7 @@ fn endpoints_that_move_between_slices_take_nothing_from_another_service() {
 }
 
 #[test]
-fn a_new_term_goes_by_what_is_written() {
+fn a_new_term_counts_the_addresses_in_slices() {
     let mut counts = Counts::new(CAPS);
     give(&mut counts, "a", 7);
     give(&mut counts, "b", 5);
@@ -85,7 +86,7 @@ fn a_new_term_goes_by_what_is_written() {
 }
 
 #[test]
-fn slices_of_others_count() {
+fn addresses_in_slices_of_others_count() {
     let mut counts = Counts::new(CAPS);
     counts.set_foreign(&key("a"), 3);
     assert_eq!(counts.room(&key("a")), Room { caps: CAPS, service: 5, namespace: 7 });
@@ -95,7 +96,7 @@ fn slices_of_others_count() {
 }
 
 #[test]
-fn nothing_is_left_of_what_is_gone() {
+fn counts_of_deleted_services_are_removed() {
     let mut counts = Counts::new(CAPS);
     for name in ["a", "b", "other/a"] {
         give(&mut counts, name, 8);
@@ -111,7 +112,7 @@ fn nothing_is_left_of_what_is_gone() {
 }
 
 #[test]
-fn a_message_says_what_is_left_out_and_what_to_do() {
+fn the_message_tells_what_is_left_out_and_what_to_do() {
     let some = ["a", "b"].into_iter().collect();
     let all = Capped {
         pods: some,

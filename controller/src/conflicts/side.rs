@@ -10,13 +10,14 @@ use multinet_runtime::ObjectKey;
 use super::{Holder, HolderState, Rivals, Role};
 use crate::name_summary::{MAX_NAMED, NameSummary};
 
-/// How many pods are looked at one by one, at most.
+/// Maximum number of pods that are examined one by one.
 pub(super) const MAX_SCANNED: usize = 64;
 
-/// Class of a pod, which decides before anything else: a service selects it, it is ready, it stays.
+/// Main sort key of a pod: whether a service selects it, whether it is ready, and whether it is not
+/// being deleted.
 type Class = (bool, bool, bool);
 
-/// Pods in the order in which they come to hold the address: the last one first.
+/// Sort key of a pod. The pod with the greatest rank comes first.
 type Rank = (Class, Reverse<(Option<Timestamp>, Arc<Holder>)>);
 
 /// The pods of one namespace that have the same address, and the one that holds it.
@@ -24,18 +25,18 @@ type Rank = (Class, Reverse<(Option<Timestamp>, Arc<Holder>)>);
 pub(super) struct Side {
     pods: BTreeMap<Arc<Holder>, HolderState>,
     ranks: BTreeSet<Rank>,
-    /// Those that are not being deleted.
+    /// The pods that are not being deleted.
     staying: BTreeSet<Arc<Holder>>,
-    /// How many of these run each virtual machine.
+    /// Number of staying pods for each virtual machine.
     machines: HashMap<String, usize>,
-    /// The services that publish the address for any of the pods, and for how many.
+    /// Services that publish the address, with the number of pods that each selects.
     services: BTreeMap<String, usize>,
     winner: Option<Arc<Holder>>,
-    /// The state that services were last told of.
+    /// State that the services were last notified of.
     reported: Option<Reported>,
 }
 
-/// Part of a side that shows in the status of services.
+/// The state that affects the status of services.
 #[derive(Debug, PartialEq)]
 struct Reported {
     winner: Arc<Holder>,
@@ -47,7 +48,7 @@ struct Reported {
 }
 
 impl HolderState {
-    /// Whether a service publishes the pod's addresses on the network.
+    /// Returns whether any service publishes the pod's addresses on the network.
     fn is_selected(&self) -> bool {
         !self.services.is_empty()
     }
@@ -56,7 +57,7 @@ impl HolderState {
         (self.is_selected(), self.is_ready, !self.is_terminating)
     }
 
-    /// Whether both run the same virtual machine.
+    /// Returns whether both pods run the same virtual machine.
     fn is_sibling(&self, other: &Self) -> bool {
         self.machine.is_some() && self.machine == other.machine
     }
@@ -67,7 +68,7 @@ fn rank(holder: &Arc<Holder>, state: &HolderState) -> Rank {
 }
 
 impl Side {
-    /// Notes how a pod stands, old or new.
+    /// Adds a pod, or updates its state.
     pub(super) fn put(&mut self, holder: &Arc<Holder>, state: HolderState) {
         self.take(holder);
         self.ranks.insert(rank(holder, &state));
@@ -83,7 +84,7 @@ impl Side {
         self.pods.insert(Arc::clone(holder), state);
     }
 
-    /// Forgets a pod. Who holds the address is to be [decided](Self::decide) afterwards.
+    /// Removes a pod. The caller must call [`decide`](Self::decide) afterwards.
     pub(super) fn take(&mut self, holder: &Holder) {
         let Some((holder, state)) = self.pods.remove_entry(holder) else { return };
         self.ranks.remove(&rank(&holder, &state));
@@ -106,7 +107,7 @@ impl Side {
         }
     }
 
-    /// Notes that the address is published for a pod.
+    /// Records that the address is published for a pod.
     pub(super) fn published(&mut self, holder: &Arc<Holder>) {
         self.winner = Some(Arc::clone(holder));
     }
@@ -133,8 +134,8 @@ impl Side {
         Some(Arc::clone(at_home.unwrap_or(best)))
     }
 
-    /// Decides for a new leader: of the pods that slices publish, the best one is ahead; without one, none is if nothing was known
-    /// before (`is_first`).
+    /// Decides for a new leader. The best pod that slices contain takes precedence. If slices
+    /// contain none, the current winner keeps precedence, unless `is_first` is set.
     pub(super) fn adopt_published(&mut self, is_first: bool, is_published: impl Fn(&Holder) -> bool) {
         let mut published = self.ranks.iter().rev().map(|(_, Reverse((_, holder)))| holder);
         let published = published.find(|holder| is_published(holder)).cloned();
@@ -158,14 +159,14 @@ impl Side {
         })
     }
 
-    /// Returns how many pods are left out.
+    /// Returns the number of pods in conflict with the holder.
     pub(super) fn left_out(&self) -> usize {
         let Some((_, state)) = self.held() else { return 0 };
         let siblings = state.machine.as_ref().and_then(|machine| self.machines.get(machine)).copied();
         self.staying.len() - siblings.unwrap_or_else(|| usize::from(!state.is_terminating))
     }
 
-    /// Returns the pods between which the address is in conflict, if it is.
+    /// Returns the pods that are in conflict over the address; `None` if there is no conflict.
     pub(super) fn rivals(&self) -> Option<Rivals<'_>> {
         let (holder, state) = self.held()?;
         let count = self.left_out();
@@ -185,8 +186,9 @@ impl Side {
         })
     }
 
-    /// Returns whether the status of services is to show something else than when this was last asked. `is_elsewhere`: a pod of another
-    /// namespace has the address, and stays.
+    /// Returns whether the state that affects the status of services has changed since the last
+    /// call. `is_elsewhere` tells whether a pod of another namespace has the address and is not
+    /// being deleted.
     pub(super) fn update_reported(&mut self, is_elsewhere: bool) -> bool {
         let reported = self.held().map(|(winner, state)| Reported {
             winner: Arc::clone(winner),
@@ -207,22 +209,22 @@ impl Side {
         self.services.keys().map(key)
     }
 
-    /// Returns whether any of the pods stays.
+    /// Returns whether any pod is not being deleted.
     pub(super) fn is_staying(&self) -> bool {
         !self.staying.is_empty()
     }
 
-    /// Returns whether there are no pods.
+    /// Returns whether no pod is left.
     pub(super) fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Returns the one pod, if there are no others.
+    /// Returns the only pod; `None` if several pods have the address.
     pub(super) fn only(&self) -> Option<Arc<Holder>> {
         self.pods.keys().next().filter(|_| self.pods.len() == 1).cloned()
     }
 
-    /// The pod that holds the address, and how it stands.
+    /// Returns the pod that holds the address, with its state.
     fn held(&self) -> Option<(&Arc<Holder>, &HolderState)> {
         self.pods.get_key_value(self.winner.as_ref()?)
     }

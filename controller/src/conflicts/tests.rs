@@ -10,7 +10,7 @@ fn network() -> Network {
     }
 }
 
-/// A pod, by `name` in namespace `vision` or by `namespace/name`.
+/// Returns a pod by `name` in the namespace `vision`, or by `namespace/name`.
 fn holder(name: &str) -> Holder {
     let (namespace, name) = name.split_once('/').unwrap_or(("vision", name));
     let pod = ObjectKey { namespace: namespace.into(), name: name.into() };
@@ -19,7 +19,7 @@ fn holder(name: &str) -> Holder {
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 111, 5));
 
-/// A pod that a service selects, ready and of the given age.
+/// Returns the state of a ready and selected pod that was created at the given second.
 fn ready(created: i64) -> HolderState {
     let (services, created) = ([SERVICE.to_owned()].into(), Timestamp::from_second(created).ok());
     HolderState { services, is_ready: true, created, is_on_machine_node: true, ..HolderState::default() }
@@ -27,7 +27,7 @@ fn ready(created: i64) -> HolderState {
 
 const SERVICE: &str = "infer";
 
-/// Pods with the same address, and what they are to it.
+/// Pods with the same address, and the ledger that they are in.
 #[derive(Default)]
 struct Contest {
     ledger: AddressLedger,
@@ -35,7 +35,7 @@ struct Contest {
 }
 
 impl Contest {
-    /// A pod comes or changes. Returns whether that is news.
+    /// Adds or changes a pod. Returns whether any service must be planned again.
     fn set(&mut self, name: &'static str, state: HolderState) -> bool {
         self.pods.retain(|(known, _)| *known != name);
         self.pods.push((name, state));
@@ -53,7 +53,7 @@ impl Contest {
         self.ledger.contest(&network(), ADDRESS, &holder(name).pod).map_or(Role::Holds, |claim| claim.role)
     }
 
-    /// The pods that hold the address, each in its namespace.
+    /// Returns the pods that hold the address in their namespaces.
     fn holders(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.pods.iter().map(|(name, _)| *name).collect();
         names.retain(|name| self.role(name) == Role::Holds);
@@ -65,7 +65,7 @@ impl Contest {
 const LEFT_OUT: Role = Role::LeftOut { shares_claim: false };
 
 #[test]
-fn of_two_pods_the_better_one_holds_the_address_whatever_came_first() {
+fn the_better_of_two_pods_holds_the_address_in_any_order() {
     let base = || ready(5);
     let cases = [
         ("selected", base(), HolderState { services: Arc::default(), created: None, ..base() }),
@@ -93,7 +93,7 @@ fn of_two_pods_the_better_one_holds_the_address_whatever_came_first() {
 }
 
 #[test]
-fn the_published_pod_stays_so_and_without_one_the_older_comes_first() {
+fn the_published_pod_keeps_the_address_and_else_the_oldest_gets_it() {
     let mut contest = Contest::default();
     assert!(!contest.set("b", ready(2)), "alone");
     assert!(contest.set("a", ready(1)));
@@ -115,7 +115,7 @@ fn the_published_pod_stays_so_and_without_one_the_older_comes_first() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_hands_over_and_is_no_conflict() {
+fn a_pod_that_is_being_deleted_hands_over_without_conflict() {
     let mut contest = Contest::default();
     let leaving = HolderState { is_ready: false, is_terminating: true, ..ready(1) };
     contest.set("old", leaving);
@@ -128,7 +128,7 @@ fn a_pod_that_is_deleted_hands_over_and_is_no_conflict() {
 }
 
 #[test]
-fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
+fn pods_of_a_virtual_machine_hand_over_to_the_one_on_its_node() {
     let source = HolderState { machine: Some("vm".into()), ..ready(1) };
     let target = HolderState { machine: Some("vm".into()), is_on_machine_node: false, ..ready(2) };
     let mut contest = Contest::default();
@@ -147,7 +147,7 @@ fn the_pods_of_a_virtual_machine_hand_over_to_the_one_at_home() {
 }
 
 #[test]
-fn namespaces_withhold_nothing_from_each_other() {
+fn namespaces_hold_addresses_independently() {
     let mut contest = Contest::default();
     contest.set("a/one", ready(1));
     assert!(contest.set("b/one", HolderState { services: Arc::default(), ..ready(0) }));
@@ -164,7 +164,7 @@ fn namespaces_withhold_nothing_from_each_other() {
 }
 
 #[test]
-fn pods_that_share_a_claim_are_told_apart_from_pods_that_share_an_address() {
+fn pods_that_share_a_claim_are_distinguished_from_others() {
     let with = |claim: &str| HolderState { claim: Some(claim.into()), ..ready(1) };
     let mut contest = Contest::default();
     contest.set("a", with("nic"));
@@ -188,7 +188,7 @@ fn a_pod_of_the_same_name_is_another_pod() {
 }
 
 #[test]
-fn networks_are_apart() {
+fn networks_have_separate_addresses() {
     let mut ledger = AddressLedger::default();
     let other = Network { name: "rdma-b".into(), ..network() };
     ledger.update(&network(), ADDRESS, &Arc::new(holder("a")), |_| ready(1));
@@ -197,7 +197,7 @@ fn networks_are_apart() {
 }
 
 #[test]
-fn the_services_of_a_namespace_are_told_of_what_changes_there() {
+fn services_are_planned_again_when_their_namespace_changes() {
     let of = |namespace: &str, service: &str| {
         vec![ObjectKey { namespace: namespace.into(), name: service.into() }]
     };
@@ -218,7 +218,7 @@ fn the_services_of_a_namespace_are_told_of_what_changes_there() {
 }
 
 #[test]
-fn of_many_pods_the_first_are_named_and_the_best_holds_the_address() {
+fn the_best_of_many_pods_holds_the_address_and_three_are_named() {
     let (network, mut ledger) = (network(), AddressLedger::default());
     let names: Vec<String> = (0..500).map(|number| format!("pod-{number:03}")).collect();
     let best = |ledger: &mut AddressLedger, name: &str, state: HolderState| {
@@ -246,7 +246,7 @@ fn of_many_pods_the_first_are_named_and_the_best_holds_the_address() {
 }
 
 #[test]
-fn a_new_leader_goes_by_what_is_published() {
+fn a_new_leader_prefers_published_pods() {
     let settle = |is_first: bool, published: Option<&'static str>| {
         let mut contest = Contest::default();
         for (name, created) in [("c", 2), ("a", 3), ("b", 1)] {

@@ -48,7 +48,7 @@ fn spec(networks: serde_json::Value) -> MultiNetworkServiceSpec {
     serde_json::from_value(json!({"networks": networks})).unwrap()
 }
 
-/// Collects, with a ledger that has seen the pods in this order.
+/// Collects endpoints after the ledger has seen the pods in this order.
 fn collected(spec: &MultiNetworkServiceSpec, pods: &[(Pod, Vec<Attachment>)]) -> Collected {
     let pods: Vec<(Pod, Interfaces)> = (pods.iter())
         .map(|(pod, attachments)| {
@@ -91,7 +91,7 @@ fn holder_state(pods: &[(Pod, Interfaces)], holder: &Holder) -> HolderState {
     }
 }
 
-/// Reason, network, and the pods as a message names them.
+/// Returns reason, network and pods of each entry of `missing`.
 fn missing(collected: &Collected) -> Vec<(Missing, Option<&str>, String)> {
     let missing = collected.missing.iter();
     missing.map(|((reason, network), few)| (*reason, network.as_deref(), few.to_string())).collect()
@@ -102,7 +102,7 @@ fn texts(group: &Group) -> Vec<&str> {
 }
 
 #[test]
-fn ready_is_as_core_has_it() {
+fn ready_is_computed_as_in_kubernetes() {
     // publishNotReadyAddresses, serving, terminating: ready
     let cases = [
         (false, true, false, true),
@@ -128,7 +128,7 @@ fn ready_is_as_core_has_it() {
 }
 
 #[test]
-fn an_endpoint_says_all_that_is_known() {
+fn an_endpoint_contains_all_details() {
     let pod = Pod { hostname: Some("infer-0".into()), ..pod("infer-0-x2v5k") };
     let collected = collected(
         &spec(json!([{"name": "rdma-a", "alias": "rail0"}])),
@@ -152,7 +152,7 @@ fn an_endpoint_says_all_that_is_known() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out() {
+fn unknown_details_are_left_out() {
     let pod = Pod { node: Some("elsewhere".into()), ..pod("a") };
     let bare = Attachment { device: Device::default(), ..attachment("rdma-a", "net1", &["10.0.0.1"]) };
     let collected = collected(&spec(json!([{"name": "rdma-a"}])), &[(pod, vec![bare])]);
@@ -161,7 +161,7 @@ fn what_is_not_known_is_left_out() {
 }
 
 #[test]
-fn there_is_a_group_for_every_network_and_family() {
+fn every_network_and_family_has_a_group() {
     let networks = json!([
         {"name": "rdma-b"}, {"name": "rdma-a", "alias": "rail0"}, {"name": "rdma-a", "alias": "again"},
     ]);
@@ -203,7 +203,7 @@ fn there_is_a_group_for_every_network_and_family() {
 }
 
 #[test]
-fn a_pod_without_an_address_says_why() {
+fn a_pod_without_an_address_has_a_reason() {
     let rail = || vec![attachment("rdma-a", "net1", &["10.0.0.1"])];
     let garbled = Report { unreadable: vec![Unreadable("no JSON".into())], ..Report::default() };
     let asking = Report { requested: vec![network("rdma-a")], ..Report::default() };
@@ -241,7 +241,7 @@ fn a_pod_without_an_address_says_why() {
 }
 
 #[test]
-fn a_pod_that_lacks_one_rail_names_it() {
+fn a_pod_that_lacks_one_network_names_it() {
     let pods = [
         (
             pod("a"),
@@ -336,7 +336,7 @@ fn devices_without_an_address_are_named() {
 }
 
 #[test]
-fn what_is_published_of_a_device_stays_when_its_driver_no_longer_shows_it() {
+fn published_device_details_stay_when_the_driver_drops_them() {
     let spec = spec(json!([{"name": "rdma-a"}]));
     let published = Device {
         interface: Some("old".into()),
@@ -369,7 +369,7 @@ fn what_is_published_of_a_device_stays_when_its_driver_no_longer_shows_it() {
 }
 
 #[test]
-fn an_address_is_one_pods() {
+fn an_address_is_published_for_one_pod() {
     let rail = || vec![attachment("rdma-a", "net1", &["10.0.0.1"])];
     let pods = [
         (pod("b"), rail()),
@@ -396,7 +396,7 @@ fn an_address_is_one_pods() {
 }
 
 #[test]
-fn pods_that_share_a_claim_are_told_so() {
+fn pods_that_share_a_claim_are_reported() {
     let interfaces = || {
         let attachment = attachment("rdma-a", "net1", &["10.0.0.1"]);
         Interfaces {

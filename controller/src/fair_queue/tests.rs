@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// `b/big`
+/// Parses a key such as `b/big`.
 fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// So many things of each service, numbered.
+/// Creates a queue with the given number of items for each service.
 fn turns(limits: Limits, waiting: &[(&str, usize)]) -> FairQueue<usize> {
     let mut turns = FairQueue::new(limits);
     for (service, count) in waiting {
@@ -17,7 +17,7 @@ fn turns(limits: Limits, waiting: &[(&str, usize)]) -> FairQueue<usize> {
     turns
 }
 
-/// Begins turns until none may begin. Returns whose they are.
+/// Begins items until no more may begin. Returns their services.
 fn begun(turns: &mut FairQueue<usize>) -> Vec<String> {
     std::iter::from_fn(|| turns.begin()).map(|(service, _)| service.to_string()).collect()
 }
@@ -29,14 +29,14 @@ fn namespaces_take_turns_and_so_do_their_services() {
 }
 
 #[test]
-fn what_a_service_has_waiting_keeps_its_order() {
+fn items_of_a_service_keep_their_order() {
     let mut turns = turns(Limits::NONE, &[("b/big", 3)]);
     let numbers: Vec<usize> = std::iter::from_fn(|| turns.begin()).map(|(_, number)| number).collect();
     assert_eq!(numbers, [0, 1, 2]);
 }
 
 #[test]
-fn no_more_begin_than_the_limits_allow() {
+fn items_beyond_the_limits_do_not_begin() {
     let limits = Limits { total: 5, namespace: 3, service: 2 };
     let mut turns = turns(limits, &[("b/big", 9), ("b/small", 9), ("a/web", 9), ("c/web", 9)]);
     assert_eq!(begun(&mut turns), ["b/big", "a/web", "c/web", "b/small", "a/web"]);
@@ -50,7 +50,7 @@ fn no_more_begin_than_the_limits_allow() {
 }
 
 #[test]
-fn who_comes_late_is_next_however_much_another_namespace_has_waiting() {
+fn a_late_item_is_next_if_only_another_namespace_has_many_waiting() {
     let limits = Limits::of_requests(32);
     let mut turns = turns(limits, &[("b/big", 2000)]);
     assert_eq!(begun(&mut turns), ["b/big", "b/big"]);
@@ -62,7 +62,7 @@ fn who_comes_late_is_next_however_much_another_namespace_has_waiting() {
 }
 
 #[test]
-fn what_waits_is_forgotten_and_what_has_begun_counts_until_its_end() {
+fn clearing_removes_waiting_items_and_keeps_counting_those_under_way() {
     let limits = Limits { total: 2, namespace: 1, service: 1 };
     let mut turns = turns(limits, &[("b/big", 3), ("a/web", 1), ("c/web", 1)]);
     assert_eq!(begun(&mut turns), ["b/big", "a/web"]);
@@ -80,16 +80,17 @@ fn what_waits_is_forgotten_and_what_has_begun_counts_until_its_end() {
 }
 
 #[test]
-fn one_namespace_has_a_sixteenth_of_the_requests_but_at_least_one() {
+fn a_namespace_gets_a_sixteenth_of_the_requests_and_at_least_one() {
     assert_eq!([1, 16, 32, 1000].map(|total| Limits::of_requests(total).namespace), [1, 1, 2, 62]);
 }
 
 const SERVICES: [&str; 5] = ["a/one", "a/two", "b/one", "b/two", "c/one"];
 
 proptest! {
-    /// Against a plain count: nothing is lost, no limit is passed, and nobody waits while there is room for them.
+    /// Compares the queue with plain counts: no item is lost, limits hold, and no item waits while
+    /// there is room for it.
     #[test]
-    fn any_history_keeps_to_the_limits_and_leaves_no_room_unused(
+    fn any_history_stays_within_the_limits_and_uses_all_room(
         steps in prop::collection::vec((0..3_u8, 0..SERVICES.len()), 0..200),
         total in 1..6_usize, namespace in 1..4_usize, service in 1..3_usize,
     ) {

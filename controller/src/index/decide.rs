@@ -1,4 +1,4 @@
-//! What is to be written and said for one service.
+//! Decides what to write and to report for one service.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -32,7 +32,7 @@ impl State {
             return Work { needs_list: true, ..Work::default() };
         }
         if let Some(service) = self.services.get_mut(key) {
-            // What changes from now on is news once this is written.
+            // Changes from now on belong to the next plan.
             let triggers = [service.writing, service.trigger.take()];
             service.writing = triggers.into_iter().flatten().min();
         }
@@ -40,8 +40,8 @@ impl State {
             if self.undecodable.contains(key) {
                 return Work::default();
             }
-            // A service that is not known may be new. What others have made it the controller of goes with it, by its
-            // ownerReference.
+            // A service that is not in the index may be new. Slices of others that it controls are
+            // deleted through their ownerReferences.
             let mut slices = self.slices.of(key);
             slices.retain(|slice| slices::is_labelled(slice));
             return Work {
@@ -83,14 +83,16 @@ impl State {
             work = self.plan(key, service, &evaluation, true);
         }
         if service.object.metadata.deletion_timestamp.is_some() {
-            // Whoever deletes a service sees its slices deleted by their ownerReferences. Until then endpoints leave, as ever.
+            // The garbage collector deletes the slices of a deleted service through their
+            // ownerReferences. Until then, endpoints may leave them, but no slice is created.
             work.slices.create.clear();
             work.mirrors.create.clear();
         }
         self.seed = self.seed.wrapping_add(1);
         let (given, waits) = match &mut evaluation {
             Evaluation::Collected(collected, _) => {
-                // They stand in the slices, too: what is left to say needs no endpoints.
+                // The slices contain the endpoints too. The status needs only the other facts, so
+                // this saves memory.
                 let groups = std::mem::take(&mut collected.groups);
                 let given = groups.iter().map(|group| group.endpoints.len()).sum();
                 let waits = matches!(collected.capped.beyond, Some((CappedReason::AddressesPerNamespace, _)));
@@ -137,7 +139,7 @@ impl State {
         let collected = match evaluation {
             Evaluation::Invalid(_) => return Work::default(),
             Evaluation::NoSelector(..) => {
-                // Whoever writes its slices now may well have made the service their controller.
+                // The new writer of the slices may have made the service their controller.
                 let ours: Vec<_> = slices.into_iter().filter(|slice| slices::is_labelled(slice)).collect();
                 return Work { slices: remove(&ours), mirrors: remove(&mirrors), ..Work::default() };
             }
@@ -197,7 +199,8 @@ impl State {
         ));
         let old = own_status(&service.object);
         service.status = Some(new.clone());
-        // Whoever edits our status may do so again, and again: that is answered at the pace of numbers.
+        // Another writer may keep changing our part of the status. Repair it at the slow rate of
+        // changed numbers, to avoid a write fight.
         service.is_edited &= old != new;
         let urgent = !service.is_edited && !differ_in_counts_only(&old, &new);
         let mut notices = notices_of_service(&service.object, &old, &new, &mut service.notified);
@@ -212,12 +215,13 @@ impl State {
         Outcome { status, notices }
     }
 
-    /// What cannot be read of the pods that the service selects: said once for every pod and text, as long as it is so.
+    /// Returns notices about unreadable annotations and claims of the pods that the service
+    /// selects. Each is returned once per pod and text while the problem lasts.
     fn notices_of_pods(&mut self, key: &ObjectKey) -> Vec<Notice> {
         let complaints = self.pods.of(key).map(|Member { pod, .. }| {
             (pod.uid.clone(), complaints(pod, self.pods.claims_of(pod).map(|(_, claim)| claim)))
         });
-        // Most pods have none.
+        // Usually no pod has a problem.
         let complaints: Vec<_> =
             complaints.filter(|(uid, now)| !now.is_empty() || self.notified.contains_key(uid)).collect();
         let mut notices = Vec::new();
@@ -242,7 +246,7 @@ fn rows(slice: &MultiNetworkEndpointSlice) -> SlicePods {
     SlicePods::of(slice.spec.network.alias(), &slice.spec.endpoints)
 }
 
-/// What of a service's status is ours to write.
+/// Returns the part of the service's status that the controller owns.
 pub(super) fn own_status(service: &MultiNetworkService) -> MultiNetworkServiceStatus {
     without_foreign_conditions(service.status.clone().unwrap_or_default())
 }
@@ -254,8 +258,9 @@ fn without_foreign_conditions(mut status: MultiNetworkServiceStatus) -> MultiNet
     status
 }
 
-/// What is wrong with a service, for those who look at its events: whenever a condition comes to say [something else](news) that is
-/// bad. That slices cannot be written is the controller's trouble, and in its log.
+/// Returns notices about a service: one for each bad condition whose [content](event_content) has
+/// changed. A failure to write slices is not among them, since it is the operator's concern; it is
+/// logged.
 fn notices_of_service(
     service: &MultiNetworkService,
     old: &MultiNetworkServiceStatus,
@@ -275,7 +280,8 @@ fn notices_of_service(
         else {
             continue;
         };
-        // The status outlives this process; what it says already has been said.
+        // The old status may have been written by an earlier process, which has published its
+        // notices.
         let is_old =
             find(&old.conditions, kind).is_some_and(|old| event_content(old) == event_content(condition));
         let (reason, explanation) = event_content(condition);
@@ -300,7 +306,7 @@ fn is_bad(status: &MultiNetworkServiceStatus, kind: ConditionType, bad: &str) ->
     find(&status.conditions, kind).is_some_and(|condition| condition.status == bad)
 }
 
-/// The reason of a condition, as events are written with.
+/// Returns the static string for a condition's reason, which events need.
 fn reason_of(reason: &str) -> Option<&'static str> {
     let notified = [
         AcceptedReason::Invalid.as_str(),
@@ -318,7 +324,8 @@ fn reason_of(reason: &str) -> Option<&'static str> {
     notified.into_iter().find(|known| *known == reason)
 }
 
-/// What of a pod's network status and of its claims cannot be used, if they count at all; no two for one reason.
+/// Returns notices about the unusable parts of a pod's annotations and claims, at most one per
+/// reason. Returns none for a pod that cannot have secondary interfaces.
 fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Notice> {
     if !pod.has_networks() {
         return Vec::new();
@@ -342,7 +349,7 @@ fn complaints<'a>(pod: &Pod, claims: impl Iterator<Item = &'a Claim>) -> Vec<Not
     unreadable.into_iter().chain(rejected).chain(claims).map(notice).collect()
 }
 
-/// All of them as one text, if there are any.
+/// Joins the lines. Returns `None` if there are none.
 fn lines(all: &[impl ToString]) -> Option<String> {
     (!all.is_empty()).then(|| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }

@@ -1,11 +1,11 @@
-//! The services that something has changed for.
+//! The services that need work because of changes.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use multinet_runtime::ObjectKey;
 
-/// Services with the time of the earliest change that concerns them.
+/// Services with the time of the earliest change that affects them.
 #[derive(Debug)]
 pub(super) struct Dirty {
     clock: fn() -> Timestamp,
@@ -13,22 +13,22 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// None yet.
+    /// Creates an empty set. `clock` returns the current time.
     pub(super) fn new(clock: fn() -> Timestamp) -> Self {
         Self { clock, services: BTreeMap::new() }
     }
 
-    /// The time.
+    /// Returns the current time.
     pub(super) fn now(&self) -> Timestamp {
         (self.clock)()
     }
 
-    /// Something that happened at this time concerns a service.
+    /// Records that a change at the time `at` affects a service.
     pub(super) fn mark(&mut self, service: ObjectKey, at: Timestamp) {
         self.services.entry(service).and_modify(|known| *known = at.min(*known)).or_insert(at);
     }
 
-    /// Takes them all, in the order of their names.
+    /// Takes all services, in the order of their names.
     pub(super) fn take(&mut self) -> BTreeMap<ObjectKey, Timestamp> {
         std::mem::take(&mut self.services)
     }

@@ -1,4 +1,4 @@
-//! What the watches tell, one kind after the other.
+//! Feeds the objects of each watch into the index.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::model::{Claim, CoreService, DeviceSlice, Node, Pod};
 use crate::views;
 
 impl ClusterIndex {
-    /// Changes the state, and lets nobody see it half changed.
+    /// Changes the state under the lock.
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
     }
@@ -23,7 +23,7 @@ impl ClusterIndex {
 }
 
 impl State {
-    /// Something that is news for these services has happened now.
+    /// Marks services as affected by a change that happens now.
     fn mark(&mut self, services: Vec<ObjectKey>) {
         let at = self.dirty.now();
         for service in services {
@@ -31,7 +31,8 @@ impl State {
         }
     }
 
-    /// Mirrors of these services are no longer shown: they are gone, or have lost the label that they are watched by.
+    /// Handles mirrors' slices that the watch no longer shows. They may be deleted, or may have
+    /// lost the label that the watch selects by, so the services' mirrors must be listed.
     fn mirrors_deleted(&mut self, services: Vec<ObjectKey>) {
         for service in services.iter().filter(|service| self.services.contains_key(*service)) {
             self.mirrors.require_list(service);
@@ -68,7 +69,7 @@ impl Index<MultiNetworkService> for ClusterIndex {
     fn start(&self) {
         self.change(|state| {
             state.is_listing_services = true;
-            // As with what we write: see `OwnedSlices::start`.
+            // Same reason as in `OwnedSlices::start`.
             state.services.values_mut().for_each(|known| known.seen = true);
         });
     }
@@ -153,7 +154,7 @@ impl Index<EndpointSlice> for ClusterIndex {
 
 impl Index<views::Pod> for ClusterIndex {
     fn apply(&self, pod: views::Pod) {
-        // Parsed before the lock is taken: annotations may be long.
+        // Parse before taking the lock, since annotations may be long.
         let pod = Pod::from(pod);
         self.change(|state| state.pods.apply(pod, &mut state.dirty));
     }
@@ -268,7 +269,7 @@ impl<V: views::Version> Index<views::ResourceSlice<V>> for ClusterIndex {
     }
 }
 
-/// A kind of network of which only matters what there is.
+/// Implements `Index` for a kind of network of which only the existence matters.
 macro_rules! network_index {
     ($view:ty, $kind:ident $(, $version:ident)?) => {
         impl $(<$version: views::Version>)? Index<$view> for ClusterIndex {

@@ -1,4 +1,4 @@
-//! Slices that the controller does not write: by hand, or by another program. DNS answers from them all the same.
+//! Slices that others write: users, or other programs. DNS answers with their endpoints too.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -12,17 +12,17 @@ use crate::slices;
 use crate::slices::metadata::label;
 use crate::tally::SlicePods;
 
-/// Those slices, by service.
+/// Slices of other writers, by service.
 #[derive(Debug, Default)]
 pub(super) struct ForeignSlices {
     slices: HashMap<ObjectKey, (ObjectKey, SlicePods)>,
     by_service: MultiMap<ObjectKey, ObjectKey>,
-    /// How many endpoints the slices of each service have.
+    /// Number of endpoints in the slices of each service.
     sizes: HashMap<ObjectKey, usize>,
 }
 
 impl ForeignSlices {
-    /// The watch shows a slice. Returns the services that it is news for.
+    /// Records a slice that the watch shows. Returns the affected services.
     pub(super) fn observe(&mut self, slice: &MultiNetworkEndpointSlice) -> Vec<ObjectKey> {
         let Some(key) = key_of(&slice.metadata) else { return Vec::new() };
         let service =
@@ -41,7 +41,7 @@ impl ForeignSlices {
         concerned
     }
 
-    /// The watch shows that a slice is gone. Returns the service that it is news for.
+    /// Records that the watch shows a slice as deleted. Returns the affected service.
     pub(super) fn observe_deleted(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         let (service, rows) = self.slices.remove(key)?;
         self.by_service.remove(&service, key);
@@ -54,18 +54,18 @@ impl ForeignSlices {
         Some(service)
     }
 
-    /// Only these slices are there. Returns the services that have lost one.
+    /// Removes all slices that are not in `live`. Returns the affected services.
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let gone: Vec<ObjectKey> = self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.observe_deleted(key)).collect()
     }
 
-    /// Returns how many endpoints the slices of a service have.
+    /// Returns the number of endpoints in a service's slices.
     pub(super) fn size(&self, service: &ObjectKey) -> usize {
         self.sizes.get(service).copied().unwrap_or_default()
     }
 
-    /// Returns what the slices of a service say.
+    /// Returns the pods in the slices of a service.
     pub(super) fn of<'a>(&'a self, service: &ObjectKey) -> Vec<&'a SlicePods> {
         self.by_service.of(service).filter_map(|key| Some(&self.slices.get(key)?.1)).collect()
     }

@@ -1,4 +1,5 @@
-//! Keeps the ledger in step with the pods: which of them has an address, and which of those holds it.
+//! Keeps the address ledger up to date with the pods: which pods have which address, and their
+//! states.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -12,11 +13,12 @@ use super::pods::{PodEntry, Pods, in_namespace};
 use crate::conflicts::{Holder, HolderState};
 use crate::model::Network;
 
-/// The label of KubeVirt's pods that names the node that their virtual machine is on.
+/// Label of KubeVirt's pods with the node that their virtual machine is on.
 const MACHINE_NODE: &str = "kubevirt.io/nodeName";
 
 impl Pods {
-    /// Decides anew which pods hold the addresses that several pods have; see [`AddressLedger::settle`](crate::conflicts::AddressLedger::settle).
+    /// Decides contested addresses again; see
+    /// [`AddressLedger::adopt_published`](crate::conflicts::AddressLedger::adopt_published).
     pub(super) fn adopt_published(
         &mut self,
         is_first: bool,
@@ -25,7 +27,7 @@ impl Pods {
         self.ledger.adopt_published(is_first, is_published);
     }
 
-    /// Brings the ledger in step with the addresses that a pod has now and had `before`.
+    /// Updates the ledger for a pod that had the addresses `before`.
     pub(super) fn update_ledger(
         &mut self,
         key: &ObjectKey,
@@ -52,7 +54,7 @@ impl Pods {
         }
     }
 
-    /// Decides anew which pods hold the addresses that these pods have.
+    /// Updates the ledger for pods whose services have changed, but not their addresses.
     pub(super) fn decide_all(&mut self, pods: &[ObjectKey], dirty: &mut Dirty) {
         if self.ledger.is_contested() {
             let at = dirty.now();
@@ -63,7 +65,7 @@ impl Pods {
         }
     }
 
-    /// A pod with these addresses is gone.
+    /// Removes a deleted pod from the ledger.
     pub(super) fn release(&mut self, entry: &PodEntry, at: Timestamp, dirty: &mut Dirty) {
         for (network, address) in entry.addresses() {
             mark(self.ledger.release(&network, address, &entry.holder), at, dirty);
@@ -77,7 +79,7 @@ fn mark(services: Vec<ObjectKey>, at: Timestamp, dirty: &mut Dirty) {
     }
 }
 
-/// Returns the facts that decide whether a pod holds an address.
+/// Returns the state of a pod for an address. Looks the pod up first.
 fn state_of(
     pods: &BTreeMap<ObjectKey, PodEntry>,
     networks: &HashMap<ObjectKey, Vec<Network>>,
@@ -91,7 +93,8 @@ fn state_of(
     state(entry, network, address, publishers(networks, entry, network))
 }
 
-/// Returns the same of a pod that is known, and its services that publish addresses on the network.
+/// Returns the state of a pod for an address. `services` publish the pod's addresses on the
+/// network.
 fn state(entry: &PodEntry, network: &Network, address: IpAddr, services: Arc<[String]>) -> HolderState {
     let pod = &entry.pod;
     let attachment = (entry.interfaces().attachments.iter())
@@ -108,7 +111,7 @@ fn state(entry: &PodEntry, network: &Network, address: IpAddr, services: Arc<[St
     }
 }
 
-/// Returns the names of the services that publish addresses of a pod on a network.
+/// Returns the names of the services that publish a pod's addresses on a network.
 fn publishers(
     networks: &HashMap<ObjectKey, Vec<Network>>,
     entry: &PodEntry,

@@ -1,8 +1,8 @@
-//! The objects that we write, as far as we know them: what the watch has shown, and what the API server has answered to
-//! our own writes, whichever is newer.
+//! The slices that the controller writes: what the watch has shown, or the API server's answers to
+//! the controller's own writes, whichever is newer.
 //!
-//! Without the answers, work that follows a write at once would be planned on what was there before it: the watch is behind
-//! by a few milliseconds, or by minutes after an outage.
+//! The watch is behind by milliseconds, or by minutes after an outage. Without the answers, a plan
+//! that follows a write would be based on the state before that write.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,38 +18,42 @@ use crate::slices::metadata::label;
 /// Slices of one kind, by the service that they belong to.
 #[derive(Debug)]
 pub(super) struct OwnedSlices<S> {
-    /// Namespace and name of the service that an object belongs to, if it is one of ours.
+    /// Returns the service that a slice belongs to; `None` if the controller does not manage the
+    /// slice.
     service_of: fn(&S) -> Option<ObjectKey>,
-    /// How many endpoints an object has.
+    /// Returns the number of endpoints in a slice.
     size_of: fn(&S) -> usize,
-    /// How many endpoints the objects of each service have.
+    /// Number of endpoints in the slices of each service.
     sizes: HashMap<ObjectKey, usize>,
-    /// Services of which that has changed.
+    /// Services whose number of endpoints has changed.
     resized: Vec<ObjectKey>,
     services: HashMap<ObjectKey, BTreeMap<String, Tracked<S>>>,
-    /// Which service an object is filed under.
+    /// The service of each slice.
     service_by_key: HashMap<ObjectKey, ObjectKey>,
-    /// Uids of objects that we have deleted and the watch has not yet shown to be gone, by their key.
+    /// Uids of slices that the controller has deleted, by key, until the watch shows their
+    /// deletion.
     deleted: HashMap<ObjectKey, String>,
-    /// Services of which nobody knows what is there; see [`is_doubtful`](Self::is_doubtful).
+    /// Services whose slices must be listed; see [`needs_list`](Self::needs_list).
     unlisted: HashSet<ObjectKey>,
-    /// Services in work, and whether the watch has had news of them since they were [begun](Self::begin) with.
+    /// Services that are being worked on. The value tells whether the watch has shown a change
+    /// since [`begin_work`](Self::begin_work).
     in_work: HashMap<ObjectKey, bool>,
-    /// Uids of objects of services in work that the watch has shown to be gone: an answer to a write of ours may come after that.
+    /// Uids of slices that the watch has shown as deleted while their service is being worked on.
+    /// The answer to an earlier write of such a slice may still arrive.
     deleted_in_work: HashMap<ObjectKey, HashSet<String>>,
-    /// What the watch shows is part of a list.
+    /// Whether the watch is in the middle of a list.
     is_listing: bool,
 }
 
 #[derive(Debug)]
 struct Tracked<S> {
     object: Arc<S>,
-    /// The watch has shown this version or a newer one.
+    /// Whether the watch has shown this version or a newer one.
     seen: bool,
 }
 
 impl<S: Resource> OwnedSlices<S> {
-    /// None yet.
+    /// Creates an empty set.
     pub(super) fn new(service_of: fn(&S) -> Option<ObjectKey>, size_of: fn(&S) -> usize) -> Self {
         Self {
             service_of,
@@ -66,28 +70,29 @@ impl<S: Resource> OwnedSlices<S> {
         }
     }
 
-    /// The objects of a service, by name.
+    /// Returns the slices of a service, in the order of their names.
     pub(super) fn of(&self, service: &ObjectKey) -> Vec<Arc<S>> {
         let known = self.services.get(service).into_iter().flat_map(BTreeMap::values);
         known.map(|known| Arc::clone(&known.object)).collect()
     }
 
-    /// The services that have any.
+    /// Returns the services that have slices.
     pub(super) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
         self.services.keys()
     }
 
-    /// All objects.
+    /// Returns all slices.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
         self.services.values().flat_map(BTreeMap::values).map(|known| &known.object)
     }
 
-    /// How many there are.
+    /// Returns the number of slices.
     pub(super) fn len(&self) -> usize {
         self.service_by_key.len()
     }
 
-    /// Returns the services of which the number of endpoints has changed since it was last asked for, with that number.
+    /// Returns the services whose number of endpoints has changed since the last call, with that
+    /// number.
     pub(super) fn resized(&mut self) -> Vec<(ObjectKey, usize)> {
         let resized = std::mem::take(&mut self.resized).into_iter();
         resized
@@ -95,15 +100,17 @@ impl<S: Resource> OwnedSlices<S> {
             .collect()
     }
 
-    /// The watch begins a list, which shows the effect of every write that has been answered by now. If it does not, the API
-    /// server's storage has been restored from a backup.
+    /// Begins a list. It reflects every write that was answered before now, so all known versions
+    /// count as seen. If it contains an older version, the API server's storage was restored from a
+    /// backup.
     pub(super) fn start(&mut self) {
         self.is_listing = true;
         self.deleted.clear();
         self.services.values_mut().flat_map(BTreeMap::values_mut).for_each(|known| known.seen = true);
     }
 
-    /// The watch shows a version of an object. Returns the services that it concerns: none if this is what we knew, or older.
+    /// Records a version that the watch shows. Returns the affected services: none if the version
+    /// is known or older.
     pub(super) fn observe(&mut self, object: S) -> Vec<ObjectKey> {
         let Some(key) = key_of(object.meta()) else { return Vec::new() };
         if self.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
@@ -121,7 +128,7 @@ impl<S: Resource> OwnedSlices<S> {
         concerned
     }
 
-    /// The API server has answered a write of ours with this.
+    /// Records the API server's answer to a write.
     pub(super) fn record_stored(&mut self, object: S) {
         let Some(key) = key_of(object.meta()) else { return };
         let outdated = self.known_mut(&key).is_some_and(|known| !is_newer(&object, &known.object));
@@ -133,7 +140,7 @@ impl<S: Resource> OwnedSlices<S> {
         }
     }
 
-    /// The watch shows that an object is gone. Returns the service that it belonged to.
+    /// Records that the watch shows a slice as deleted. Returns the service that it belonged to.
     pub(super) fn observe_deleted(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
         self.deleted.remove(key);
         if let Some(uid) = self.known_mut(key).and_then(|known| known.object.meta().uid.clone())
@@ -147,7 +154,7 @@ impl<S: Resource> OwnedSlices<S> {
         concerned
     }
 
-    /// We have deleted an object.
+    /// Records that the controller has deleted a slice.
     pub(super) fn record_deleted(&mut self, id: &SliceId) {
         if self.known_mut(&id.key).is_some_and(|known| known.object.meta().uid.as_deref() == Some(&id.uid)) {
             self.take(&id.key);
@@ -155,7 +162,8 @@ impl<S: Resource> OwnedSlices<S> {
         }
     }
 
-    /// The watch has listed what is there. Returns the services that have lost something.
+    /// Ends a list of the keys `live`. Returns the services that have lost a slice, or that must be
+    /// listed.
     pub(super) fn reset(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         self.is_listing = false;
         self.deleted.retain(|key, _| live.contains(key));
@@ -166,7 +174,8 @@ impl<S: Resource> OwnedSlices<S> {
             if self.is_seen(&key) {
                 concerned.extend(self.observe_deleted(&key));
             } else if let Some(service) = self.service_by_key.get(&key) {
-                // OwnedSlices after that list was made, or deleted before it: the list cannot tell.
+                // The slice was written after the list was made, or deleted before it. The list
+                // cannot tell which.
                 self.unlisted.insert(service.clone());
                 concerned.push(service.clone());
             }
@@ -174,52 +183,57 @@ impl<S: Resource> OwnedSlices<S> {
         concerned
     }
 
-    /// Has a service's objects listed before they are planned with again. An object that has gone from a watch by labels may only have lost a label.
+    /// Requires that a service's slices are listed before the next plan. A slice that disappears
+    /// from a watch with a label selector may only have lost the label.
     pub(super) fn require_list(&mut self, service: &ObjectKey) {
         self.unlisted.insert(service.clone());
     }
 
-    /// Whether the objects have to be asked for: a list has passed over something that we had written and the watch had not yet shown, or there is
-    /// [doubt](Self::doubt).
+    /// Returns whether the service's slices must be listed: because a list lacked a slice that the
+    /// controller had written and the watch had not shown yet, or because of
+    /// [`require_list`](Self::require_list).
     pub(super) fn needs_list(&self, service: &ObjectKey) -> bool {
         self.unlisted.contains(service)
     }
 
-    /// Somebody begins to work on a service. What they list from now on is newer than what is known, but for what the watch
-    /// tells in the meantime.
+    /// Begins work on a service. A list that is made from now on is newer than the known slices,
+    /// unless the watch shows a change meanwhile.
     pub(super) fn begin_work(&mut self, service: &ObjectKey) {
         self.in_work.insert(service.clone(), false);
     }
 
-    /// The work is done.
+    /// Ends work on a service.
     pub(super) fn end_work(&mut self, service: &ObjectKey) {
         self.in_work.remove(service);
         self.deleted_in_work.remove(service);
     }
 
-    /// Whether nothing is kept for work.
+    /// Returns whether no state about work is left.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.in_work.is_empty() && self.deleted_in_work.is_empty()
     }
 
-    /// The objects of a service are these, by a list by labels that was made since the service was [begun](Self::begin) with.
+    /// Replaces the slices of a service by those of a list that was selected by label and made
+    /// after [`begin_work`](Self::begin_work).
     pub(super) fn replace_listed(&mut self, service: &ObjectKey, objects: Vec<S>) {
         if self.in_work.insert(service.clone(), false) == Some(true) {
-            // Whether the list or the watch's news is newer, nobody knows: the next list will be.
+            // The watch has shown a change meanwhile. The list may be older or newer than that, so
+            // another list is needed.
             self.unlisted.insert(service.clone());
             return;
         }
         self.unlisted.remove(service);
         for object in self.of(service) {
-            // One that has lost its labels is known by its owner, and in no list.
+            // A slice without the label belongs to the service through its owner, and is in no
+            // list. Keep it.
             if let Some(key) = key_of(object.meta()).filter(|_| is_listed(&*object, service)) {
                 self.take(&key);
             }
         }
         for object in objects {
             if let Some(key) = key_of(object.meta()) {
-                // The watch's list may have been made before this one.
+                // The watch's own list may have been made before this one.
                 self.put(&key, object, !self.is_listing);
             }
         }
@@ -243,7 +257,7 @@ impl<S: Resource> OwnedSlices<S> {
         objects.and_then(|objects| objects.get(&key.name)).is_some_and(|known| known.seen)
     }
 
-    /// Files an object. Returns the services that have lost or got something.
+    /// Adds or replaces a slice. Returns the services that have lost or gained it.
     fn put(&mut self, key: &ObjectKey, object: S, seen: bool) -> Vec<ObjectKey> {
         let mut concerned: Vec<ObjectKey> = self.take(key).into_iter().collect();
         if let Some(service) = (self.service_of)(&object) {
@@ -274,13 +288,14 @@ impl<S: Resource> OwnedSlices<S> {
     }
 }
 
-/// Whether a list by the service's name shows the object.
+/// Returns whether a list selected by the service's name contains the slice.
 fn is_listed<S: Resource>(object: &S, service: &ObjectKey) -> bool {
     label(object.meta(), labels::SERVICE_NAME) == Some(&service.name)
 }
 
-/// Whether `new` is another version than `old`, and not an older one. Versions of one kind can be compared as numbers
-/// (Kubernetes says so since 1.35, and etcd has always made it so); what is no number is taken for newer.
+/// Returns whether `new` is a newer version than `old`. Versions of one kind compare as numbers
+/// (documented since Kubernetes 1.35, and always true for etcd). A version that is no number counts
+/// as newer if it differs.
 pub(super) fn is_newer<S: Resource>(new: &S, old: &S) -> bool {
     let version =
         |object: &S| object.meta().resource_version.as_deref().and_then(|text| text.parse::<u128>().ok());
@@ -290,8 +305,9 @@ pub(super) fn is_newer<S: Resource>(new: &S, old: &S) -> bool {
     }
 }
 
-/// Whether what the watch shows replaces what is known: another version that is not older. A list is younger than all that the watch
-/// has shown before it (`was_seen`): what has an older version there is from a backup that the API server's storage was restored from.
+/// Returns whether the version that the watch shows replaces the known one: it is newer, or it is
+/// another version in a list that is made after the known one was seen (`was_seen`). An older
+/// version in such a list comes from a restored backup.
 pub(super) fn supersedes<S: Resource>(shown: &S, known: &S, was_seen: bool) -> bool {
     is_newer(shown, known) || was_seen && shown.meta().resource_version != known.meta().resource_version
 }
@@ -327,7 +343,7 @@ mod tests {
         slice
     }
 
-    /// The service of a slice is what stands before the dash.
+    /// Slices whose service is the part of the name before the dash.
     fn written() -> OwnedSlices<MultiNetworkEndpointSlice> {
         OwnedSlices::new(
             |slice| slice.metadata.name.as_deref()?.split_once('-').map(|(service, _)| key(service)),
@@ -344,19 +360,23 @@ mod tests {
     }
 
     #[test]
-    fn our_own_writes_come_back_as_no_news() {
+    fn own_writes_shown_by_the_watch_affect_nothing() {
         let mut written = written();
         written.record_stored(slice("infer-a", "1", "10"));
         assert!(written.observe(slice("infer-a", "1", "9")).is_empty(), "what was there before");
         assert_eq!(versions(&written), ["10"]);
         assert!(written.observe(slice("infer-a", "1", "10")).is_empty());
-        assert_eq!(written.observe(slice("infer-a", "1", "11")), [key("infer")], "somebody else's");
+        assert_eq!(
+            written.observe(slice("infer-a", "1", "11")),
+            [key("infer")],
+            "a change by another writer"
+        );
         written.record_stored(slice("infer-a", "1", "10"));
         assert_eq!(versions(&written), ["11"]);
     }
 
     #[test]
-    fn a_list_under_way_may_be_older_than_what_has_been_asked_for() {
+    fn a_watch_list_may_be_older_than_a_requested_list() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         written.start();
@@ -369,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_may_show_what_a_backup_has_brought_back() {
+    fn a_list_may_contain_older_versions_from_a_backup() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         written.record_stored(slice("infer-b", "2", "20"));
@@ -393,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_deleted_does_not_come_back() {
+    fn a_deleted_slice_does_not_come_back() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         let id = SliceId { key: key("infer-a"), uid: "1".into(), resource_version: "10".into() };
@@ -408,13 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_does_not_bring_back_what_has_gone_meanwhile() {
+    fn a_late_answer_does_not_restore_a_deleted_slice() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         written.begin_work(&key("infer"));
         assert_eq!(written.observe_deleted(&key("infer-a")), Some(key("infer")));
         written.record_stored(slice("infer-a", "1", "11"));
-        assert_eq!(written.len(), 0, "somebody has deleted it after our write");
+        assert_eq!(written.len(), 0, "a user has deleted it after our write");
         written.record_stored(slice("infer-a", "2", "13"));
         assert_eq!(versions(&written), ["13"], "another of the same name");
         written.end_work(&key("infer"));
@@ -422,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_cannot_deny_what_was_written_after_it() {
+    fn a_slice_written_after_a_list_survives_it() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         written.record_stored(slice("infer-b", "2", "20"));
@@ -437,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_shows_neither_what_happens_meanwhile_nor_what_has_lost_its_labels() {
+    fn a_list_lacks_concurrent_changes_and_unlabelled_slices() {
         let mut written = written();
         written.observe(slice("infer-a", "1", "10"));
         let mut bare = slice("infer-b", "2", "20");
@@ -456,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_may_change_hands() {
+    fn a_slice_may_move_to_another_service() {
         let service_of = |slice: &MultiNetworkEndpointSlice| {
             slice.metadata.labels.as_ref()?.get("service").map(|name| key(name))
         };
@@ -470,7 +490,11 @@ mod tests {
         assert_eq!(written.observe(labelled("2", "detect")), [key("infer"), key("detect")]);
         assert_eq!(written.services().collect::<Vec<_>>(), [&key("detect")]);
         assert!(written.resized().ends_with(&[(key("infer"), 0), (key("detect"), 1)]));
-        assert_eq!(written.observe(slice("x", "1", "3")), [key("detect")], "nobody's");
+        assert_eq!(
+            written.observe(slice("x", "1", "3")),
+            [key("detect")],
+            "the new version belongs to no service"
+        );
         assert_eq!((written.len(), written.iter().count()), (0, 0));
         assert_eq!((written.resized(), written.resized()), (vec![(key("detect"), 0)], Vec::new()));
         assert!(written.sizes.is_empty());

@@ -1,4 +1,5 @@
-//! Pods with everything that hangs on them: which services select them, their claims, their addresses.
+//! Pods with everything that relates to them: services that select them, claims, devices and
+//! addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,24 +18,24 @@ use crate::selector::Selectors;
 use crate::sources::dra::Devices;
 use crate::sources::{PodClaims, SOURCES};
 
-/// The interfaces of a pod that has none.
+/// The interfaces of a pod that cannot have secondary interfaces.
 static NO_INTERFACES: Interfaces = Interfaces { attachments: Vec::new(), addressless: Vec::new() };
 
-/// All pods, and what connects them with services.
+/// All pods, with their relations to services.
 ///
-/// Every change notes the services that it concerns in a [`Dirty`].
+/// Every change marks the affected services in a [`Dirty`].
 #[derive(Debug, Default)]
 pub(super) struct Pods {
     pub(super) pods: BTreeMap<ObjectKey, PodEntry>,
     selectors: Selectors,
     /// The networks of each service.
     pub(super) networks: HashMap<ObjectKey, Vec<Network>>,
-    /// The names of the pods that a service selects.
+    /// Names of the pods that each service selects.
     members: MultiMap<ObjectKey, String>,
     by_node: MultiMap<String, ObjectKey>,
     by_claim: MultiMap<ObjectKey, ObjectKey>,
     claims: HashMap<ObjectKey, Claim>,
-    /// The claims that have a device of a pool.
+    /// Claims that use a device of each pool.
     claims_by_pool: MultiMap<(String, String), ObjectKey>,
     devices: Devices,
     pub(super) ledger: AddressLedger,
@@ -43,11 +44,11 @@ pub(super) struct Pods {
 #[derive(Debug)]
 pub(super) struct PodEntry {
     pub(super) pod: Pod,
-    /// The same for all addresses that it has.
+    /// Key of the pod in the ledger, shared by all of its addresses.
     pub(super) holder: Arc<Holder>,
-    /// Interfaces by annotations and claims together; only for pods with claims.
+    /// Interfaces from annotations and claims together. Only for pods with claims.
     joined: Option<Interfaces>,
-    /// The names of the services that select the pod.
+    /// Names of the services that select the pod.
     pub(super) services: BTreeSet<String>,
 }
 
@@ -72,7 +73,7 @@ impl PodEntry {
 }
 
 impl Pods {
-    /// A pod is new or has changed.
+    /// Adds or replaces a pod.
     pub(super) fn apply(&mut self, pod: Pod, dirty: &mut Dirty) {
         if self.pods.get(&pod.key).is_some_and(|known| known.pod.uid != pod.uid) {
             self.delete(&pod.key.clone(), dirty);
@@ -111,7 +112,7 @@ impl Pods {
         self.update_ledger(&key, &addresses, at, dirty);
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub(super) fn delete(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         let Some(old) = self.pods.remove(key) else { return };
         let at = dirty.now();
@@ -122,7 +123,7 @@ impl Pods {
         self.release(&old, at, dirty);
     }
 
-    /// Only these pods are there.
+    /// Removes all pods that are not in `live`.
     pub(super) fn retain(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
         let gone: Vec<ObjectKey> = self.pods.keys().filter(|key| !live.contains(*key)).cloned().collect();
         for key in gone {
@@ -130,7 +131,7 @@ impl Pods {
         }
     }
 
-    /// A service selects by this and publishes these networks from now on; `None`: it selects nothing.
+    /// Sets the selector and the networks of a service; `None` if it selects no pods.
     pub(super) fn select(
         &mut self,
         service: &ObjectKey,
@@ -166,14 +167,14 @@ impl Pods {
         self.decide_all(&concerned, dirty);
     }
 
-    /// The pods that a service selects, in the order of their names.
+    /// Returns the pods that a service selects, in the order of their names.
     pub(super) fn of<'a>(&'a self, service: &'a ObjectKey) -> impl Iterator<Item = Member<'a>> {
         let entries =
             self.members.of(service).filter_map(move |name| self.pods.get(&in_namespace(service, name)));
         entries.map(|entry| Member { pod: &entry.pod, interfaces: entry.interfaces() })
     }
 
-    /// The zone of a node, or something else that its pods show, has changed.
+    /// Marks the services of a node's pods after a change of the node's zone.
     pub(super) fn node_changed(&self, node: &str, dirty: &mut Dirty) {
         let at = dirty.now();
         for key in self.by_node.of(node) {
@@ -181,10 +182,11 @@ impl Pods {
         }
     }
 
-    /// A claim is new or has changed.
+    /// Adds or replaces a claim.
     pub(super) fn apply_claim(&mut self, claim: Claim, dirty: &mut Dirty) {
         let key = claim.key.clone();
-        // Before the old claim is forgotten: what is known of a device that both have stays.
+        // Acquire before the old claim is forgotten. A device that both use thus keeps its known
+        // details.
         for id in devices_of(&claim) {
             self.devices.acquire(id);
         }
@@ -200,7 +202,7 @@ impl Pods {
         }
     }
 
-    /// A claim is gone.
+    /// Removes a claim.
     pub(super) fn delete_claim(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         let old = self.forget_claim(key);
         self.claim_changed(key, dirty);
@@ -209,7 +211,7 @@ impl Pods {
         }
     }
 
-    /// Only these claims are there.
+    /// Removes all claims that are not in `live`.
     pub(super) fn retain_claims(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
         let gone: Vec<ObjectKey> = self.claims.keys().filter(|key| !live.contains(*key)).cloned().collect();
         for key in gone {
@@ -217,43 +219,43 @@ impl Pods {
         }
     }
 
-    /// A ResourceSlice is new or has changed.
+    /// Adds or replaces a ResourceSlice.
     pub(super) fn apply_devices(&mut self, slice: DeviceSlice, dirty: &mut Dirty) {
         for pool in self.devices.apply(slice) {
             self.pool_changed(&pool, dirty);
         }
     }
 
-    /// A ResourceSlice is gone.
+    /// Removes a ResourceSlice.
     pub(super) fn delete_devices(&mut self, key: &ObjectKey, dirty: &mut Dirty) {
         if let Some(pool) = self.devices.delete(key) {
             self.pool_changed(&pool, dirty);
         }
     }
 
-    /// Only these ResourceSlices are there.
+    /// Removes all ResourceSlices that are not in `live`.
     pub(super) fn retain_devices(&mut self, live: &HashSet<ObjectKey>, dirty: &mut Dirty) {
         for key in self.devices.missing(live) {
             self.delete_devices(&key, dirty);
         }
     }
 
-    /// Who has which address.
+    /// Returns the ledger of addresses.
     pub(super) fn ledger(&self) -> &AddressLedger {
         &self.ledger
     }
 
-    /// All pods.
+    /// Returns all pods.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values().map(|entry| &entry.pod)
     }
 
-    /// How many pods there are.
+    /// Returns the number of pods.
     pub(super) fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// A pod.
+    /// Returns a pod by its key.
     pub(super) fn get(&self, key: &ObjectKey) -> Option<&Pod> {
         self.pods.get(key).map(|entry| &entry.pod)
     }
@@ -328,9 +330,9 @@ impl Pods {
         self.update_ledger(key, &before, at, dirty);
     }
 
-    /// The claims of a pod, as it speaks of them and as they are.
+    /// Returns the claims of a pod: each as the pod refers to it, and the claim itself.
     pub(super) fn claims_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a PodClaim, &'a Claim)> {
-        // A claim that others have got is none of this pod's, even if it waits for it.
+        // A claim that is reserved for other pods is not this pod's, even if this pod waits for it.
         let is_its = |claim: &Claim| claim.reserved_for.is_empty() || claim.reserved_for.contains(&pod.uid);
         let claims = pod.claims.iter().filter_map(|reference| {
             Some((reference, self.claims.get(&in_namespace(&pod.key, &reference.claim))?))
@@ -338,7 +340,8 @@ impl Pods {
         claims.filter(move |(_, claim)| is_its(claim))
     }
 
-    /// Merges a pod's annotations with its claims; `None` for a pod without claims.
+    /// Merges the interfaces from a pod's annotations and claims. Returns `None` for a pod without
+    /// claims.
     fn join(&self, pod: &Pod) -> Option<Interfaces> {
         if pod.claims.is_empty() {
             return None;
@@ -361,18 +364,18 @@ fn devices_of(claim: &Claim) -> impl Iterator<Item = &DeviceId> {
     claim.devices.iter().map(|device| &device.id).chain(claim.addressless.iter().map(|device| &device.id))
 }
 
-/// Another object in the same namespace.
+/// Returns the key of an object in the same namespace as `key`.
 pub(super) fn in_namespace(key: &ObjectKey, name: &str) -> ObjectKey {
     ObjectKey { namespace: key.namespace.clone(), name: name.to_owned() }
 }
 
-/// What people are told of a claim, and of whose pods, if anything: no endpoint shows it.
+/// Returns the parts of a claim that affect notices but no endpoints.
 fn complaint(claim: Option<&Claim>) -> Option<(&Unreadable, &[String])> {
     let claim = claim?;
     Some((claim.unreadable.as_ref()?, &claim.reserved_for))
 }
 
-/// Whether endpoints made of either are the same: labels may differ.
+/// Returns whether both states of a pod result in the same endpoints. Labels may differ.
 fn has_same_endpoints(old: &PodEntry, new: &PodEntry) -> bool {
     let (before, after) = (&old.pod, &new.pod);
     old.joined == new.joined
@@ -387,11 +390,12 @@ fn has_same_endpoints(old: &PodEntry, new: &PodEntry) -> bool {
         && before.report == after.report
 }
 
-/// When what is new about a pod came to be: core's rule is the transition of condition Ready. Other changes carry no time; they
-/// are as old as the news of them.
+/// Returns the time of a pod's change. As in Kubernetes, it is the last transition of condition
+/// Ready if that has changed. Other changes carry no time, so they count as happening now.
 fn trigger(old: Option<&Pod>, new: &Pod, now: Timestamp) -> Timestamp {
     let changed = old.is_none_or(|old| old.serving_changed != new.serving_changed);
-    // A pod that has not served yet is not ready since before it had an address.
+    // A pod that has never been ready has been unready since before it had an address; that time
+    // means nothing.
     let counts = changed && (new.serving || old.is_some_and(|old| old.serving));
     new.serving_changed.filter(|_| counts).map_or(now, |at| at.min(now))
 }

@@ -1,4 +1,4 @@
-//! What services refer to besides pods: networks, and Services to mirror to.
+//! Objects that services refer to: networks, and Services to mirror to.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -10,29 +10,29 @@ use crate::multimap::MultiMap;
 use crate::status::Unresolved;
 use crate::work::OptionalApi;
 
-/// What there is, and who refers to it.
+/// Existing networks and core Services, and the services that refer to them.
 #[derive(Debug, Default)]
 pub(super) struct References {
     networks: HashMap<NetworkKind, Known>,
     core_services: HashMap<ObjectKey, CoreService>,
     by_network: MultiMap<Network, ObjectKey>,
     by_mirror: MultiMap<ObjectKey, ObjectKey>,
-    /// What each service refers to.
+    /// The networks and the mirror that each service refers to.
     services: HashMap<ObjectKey, (Vec<Network>, Option<ObjectKey>)>,
 }
 
-/// The objects of one kind of network.
+/// Known objects of one kind of network.
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether the API server serves the kind; nobody has looked before that is `Some`.
+    /// Whether the API server serves the kind; `None` before the first answer.
     is_served: Option<bool>,
-    /// There was a complete list.
+    /// Whether all objects have been listed.
     is_listed: bool,
     objects: HashSet<ObjectKey>,
 }
 
 impl References {
-    /// A service refers to this, and no longer to what it did before.
+    /// Sets the references of a service.
     pub(super) fn insert(&mut self, service: &ObjectKey, spec: &MultiNetworkServiceSpec) {
         self.remove(service);
         let networks: BTreeSet<Network> = spec
@@ -53,7 +53,7 @@ impl References {
         self.services.insert(service.clone(), (networks.into_iter().collect(), mirror));
     }
 
-    /// A service refers to nothing any more.
+    /// Removes the references of a service.
     pub(super) fn remove(&mut self, service: &ObjectKey) {
         let Some((networks, mirror)) = self.services.remove(service) else { return };
         for network in &networks {
@@ -64,7 +64,8 @@ impl References {
         }
     }
 
-    /// What a service refers to in vain. What nobody has looked for yet is taken to exist.
+    /// Returns the references of a service that cannot be resolved. A network that has not been
+    /// listed yet counts as existing.
     pub(super) fn unresolved(&self, service: &ObjectKey) -> Vec<Unresolved> {
         let Some((networks, mirror)) = self.services.get(service) else { return Vec::new() };
         let networks = networks.iter().filter_map(|network| self.unresolved_network(network, service));
@@ -75,12 +76,13 @@ impl References {
         networks.chain(mirror).collect()
     }
 
-    /// Whether a core Service may be mirrored to.
+    /// Returns whether a core Service may be mirrored to.
     pub(super) fn is_usable(&self, mirror: &ObjectKey) -> bool {
         self.core_services.get(mirror).is_some_and(|service| service.unusable.is_none())
     }
 
-    /// An optional API group is there, or is not. Returns the services that refer to its kinds.
+    /// Records whether an optional API group is served. Returns the services that refer to its
+    /// kinds.
     pub(super) fn set_served(&mut self, api: OptionalApi, is_served: bool) -> Vec<ObjectKey> {
         let kinds: &[NetworkKind] = match api {
             OptionalApi::Multus => &[NetworkKind::NetworkAttachmentDefinition],
@@ -98,20 +100,20 @@ impl References {
         networks.flat_map(|network| self.by_network.of(network)).cloned().collect()
     }
 
-    /// A network's object is there. Returns the services that it is news for.
+    /// Records that a network exists. Returns the affected services.
     pub(super) fn apply_network(&mut self, kind: NetworkKind, key: ObjectKey) -> Vec<ObjectKey> {
         let concerned = self.referring_to(kind, &key);
         let is_new = self.networks.entry(kind).or_default().objects.insert(key);
         if is_new { concerned } else { Vec::new() }
     }
 
-    /// A network's object is gone. Returns the services that it is news for.
+    /// Records that a network was deleted. Returns the affected services.
     pub(super) fn delete_network(&mut self, kind: NetworkKind, key: &ObjectKey) -> Vec<ObjectKey> {
         let was_there = self.networks.entry(kind).or_default().objects.remove(key);
         if was_there { self.referring_to(kind, key) } else { Vec::new() }
     }
 
-    /// Only these networks of a kind are there. Returns the services that it is news for.
+    /// Removes all networks of a kind that are not in `live`. Returns the affected services.
     pub(super) fn retain_networks(&mut self, kind: NetworkKind, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let known = self.networks.entry(kind).or_default();
         let was_listed = std::mem::replace(&mut known.is_listed, true);
@@ -119,12 +121,13 @@ impl References {
         if was_listed {
             return gone.iter().flat_map(|key| self.referring_to(kind, key)).collect();
         }
-        // Until now, what was not there was taken to exist.
+        // Before the first list, missing networks counted as existing. All references to the kind
+        // must be checked.
         let networks = self.by_network.keys().filter(|network| network.kind == kind);
         networks.flat_map(|network| self.by_network.of(network)).cloned().collect()
     }
 
-    /// A core Service is there, or has changed. Returns the services that are mirrored to it.
+    /// Adds or replaces a core Service. Returns the services that are mirrored to it.
     pub(super) fn apply_core_service(&mut self, service: CoreService) -> Vec<ObjectKey> {
         let key = service.key.clone();
         let is_same = self.core_services.get(&key) == Some(&service);
@@ -132,13 +135,14 @@ impl References {
         if is_same { Vec::new() } else { self.by_mirror.of(&key).cloned().collect() }
     }
 
-    /// A core Service is gone. Returns the services that were mirrored to it.
+    /// Removes a core Service. Returns the services that were mirrored to it.
     pub(super) fn delete_core_service(&mut self, key: &ObjectKey) -> Vec<ObjectKey> {
         self.core_services.remove(key);
         self.by_mirror.of(key).cloned().collect()
     }
 
-    /// Only these core Services are there. Returns the services that were mirrored to others.
+    /// Removes all core Services that are not in `live`. Returns the services that were mirrored to
+    /// them.
     pub(super) fn retain_core_services(&mut self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         let gone: Vec<ObjectKey> =
             self.core_services.keys().filter(|key| !live.contains(*key)).cloned().collect();
@@ -146,7 +150,7 @@ impl References {
     }
 
     fn unresolved_network(&self, network: &Network, service: &ObjectKey) -> Option<Unresolved> {
-        // A rule of the schema cannot say this, since it does not see in which namespace the service is.
+        // The schema cannot express this rule, since it does not see the service's namespace.
         let is_template = network.kind == NetworkKind::ResourceClaimTemplate;
         if is_template && network.namespace.as_ref() != Some(&service.namespace) {
             return Some(Unresolved::ForeignTemplate(network.clone()));

@@ -1,11 +1,11 @@
-//! How many addresses there are, as slices come and go, and whom that makes room for.
+//! Updates address counts when slices change, and queues services that have room now.
 
 use multinet_runtime::ObjectKey;
 
 use super::{ClusterIndex, State};
 
 impl ClusterIndex {
-    /// Hands the services that there is room for now to the queue.
+    /// Adds the services that have room now to the queue.
     pub(super) fn wake(&self, state: &mut State) {
         state.recount();
         let at = state.dirty.now();
@@ -19,7 +19,7 @@ impl ClusterIndex {
 }
 
 impl State {
-    /// Counts the addresses of slices that have changed.
+    /// Updates the counts for the controller's own slices that have changed.
     pub(super) fn recount(&mut self) {
         for (service, written) in self.slices.resized() {
             self.woken.extend(self.counts.set_written(&service, written));
@@ -27,7 +27,7 @@ impl State {
         self.mirrors.resized();
     }
 
-    /// Counts the addresses of slices of others that have changed.
+    /// Updates the counts for slices of others that have changed.
     pub(super) fn recount_foreign(&mut self, services: &[ObjectKey]) {
         for service in services {
             self.woken.extend(self.counts.set_foreign(service, self.foreign_slices.size(service)));

@@ -1,5 +1,5 @@
-//! Facts that the model test (`tests/it/model`) cannot state well: `times`, what people are told (`notices`), who wins an address
-//! after a change of leaders.
+//! Tests of facts that the model test (`tests/it/model`) cannot express well: times, notices, and
+//! the holders of addresses after a change of leaders.
 
 use std::cell::Cell;
 
@@ -51,7 +51,7 @@ fn index_with(caps: Caps) -> ClusterIndex {
     ClusterIndex::new(Settings { zone: "z.test".into(), limit: 100, mirror_limit: 100, caps, clock }, queue)
 }
 
-/// A service that selects pods with label `app` of its own name, on network `rdma-a`.
+/// Returns a service that selects pods whose label `app` is its name, on the network `rdma-a`.
 fn service(name: &str, version: u64, change: impl FnOnce(&mut Value)) -> MultiNetworkService {
     let mut object = json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService",
@@ -65,7 +65,7 @@ fn service(name: &str, version: u64, change: impl FnOnce(&mut Value)) -> MultiNe
     serde_json::from_value(object).unwrap()
 }
 
-/// The service after its status was written.
+/// Returns the service as stored after the status write.
 fn with_status(write: &StatusWrite) -> MultiNetworkService {
     service(&write.service.name, 1, |service| {
         service["metadata"]["resourceVersion"] = json!("9");
@@ -73,7 +73,7 @@ fn with_status(write: &StatusWrite) -> MultiNetworkService {
     })
 }
 
-/// A ready pod with this address on network `rdma-a`.
+/// Returns a ready pod with this address on the network `rdma-a`.
 fn pod(name: &str, app: &str, address: &str, change: impl FnOnce(&mut Value)) -> views::Pod {
     let report = json!([{"name": "vision/rdma-a", "interface": "net1", "ips": [address]}]).to_string();
     let mut object = json!({
@@ -95,7 +95,7 @@ fn annotate(text: &'static str) -> impl FnOnce(&mut Value) {
     move |pod| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = json!(text)
 }
 
-/// What the API server makes of the slices of a plan.
+/// Returns the planned slices as the API server stores them.
 fn stored(slices: Vec<MultiNetworkEndpointSlice>, version: u64) -> Vec<MultiNetworkEndpointSlice> {
     let store = |mut slice: MultiNetworkEndpointSlice| {
         let uid = format!("uid-{}", slice.metadata.name.as_deref().unwrap_or_default());
@@ -106,7 +106,7 @@ fn stored(slices: Vec<MultiNetworkEndpointSlice>, version: u64) -> Vec<MultiNetw
     slices.into_iter().map(store).collect()
 }
 
-/// Does the work of a service.
+/// Performs the writes of a service, and returns its outcome.
 fn write(index: &ClusterIndex, service: &str, version: u64) -> Outcome {
     let work = index.work(&key(service));
     assert!(work.slices.delete.is_empty());
@@ -120,7 +120,7 @@ fn commit(index: &ClusterIndex) {
     Index::<views::Pod>::commit(index);
 }
 
-/// The names of pods that a service publishes.
+/// Returns the names of the pods that a service publishes.
 fn published(index: &ClusterIndex, service: &str) -> Vec<String> {
     let state = index.lock();
     let slices = state.slices.of(&key(service));
@@ -129,7 +129,7 @@ fn published(index: &ClusterIndex, service: &str) -> Vec<String> {
 }
 
 #[test]
-fn slices_written_by_hand_are_counted() {
+fn slices_of_others_are_counted() {
     let index = index();
     index.apply(service("infer", 1, |service| service["spec"]["selector"] = Value::Null));
     let slice = |name: &str, endpoints: Value| -> MultiNetworkEndpointSlice {
@@ -170,7 +170,7 @@ fn numbers_are_not_urgent() {
 }
 
 #[test]
-fn a_status_that_somebody_edits_is_put_right() {
+fn an_edited_status_is_repaired() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     let first = write(&index, "infer", 1).status.unwrap();
@@ -190,7 +190,7 @@ fn a_status_that_somebody_edits_is_put_right() {
     let again = write(&index, "infer", 2).status.unwrap();
     assert_eq!(again.status, first.status);
     assert!(!again.urgent, "two who write at once would never end");
-    // A condition that is not ours is none of our business.
+    // Conditions of other types are not repaired.
     let mut theirs = with_status(&first);
     theirs.metadata.resource_version = Some("11".to_owned());
     let conditions = &mut theirs.status.as_mut().unwrap().conditions;
@@ -200,7 +200,7 @@ fn a_status_that_somebody_edits_is_put_right() {
 }
 
 #[test]
-fn an_answer_that_comes_late_takes_nothing_back() {
+fn a_late_answer_does_not_undo_newer_changes() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     let first = write(&index, "infer", 1).status.unwrap();
@@ -245,7 +245,7 @@ fn a_service_that_becomes_invalid_keeps_its_slices_as_they_are() {
 }
 
 #[test]
-fn a_service_that_is_gone_leaves_nothing() {
+fn slices_of_a_deleted_service_are_deleted() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
@@ -262,7 +262,7 @@ fn a_service_that_is_gone_leaves_nothing() {
 }
 
 #[test]
-fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
+fn a_change_queues_the_affected_services_at_its_commit() {
     let index = index();
     let queued = || {
         std::iter::from_fn(|| index.queue.next().now_or_never())
@@ -275,7 +275,7 @@ fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
     commit(&index);
     assert_eq!(queued(), [key("detect"), key("infer"), key("track")]);
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
-    assert!(queued().is_empty(), "nobody may see half a change");
+    assert!(queued().is_empty(), "a change is queued only as a whole");
     commit(&index);
     assert_eq!(queued(), [key("infer")]);
     index.apply(pod("b", "detect", "10.0.0.1", |_| {}));
@@ -295,7 +295,7 @@ fn a_change_is_queued_at_its_commit_for_whom_it_concerns() {
 }
 
 #[test]
-fn what_there_is_is_counted_and_described() {
+fn objects_are_counted_and_described() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));

@@ -49,7 +49,7 @@ fn edited(existing: &[Arc<EndpointSlice>], edit: fn(&mut EndpointSlice)) -> Vec<
 }
 
 #[test]
-fn a_new_slice_is_as_core_s() {
+fn a_new_slice_looks_like_one_of_kubernetes() {
     let trigger = Some("2026-01-02T03:04:05Z".parse().unwrap());
     let mut slice = json!(plan(Some(&desired(&["10.0.0.1"])), &[], packing(0), trigger).create[0]);
     let name = slice["metadata"]["name"].take();
@@ -96,7 +96,7 @@ fn a_new_slice_is_as_core_s() {
 }
 
 #[test]
-fn families_are_kept_apart_and_slices_within_the_limit() {
+fn families_have_separate_slices_within_the_limit() {
     let desired = desired(&["10.0.0.1", "2001:db8::1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]);
     let existing = existing(&desired);
     let sizes: Vec<_> =
@@ -108,7 +108,7 @@ fn families_are_kept_apart_and_slices_within_the_limit() {
 }
 
 #[test]
-fn what_is_only_spelled_otherwise_is_not_written() {
+fn a_slice_with_equivalent_content_is_not_written() {
     let desired = desired(&["10.0.0.1", "10.0.0.2"]);
     let edits: [fn(&mut EndpointSlice); 6] = [
         |slice| slice.endpoints[0].conditions = None,
@@ -124,7 +124,7 @@ fn what_is_only_spelled_otherwise_is_not_written() {
 }
 
 #[test]
-fn absent_ports_are_no_ports() {
+fn absent_ports_equal_an_empty_list() {
     let mut desired = desired(&["10.0.0.1"]);
     desired.ports.clear();
     assert!(again(&desired, &edited(&existing(&desired), |slice| slice.ports = None)).is_empty());
@@ -174,7 +174,7 @@ fn every_other_edit_is_undone_by_one_update() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_replaced() {
+fn a_slice_with_a_wrong_immutable_field_is_replaced() {
     let desired = desired(&["10.0.0.1"]);
     let existing = existing(&desired);
     let edits: [fn(&mut EndpointSlice); 2] = [
@@ -182,7 +182,7 @@ fn what_cannot_be_changed_is_replaced() {
         |slice| label(slice, labels::CORE_SERVICE_NAME, Some("other")),
     ];
     for edit in edits {
-        // The seed is the same, so that the same name comes to mind.
+        // The seed is the same, so that the generator would choose the same name.
         let plan = plan(Some(&desired), &edited(&existing, edit), packing(0), None);
         assert_eq!((plan.create.len(), plan.delete.len(), plan.writes()), (1, 1, 2));
         assert_eq!(plan.create[0].endpoints, existing[0].endpoints);
@@ -192,7 +192,7 @@ fn what_cannot_be_changed_is_replaced() {
 }
 
 #[test]
-fn without_endpoints_one_slice_of_a_family_stays() {
+fn one_empty_slice_per_family_stays() {
     let existing = existing(&desired(&["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]));
     let plan = again(&desired(&[]), &existing);
     assert_eq!((plan.update.len(), plan.delete.len(), plan.writes()), (1, 1, 2));
@@ -202,7 +202,7 @@ fn without_endpoints_one_slice_of_a_family_stays() {
 }
 
 #[test]
-fn a_mirror_that_is_not_wanted_is_removed() {
+fn an_unwanted_mirror_is_removed() {
     let existing = existing(&desired(&["10.0.0.1", "2001:db8::1"]));
     let dying =
         edited(&existing, |slice| slice.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)));
@@ -212,7 +212,7 @@ fn a_mirror_that_is_not_wanted_is_removed() {
 }
 
 #[test]
-fn ours_is_what_is_labelled_so_or_has_lost_a_label() {
+fn a_mirror_belongs_to_a_service_by_its_labels_or_its_controller() {
     let desired = desired(&["10.0.0.1"]);
     let ours = |edit: fn(&mut EndpointSlice)| {
         let key = ObjectKey { namespace: desired.owner.namespace.clone(), name: desired.owner.name.clone() };

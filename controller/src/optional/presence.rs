@@ -1,39 +1,41 @@
-//! Whether an API group is there, from what the API server lists (pure).
+//! Decides whether an API group is served, from successive lists of the API server (pure).
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long what was there has to be missing, and how often in a row, before it is given up.
+/// Time for which a group must be missing, and number of lists in a row that must lack it, before
+/// it counts as gone.
 const MIN_ABSENCE: Duration = Duration::from_secs(30);
 const MIN_POLLS: u32 = 3;
 
-/// What is known of a group.
+/// State of an API group.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// The version that is watched.
     served: Option<&'static str>,
-    /// Since when it is not listed, and how often it was not.
+    /// Time of the first list that lacked the group, and the number of such lists since.
     missing: Option<(Instant, u32)>,
 }
 
-/// What has changed.
+/// Change of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// This version is there, in place of none or of another.
+    /// Watch this version, instead of none or of another.
     Served(&'static str),
-    /// None is there any more.
+    /// No readable version is left.
     Gone,
 }
 
 impl Presence {
-    /// The version that is watched.
+    /// Returns the version that is watched.
     pub(super) fn served(&self) -> Option<&'static str> {
         self.served
     }
 
-    /// The API server lists these versions. `known`: those that we can read, the best one first. A version that is watched
-    /// stays while it is listed, even if a better one appears: the objects are the same.
+    /// Processes a list of served versions. `known` are the versions that the controller can read,
+    /// best first. A watched version is kept while it is listed, even if a better one appears,
+    /// since the objects are the same.
     pub(super) fn observe(
         &mut self,
         known: &'static [&'static str],
@@ -66,21 +68,22 @@ mod tests {
 
     const KNOWN: &[&str] = &["v1", "v1beta2", "v1beta1"];
 
-    /// What is said to each look, given as second and versions.
+    /// Returns the change that each list causes. A list consists of a second and the served
+    /// versions.
     fn story<const N: usize>(polls: [(u64, &[&str]); N]) -> [Option<Change>; N] {
         let (mut presence, start) = (Presence::default(), Instant::now());
         polls.map(|(second, listed)| presence.observe(KNOWN, listed, start + Duration::from_secs(second)))
     }
 
     #[test]
-    fn the_best_version_that_is_there_from_the_first_look() {
+    fn the_best_served_version_is_chosen() {
         assert_eq!(story([(0, &[])]), [None]);
         assert_eq!(story([(0, &["v1beta1", "v1beta2"])]), [Some(Change::Served("v1beta2"))]);
         assert_eq!(story([(0, &["v1alpha3"]), (5, &["v1"])]), [None, Some(Change::Served("v1"))]);
     }
 
     #[test]
-    fn gone_only_after_some_time_and_several_looks() {
+    fn a_group_is_gone_after_some_time_and_several_polls() {
         let served = Some(Change::Served("v1"));
         assert_eq!(
             story([(0, &["v1"]), (5, &[]), (20, &[]), (34, &[]), (35, &[]), (36, &[])]),
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_left_only_if_it_goes() {
+    fn a_watched_version_is_kept_until_it_is_gone() {
         let served = Some(Change::Served("v1beta1"));
         assert_eq!(story([(0, &["v1beta1"]), (5, &["v1", "v1beta1"])]), [served, None]);
         assert_eq!(

@@ -10,12 +10,12 @@ fn open() -> Arc<Queue> {
     queue
 }
 
-/// The next service, if there is one now.
+/// Returns the next service, if one is ready.
 async fn now(queue: &Arc<Queue>) -> Option<WorkItem> {
     tokio::time::timeout(Duration::ZERO, queue.next()).await.ok()
 }
 
-/// The name of the next service, whose turn is over at once.
+/// Returns the name of the next service, and ends its turn at once.
 async fn name(queue: &Arc<Queue>) -> String {
     let item = queue.next().await;
     let name = item.service().name.clone();
@@ -23,7 +23,7 @@ async fn name(queue: &Arc<Queue>) -> String {
     name
 }
 
-/// Fails once, and how long it takes until the service comes back.
+/// Fails the work item. Returns the time until the service comes back, and its next work item.
 async fn pause(queue: &Arc<Queue>, item: WorkItem, pause: Backoff) -> (Duration, WorkItem) {
     let failed = Instant::now();
     item.failed(pause);
@@ -31,11 +31,11 @@ async fn pause(queue: &Arc<Queue>, item: WorkItem, pause: Backoff) -> (Duration,
     (failed.elapsed(), item)
 }
 
-/// The clock of these tests counts whole milliseconds.
+/// Resolution of the paused clock.
 const TICK: Duration = Duration::from_millis(2);
 
 #[tokio::test(start_paused = true)]
-async fn each_once_and_first_come_first_served() {
+async fn services_are_queued_once_and_in_order() {
     let queue = open();
     for service in ["b", "a", "b", "c", "a"] {
         queue.add(&key(service));
@@ -48,7 +48,7 @@ async fn each_once_and_first_come_first_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_woken() {
+async fn adding_a_service_wakes_the_waiting_task() {
     let queue = open();
     let waiting = tokio::spawn({
         let queue = Arc::clone(&queue);
@@ -60,7 +60,7 @@ async fn whoever_waits_is_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_in_work_twice_but_once_more_after_a_change() {
+async fn a_service_that_changes_in_progress_is_queued_once_more() {
     let queue = open();
     queue.add(&key("a"));
     let item = queue.next().await;
@@ -73,7 +73,7 @@ async fn never_in_work_twice_but_once_more_after_a_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_always_changes_does_not_keep_others_waiting() {
+async fn a_service_that_always_changes_does_not_block_others() {
     let queue = open();
     queue.add(&key("busy"));
     let item = queue.next().await;
@@ -84,7 +84,7 @@ async fn one_that_always_changes_does_not_keep_others_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_keeps_changing_while_it_is_in_work_rests_ever_longer() {
+async fn a_service_that_keeps_changing_in_progress_gets_growing_cooldowns() {
     let queue = open();
     let second = Duration::from_secs(1);
     queue.add(&key("a"));
@@ -111,7 +111,7 @@ async fn a_service_that_keeps_changing_while_it_is_in_work_rests_ever_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_whose_own_writes_come_back_while_it_is_in_work_does_not_rest() {
+async fn a_service_whose_own_writes_come_back_gets_no_cooldown() {
     let queue = open();
     for _ in 0..5 {
         queue.add(&key("a"));
@@ -125,7 +125,7 @@ async fn a_service_whose_own_writes_come_back_while_it_is_in_work_does_not_rest(
 }
 
 #[tokio::test(start_paused = true)]
-async fn pauses_double_up_to_their_longest_and_are_forgotten_on_success() {
+async fn pauses_double_up_to_a_limit_and_are_reset_by_success() {
     for (kind, longest_of_all) in [(Backoff::Service, LONGEST), (Backoff::Outage, LONGEST_OUTAGE)] {
         let queue = open();
         queue.add(&key("a"));
@@ -148,7 +148,7 @@ async fn pauses_double_up_to_their_longest_and_are_forgotten_on_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_needs_somebody_to_change_something_waits_long_from_the_start() {
+async fn a_failure_that_needs_a_user_waits_long_from_the_start() {
     let queue = open();
     queue.add(&key("a"));
     let item = queue.next().await;
@@ -171,7 +171,7 @@ async fn a_change_ends_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_was_asked_for_holds() {
+async fn a_requested_pause_is_not_cut_short() {
     let queue = open();
     queue.add(&key("a"));
     let asked = Duration::from_secs(7);
@@ -198,7 +198,7 @@ async fn a_failure_that_adds_its_own_service_does_not_spin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_unless_something_changes_before() {
+async fn a_requeued_service_comes_back_on_time_or_after_a_change() {
     let queue = open();
     queue.add(&key("a"));
     let second = Duration::from_secs(1);
@@ -211,7 +211,7 @@ async fn later_unless_something_changes_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_that_come_together_do_not_come_back_together() {
+async fn services_that_fail_together_are_retried_apart() {
     let queue = open();
     let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
     names.iter().for_each(|name| queue.add(&key(name)));
@@ -239,14 +239,15 @@ async fn a_closed_queue_keeps_nothing() {
     queue.add(&key("in-work"));
     queue.add(&key("ready"));
     queue.add(&key("failed"));
-    // Which of the two is next does not matter.
+    // The order of these two is not specified.
     queue.next().await.failed(Backoff::Service);
     queue.close();
     queue.add(&key("late"));
     tokio::time::sleep(LONGEST).await;
     assert!(now(&queue).await.is_none());
 
-    // Opened again while the old turn is not over: still not twice at the same time.
+    // The queue is opened again before the old turn ends. The service is still not in progress
+    // twice.
     queue.open();
     queue.add(&key("in-work"));
     assert!(now(&queue).await.is_none());
@@ -268,7 +269,7 @@ async fn a_panic_is_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_unfinished_comes_again_after_the_others_and_without_a_rest() {
+async fn unfinished_work_comes_again_after_others_without_a_cooldown() {
     let queue = open();
     queue.add(&key("huge"));
     let item = queue.next().await;

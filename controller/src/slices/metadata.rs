@@ -1,4 +1,4 @@
-//! The metadata of slices: what must be there, and how it is put there without touching the rest.
+//! Metadata of slices. Sets what the controller owns, and keeps what others have added.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use multinet_crds::MultiNetworkService;
 
 use super::Owner;
 
-/// The metadata that all slices of a service have in common.
+/// Metadata that all slices of a service share.
 pub(crate) struct CommonMetadata<'a> {
-    /// The service that owns them.
+    /// Service that owns the slices.
     pub(crate) owner: &'a Owner,
-    /// All of their labels.
+    /// All labels of the slices.
     pub(crate) labels: BTreeMap<String, String>,
-    /// The annotation with the time of the change.
+    /// Annotation that holds the time of the change.
     pub(crate) annotation: &'static str,
-    /// That time.
+    /// Time of the change, if known.
     pub(crate) trigger: Option<Timestamp>,
 }
 
 impl CommonMetadata<'_> {
-    /// Whether labels and owner are as they should be. The annotation never is a reason to write.
+    /// Returns whether labels and owner are as wanted. The annotation alone is no reason to write.
     pub(crate) fn matches(&self, metadata: &ObjectMeta) -> bool {
         metadata.labels.as_ref() == Some(&self.labels)
             && is_owned(metadata.owner_references.as_deref().unwrap_or_default(), self.owner)
     }
 
-    /// The metadata of a new slice.
+    /// Returns the metadata of a new slice.
     pub(crate) fn create(&self, name: String) -> ObjectMeta {
         let namespace = Some(self.owner.namespace.clone());
         self.update(&ObjectMeta { name: Some(name), namespace, ..ObjectMeta::default() })
     }
 
-    /// The metadata of a slice that is written anew: all that is others' stays, and so does the version that the change
-    /// was planned on.
+    /// Returns the metadata of an updated slice. Keeps what others have set, and the version that
+    /// the change was planned on.
     pub(crate) fn update(&self, metadata: &ObjectMeta) -> ObjectMeta {
         let mut annotations = metadata.annotations.clone().unwrap_or_default();
         match self.trigger {
@@ -50,28 +50,30 @@ impl CommonMetadata<'_> {
             labels: Some(self.labels.clone()),
             annotations: (!annotations.is_empty()).then_some(annotations),
             owner_references: Some(owners),
-            // Has the server drop its books of who wrote which field, at the first change of a slice, and keep none from then on: they
-            // cost it time with each write, and room (docs/benchmarks.md). Of custom resources it drops them for this one empty
-            // entry, not for an empty list. Who applies an annotation to a slice, and then no longer does, has to remove it.
+            // This makes the API server drop the slice's `managedFields`, at its first update, and
+            // track none from then on. Tracking takes time at each write, and storage
+            // (docs/benchmarks.md). For custom resources this requires an empty entry; an empty
+            // list has no effect. As a consequence, a user who applies an annotation to a slice has
+            // to remove it explicitly.
             managed_fields: Some(vec![ManagedFieldsEntry::default()]),
             ..metadata.clone()
         }
     }
 }
 
-/// A label of an object.
+/// Returns the value of a label.
 pub(crate) fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The name of the MultiNetworkService that is the controller of an object.
+/// Returns the name of the MultiNetworkService that is the object's controller.
 pub(crate) fn controller_of(metadata: &ObjectMeta) -> Option<&str> {
     let mut owners = metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true) && is_service(owner))?;
     Some(&controller.name)
 }
 
-/// Whether the service is the one controller, and no other MultiNetworkService an owner.
+/// Returns whether the service is the controller, and no other MultiNetworkService is an owner.
 fn is_owned(owners: &[OwnerReference], owner: &Owner) -> bool {
     let wanted = reference(owner);
     let mut found = owners.iter().filter(|owner| is_service(owner) || owner.controller == Some(true));
@@ -81,7 +83,8 @@ fn is_owned(owners: &[OwnerReference], owner: &Owner) -> bool {
     }) && found.next().is_none()
 }
 
-/// Makes the service the controller. Owners of other kinds stay, but there can be only one controller.
+/// Makes the service the controller. Keeps owners of other kinds, but only as plain owners, since
+/// an object has at most one controller.
 fn set_controller(owners: &mut Vec<OwnerReference>, owner: &Owner) {
     owners.retain(|owner| !is_service(owner));
     for other in owners.iter_mut() {
@@ -101,7 +104,7 @@ fn reference(owner: &Owner) -> OwnerReference {
     }
 }
 
-/// Whether the owner is a MultiNetworkService, of whichever version.
+/// Returns whether the owner is a MultiNetworkService of any version.
 fn is_service(owner: &OwnerReference) -> bool {
     owner.kind == MultiNetworkService::kind(&())
         && owner

@@ -1,15 +1,16 @@
-//! Names of new slices.
+//! Generates names for new slices.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The characters of names that Kubernetes generates: no vowels, and nothing that is mistaken for something else.
+/// Characters that Kubernetes uses in generated names: without vowels and characters that look
+/// alike.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// How many of them follow the dash.
+/// Number of random characters in a name.
 const LENGTH: usize = 5;
 
-/// Names that nobody has yet.
+/// Generator of unused names.
 pub(crate) struct Names<'a> {
     prefix: &'a str,
     uid: &'a str,
@@ -18,13 +19,13 @@ pub(crate) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Names for the slices of the service `prefix`, for an owner with this uid. Who has lost a race for a name tries again
-    /// with another seed.
+    /// Creates a generator of names with the prefix `prefix` for slices of the owner `uid`. If
+    /// another writer took a name first, the caller tries again with another seed.
     pub(crate) fn new(prefix: &'a str, uid: &'a str, seed: u64, taken: HashSet<String>) -> Self {
         Self { prefix, uid, seed, taken }
     }
 
-    /// A new name for a slice of `group`: `<prefix>-<5 characters>`.
+    /// Returns a new name for a slice of `group`: `<prefix>-<5 characters>`.
     pub(crate) fn next(&mut self, group: &impl Hash) -> String {
         let mut number = 0_u64;
         loop {
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_exists_is_passed_over() {
+    fn an_existing_name_is_not_generated() {
         let existing = names("uid", 0, "rail0", 2);
         let mut names = Names::new("infer", "uid", 0, existing.iter().cloned().collect());
         for _ in 0..3 {

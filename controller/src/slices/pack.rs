@@ -1,15 +1,19 @@
-//! Which endpoint goes into which slice, with the fewest writes. Pure, and the same for every kind of slice.
+//! Decides which endpoint goes into which slice, with the fewest writes (pure). The same for all
+//! kinds of slices.
 //!
-//! It is what core's EndpointSlice controller does, with a group (network and family) where core has a set of ports:
+//! The algorithm is that of Kubernetes' EndpointSlice controller, with a group (network and family)
+//! in the place of a set of ports:
 //!
-//! 1. A slice keeps those of its endpoints that are still wanted, each in its place; the others are dropped.
-//! 2. Slices that must be written anyway are filled with what is missing, the fullest first, the emptied ones last.
-//!    What is still empty then is spare.
-//! 3. What is missing still goes into spare slices of the same family, whichever group had them; what then remains into
-//!    the one unchanged slice that has the fewest free places among those that can take it all; else into new slices.
-//! 4. Spare slices are deleted, but a group that has no endpoints keeps one slice, if it had any.
+//! 1. A slice keeps its endpoints that are still wanted, in their places. Other endpoints are
+//!    dropped.
+//! 2. Slices that must be written anyway are filled with missing endpoints, fullest first. Slices
+//!    that are empty then become spare.
+//! 3. Endpoints that are still missing go into spare slices of the same family, from any group. The
+//!    rest goes into the unchanged slice with the least free space that can take all of it, or else
+//!    into new slices.
+//! 4. Spare slices are deleted. A group without endpoints keeps one slice, if it had any.
 //!
-//! Nothing is moved from one slice to another, so nothing is ever rebalanced.
+//! Endpoints are never moved between slices to balance them.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
@@ -19,18 +23,19 @@ use std::vec::IntoIter;
 
 use multinet_crds::IpFamily;
 
-/// An endpoint, as far as packing has to know it.
+/// The properties of an endpoint that packing needs.
 pub(crate) trait Entry {
-    /// What makes it the same endpoint whatever else is said of it. `None` without exactly one valid address: no
-    /// such endpoint is ever wanted.
+    /// Returns the identity of the endpoint; `None` if it does not have exactly one valid address.
+    /// Such an endpoint is never wanted.
     fn identity(&self) -> Option<Identity<'_>>;
 
-    /// Whether `other`, which has the same identity, would be read as saying the same.
+    /// Returns whether readers would understand `other` in the same way. Both must have the same
+    /// identity.
     fn is_equivalent(&self, other: &Self) -> bool;
 }
 
-/// What makes two endpoints the same. A pod that is created again under its name and address is the same endpoint,
-/// although with another uid.
+/// Identity of an endpoint, apart from its details. A pod that is created again with the same name
+/// and address is the same endpoint, even though its uid differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Identity<'a> {
     pub(crate) address: IpAddr,
@@ -39,54 +44,52 @@ pub(crate) struct Identity<'a> {
     pub(crate) name: &'a str,
 }
 
-/// A group of endpoints that share their slices with no other.
+/// A group of endpoints, which shares its slices with no other group.
 pub(crate) struct Wanted<'a, E> {
-    /// The family of their addresses.
     pub(crate) family: IpFamily,
-    /// The endpoints. Of those with the same identity the first one counts.
+    /// Endpoints of the group. If several have the same identity, the first one counts.
     pub(crate) entries: Vec<&'a E>,
 }
 
-/// A slice that exists.
+/// An existing slice.
 pub(crate) struct Found<'a, E> {
-    /// The family of its addresses, for life. `None`: it is of no use to any group.
+    /// Family of the slice's addresses, which is immutable. `None` if no group can use the slice.
     pub(crate) family: Option<IpFamily>,
-    /// The group that it says it is of, if that is wanted.
+    /// Index of the group that the slice belongs to, if that group is wanted.
     pub(crate) group: Option<usize>,
-    /// Whether all that is not endpoints is as it should be.
+    /// Whether everything but the endpoints is as wanted.
     pub(crate) intact: bool,
-    /// Its endpoints.
     pub(crate) entries: &'a [E],
 }
 
-/// What becomes of all slices.
+/// Result of packing.
 pub(crate) struct Packed<'a, E> {
-    /// What becomes of each slice that exists, in their order.
+    /// Fate of each existing slice, in their order.
     pub(crate) fates: Vec<Fate<'a, E>>,
-    /// The new slices.
+    /// Contents of new slices.
     pub(crate) create: Vec<Content<'a, E>>,
 }
 
-/// What becomes of a slice.
+/// Fate of an existing slice.
 pub(crate) enum Fate<'a, E> {
-    /// It stays as it is.
+    /// The slice stays as it is.
     Keep,
-    /// It is written anew.
+    /// The slice is updated to this content.
     Write(Content<'a, E>),
-    /// It goes.
+    /// The slice is deleted.
     Delete,
 }
 
-/// What a slice is to hold.
+/// Desired content of a slice.
 pub(crate) struct Content<'a, E> {
-    /// The group that it is of.
+    /// Index of the group.
     pub(crate) group: usize,
-    /// Its endpoints.
     pub(crate) entries: Vec<&'a E>,
 }
 
-/// Packs. `found` comes in some fixed order (that of the names), which settles ties. `merges`: slices are emptied into one of the
-/// same group that has room for them, as many as that takes.
+/// Packs the wanted endpoints into slices of at most `limit` endpoints. The order of `found`
+/// decides ties, so it must be fixed, such as the order of names. With `merges`, small slices of a
+/// group are merged into one that has room.
 pub(crate) fn pack<'a, E: Entry>(
     wanted: &[Wanted<'a, E>],
     found: &[Found<'a, E>],
@@ -135,8 +138,9 @@ pub(crate) fn pack<'a, E: Entry>(
     packing
 }
 
-/// The group that takes in a slice of no wanted group: the one that wants most of its endpoints, if any does. So a
-/// network that is only referred to in another way, or that somebody has written wrongly, keeps its slices.
+/// Returns the group that adopts a slice without a wanted group: the one that wants most of its
+/// endpoints, if any. A network thus keeps its slices if the reference to it is changed, or if
+/// another writer edits the slice.
 fn adopter<E: Entry>(groups: &[GroupEntries<'_, E>], slice: &Found<'_, E>) -> Option<usize> {
     let family = slice.family?;
     let identities: Vec<_> = slice.entries.iter().filter_map(E::identity).collect();
@@ -148,7 +152,7 @@ fn adopter<E: Entry>(groups: &[GroupEntries<'_, E>], slice: &Found<'_, E>) -> Op
         .map(|(_, number)| number)
 }
 
-/// Slices that would be deleted, and so cost nothing to write.
+/// Slices that would otherwise be deleted, so that filling them costs no additional write.
 #[derive(Default)]
 struct Spares(BTreeMap<IpFamily, BTreeSet<usize>>);
 
@@ -164,19 +168,19 @@ impl Spares {
     }
 }
 
-/// The endpoints of a group, to be looked up.
+/// The wanted endpoints of a group, indexed by identity.
 struct GroupEntries<'a, E> {
     family: IpFamily,
     entries: Vec<(Identity<'a>, &'a E)>,
     places: HashMap<Identity<'a>, usize>,
 }
 
-/// What a slice holds of its group.
+/// The wanted endpoints that a slice contains.
 struct SliceContents {
     slice: usize,
-    /// Where its endpoints stand among the wanted ones, in its own order.
+    /// Indexes of its endpoints among the wanted ones, in the slice's order.
     places: Vec<usize>,
-    /// Whether it has to be written even if all of `places` stay.
+    /// Whether the slice must be written even if all of `places` stay.
     changed: bool,
 }
 
@@ -195,18 +199,18 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
         Self { family: wanted.family, entries, places }
     }
 
-    /// How many of these endpoints are wanted.
+    /// Counts the endpoints with these identities that are wanted.
     fn count(&self, identities: &[Identity<'_>]) -> usize {
         identities.iter().filter(|identity| self.places.contains_key(identity)).count()
     }
 
-    /// Lets each of the group's slices keep what is wanted of it, so that each endpoint stays in one place.
+    /// Lets each slice of the group keep its wanted endpoints, each endpoint in one slice only.
     fn keep(&self, found: &[Found<'a, E>], members: &[usize], limit: usize) -> GroupSlices<'a, E> {
         let mut seen = vec![usize::MAX; self.entries.len()];
         let mut contents: Vec<SliceContents> =
             members.iter().map(|&slice| self.read(slice, &found[slice], &mut seen, limit)).collect();
-        // Where an endpoint is found in several slices, the one that could stay as it is keeps it. Between such, the
-        // fuller: the other may turn out to be empty.
+        // If several slices contain an endpoint, it stays in one that need not be written
+        // otherwise. Of such slices, the fullest keeps it; the others may become empty.
         contents.sort_by_key(|contents| (contents.changed, Reverse(contents.places.len())));
 
         let mut placed = vec![false; self.entries.len()];
@@ -219,7 +223,7 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
         GroupSlices { members, missing: missing.into_iter(), wanted: !self.entries.is_empty() }
     }
 
-    /// Reads a slice by itself. `seen` says for each wanted endpoint which slice had it last.
+    /// Reads one slice. `seen` holds, for each wanted endpoint, the last slice that contained it.
     fn read(&self, slice: usize, found: &Found<'a, E>, seen: &mut [usize], limit: usize) -> SliceContents {
         let mut places = Vec::with_capacity(found.entries.len());
         let mut changed = !found.intact || found.group.is_none();
@@ -236,7 +240,7 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
         SliceContents { slice, places, changed }
     }
 
-    /// What a slice keeps: what no other slice has kept already, up to the limit.
+    /// Returns the endpoints that a slice keeps: those that no slice has kept yet, up to the limit.
     fn member(&self, contents: SliceContents, placed: &mut [bool], limit: usize) -> PackedSlice<'a, E> {
         let SliceContents { slice, places, mut changed } = contents;
         let mut entries = Vec::with_capacity(places.len().min(limit));
@@ -252,19 +256,19 @@ impl<'a, E: Entry> GroupEntries<'a, E> {
     }
 }
 
-/// The slices of a group while they are filled.
+/// The slices of a group while they are being filled.
 struct GroupSlices<'a, E> {
     members: Vec<PackedSlice<'a, E>>,
-    /// The endpoints that are in no slice yet.
+    /// Endpoints that are in no slice yet.
     missing: IntoIter<&'a E>,
-    /// Whether the group has endpoints at all.
+    /// Whether the group has any endpoints.
     wanted: bool,
 }
 
-/// A slice of a group.
+/// A slice while it is being filled.
 struct PackedSlice<'a, E> {
     slice: usize,
-    /// Whether it has to be written.
+    /// Whether the slice must be written.
     changed: bool,
     entries: Vec<&'a E>,
 }
@@ -277,8 +281,8 @@ impl<'a, E> PackedSlice<'a, E> {
 }
 
 impl<'a, E> GroupSlices<'a, E> {
-    /// Fills the slices that are written anyway. An empty slice is one of them where there are endpoints: it has to be
-    /// filled or go.
+    /// Fills the slices that must be written anyway. If the group has endpoints, an empty slice
+    /// must be filled or deleted, so it counts among them.
     fn fill_written(&mut self, limit: usize) {
         if !self.wanted {
             return;
@@ -289,15 +293,15 @@ impl<'a, E> GroupSlices<'a, E> {
         }
     }
 
-    /// Parts with the slices that are empty. A group without endpoints keeps one of them: the first, which need not be
-    /// written, if any is such.
+    /// Removes the empty slices and returns them. A group without endpoints keeps its first slice:
+    /// `keep` has sorted unchanged slices first.
     fn clear_empty(&mut self) -> Vec<usize> {
         let first = usize::from(!self.wanted).min(self.members.len());
         let empty = self.members.extract_if(first.., |member| member.entries.is_empty());
         empty.map(|member| member.slice).collect()
     }
 
-    /// Takes spare slices for what is missing.
+    /// Fills spare slices with missing endpoints.
     fn fill_spares(&mut self, family: IpFamily, spares: &mut Spares, limit: usize) {
         while self.missing.len() > 0
             && let Some(slice) = spares.take(family)
@@ -308,7 +312,8 @@ impl<'a, E> GroupSlices<'a, E> {
         }
     }
 
-    /// Finds room for what is still missing, in an unchanged slice and in new ones. Returns the new ones.
+    /// Puts the endpoints that are still missing into an unchanged slice or into new ones. Returns
+    /// the contents of the new slices.
     fn fill_rest(&mut self, limit: usize) -> Vec<Vec<&'a E>> {
         let mut create = Vec::new();
         while self.missing.len() > 0 {
@@ -324,7 +329,7 @@ impl<'a, E> GroupSlices<'a, E> {
         create
     }
 
-    /// Empties the smallest slices into the fullest one that has room for any of them.
+    /// Merges the smallest slices into the fullest one that has room for the smallest.
     fn merge(&mut self, limit: usize) {
         self.members.sort_by_key(|member| (Reverse(member.entries.len()), member.slice));
         let Some(smallest) = self.members.last().map(|member| member.entries.len()) else { return };

@@ -1,4 +1,4 @@
-//! From what is wanted and what exists to what must be written, for any kind of slice.
+//! Compares the desired slices with the existing ones, and plans the writes, for any kind of slice.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,40 +14,40 @@ use super::{Plan, SliceId};
 
 /// A kind of slice.
 pub(crate) trait Slice: Resource<DynamicType = ()> + Clone {
-    /// An endpoint.
+    /// Type of an endpoint.
     type Entry: Entry + Clone;
 
-    /// What all endpoints of a slice have in common, apart from the ports.
+    /// Properties, other than ports, that all endpoints of a slice have in common.
     type Group: Hash;
 
-    /// A label that a slice keeps for life: readers may file slices under it. One with another value is replaced, not
-    /// written anew.
+    /// Label that must never change on a slice, since readers may index slices by it. A slice with
+    /// another value is replaced instead of updated.
     const FIXED_LABEL: Option<&'static str>;
 
-    /// The family of a group's addresses.
+    /// Returns the family of a group's addresses.
     fn family_of(group: &Self::Group) -> IpFamily;
 
-    /// The family of the slice's addresses, if it is one that we know.
+    /// Returns the family of the slice's addresses, if it is a known one.
     fn family(&self) -> Option<IpFamily>;
 
-    /// Whether the slice is one of the group.
+    /// Returns whether the slice belongs to `group`.
     fn is_of(&self, group: &Self::Group) -> bool;
 
-    /// Whether the slice has these ports.
+    /// Returns whether the slice has these ports.
     fn has_ports(&self, ports: &[Port]) -> bool;
 
-    /// The slice's endpoints.
+    /// Returns the slice's endpoints.
     fn entries(&self) -> &[Self::Entry];
 
-    /// A slice of these parts.
+    /// Builds a slice.
     fn build(metadata: ObjectMeta, group: &Self::Group, ports: &[Port], entries: Vec<Self::Entry>) -> Self;
 }
 
-/// What the slices of a service should say.
+/// Desired slices of a service.
 pub(crate) struct DesiredSlices<'a, S: Slice> {
-    /// Labels, owner and annotation.
+    /// Labels, owner and annotation of the slices.
     pub(crate) common: CommonMetadata<'a>,
-    /// What the names of new slices start with.
+    /// Prefix of the names of new slices.
     pub(crate) prefix: &'a str,
     /// The ports of every endpoint.
     pub(crate) ports: &'a [Port],
@@ -55,19 +55,20 @@ pub(crate) struct DesiredSlices<'a, S: Slice> {
     pub(crate) groups: Vec<(S::Group, Vec<&'a S::Entry>)>,
 }
 
-/// How endpoints are packed into slices.
+/// Options for packing endpoints into slices.
 #[derive(Clone, Copy, Debug)]
 pub struct PackOptions {
-    /// How many endpoints a slice may have.
+    /// Maximum number of endpoints in a slice.
     pub limit: usize,
     /// Varies the names of new slices.
     pub seed: u64,
-    /// Some of the slices that are half empty are merged.
+    /// Whether slices that fit together are merged.
     pub merges: bool,
 }
 
 impl<S: Slice> DesiredSlices<'_, S> {
-    /// The fewest writes that make the slices say it. With `merges`, they leave fewer slices.
+    /// Plans the fewest writes that lead to the desired slices. Merging can need more writes, but
+    /// leaves fewer slices.
     pub(crate) fn plan(&self, existing: &[Arc<S>], packing: PackOptions) -> Plan<S> {
         let PackOptions { limit, seed, merges } = packing;
         let taken = existing.iter().filter_map(|slice| slice.meta().name.clone()).collect();
@@ -117,7 +118,7 @@ impl<S: Slice> DesiredSlices<'_, S> {
     }
 }
 
-/// The plan that removes all of `existing`.
+/// Plans the deletion of all existing slices.
 pub(crate) fn remove<S: Slice>(existing: &[Arc<S>]) -> Plan<S> {
     Plan {
         delete: alive(existing).into_iter().map(|slice| SliceId::of(slice.meta())).collect(),
@@ -125,7 +126,7 @@ pub(crate) fn remove<S: Slice>(existing: &[Arc<S>]) -> Plan<S> {
     }
 }
 
-/// The slices that are not being deleted, by name.
+/// Returns the slices that are not being deleted, sorted by name.
 fn alive<S: Slice>(existing: &[Arc<S>]) -> Vec<&S> {
     let mut alive: Vec<&S> =
         existing.iter().map(Arc::as_ref).filter(|slice| slice.meta().deletion_timestamp.is_none()).collect();

@@ -7,7 +7,7 @@ use super::*;
 
 type Object = MultiNetworkEndpointSlice;
 
-/// How slices are packed, with names by this seed.
+/// Returns packing options with this seed for the names.
 pub(crate) fn packing(seed: u64) -> PackOptions {
     PackOptions { limit: LIMIT, seed, merges: false }
 }
@@ -66,7 +66,7 @@ fn desired(groups: Vec<Group>) -> Desired {
     }
 }
 
-/// Two endpoints of either family on one network whose alias is its name.
+/// Returns a service with two endpoints of each family on one network, whose alias is its name.
 fn dual() -> Desired {
     let network = network("rdma-a", "rdma-a");
     desired(vec![
@@ -75,7 +75,7 @@ fn dual() -> Desired {
     ])
 }
 
-/// What the API server has after these objects were created.
+/// Returns these objects as the API server stores them after their creation.
 pub(crate) fn stored<S: Resource>(created: Vec<S>) -> Vec<Arc<S>> {
     let complete = |(number, mut slice): (usize, S)| {
         slice.meta_mut().uid = Some(format!("slice-{number}"));
@@ -180,7 +180,7 @@ fn a_new_slice_is_complete() {
 }
 
 #[test]
-fn what_is_only_spelled_otherwise_is_not_written() {
+fn a_slice_with_equivalent_content_is_not_written() {
     let desired = dual();
     let existing = existing(&desired);
     let edits: [fn(&mut Object); 12] = [
@@ -210,7 +210,7 @@ fn what_is_only_spelled_otherwise_is_not_written() {
 }
 
 #[test]
-fn empty_parts_are_as_good_as_none() {
+fn empty_parts_equal_absent_ones() {
     let mut desired = dual();
     for endpoint in desired.groups.iter_mut().flat_map(|group| &mut group.endpoints) {
         (endpoint.device, endpoint.target_ref) = (None, None);
@@ -269,7 +269,7 @@ fn every_other_edit_is_undone_by_one_update() {
 }
 
 #[test]
-fn what_others_have_put_there_outlives_an_update() {
+fn metadata_of_others_outlives_an_update() {
     let desired = dual();
     let existing = edited(&existing(&desired), |slice| {
         slice.metadata.labels = None;
@@ -311,12 +311,12 @@ fn the_time_of_the_change_is_that_of_the_last_write() {
 }
 
 #[test]
-fn a_slice_that_is_being_deleted_is_as_good_as_gone() {
+fn a_slice_that_is_being_deleted_is_ignored() {
     let desired = dual();
     let existing = existing(&desired);
     let dying =
         edited(&existing, |slice| slice.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)));
-    // The seed is the same, so that the same name comes to mind.
+    // The seed is the same, so that the generator would choose the same name.
     let plan = plan(&desired, &dying, packing(0), None);
     assert_eq!((plan.create.len(), plan.writes()), (1, 1));
     assert_eq!(plan.create[0].spec, existing[1].spec);
@@ -410,7 +410,7 @@ fn two_pods_or_two_hostnames_at_one_address_are_two_endpoints() {
 }
 
 #[test]
-fn labels_that_tell_slices_apart_are_not_the_service_s() {
+fn labels_of_a_service_do_not_replace_reserved_labels() {
     let mut desired = dual();
     for key in [labels::SERVICE_NAME, labels::MANAGED_BY] {
         desired.labels.insert(key.to_owned(), "mine".to_owned());
@@ -419,7 +419,7 @@ fn labels_that_tell_slices_apart_are_not_the_service_s() {
 }
 
 #[test]
-fn the_order_of_the_input_is_of_no_matter() {
+fn the_plan_does_not_depend_on_the_order_of_endpoints() {
     let addresses: Vec<String> = (1..=9).map(|n| format!("10.0.0.{n}")).collect();
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let of = |addresses: &[&str]| desired(vec![group(network("rdma-a", "rail0"), addresses)]);
@@ -433,7 +433,7 @@ fn the_order_of_the_input_is_of_no_matter() {
 }
 
 #[test]
-fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
+fn a_slice_belongs_to_a_service_by_its_labels_or_its_controller() {
     let ours = |edit: fn(&mut Object)| {
         let key = ObjectKey { namespace: owner().namespace, name: owner().name };
         service_of(edited(&existing(&dual()), edit).last().unwrap()) == Some(key)
@@ -459,7 +459,7 @@ fn ours_is_what_is_labelled_so_or_controlled_by_the_service() {
 }
 
 #[test]
-fn a_plan_is_cut_after_what_goes_first() {
+fn a_plan_is_cut_after_its_first_writes() {
     let gone = SliceId::of(&existing(&dual())[0].metadata);
     let mut plan = Plan { create: vec!['a', 'b'], update: vec!['c', 'd'], delete: vec![gone] };
     let mut left = |most| {

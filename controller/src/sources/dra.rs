@@ -1,35 +1,41 @@
-//! DRA's report of a pod's interfaces: the status of ResourceClaims, and what ResourceSlices say of the devices.
+//! Reads interfaces from DRA: the status of ResourceClaims, and device attributes in
+//! ResourceSlices.
 //!
 //! ```text
-//!  ResourceClaim                                                        ResourceSlice
-//!    status.devices[]            networkData: addresses, interface, mac    spec.devices[].attributes
-//!        │ driver, pool, device, shareID                                       RDMA device, NUMA node, PCI address
-//!        v                                                                     │ driver, pool, device
-//!    status.allocation…results[] request ── "req" or "req/alternative" ──┐     v
-//!    spec.devices.requests[]     DeviceClass <───────────────────────────┘  (joined by the index)
+//!  ResourceClaim
+//!    status.devices[]            networkData: addresses, interface, mac
+//!        │ driver, pool, device, shareID
+//!        v
+//!    status.allocation…results[] request ── "req" or "req/alternative" ──┐
+//!    spec.devices.requests[]     DeviceClass <───────────────────────────┘
+//!
+//!  ResourceSlice, which the index joins by driver, pool and device
+//!    spec.devices[].attributes   RDMA device, NUMA node, PCI address
 //! ```
 //!
-//! The shapes are those of all versions of `resource.k8s.io` at once: what one of them spells differently, no other spells
-//! at all.
+//! The types accept all versions of `resource.k8s.io` at once. This is possible since no version
+//! uses the spelling of another one with a different meaning.
 //!
 //! # Conditions
 //!
-//! Kubernetes says of a device's condition Ready only that it should be True once the device is configured; no driver has to
-//! write any. In practice:
+//! Kubernetes defines condition Ready of a device as True once the device is configured. No driver
+//! has to write it. In practice:
 //!
-//! - Early DRANETs wrote Ready and NetworkReady with status False when routes could not be set, with the network data beside
-//!   them, and let the pod start nevertheless. Today's fails the pod instead and only ever writes True.
-//! - cni-dra-driver's design has Ready, False when the CNI plugin failed.
+//! - Early versions of DRANET set Ready and NetworkReady to False when they could not set routes,
+//!   next to the network data, and still let the pod start. Current versions fail the pod and only
+//!   write True.
+//! - The design of cni-dra-driver has Ready, which is False if the CNI plugin failed.
 //! - dra-driver-sriov writes no conditions.
 //! - DRANET writes RDMAOnlyDeviceReady for a device that never has an address.
 //!
-//! So a device of which Ready or NetworkReady is False has no address, since its driver may be about to succeed; the service's status
-//! tells which condition it is. A missing or Unknown condition says nothing. RDMALinkReady is not looked at: without the RDMA link the
-//! address still answers.
+//! A device with Ready or NetworkReady False therefore has no address, since its driver may succeed
+//! soon. The service's status names the condition. A missing or Unknown condition has no effect.
+//! RDMALinkReady is ignored: the address works without the RDMA link.
 //!
 //! # Observers
 //!
-//! A device that was allocated with `adminAccess` is another's: the pod observes it, and its addresses are not the pod's.
+//! A device that was allocated with `adminAccess` belongs to another pod. The pod only observes it,
+//! so its addresses are not the pod's.
 
 mod attributes;
 mod devices;
@@ -55,16 +61,16 @@ use crate::model::{
 };
 use crate::untrusted::{self, Problems, shortened};
 
-/// How much of the parser's complaint is repeated, in characters.
+/// Maximum length of a parser's error in a message, in characters.
 const COMPLAINT: usize = 120;
 
-/// How many problems of a claim are told.
+/// Maximum number of problems of a claim that a message contains.
 const MAX_SHOWN: usize = 3;
 
-/// How much of a condition's message is repeated, in characters.
+/// Maximum length of a condition's message in our message, in characters.
 const CONDITION: usize = 80;
 
-/// The source.
+/// The source for dynamic resource allocation (DRA).
 pub struct Dra;
 
 impl Source for Dra {
@@ -105,7 +111,8 @@ impl Source for Dra {
     }
 }
 
-/// Reads what a claim says. Never fails: what cannot be read is left out, and noted in [`Claim::unreadable`].
+/// Reads a claim. Never fails: unreadable parts are left out and described in
+/// [`Claim::unreadable`].
 pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawValue>) -> Claim {
     let mut problems = Problems::default();
     let spec: Spec = parse_part(spec, "spec", &mut problems);
@@ -151,7 +158,7 @@ pub(crate) fn read(key: ObjectKey, spec: Option<&RawValue>, status: Option<&RawV
     }
 }
 
-/// A part of an object. One that cannot be read is as one that is not there, but for the note.
+/// Parses a part of an object. Reports an unreadable part as a problem, and treats it as absent.
 fn parse_part<T: DeserializeOwned + Default>(
     raw: Option<&RawValue>,
     path: &str,
@@ -176,7 +183,7 @@ fn summarize(problems: Problems) -> Option<Unreadable> {
     (!told.is_empty()).then(|| Unreadable(told.join("; ")))
 }
 
-/// Reads null as if it were not there.
+/// Deserializes null as the default value.
 pub(crate) fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -199,16 +206,16 @@ struct Requests {
     requests: Vec<Request>,
 }
 
-/// A request: for devices of exactly one class, or of the first of several that there is.
+/// A request for devices of one class, or of the first available of several classes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request {
     name: String,
-    /// v1, v1beta2.
+    /// The class in v1 and v1beta2.
     exactly: Option<ExactRequest>,
     #[serde(default, deserialize_with = "nullable")]
     first_available: Vec<Alternative>,
-    /// v1beta1, in the place of `exactly`.
+    /// The class in v1beta1.
     device_class_name: Option<String>,
 }
 
@@ -226,7 +233,7 @@ struct Alternative {
 }
 
 impl Spec {
-    /// The DeviceClass that a result's request names.
+    /// Returns the DeviceClass of the request with the name in an allocation result.
     fn class_of(&self, request: &str) -> Option<&str> {
         let (name, alternative) = match request.split_once('/') {
             Some((name, alternative)) => (name, Some(alternative)),
@@ -282,7 +289,7 @@ struct AllocationResult {
     admin_access: bool,
 }
 
-/// A device, and which share of it, if it is shared.
+/// A device with the ID of its share, if it is shared.
 type SharedDevice = (DeviceId, Option<String>);
 
 impl AllocationResult {
@@ -293,7 +300,7 @@ impl AllocationResult {
     }
 }
 
-/// What a claim may be reserved for: a pod, or one day something else.
+/// A consumer that a claim is reserved for. So far, only pods can be consumers.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Consumer {
@@ -349,7 +356,8 @@ impl DeviceStatus {
         (id, share_id.clone())
     }
 
-    /// Returns the addresses and what the status says of the device, or why it has no address.
+    /// Returns the addresses and the details in the status, or the reason why the device has no
+    /// address.
     fn into_network(
         self,
         is_observed: bool,

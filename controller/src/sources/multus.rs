@@ -1,26 +1,33 @@
-//! Multus' report of a pod's interfaces: the annotation `k8s.v1.cni.cncf.io/network-status`.
+//! Reads interfaces from Multus' annotation `k8s.v1.cni.cncf.io/network-status`.
 //!
-//! The format is that of net-attach-def-client, which Multus writes with: a list of objects, one for each interface.
-//! Others write it too (Antrea, OVN-Kubernetes), in their own ways:
+//! The format is that of net-attach-def-client, the library that Multus uses: a list of objects,
+//! one per interface. Other programs, such as Antrea and OVN-Kubernetes, write it with differences:
 //!
-//! - The default network's entry says `"default": true`; it may be anywhere. If a default CNI makes several interfaces, only
-//!   one of them says so, and the others are told by its name. It counts if it is a NetworkAttachmentDefinition's: its name is
-//!   `namespace/name` then, or the pod names it in `v1.multus-cni.io/default-network`.
-//! - `name` is `namespace/name` of a NetworkAttachmentDefinition, or only its name. A bare name is looked up among the
-//!   [networks that the pod asks for](requests), before it means the pod's own namespace. A name that no such object can have is that
-//!   of a CNI configuration, and none of ours.
-//! - A network may come several times: a pod may be attached twice, and one attachment may have several interfaces.
+//! - The entry of the default network has `"default": true`. It may be at any position. If a
+//!   default CNI creates several interfaces, only one entry is marked; the others have the same
+//!   name. Such an interface counts if its network is a NetworkAttachmentDefinition: its name is
+//!   `namespace/name`, or the pod names it in `v1.multus-cni.io/default-network`.
+//! - `name` is `namespace/name` of a NetworkAttachmentDefinition, or only its name. A bare name is
+//!   looked up in the [networks that the pod requests](requests), and otherwise belongs to the
+//!   pod's namespace. A name that is invalid for an object is that of a CNI configuration, which is
+//!   ignored.
+//! - A network may occur several times: a pod may be attached to it twice, and an attachment may
+//!   have several interfaces.
+//! - `ips` is a list of strings, with or without prefix length, or a single string.
 //! - `ips` is a list of texts, with or without prefix length, or a single text.
 //!
-//! # What cannot be read
+//! # Unreadable parts
 //!
-//! | what | then |
+//! | part | consequence |
 //! |---|---|
-//! | no JSON, no list | nothing of the annotation is used |
-//! | an entry that is no object; `name`, `default` or `ips` of another type; a bare name that may be several networks' | the entry is left out and told of |
-//! | an address that is none or cannot be published | it is left out and told of |
-//! | more than [`MAX_ATTACHMENTS`] attachments, or 16 addresses of one | those beyond are left out and told of |
-//! | details of the device, of whatever kind | they are left out |
+//! | text that is no JSON list | the whole annotation is ignored |
+//! | an entry that is no object | the entry is ignored and reported |
+//! | an entry with `name`, `default` or `ips` of another type | the same |
+//! | an entry with a bare name that matches several networks | the same |
+//! | an invalid address, or one that cannot be published | the address is ignored and reported |
+//! | attachments beyond [`MAX_ATTACHMENTS`] | they are ignored and reported |
+//! | more than 16 addresses of an attachment | the others are ignored and reported |
+//! | unreadable details of the device | the details are ignored |
 
 #[cfg(test)]
 mod tests;
@@ -40,28 +47,31 @@ use super::{PodAnnotations, Source};
 use crate::model::{Addressless, Attachment, Interfaces, Network, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
-/// The annotation.
+/// Key of the annotation.
 pub const KEY: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The annotation's name until 2020. Multus wrote both for some years; where there are both, the new one counts.
+/// Key of the annotation until 2020. Multus wrote both for some years. If both exist, only the new
+/// one is read.
 pub const OLD_KEY: &str = "k8s.v1.cni.cncf.io/networks-status";
 
-/// The NetworkAttachmentDefinition that a pod asks to have in the place of the cluster's default network.
+/// Key of the annotation with the NetworkAttachmentDefinition that replaces the cluster's default
+/// network for the pod.
 const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 
-/// How many attachments of a pod are used. A node has tens of NICs, not hundreds.
+/// Maximum number of attachments of a pod. A node has tens of NICs, not hundreds.
 pub const MAX_ATTACHMENTS: usize = 64;
 
-/// How much of the annotation is repeated in front of the place where it cannot be read, in bytes.
+/// Maximum length of the excerpt in front of an error's position, in bytes.
 const EXCERPT: usize = 40;
 
-/// How much of a network's name is repeated, in characters.
+/// Maximum length of a network's name in a message, in characters.
 const NAME: usize = 80;
 
-/// How much of the parser's complaint is repeated, in characters. It may quote the annotation.
+/// Maximum length of a parser's error in a message, in characters. The error may quote the
+/// annotation.
 const COMPLAINT: usize = 80;
 
-/// The source.
+/// The source for Multus.
 pub struct Multus;
 
 impl Source for Multus {
@@ -88,7 +98,8 @@ impl Source for Multus {
     }
 }
 
-/// An interface, as far as it matters. What is no `RawValue` has to be of its type, if it is there at all.
+/// An entry of the annotation. A field with another type makes the entry unreadable, unless the
+/// field is a `RawValue`.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry<'a> {
@@ -104,7 +115,8 @@ struct Entry<'a> {
     device_info: Option<&'a RawValue>,
 }
 
-/// The device behind an interface. Those of types vhost-user and memif have neither PCI address nor RDMA device.
+/// Device behind an interface. Devices of the types vhost-user and memif have neither a PCI address
+/// nor an RDMA device.
 #[derive(Default, Deserialize)]
 struct DeviceInfo {
     pci: Option<PciFunction>,
@@ -118,7 +130,7 @@ struct PciFunction {
     rdma_device: Option<String>,
 }
 
-/// The addresses of an interface.
+/// Addresses of an interface, in either notation.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a list of addresses")]
 enum Ips {
@@ -139,12 +151,12 @@ fn ips<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Err
     Ok(Option::<Ips>::deserialize(deserializer)?.map(Ips::into_texts).unwrap_or_default())
 }
 
-/// Reads the entries, each by itself.
+/// Parses the entries, independently of each other.
 fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<Entry<'a>>> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    // Go writes null for a list that was never made.
+    // Go encodes a nil slice as null.
     let entries: Option<Vec<&RawValue>> = serde_json::from_str(text)?;
     let mut read = Vec::new();
     for (index, entry) in entries.unwrap_or_default().into_iter().enumerate() {
@@ -159,7 +171,8 @@ fn parse<'a>(text: &'a str, problems: &mut Problems) -> serde_json::Result<Vec<E
     Ok(read)
 }
 
-/// A `T` of a JSON object only. By itself a struct can be had of a list as well, field by field.
+/// A `T` that is parsed from a JSON object only. serde would also accept an array with the fields
+/// in order.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -182,13 +195,14 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// Meaning of the names of networks in a pod.
+/// Resolver of network names in a pod's annotation.
 struct Names<'a> {
     own_namespace: &'a str,
     requests: Requests,
-    /// The name of the default network, which may be a NetworkAttachmentDefinition.
+    /// Names of the entries that are marked as default network.
     defaults: HashSet<&'a str>,
-    /// The NetworkAttachmentDefinition that the pod has for a default network, if it names one.
+    /// Namespace and name of the NetworkAttachmentDefinition that replaces the pod's default
+    /// network, if any.
     default_network: Option<(&'a str, &'a str)>,
 }
 
@@ -203,7 +217,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns the network that an entry is of, if it is a NetworkAttachmentDefinition's.
+    /// Returns the network of an entry; `None` if it is not a NetworkAttachmentDefinition.
     fn network(
         &self,
         entry: &Entry<'_>,
@@ -290,16 +304,17 @@ impl Entry<'_> {
     }
 }
 
-/// Why the annotation cannot be read, where, and what to do.
+/// Describes why the annotation cannot be read, where, and what to do.
 fn unreadable(key: &str, text: &str, error: &serde_json::Error) -> Unreadable {
     let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
     let end = line.floor_char_boundary(error.column());
     let start = line.floor_char_boundary(end.saturating_sub(EXCERPT));
     let complaint = error.to_string();
-    // The complaint ends with the place, but may be too long for its end to be seen.
+    // The error ends with the position. It is removed, since the message contains the position
+    // already.
     let complaint = complaint.rsplit_once(" at line ").map_or(complaint.as_str(), |(complaint, _)| complaint);
     Unreadable(format!(
-        "annotation {key} is unreadable at line {} column {}, after {}: {}; delete the pod to have it written anew",
+        "annotation {key} is unreadable at line {} column {}, after {}: {}; delete the pod to have it written again",
         error.line(),
         error.column(),
         quoted(&line[start..end]),

@@ -1,15 +1,20 @@
-//! OVN-Kubernetes' report of a pod's interfaces: the annotation `k8s.ovn.org/pod-networks`.
+//! Reads interfaces from OVN-Kubernetes' annotation `k8s.ovn.org/pod-networks`.
 //!
-//! The primary network of a namespace (a UserDefinedNetwork or ClusterUserDefinedNetwork with role Primary) stands nowhere else:
-//! Multus reports its interface under the name of OVN-Kubernetes itself, and no pod asks for it. The annotation is a JSON object with
-//! an entry for each network, by the name of its NetworkAttachmentDefinition (go-controller, `pkg/util/pod_annotation.go`):
+//! Only this annotation shows a namespace's primary network (a UserDefinedNetwork or
+//! ClusterUserDefinedNetwork with the role Primary). Multus reports its interface with the name of
+//! OVN-Kubernetes itself, and pods do not request it. The annotation is a JSON object with an entry
+//! per network, by the name of its NetworkAttachmentDefinition (go-controller,
+//! `pkg/util/pod_annotation.go`):
 //!
 //! ```json
-//! {"default":          {"ip_addresses": ["10.128.0.5/23"], "mac_address": "0a:58:…", "role": "infrastructure-locked"},
-//!  "vision/tenant-blue": {"ip_addresses": ["203.0.113.5/24"], "mac_address": "0a:58:…", "role": "primary"}}
+//! {"default": {"ip_addresses": ["10.128.0.5/23"], "mac_address": "0a:58:…",
+//!              "role": "infrastructure-locked"},
+//!  "vision/tenant-blue": {"ip_addresses": ["203.0.113.5/24"], "mac_address": "0a:58:…",
+//!                         "role": "primary"}}
 //! ```
 //!
-//! `ip_address` is the older form of a list of one. An entry that cannot be read is left out and told of; the others count.
+//! `ip_address` is an older form of a list with one address. An unreadable entry is ignored and
+//! reported; the others are used.
 
 use std::collections::BTreeMap;
 
@@ -22,25 +27,25 @@ use super::{PodAnnotations, Source};
 use crate::model::{Addressless, Attachment, Report, Unreadable};
 use crate::untrusted::{self, Problems, quoted, shortened};
 
-/// The annotation.
+/// Key of the annotation.
 pub const KEY: &str = "k8s.ovn.org/pod-networks";
 
-/// The pod's default network, which is no secondary one.
+/// Name of the pod's default network, which is not a secondary network.
 const DEFAULT: &str = "default";
 
-/// The interface of a primary user-defined network in a pod (go-controller, `pkg/cni`).
+/// Name of the interface on a primary user-defined network (go-controller, `pkg/cni`).
 const PRIMARY_INTERFACE: &str = "ovn-udn1";
 
-/// How many networks of a pod are used.
+/// Maximum number of networks of a pod.
 const MAX_NETWORKS: usize = 64;
 
-/// How much of a foreign text is repeated in a message, in characters.
+/// Maximum length of untrusted text in a message, in characters.
 const EXCERPT: usize = 80;
 
-/// The source.
+/// The source for OVN-Kubernetes.
 pub struct OvnKubernetes;
 
-/// A network of a pod, as far as it matters.
+/// Entry of a network in the annotation.
 #[derive(Deserialize)]
 struct Entry {
     ip_addresses: Option<Vec<String>>,
@@ -61,7 +66,7 @@ impl Source for OvnKubernetes {
             Err(error) => {
                 let complaint = shortened(&error.to_string(), EXCERPT);
                 report.unreadable.push(Unreadable(format!(
-                    "annotation {KEY} is unreadable: {complaint}; delete the pod to have it written anew"
+                    "annotation {KEY} is unreadable: {complaint}; delete the pod to have it written again"
                 )));
                 return;
             }
@@ -116,7 +121,7 @@ mod tests {
         report
     }
 
-    /// Network, addresses, interface and mac of each attachment.
+    /// Returns the network, addresses, interface and hardware address of each attachment.
     fn attachments(report: &Report) -> Vec<String> {
         let shown = |attachment: &Attachment| {
             let device = &attachment.device;
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_and_secondary_networks_count_and_the_default_one_does_not() {
+    fn primary_and_secondary_networks_are_read_and_the_default_one_is_not() {
         let report = read(
             r#"{"default":{"ip_addresses":["10.128.0.5/23"],"role":"infrastructure-locked"},
                 "vision/blue":{"ip_addresses":["203.0.113.5/24","fd00::5/64"],"mac_address":"0a:58:cb:00:71:05","role":"primary"},
@@ -145,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_cannot_be_read_costs_only_itself() {
+    fn an_unreadable_network_does_not_affect_the_others() {
         let report = read(
             r#"{"vision/bad":{"ip_addresses":7},"vision/empty":{},"vision/good":{"ip_addresses":["10.0.0.1/24","x"]},"odd":{}}"#,
         );
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_is_no_object_is_unreadable() {
+    fn an_annotation_without_a_json_object_is_unreadable() {
         for text in ["[", "[]", "7", "{", r#"{"a/b":}"#] {
             let report = read(text);
             assert_eq!((report.unreadable.len(), attachments(&report).len()), (1, 0), "{text}");

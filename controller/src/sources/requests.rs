@@ -1,8 +1,8 @@
-//! The networks that a pod asks for: the annotation `k8s.v1.cni.cncf.io/networks`.
+//! Reads the networks that a pod requests from its annotation `k8s.v1.cni.cncf.io/networks`.
 //!
-//! It is a list separated by commas, `[namespace/]name[@interface]`, or a JSON list of objects with these three fields (Kubernetes
-//! Network Custom Resource Definition De-facto Standard, section 4.1). Whatever of it cannot be read is passed over: the CNI has
-//! refused such a pod already.
+//! The value is a comma-separated list of `[namespace/]name[@interface]`, or a JSON list of objects
+//! with these fields (Kubernetes Network Custom Resource Definition De-facto Standard, section
+//! 4.1). Unreadable parts are ignored: the CNI has refused such a pod already.
 
 use multinet_crds::NetworkKind;
 use multinet_crds::syntax::{DNS_LABEL, DNS_SUBDOMAIN};
@@ -12,13 +12,13 @@ use serde_json::value::RawValue;
 use super::PodAnnotations;
 use crate::model::Network;
 
-/// The annotation.
+/// Key of the annotation.
 pub(super) const KEY: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// How many requests of a pod are looked at.
+/// Maximum number of requests of a pod.
 const MAX_REQUESTS: usize = 64;
 
-/// The networks that a pod asks for.
+/// Networks that a pod requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests(Vec<Request>);
 
@@ -28,19 +28,19 @@ struct Request {
     interface: Option<String>,
 }
 
-/// Meaning of a network's name that comes without a namespace.
+/// Network that a name without a namespace refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The network of this namespace, that the pod asks for.
+    /// The pod requests one network with this name, in this namespace.
     Namespace(String),
-    /// The pod asks for no network of this name.
+    /// The pod requests no network with this name.
     NotRequested,
-    /// The pod asks for several networks of this name, and it may be any of these.
+    /// The pod requests several networks with this name.
     Ambiguous(Vec<Network>),
 }
 
 impl Requests {
-    /// Reads the annotation.
+    /// Reads the annotation of a pod.
     pub(super) fn of(pod: &PodAnnotations<'_>) -> Self {
         let text = pod.get(KEY).unwrap_or_default().trim();
         let requests: Vec<Request> = if text.starts_with('[') {
@@ -62,7 +62,8 @@ impl Requests {
         networks
     }
 
-    /// Returns what the bare `name` of the network of `interface` means: by the interface, then by the name alone.
+    /// Resolves the network name of `interface`: by a request for that interface, or else by the
+    /// name alone.
     pub(super) fn meaning(&self, name: &str, interface: Option<&str>) -> Meaning {
         let named = || self.0.iter().filter(|request| request.network.name == name);
         let at_interface =
@@ -70,7 +71,7 @@ impl Requests {
         if let Some(Request { network, .. }) = at_interface {
             return Meaning::of([network]);
         }
-        // A request for another interface is not this one.
+        // A request for another interface cannot be meant.
         Meaning::of(
             named()
                 .filter(|request| request.interface.is_none() || interface.is_none())
@@ -92,7 +93,7 @@ impl Meaning {
     }
 }
 
-/// An element of the JSON form.
+/// Entry in the JSON form.
 #[derive(Deserialize)]
 struct Element {
     name: String,
@@ -121,7 +122,7 @@ fn shorthand(text: &str, own: &str) -> Option<Request> {
     Some(Request { network: definition(namespace, name)?, interface })
 }
 
-/// Returns the NetworkAttachmentDefinition of this name, if there can be one.
+/// Returns the NetworkAttachmentDefinition with this name; `None` if the name is invalid.
 pub(super) fn definition(namespace: &str, name: &str) -> Option<Network> {
     (DNS_LABEL.accepts(namespace) && DNS_SUBDOMAIN.accepts(name)).then(|| Network {
         kind: NetworkKind::NetworkAttachmentDefinition,
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_network_is_passed_over() {
+    fn invalid_requests_are_ignored() {
         for text in ["", "[", "[7]", r#"[{"namespace":"x"}]"#, "x/y/z", "/a", "a/", "A", "[[]]", "{}"] {
             assert_eq!(networks(text), [""; 0], "{text}");
         }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_name_means_what_the_pod_asks_for() {
+    fn a_bare_name_refers_to_a_requested_network() {
         let found = |namespace: &str| Meaning::Namespace(namespace.to_owned());
         let two = "n@eth1,x/n@eth2,y/m";
         let cases = [

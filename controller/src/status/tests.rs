@@ -36,7 +36,7 @@ fn evaluated(evaluation: &Evaluation, written: Result<(), &str>) -> MultiNetwork
     status(&service(json!(null)), evaluation, written, "z.test", &at(100))
 }
 
-/// Status, reason and message of a condition.
+/// Returns status, reason and message of a condition.
 fn says(status: &MultiNetworkServiceStatus, kind: ConditionType) -> (&str, &str, &str) {
     let condition = find(&status.conditions, kind).unwrap();
     assert_eq!(condition.observed_generation, Some(7));
@@ -57,7 +57,7 @@ fn counted(ready: u32, total: u32) -> Tally {
 use ConditionType::{Accepted, AddressConflict, EndpointsReady, Programmed, ResolvedRefs};
 
 #[test]
-fn a_service_in_good_order() {
+fn a_correct_service_has_good_conditions() {
     let tally = counted(3, 4);
     let status =
         evaluated(&collected(Collected { tally: tally.clone(), pods: 4, ..Collected::default() }), Ok(()));
@@ -72,7 +72,7 @@ fn a_service_in_good_order() {
 }
 
 #[test]
-fn a_service_that_breaks_rules_says_which() {
+fn a_service_that_breaks_rules_lists_them() {
     let violation = |field: &str| Violation { field: field.into(), message: "must be something else".into() };
     let evaluation = Evaluation::Invalid(vec![violation("spec.networks"), violation("spec.selector")]);
     let before = json!({
@@ -86,9 +86,9 @@ fn a_service_that_breaks_rules_says_which() {
     let message = "spec.networks: must be something else; spec.selector: must be something else";
     assert_eq!(says(&status, Accepted), ("False", "Invalid", message));
     assert_eq!(says(&status, Programmed).1, "Invalid");
-    assert!(find(&status.conditions, ResolvedRefs).is_none(), "nobody has looked");
+    assert!(find(&status.conditions, ResolvedRefs).is_none(), "the references are not checked");
     let old = find(&status.conditions, AddressConflict).unwrap();
-    assert_eq!(old.observed_generation, Some(6), "nobody has looked again");
+    assert_eq!(old.observed_generation, Some(6), "it was not checked again");
     assert_eq!(status.endpoints.map(|counts| counts.ready), Some(1), "its slices are still there");
 }
 
@@ -116,7 +116,7 @@ fn a_service_without_selector_counts_the_slices_of_others() {
 }
 
 #[test]
-fn a_name_that_does_not_exist_says_why() {
+fn endpoints_ready_explains_a_missing_name() {
     let evaluated =
         |tally, pods| evaluated(&collected(Collected { tally, pods, ..Collected::default() }), Ok(()));
     let unready = evaluated(counted(0, 4), 5);
@@ -136,9 +136,9 @@ fn a_name_that_does_not_exist_says_why() {
     assert!(message.starts_with("none of the 3 selected pods has an address"), "{message}");
 }
 
-/// Every status with it would be refused.
+/// The API server would reject every status with such a name.
 #[test]
-fn a_name_that_dns_has_no_room_for_is_left_out() {
+fn a_hostname_too_long_for_dns_is_left_out() {
     let hostname = |zone: &str| {
         let evaluation = collected(Collected::default());
         status(&service(json!(null)), &evaluation, Ok(()), zone, &at(100)).hostname
@@ -149,7 +149,7 @@ fn a_name_that_dns_has_no_room_for_is_left_out() {
 }
 
 #[test]
-fn a_failure_keeps_the_counts_of_what_was_written() {
+fn a_failed_write_keeps_the_counts() {
     let before = json!({"endpoints": {"ready": 1, "total": 1}});
     let evaluation = collected(Collected { tally: counted(3, 4), pods: 4, ..Collected::default() });
     let status = status(&service(before), &evaluation, Err("the API server has no room"), "z.test", &at(100));
@@ -158,7 +158,7 @@ fn a_failure_keeps_the_counts_of_what_was_written() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_what_to_do() {
+fn unresolved_references_are_named_with_advice() {
     let class = Network { kind: NetworkKind::DeviceClass, namespace: None, name: "rdma".into() };
     let template = Network { kind: NetworkKind::ResourceClaimTemplate, ..network("nic") };
     let cases = [
@@ -200,7 +200,7 @@ fn what_is_missing_is_named_with_what_to_do() {
 }
 
 #[test]
-fn pods_without_endpoints_are_counted_and_some_named() {
+fn pods_without_endpoints_are_counted_and_the_first_named() {
     let none = evaluated(&collected(Collected::default()), Ok(()));
     assert_eq!(
         says(&none, Programmed).2,
@@ -236,13 +236,13 @@ fn addresses_that_core_refuses_are_named() {
     let evaluation = collected(Collected { missing, refused, pods: 4, ..Collected::default() });
     assert_eq!(
         says(&evaluated(&evaluation, Ok(())), Programmed).2,
-        "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, as core \
-         EndpointSlices take no link-local addresses: 169.254.7.1, 169.254.7.2"
+        "1 of 4 pods use their node's network (hostNetwork) (host): remove hostNetwork from the pod; not mirrored, since \
+         Kubernetes' EndpointSlices accept no link-local addresses: 169.254.7.1, 169.254.7.2"
     );
 }
 
 #[test]
-fn addresses_that_are_left_out_are_told_of_only_where_there_are_any() {
+fn condition_capped_exists_only_if_addresses_are_left_out() {
     let capped = Capped { beyond: Some((CappedReason::AddressesPerService, 7)), ..Capped::default() };
     let evaluation = collected(Collected { capped, pods: 4, ..Collected::default() });
     let status = evaluated(&evaluation, Ok(()));
@@ -272,7 +272,7 @@ fn conflict(pods: &[&str]) -> Conflict {
 }
 
 #[test]
-fn conflicts_name_who_keeps_the_address_and_what_to_do() {
+fn conflicts_name_the_holder_with_advice() {
     let address = |number: u8| (network("rdma-a"), IpAddr::from([10, 0, 0, number]));
     let one = BTreeMap::from([(address(1), conflict(&["a", "b", "c", "d", "e"]))]);
     let status = evaluated(&collected(Collected { conflicts: one, ..Collected::default() }), Ok(()));
@@ -312,7 +312,7 @@ fn conflicts_name_who_keeps_the_address_and_what_to_do() {
 }
 
 #[test]
-fn others_conditions_and_times_stay() {
+fn conditions_of_others_and_transition_times_are_kept() {
     let condition = |kind: &str, reason: &str| {
         json!({
             "type": kind, "status": "True", "reason": reason, "message": "", "observedGeneration": 7,
@@ -333,7 +333,7 @@ fn others_conditions_and_times_stay() {
 }
 
 #[test]
-fn numbers_are_told_from_news() {
+fn changes_of_numbers_are_distinguished_from_others() {
     let base =
         evaluated(&collected(Collected { tally: counted(2, 2), pods: 2, ..Collected::default() }), Ok(()));
     let missing = [((Missing::HostNetwork, None), ["late"].into_iter().collect())].into();

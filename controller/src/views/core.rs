@@ -8,10 +8,10 @@ use super::{Keep, Kind, View};
 use crate::model;
 use crate::sources::dra::nullable;
 
-/// The label of a node that says in which zone it is.
+/// Label of a node that contains its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A node: its zone.
+/// View of a node, with its zone.
 pub type Node = View<NodeKind>;
 
 /// The kind of [`Node`].
@@ -38,7 +38,7 @@ impl From<Node> for model::Node {
     }
 }
 
-/// A NetworkAttachmentDefinition: that it exists.
+/// View of a NetworkAttachmentDefinition, of which only the existence matters.
 pub type NetworkAttachmentDefinition = View<NetworkAttachmentDefinitionKind>;
 
 /// The kind of [`NetworkAttachmentDefinition`].
@@ -56,7 +56,7 @@ impl Kind for NetworkAttachmentDefinitionKind {
     type Status = IgnoredAny;
 }
 
-/// A core Service: whether it can have mirrors.
+/// View of a core Service, with the fields that decide whether it can have a mirror.
 pub type Service = View<ServiceKind>;
 
 /// The kind of [`Service`].
@@ -73,7 +73,7 @@ impl Kind for ServiceKind {
     type Status = IgnoredAny;
 }
 
-/// What is read of a Service's `spec`.
+/// Fields of a Service's `spec` that the controller reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
@@ -86,14 +86,15 @@ pub struct ServiceSpec {
 }
 
 impl ServiceSpec {
-    /// Why the slices of this Service are not ours to write: another controller writes them, or nobody reads them.
+    /// Returns why the Service cannot have a mirror: another controller writes its slices, or they
+    /// have no readers.
     fn refusal(&self) -> Option<&'static str> {
         if self.kind == "ExternalName" {
-            Some("is an ExternalName")
+            Some("it is an ExternalName")
         } else if !self.selector.is_empty() {
-            Some("has a selector")
+            Some("it has a selector")
         } else if self.cluster_ip != "None" {
-            Some("has a cluster IP")
+            Some("it has a cluster IP")
         } else {
             None
         }

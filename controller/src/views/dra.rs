@@ -1,4 +1,4 @@
-//! Views of dynamic resource allocation, in whichever version the cluster has it.
+//! Views of dynamic resource allocation, for all supported versions of the API.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -12,24 +12,24 @@ use super::{Kind, View};
 use crate::model;
 use crate::sources::dra::{self, SliceSpec};
 
-/// The group of all kinds here.
+/// API group of all kinds in this module.
 const GROUP: &str = "resource.k8s.io";
 
 /// A version of `resource.k8s.io`.
 pub trait Version: Clone + Debug + Send + Sync + 'static {
-    /// As URLs have it.
+    /// Name of the version in URLs.
     const NAME: &'static str;
 }
 
-/// Since Kubernetes 1.34.
+/// Version v1, since Kubernetes 1.34.
 #[derive(Clone, Debug)]
 pub struct V1;
 
-/// Since Kubernetes 1.33, off by default.
+/// Version v1beta2, since Kubernetes 1.33, off by default.
 #[derive(Clone, Debug)]
 pub struct V1Beta2;
 
-/// Since Kubernetes 1.32, off by default.
+/// Version v1beta1, since Kubernetes 1.32, off by default.
 #[derive(Clone, Debug)]
 pub struct V1Beta1;
 
@@ -45,7 +45,7 @@ impl Version for V1Beta1 {
     const NAME: &'static str = "v1beta1";
 }
 
-/// A DeviceClass: that it exists.
+/// View of a DeviceClass, of which only the existence matters.
 pub type DeviceClass<V> = View<DeviceClassKind<V>>;
 
 /// The kind of [`DeviceClass`].
@@ -63,7 +63,7 @@ impl<V: Version> Kind for DeviceClassKind<V> {
     type Status = IgnoredAny;
 }
 
-/// A ResourceClaimTemplate: that it exists.
+/// View of a ResourceClaimTemplate, of which only the existence matters.
 pub type ResourceClaimTemplate<V> = View<ResourceClaimTemplateKind<V>>;
 
 /// The kind of [`ResourceClaimTemplate`].
@@ -81,7 +81,7 @@ impl<V: Version> Kind for ResourceClaimTemplateKind<V> {
     type Status = IgnoredAny;
 }
 
-/// A ResourceClaim: its devices, and which class each is of.
+/// View of a ResourceClaim, with its devices and their classes.
 pub type ResourceClaim<V> = View<ResourceClaimKind<V>>;
 
 /// The kind of [`ResourceClaim`].
@@ -98,7 +98,8 @@ impl<V: Version> Kind for ResourceClaimKind<V> {
     type Status = Unread;
 }
 
-/// A part of an object that is read later, when it can no longer keep the object from being decoded.
+/// Part of an object that is kept as text and parsed later, so that it cannot make the
+/// deserialization fail.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub struct Unread(Option<Box<RawValue>>);
@@ -109,7 +110,7 @@ impl<V: Version> From<ResourceClaim<V>> for model::Claim {
     }
 }
 
-/// A ResourceSlice: what a driver says of its devices.
+/// View of a ResourceSlice, with a driver's devices.
 pub type ResourceSlice<V> = View<ResourceSliceKind<V>>;
 
 /// The kind of [`ResourceSlice`].

@@ -1,4 +1,4 @@
-//! What is kept of an object's metadata.
+//! Selects the parts of an object's metadata to keep.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,20 +9,21 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Kind;
 
-/// Which labels or annotations of a kind are kept.
+/// Labels or annotations to keep.
 #[derive(Clone, Copy, Debug)]
 pub enum Keep {
-    /// None.
+    /// Keep none.
     None,
-    /// Those with these keys.
+    /// Keep those with these keys.
     Only(&'static [&'static str]),
-    /// Those whose keys this accepts.
+    /// Keep those with keys that this function accepts.
     If(fn(&str) -> bool),
-    /// All.
+    /// Keep all.
     All,
 }
 
-/// What of metadata identifies an object and places it in time, and the labels and annotations that its kind keeps.
+/// Metadata that identifies an object, its times, and the labels and annotations that its kind
+/// keeps.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase", bound = "")]
 struct Metadata<K: Kind> {
@@ -42,7 +43,7 @@ struct Metadata<K: Kind> {
     kind: PhantomData<K>,
 }
 
-/// Decodes the metadata of an object of kind `K`.
+/// Deserializes the metadata of an object of kind `K`.
 pub(super) fn decode<'de, K: Kind, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let Metadata::<K> {
         name,
@@ -119,7 +120,7 @@ impl<'de> Visitor<'de> for TextsVisitor {
     }
 }
 
-/// A key, if it is kept.
+/// A key to keep, or `None`.
 struct Key(Keep);
 
 impl<'de> DeserializeSeed<'de> for Key {

@@ -16,7 +16,7 @@ use crate::model::{self, PodClaim};
 use crate::sources::dra::nullable;
 use crate::sources::{self, PodAnnotations};
 
-/// A pod: what services select it by, whether it is ready, and where its addresses are.
+/// View of a pod: its labels, its readiness, and the sources of its addresses.
 pub type Pod = View<PodKind>;
 
 /// The kind of [`Pod`].
@@ -36,7 +36,7 @@ impl Kind for PodKind {
     type Status = PodStatus;
 }
 
-/// What is read of a pod's `spec`.
+/// Fields of a pod's `spec` that the controller reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
@@ -48,7 +48,7 @@ pub struct PodSpec {
     resource_claims: Vec<SpecClaim>,
 }
 
-/// A claim as `spec` has it: by its own name or by that of a template.
+/// Claim in a pod's `spec`: by its own name, or by the name of a template.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SpecClaim {
@@ -57,7 +57,7 @@ struct SpecClaim {
     resource_claim_template_name: Option<String>,
 }
 
-/// What is read of a pod's `status`.
+/// Fields of a pod's `status` that the controller reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
@@ -72,14 +72,14 @@ pub struct PodStatus {
     extended_resource_claim_status: Option<ExtendedResourceClaim>,
 }
 
-/// The pod's condition Ready.
+/// Condition Ready of the pod.
 #[derive(Clone, Debug)]
 struct Ready {
     is_true: bool,
     since: Option<Timestamp>,
 }
 
-/// Which claim was made for one of `spec`.
+/// Name of the claim that was made for a claim in `spec`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusClaim {
@@ -87,7 +87,8 @@ struct StatusClaim {
     resource_claim_name: Option<String>,
 }
 
-/// The claim that the scheduler made for extended resources (`resources.limits`) whose DeviceClass stands in for a device plugin.
+/// Claim that the scheduler made for extended resources (`resources.limits`) that are backed by a
+/// DeviceClass instead of a device plugin.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ExtendedResourceClaim {
@@ -138,8 +139,8 @@ fn machine(metadata: &ObjectMeta) -> Option<String> {
     owners.find(is_machine).map(|owner| owner.uid.clone())
 }
 
-/// The claims that a pod uses, each once. One from a template has no name as long as it has not been made, and for good if
-/// it was found that none is needed.
+/// Returns the claims that a pod uses, each once. A claim from a template has no name before it is
+/// made. It never gets one if it turned out to be unnecessary; such claims are left out.
 fn claims(
     spec: &PodSpec,
     statuses: Vec<StatusClaim>,
@@ -163,7 +164,7 @@ fn claims(
         .collect()
 }
 
-/// Finds the condition Ready among the conditions.
+/// Deserializes condition Ready from the list of conditions.
 fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ready>, D::Error> {
     deserializer.deserialize_option(ConditionsVisitor)
 }

@@ -22,7 +22,7 @@ fn pod(value: &Value) -> model::Pod {
     decode::<pod::PodKind>(value).into()
 }
 
-/// A pod as the API server has it, as far as anybody looks at it.
+/// Returns a running pod as the API server sends it, with the fields that are read.
 fn running() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -55,7 +55,7 @@ fn running() -> Value {
     })
 }
 
-/// A running pod with the value at `pointer` replaced. Null takes it away.
+/// Returns a running pod with the value at `pointer` replaced; null removes it.
 fn running_but(pointer: &str, value: Value) -> model::Pod {
     let mut object = running();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -65,7 +65,7 @@ fn running_but(pointer: &str, value: Value) -> model::Pod {
 }
 
 #[test]
-fn a_running_pod() {
+fn a_running_pod_is_read_completely() {
     let pod = pod(&running());
     let attachments = &pod.report.interfaces.attachments;
     assert_eq!(attachments.len(), 1);
@@ -96,7 +96,7 @@ fn a_running_pod() {
 }
 
 #[test]
-fn a_pod_that_has_just_been_made() {
+fn a_new_pod_has_neither_node_nor_sandbox() {
     for object in [
         json!({"metadata": {"name": "p", "namespace": "n"}}),
         json!({"metadata": {"name": "p", "namespace": "n", "labels": null, "annotations": null}, "spec": null, "status": null}),
@@ -116,7 +116,7 @@ fn a_pod_that_has_just_been_made() {
 }
 
 #[test]
-fn life_of_a_pod() {
+fn phases_and_conditions_of_a_pod_are_read() {
     for (phase, terminal) in
         [("Pending", false), ("Running", false), ("Succeeded", true), ("Failed", true), ("Unknown", false)]
     {
@@ -134,7 +134,7 @@ fn life_of_a_pod() {
 }
 
 #[test]
-fn hostnames() {
+fn hostnames_that_are_no_dns_labels_are_ignored() {
     let cases = [
         (json!("worker-0"), Some("worker-0")),
         (json!(null), None),
@@ -161,7 +161,7 @@ fn a_pod_without_addresses_has_no_sandbox() {
 }
 
 #[test]
-fn the_virtual_machine_of_a_pod_is_its_controller() {
+fn the_virtual_machine_of_a_pod_is_read_from_its_controller() {
     let owner = |kind: &str, group: &str, controller: bool| {
         json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u-n"},
             {"apiVersion": format!("{group}/v1"), "kind": kind, "name": "vm", "uid": "u-vm", "controller": controller}])
@@ -186,7 +186,7 @@ fn an_unreadable_annotation_does_not_keep_a_pod_from_being_decoded() {
 }
 
 #[test]
-fn claims_of_a_pod() {
+fn claims_of_a_pod_are_read_each_once() {
     let mut object = running();
     object["spec"]["resourceClaims"] = json!([
         {"name": "direct", "resourceClaimName": "shared"},
@@ -217,7 +217,7 @@ fn claims_of_a_pod() {
 }
 
 #[test]
-fn metadata_has_what_the_watch_needs_and_no_more() {
+fn metadata_keeps_only_the_needed_fields() {
     let view = decode::<pod::PodKind>(&running());
     let metadata = view.meta();
     assert_eq!(metadata.resource_version.as_deref(), Some("7"));
@@ -228,7 +228,7 @@ fn metadata_has_what_the_watch_needs_and_no_more() {
 }
 
 #[test]
-fn nonsense_is_the_watch_s_to_tell_of() {
+fn metadata_of_a_wrong_type_fails_to_decode() {
     for object in [
         json!({}),
         json!({"metadata": 7}),
@@ -245,7 +245,7 @@ fn nonsense_is_the_watch_s_to_tell_of() {
 }
 
 #[test]
-fn nodes_have_zones() {
+fn zones_of_nodes_are_read() {
     let node = |labels: Value| -> model::Node {
         let node = json!({"metadata": {"name": "worker-a", "labels": labels}, "status": {"images": [{"names": []}]}});
         decode::<core::NodeKind>(&node).into()
@@ -263,14 +263,14 @@ fn nodes_have_zones() {
 }
 
 #[test]
-fn services_that_can_have_mirrors() {
+fn only_headless_services_without_selector_can_have_mirrors() {
     let cases = [
         (json!({"clusterIP": "None", "clusterIPs": ["None"], "type": "ClusterIP"}), None),
         (json!({"clusterIP": "None", "selector": {}}), None),
-        (json!({"clusterIP": "None", "selector": {"app": "x"}}), Some("has a selector")),
-        (json!({"clusterIP": "10.96.0.7", "type": "LoadBalancer"}), Some("has a cluster IP")),
-        (json!({"clusterIP": ""}), Some("has a cluster IP")),
-        (json!({"type": "ExternalName", "externalName": "example.com"}), Some("is an ExternalName")),
+        (json!({"clusterIP": "None", "selector": {"app": "x"}}), Some("it has a selector")),
+        (json!({"clusterIP": "10.96.0.7", "type": "LoadBalancer"}), Some("it has a cluster IP")),
+        (json!({"clusterIP": ""}), Some("it has a cluster IP")),
+        (json!({"type": "ExternalName", "externalName": "example.com"}), Some("it is an ExternalName")),
     ];
     for (spec, expected) in cases {
         let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec});
@@ -281,16 +281,16 @@ fn services_that_can_have_mirrors() {
 }
 
 #[test]
-fn some_objects_only_have_to_exist() {
+fn objects_of_which_only_the_existence_matters_are_decoded() {
     let object = json!({"metadata": {"name": "rdma-a", "namespace": "vision"}, "spec": {"config": "{"}});
     let key: ObjectKey = decode::<core::NetworkAttachmentDefinitionKind>(&object).into();
     assert_eq!(key.to_string(), "vision/rdma-a");
-    // As the API server answers where only metadata is asked for.
+    // The API server sends this if only metadata is requested.
     let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "rdma"}});
     assert_eq!(decode::<dra::DeviceClassKind<V1Beta2>>(&object).key().to_string(), "rdma");
 }
 
-/// A view is asked for under the same names as the full type.
+/// Checks that a view has the same names as the full type.
 fn same_resource<K: Kind, R: Resource<DynamicType = ()>>()
 where
     View<K>: Resource<DynamicType = ()> + Clone + Debug,
@@ -303,7 +303,7 @@ where
 }
 
 #[test]
-fn views_are_of_the_kinds_that_they_say() {
+fn views_have_the_names_of_their_kinds() {
     same_resource::<pod::PodKind, api::Pod>();
     same_resource::<core::NodeKind, api::Node>();
     same_resource::<core::ServiceKind, api::Service>();

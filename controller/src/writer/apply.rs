@@ -1,4 +1,4 @@
-//! The requests that make a service's objects what they should be.
+//! Sends the requests that bring a service's slices and status to the desired state.
 
 use std::fmt::Debug;
 
@@ -20,38 +20,39 @@ use crate::metrics::{Reason, Verb};
 use crate::slices::{Plan, SliceId};
 use crate::work::{StatusWrite, Work};
 
-/// Who writes, as the API server's audit log and the `managedFields` of services say it.
+/// Field manager of all writes, which appears in audit logs and in the `managedFields` of services.
 pub(super) const FIELD_MANAGER: &str = "multinet-controller";
 
-/// How often in one turn a service is planned anew, when its objects turn out to be others than we knew.
+/// Number of times that a service is planned in one turn, if its slices turn out to differ from the
+/// index.
 const ATTEMPTS: u32 = 4;
 
-/// How many slices and how many mirrors one turn writes at most. The rest is planned anew after the
-/// turns of others: in one turn, a huge service would keep the others of its namespace from being
-/// looked at, and what changes of it meanwhile from being written.
+/// Maximum number of writes per turn for slices, and the same for mirrors. The rest follows in
+/// further turns. Otherwise a huge service would block the others of its namespace, and its own
+/// changes would wait too.
 const WRITES: usize = 128;
 
-/// Amount of a service's writes that a turn has made.
+/// Part of the planned writes that a turn has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Nothing was to be written.
+    /// No writes were needed.
     Nothing,
-    /// All that was to be written.
+    /// All writes were made.
     All,
-    /// As much as is done in one turn.
+    /// The maximum number of writes per turn was made; more are needed.
     Part,
 }
 
-/// Why work was not finished.
+/// Reason why work was not finished.
 #[derive(Debug)]
 pub(super) enum Abandoned {
-    /// Somebody else may be at it.
+    /// This process is no longer the leader.
     NotLeader,
-    /// It has to be tried again.
+    /// A request failed and must be retried.
     Failed(Failure),
 }
 
-/// A kind of object that a service has a list of.
+/// A kind of slice that the controller manages.
 trait OwnedSlice:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned
 {
@@ -79,7 +80,7 @@ impl OwnedSlice for EndpointSlice {
     }
 }
 
-/// What has become of several requests.
+/// Combined result of several requests.
 #[derive(Debug, Default)]
 struct BatchResult {
     is_stale: bool,
@@ -120,7 +121,8 @@ impl From<Result<(), RequestError>> for BatchResult {
 }
 
 impl Writer {
-    /// Writes what is to be written for a service.
+    /// Plans and writes the slices and mirrors of a service. Lists them first if the index may be
+    /// outdated.
     pub(super) async fn sync_slices(&self, job: Job<'_>, merges: bool) -> Result<Progress, Abandoned> {
         let (mut last, mut done) = (None, Progress::Nothing);
         for _ in 0..ATTEMPTS {
@@ -143,7 +145,7 @@ impl Writer {
                 return results.failure.map_or(Ok(done), |failure| Err(Abandoned::Failed(failure)));
             }
             self.refresh(job).await?;
-            // What fails is not helped by asking it for more at once, if there is more.
+            // Do not send a failing API server more requests at once.
             if let Some(failure) = results.failure.take_if(|failure| failure.is_of_the_server()) {
                 let is_done = self.plan(job, false).await.is_empty();
                 return if is_done { Ok(Progress::All) } else { Err(Abandoned::Failed(failure)) };
@@ -154,18 +156,19 @@ impl Writer {
             }
             last = results.failure;
         }
-        // What was listed last is not what is there any more, or a request fails again and again.
+        // The slices keep changing, or a request keeps failing.
         Err(Abandoned::Failed(last.unwrap_or_else(Failure::conflict::<MultiNetworkEndpointSlice>)))
     }
 
-    /// Plans the writes of a service. Planning a huge one takes long, and the world is locked meanwhile: that takes turns,
-    /// too.
+    /// Plans the writes of a service. Planning takes turns, since a huge service takes long and
+    /// locks the index meanwhile.
     async fn plan(&self, Job { service, .. }: Job<'_>, merges: bool) -> Work {
         let _permit = self.planning.acquire(service).await;
         if merges { self.index.work_or_merge(service) } else { self.index.work(service) }
     }
 
-    /// Creates, then updates, then deletes: what a slice loses has been written to another before.
+    /// Sends the creates, then the updates, then the deletes. An endpoint that leaves a slice has
+    /// thus been written to another one before.
     async fn apply<S: OwnedSlice>(&self, job: Job<'_>, plan: Plan<S>) -> BatchResult {
         let Plan { create, update, delete } = plan;
         let created = join_all(create.iter().map(|slice| self.create(job, slice))).await;
@@ -185,7 +188,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The cheapest verb that notices another writer: PUT names the version that it replaces.
+    /// Updates a slice by PUT, the cheapest request that detects another writer: it names the
+    /// version that it replaces.
     async fn update<S: OwnedSlice>(&self, job: Job<'_>, slice: &S) -> Result<(), RequestError> {
         let api = self.api_of(slice);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -210,8 +214,8 @@ impl Writer {
         }
     }
 
-    /// Applies a status to the version of the service that it was made for. (The uid would be no
-    /// precondition: the API server passes over it in what is applied to a status.)
+    /// Applies a status to the version of the service that it was computed for. (The uid cannot
+    /// serve as a precondition: the API server ignores it when a status is applied.)
     pub(super) async fn write_status(&self, job: Job<'_>, write: StatusWrite) -> Result<Followup, Abandoned> {
         let StatusWrite { service, resource_version, status, .. } = write;
         let kind = MultiNetworkService::kind(&());
@@ -244,7 +248,7 @@ impl Writer {
         }
     }
 
-    /// Asks what there is of a service, and tells the world.
+    /// Lists the slices and mirrors of a service, and passes them to the index.
     async fn refresh(&self, job: Job<'_>) -> Result<(), Abandoned> {
         let (slices, mirrors) = join(self.list(job), self.list(job)).await;
         self.index.replace_listed(job.service, slices?, mirrors?);
@@ -254,9 +258,10 @@ impl Writer {
     async fn list<S: OwnedSlice>(&self, job: Job<'_>) -> Result<Vec<S>, Abandoned> {
         let service = job.service;
         let api = Api::<Guarded<S>>::namespaced(self.client.clone(), &service.namespace);
-        // Not by who manages them: that label may be lost.
+        // Do not select by the label `managed-by`, which may have been removed.
         let selector = format!("{}={}", labels::SERVICE_NAME, service.name);
-        // No version: as new as the request, and so newer than any answer before it.
+        // Without a resourceVersion, the list is as new as the request, and so newer than any
+        // answer before it.
         let params = ListParams::default().labels(&selector);
         match self.send::<S, _>(job, Verb::List, api.list(&params)).await {
             Ok(list) => Ok(list
@@ -264,7 +269,7 @@ impl Writer {
                 .into_iter()
                 .filter_map(|object| match object {
                     Guarded::Good(object) => Some(object),
-                    // The watch tells of it.
+                    // The watch reports objects that cannot be decoded.
                     Guarded::Bad(_) => None,
                 })
                 .collect()),

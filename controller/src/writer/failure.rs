@@ -1,4 +1,4 @@
-//! What an answer that is no success means for the work, and for the pause before the next attempt.
+//! Classifies failed requests: what they mean for the work, and how long to wait before a retry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,36 +11,37 @@ use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_c
 use crate::metrics::{Reason, Verb};
 use crate::queue::Backoff;
 
-/// What to do if the API server does not know our kinds.
+/// Advice for an API server that does not serve multinet's kinds.
 const HINT: &str = "kubectl apply -f deploy/crds";
 
-/// What has become of a request that was not answered by the object.
+/// Result of a request that did not return the object.
 #[derive(Debug)]
 pub(super) enum RequestError {
-    /// There is nothing left to do: what was to be deleted is gone, or so is everything that the write was for.
+    /// Nothing is left to do: the object to delete is gone, or so is the object that the write was
+    /// for.
     Done,
-    /// The object is not what we took it for, or is not there: it has to be looked at.
+    /// The object has another version than expected, or does not exist. The slices must be listed.
     Stale,
-    /// The write may have been done, or not.
+    /// The write may have been made or not.
     Unknown(Failure),
-    /// It was not done.
+    /// The write was not made.
     Failed(Failure),
-    /// Leadership has ended: nothing more may be written.
+    /// Leadership has ended. Nothing more may be written.
     NotLeader,
 }
 
-/// Why a request failed, in words for the service's status.
+/// Description of a failed request, for logs and the service's status.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) reason: Reason,
-    /// `update of multinetworkendpointslices.multinetwork.numaproj.io`
+    /// Verb and resource, such as `update of multinetworkendpointslices.multinetwork.numaproj.io`.
     request: String,
     message: String,
     pause: Backoff,
 }
 
 impl Failure {
-    /// A request for kind `K` met this problem.
+    /// Creates a failure of a request for kind `K`.
     pub(super) fn new<K: Resource<DynamicType = ()>>(verb: Verb, problem: Problem) -> Self {
         let pause = match (problem.kind, problem.retry_after) {
             (_, Some(asked)) => Backoff::RetryAfter(asked),
@@ -56,29 +57,27 @@ impl Failure {
         }
     }
 
-    /// Others write the same objects as we do.
+    /// Creates a failure for objects that another writer keeps changing.
     pub(super) fn conflict<K: Resource<DynamicType = ()>>() -> Self {
         Self {
             reason: Reason::Conflict,
             request: resource::<K>(),
-            message:
-                "they change while they are being written; see in the API server's audit log who else writes them"
-                    .to_owned(),
+            message: "another writer keeps changing them; find it in the API server's audit log".to_owned(),
             pause: Backoff::Service,
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// Returns the pause before the next attempt.
     pub(super) fn pause(&self) -> Backoff {
         self.pause
     }
 
-    /// Whether the API server could not do it (5xx).
+    /// Returns whether the API server failed internally (5xx).
     pub(super) fn is_of_the_server(&self) -> bool {
         self.reason == Reason::Problem(ProblemKind::Failing)
     }
 
-    /// Whether it may be over by itself, and is nothing to bother people with unless it lasts.
+    /// Returns whether the failure may pass by itself. Users see such a failure only if it lasts.
     pub(super) fn is_passing(&self) -> bool {
         match self.reason {
             Reason::Conflict => true,
@@ -96,7 +95,7 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
-    /// One line: what, why, and what to do.
+    /// Writes one line: what failed, why, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, message, .. } = self;
         let message = Escaped(message);
@@ -119,7 +118,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What an error means for a request of this verb.
+/// Classifies an error of a request with this verb.
 pub(super) fn classify<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::Error) -> RequestError {
     if let kube::Error::Api(status) = &error {
         match status.code {
@@ -147,7 +146,7 @@ pub(super) fn classify<K: Resource<DynamicType = ()>>(verb: Verb, error: kube::E
     if is_unknown { RequestError::Unknown(failure) } else { RequestError::Failed(failure) }
 }
 
-/// Whether "not found" is about an object, or its namespace, and not about the kind.
+/// Returns whether a 404 concerns an object or its namespace, rather than an unknown kind.
 fn is_of_an_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.kind.is_empty())
 }
@@ -162,7 +161,7 @@ fn request<K: Resource<DynamicType = ()>>(verb: Verb) -> String {
     format!("{} of {}{status}", verb.rbac(), resource::<K>())
 }
 
-/// `plural.group`, as roles and kubectl have it.
+/// Returns `plural.group`, as roles and kubectl spell it.
 fn resource<K: Resource<DynamicType = ()>>() -> String {
     let (plural, group): (Cow<'_, str>, Cow<'_, str>) = (K::plural(&()), K::group(&()));
     if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_means_depends_on_what_was_asked() {
+    fn the_meaning_of_a_status_code_depends_on_the_verb() {
         let object = || Some(details("multinetworkendpointslices", &[]));
         for (verb, code, details, expected) in [
             (Verb::Create, 409, object(), "Stale"),
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_say_what_and_what_to_do() {
+    fn failures_are_described_with_advice() {
         for (verb, code, expected) in [
             (
                 Verb::Create,

@@ -1,4 +1,4 @@
-//! Problems are said once, when the first service has one, and their end once, when the last service has none (pure).
+//! Limits log messages about failures to the first of each kind, and the end of the outage (pure).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
-/// Which services cannot be written.
+/// Services that cannot be written.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     failing: HashMap<ObjectKey, &'static str>,
-    /// Since when any service fails, and the kinds of failures that have been said since.
+    /// Start of the outage, and the kinds of failures that have been logged since.
     outage: Option<(Instant, Vec<&'static str>)>,
 }
 
 impl Outages {
-    /// A service could not be written. Returns whether to say so: the first failure of its kind within an outage.
+    /// Records a failure. Returns whether to log it: it is the first of its kind in this outage.
     pub(super) fn failed(&mut self, service: &ObjectKey, kind: &'static str, now: Instant) -> bool {
         self.failing.insert(service.clone(), kind);
         let (_, said) = self.outage.get_or_insert_with(|| (now, Vec::new()));
@@ -26,7 +26,8 @@ impl Outages {
         is_new
     }
 
-    /// A service has been written. Returns how long the outage was, if it was the last one to fail.
+    /// Records that a service was written. Returns the outage's duration if no other service fails
+    /// any more.
     pub(super) fn succeeded(&mut self, service: &ObjectKey, now: Instant) -> Option<Duration> {
         self.failing.remove(service)?;
         if !self.failing.is_empty() {
@@ -36,7 +37,7 @@ impl Outages {
         Some(now.saturating_duration_since(since))
     }
 
-    /// Somebody else writes from now on.
+    /// Forgets everything, for the end of leadership.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_once_and_the_end_once() {
+    fn each_kind_of_failure_is_logged_once_and_so_is_the_end() {
         let mut outages = Outages::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);

@@ -1,9 +1,9 @@
-//! When a status is written: at once if people wait for it, else when its numbers have settled; but
-//! of a service that changes all the time only now and then (pure).
+//! Decides when a status is written (pure): at once if people wait for the change, else when its
+//! numbers have settled. The status of a service that changes all the time is written at intervals.
 //!
-//! A status costs the API server more than a slice does, and while a service changes nobody can
-//! read its numbers anyway: they wait for a second in which the service has no turn, so that they
-//! are not in the way of the slices.
+//! Writing a status costs the API server more than writing a slice. Numbers that keep changing are
+//! of little use to people. They wait until the service has had no turn for a second, so that they
+//! do not delay slices.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use tokio::time::Instant;
 
 use crate::rate_limiter::RateLimiter;
 
-/// How often a status is written in a row. Whatever happens to a service in its life is no more
-/// than that; an annotation that somebody has flip all the time is.
+/// Number of status writes in a row. The normal life of a service needs fewer; an annotation that
+/// keeps changing needs more.
 const BURST: u32 = 25;
 
-/// How much time passes then from one time to the next.
+/// Interval between further status writes.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long numbers wait for more numbers.
+/// Time without changes after which numbers are written.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long they wait at most.
+/// Longest time that numbers wait.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The services whose numbers wait, and how often the status of each has been written.
+/// Services whose numbers are waiting, and the write rate of each service's status.
 #[derive(Debug)]
 pub(super) struct StatusPacer {
     waiting: HashMap<ObjectKey, Wait>,
@@ -39,14 +39,14 @@ struct Wait {
     until: Instant,
 }
 
-/// What to do about a status.
+/// Time to write a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Write it.
+    /// Write the status now.
     Now,
-    /// Decide anew at that time.
+    /// Decide again at this time.
     At(Instant),
-    /// There is nothing to write.
+    /// There is no status to write.
     Never,
 }
 
@@ -57,7 +57,8 @@ impl Default for StatusPacer {
 }
 
 impl StatusPacer {
-    /// `urgent`: whether the status that is to be written cannot wait; `None`, if there is none.
+    /// Decides when to write the status of a service. `urgent` tells whether the change cannot
+    /// wait; `None` means that there is no change.
     pub(super) fn when(&mut self, service: &ObjectKey, urgent: Option<bool>, now: Instant) -> When {
         let next = self.writes.next(service, now);
         let when = match (urgent, self.waiting.get(service).copied()) {
@@ -72,20 +73,20 @@ impl StatusPacer {
                 When::At(until)
             }
         };
-        // If it is to be written now, it waits until it is: should that fail, it does not wait once more.
+        // Keep the entry until the status is written. If that fails, the retry need not wait again.
         if when == When::Never {
             self.waiting.remove(service);
         }
         when
     }
 
-    /// A status has been written.
+    /// Records that a status was written.
     pub(super) fn written(&mut self, service: &ObjectKey, now: Instant) {
         self.waiting.remove(service);
         self.writes.consume(service.clone(), now);
     }
 
-    /// Somebody else writes from now on.
+    /// Forgets everything, for the end of leadership.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.writes.clear();
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_when_they_have_settled_and_the_rest_at_once() {
+    fn settled_numbers_and_urgent_changes_are_written() {
         let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_never_settle_are_written_now_and_then() {
+    fn unsettled_numbers_are_written_at_intervals() {
         let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_flips_is_told_of_at_intervals_in_the_end() {
+    fn a_service_that_keeps_changing_is_written_at_intervals() {
         let mut pace = StatusPacer::default();
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Permits to do something now, given out in [turns](crate::fair_queue).
+//! Permits for limited resources, which are given out by a [fair queue](crate::fair_queue).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,13 +7,13 @@ use tokio::sync::oneshot;
 
 use crate::fair_queue::{FairQueue, Limits};
 
-/// Permits, of which there are only so many at a time.
+/// Source of a limited number of permits.
 #[derive(Debug)]
 pub(super) struct Permits {
     turns: Mutex<FairQueue<oneshot::Sender<Permit>>>,
 }
 
-/// Leave to do something for a service, until it is dropped.
+/// Permit for a service. Dropping it returns it.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub(super) struct Permit {
@@ -22,12 +22,13 @@ pub(super) struct Permit {
 }
 
 impl Permits {
-    /// As many as that.
+    /// Creates permits with these limits.
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self { turns: Mutex::new(FairQueue::new(limits)) })
     }
 
-    /// Waits for a permit. (There always is one in the end: `None` would mean that nobody is left to give it.)
+    /// Waits for a permit. It never returns `None` in practice, which would mean that the sender
+    /// was dropped.
     pub(super) async fn acquire(self: &Arc<Self>, service: &ObjectKey) -> Option<Permit> {
         let (send, permit) = oneshot::channel();
         self.lock().push(service, send);
@@ -35,7 +36,7 @@ impl Permits {
         permit.await.ok()
     }
 
-    /// Gives out what there is.
+    /// Gives permits to the next waiting tasks, as far as the limits allow.
     fn hand_out(self: &Arc<Self>) {
         loop {
             let next = self.lock().begin();
@@ -43,13 +44,13 @@ impl Permits {
             if waiting.is_closed() {
                 self.lock().end(&service);
             } else {
-                // If nobody waits any more, it comes back by being dropped.
+                // If the task stops waiting right now, the permit comes back by being dropped.
                 drop(waiting.send(Permit { permits: Arc::clone(self), service }));
             }
         }
     }
 
-    /// No code panics while it holds the lock.
+    /// Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, FairQueue<oneshot::Sender<Permit>>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permit_goes_to_the_next_when_it_is_dropped_and_past_those_who_have_gone() {
+    fn a_dropped_permit_goes_to_the_next_waiting_task() {
         let permits = Permits::new(Limits::ONE);
         let service = ObjectKey { namespace: "vision".into(), name: "infer".into() };
         let acquire = || Box::pin(permits.acquire(&service));
@@ -82,7 +83,7 @@ mod tests {
         let mut third = acquire();
         assert!((&mut third).now_or_never().is_none());
         drop(second);
-        // It has come, and is dropped before anybody has looked.
+        // The permit was sent to `third`, which is dropped without having received it.
         drop(third);
         assert!(acquire().now_or_never().flatten().is_some());
         assert_eq!(permits.lock().waiting(), 0);

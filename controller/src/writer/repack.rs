@@ -1,7 +1,8 @@
-//! When slices are merged that are half empty: after many pods have come or gone, or after a controller with another limit (pure).
+//! Schedules the merging of half-empty slices (pure). Slices become half empty when many pods come
+//! or go, or when the maximum slice size has changed.
 //!
-//! Merging can wait: it is done when nothing else is to be written for a service, and at the pace of [`PAUSE`] over all services,
-//! whatever there is to merge. Namespaces have the same share of that, whatever each has.
+//! Merging is not urgent. A service's slices are merged when it needs no other writes. Over all
+//! services there is one merge per [`PAUSE`], and namespaces get equal shares.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,25 +10,26 @@ use std::time::Duration;
 use multinet_runtime::ObjectKey;
 use tokio::time::Instant;
 
-/// How much time passes between two services' merges.
+/// Interval between merges over all services.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How much time passes between two merges of one service, and before the first, at least.
+/// Minimum interval between merges of one service, which also precedes the first one.
 const PAUSE_OF_SERVICE: Duration = Duration::from_secs(1);
 
-/// The services that have slices to merge, and when that is to be done.
+/// Services with slices to merge, and the time of each one's next merge, by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Repack {
     due: HashMap<String, HashMap<String, Instant>>,
 }
 
 impl Repack {
-    /// Returns whether it is a service's turn to have slices merged.
+    /// Returns whether the next merge of a service is due.
     pub(super) fn is_due(&self, service: &ObjectKey, now: Instant) -> bool {
         self.get(service).is_some_and(|due| due <= now)
     }
 
-    /// A service has had a turn. Returns when it is to have the next one to have slices merged, if it has any to merge.
+    /// Updates the schedule after a turn of a service. Returns the time of its next merge, if it
+    /// has slices to merge.
     pub(super) fn next(&mut self, service: &ObjectKey, could_merge: bool, now: Instant) -> Option<Instant> {
         if !could_merge {
             if let Some(services) = self.due.get_mut(&service.namespace) {
@@ -54,7 +56,7 @@ impl Repack {
         self.due.get(&service.namespace)?.get(&service.name).copied()
     }
 
-    /// Somebody else writes from now on.
+    /// Forgets everything, for the end of leadership.
     pub(super) fn clear(&mut self) {
         self.due.clear();
     }
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_has_a_turn_each_second_until_nothing_is_left_to_merge() {
+    fn a_service_is_merged_each_second_until_no_slices_fit_together() {
         let service = key(1);
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_with_many_leaves_another_its_share() {
+    fn a_namespace_with_many_services_leaves_another_its_share() {
         let start = Instant::now();
         let mut repack = Repack::default();
         for number in 0..100 {

@@ -1,4 +1,4 @@
-//! One request: when it may be sent, how long it may take, what it is counted as.
+//! Sends one request: when it may begin, how long it may take, and how it is counted.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -13,14 +13,17 @@ use super::failure::{Failure, RequestError, classify};
 use super::{Job, Writer};
 use crate::metrics::{ResultLabel, Verb};
 
-/// How long a request may take. The API server needs milliseconds; etcd may be electing a leader.
+/// Time limit for a request. The API server normally needs milliseconds, but etcd may be electing a
+/// leader.
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Writer {
-    /// Sends a request for kind `K` when it is the service's turn, if this process leads by then, and for no longer than it leads. (The
-    /// lease goes on being renewed meanwhile: what counts is the end that the term has when it comes.)
+    /// Sends a request for kind `K` when the service gets a permit, if this process is still the
+    /// leader. Abandons it when leadership ends. The lease may be renewed meanwhile, which extends
+    /// the time.
     ///
-    /// The request must not have begun: futures of [`kube::Api`] send nothing before they are polled.
+    /// The request must not have begun. Futures of [`kube::Api`] send nothing before they are
+    /// polled.
     pub(super) async fn send<K, T>(
         &self,
         Job { service, term }: Job<'_>,
@@ -39,7 +42,8 @@ impl Writer {
             match timeout_at(end.min(limit), &mut request).await {
                 Ok(answer) => break answer.map_err(|error| classify::<K>(verb, error)),
                 Err(_) if end <= limit => match self.leads_until(term) {
-                    // Later than the one that has come, or nothing might begin any more.
+                    // The lease was renewed, so `later` is after the end that has just passed.
+                    // Otherwise `leads_until` returns `None`.
                     Some(later) => end = later,
                     None => break Err(RequestError::NotLeader),
                 },
@@ -54,9 +58,10 @@ impl Writer {
         answer
     }
 
-    /// By when what begins now has to be over; `None`: the term has ended.
+    /// Returns the time by which a request that begins now must end; `None` if the term has ended.
     fn leads_until(&self, term: u64) -> Option<Instant> {
-        // The end before the term: an end of a later term comes with that term.
+        // Read the end before the term. If another term begins in between, the comparison then
+        // fails.
         let end = self.leadership.ends()?;
         (self.leadership.term() == term).then_some(end)
     }

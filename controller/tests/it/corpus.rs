@@ -1,4 +1,4 @@
-//! The stored corpora of the fuzz targets, replayed.
+//! Replays the stored corpora of the fuzz targets.
 
 #[path = "../../fuzz/checks/claim.rs"]
 mod claim;
@@ -18,11 +18,11 @@ fn folder(path: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn claims_of_the_corpus_pass() {
+fn stored_claims_pass_the_checks() {
     replay(&folder("fuzz/seeds/claim"), claim::check);
 }
 
 #[test]
-fn annotations_of_the_corpus_pass() {
+fn stored_annotations_pass_the_checks() {
     replay(&folder("fuzz/seeds/network_status"), network_status::check);
 }

@@ -1,4 +1,5 @@
-//! The crate from outside: its pure core against a model, its shell against an API server, and the stored inputs of fuzzing.
+//! Tests of the crate from outside: its pure core against a model, its I/O against a fake API
+//! server, and the stored inputs of fuzzing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
 

@@ -1,18 +1,20 @@
-//! The controller's pure core against a plain model: whatever happens, in whichever order it is told, the slices, mirrors and
-//! statuses come to say what the design says.
+//! Compares the controller's pure core with a plain model. Whatever happens, and in whichever order
+//! the controller learns of it, slices, mirrors and statuses must finally be as specified.
 //!
 //! ```text
 //!  operations ──> Cluster ── Watches ──> ClusterIndex ── Queue ──> Job ──> Cluster
-//!                    │      (late, lost,   │      (conflicts, lost answers)
+//!                    │      (late, lost,   │             (conflicts, lost answers)
 //!                    │       repeated)     │
-//!                    └──> Expected ── Order ┘ who had an address first
+//!                    └──> Expected ── Order ┘ which pod had an address first
 //! ```
 //!
-//! [`Cluster`](cluster::Cluster) is what there is. The watches tell the [`ClusterIndex`](multinet_controller::index::ClusterIndex) of it, from the JSON
-//! that an API server would send, and the jobs do what it decides. [`Expected`](expected::Expected) makes everything anew from all objects,
-//! in the simplest way there is; it shares no code with the controller.
+//! [`Cluster`](cluster::Cluster) holds the objects. The watches feed the
+//! [`ClusterIndex`](multinet_controller::index::ClusterIndex) from the JSON that an API server
+//! would send, and jobs perform what it decides. [`Expected`](expected::Expected) computes
+//! everything again from all objects in the simplest way. It shares no code with the controller.
 //!
-//! `PROPTEST_CASES=5000 cargo test -p multinet-controller --test it model::` runs more cases; `PROPTEST_RNG_SEED` others.
+//! `PROPTEST_CASES=5000 cargo test -p multinet-controller --test it model::` runs more cases, and
+//! `PROPTEST_RNG_SEED` selects others.
 
 mod check;
 mod clock;
@@ -37,7 +39,7 @@ use self::cluster::Cluster;
 use self::operations::{Operation, operation};
 use self::simulation::Simulation;
 
-/// How many cases run, and from which seed, unless the environment says otherwise.
+/// Number of cases, and their seed, unless environment variables set them.
 const CASES: u32 = 160;
 const SEED: u64 = 4;
 
@@ -57,7 +59,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn it_comes_to_say_what_it_should(
+    fn the_cluster_reaches_the_specified_state(
         limit in 1usize..8,
         operations in prop::collection::vec(operation(), 1..200),
     ) {
@@ -65,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn it_keeps_to_limits(
+    fn limits_are_kept(
         limit in 1usize..8,
         operations in prop::collection::vec(operation(), 1..200),
     ) {
@@ -90,8 +92,8 @@ fn run_with_limits(limit: usize, operations: &[Operation]) -> Result<(), TestCas
         }
         simulation.rest().await;
         limits::check(&simulation)?;
-        probes::nothing_is_left_to_do(&mut simulation).await?;
-        probes::a_newcomer_agrees(&simulation)
+        probes::planning_again_writes_nothing(&mut simulation).await?;
+        probes::a_new_controller_agrees(&simulation)
     })
 }
 
@@ -106,14 +108,14 @@ fn run(limit: usize, operations: &[Operation]) -> Result<(), TestCaseError> {
         }
         simulation.rest().await;
         check::check(&simulation)?;
-        probes::nothing_is_left_to_do(&mut simulation).await?;
-        probes::noise_is_no_work(&mut simulation)?;
-        probes::a_newcomer_agrees(&simulation)?;
-        probes::one_pod_is_one_write(&mut simulation).await?;
+        probes::planning_again_writes_nothing(&mut simulation).await?;
+        probes::unrelated_changes_cause_no_work(&mut simulation)?;
+        probes::a_new_controller_agrees(&simulation)?;
+        probes::a_pod_costs_one_write_per_slice(&mut simulation).await?;
         probes::own_writes_are_known(&mut simulation).await?;
-        probes::one_zone_is_one_write(&mut simulation).await?;
-        probes::one_network_is_no_write(&mut simulation).await?;
+        probes::a_zone_costs_one_write_per_slice(&mut simulation).await?;
+        probes::a_network_costs_no_write(&mut simulation).await?;
         probes::the_newest_generation_counts(&mut simulation).await?;
-        probes::names_come_back(&mut simulation).await
+        probes::removed_service_labels_come_back(&mut simulation).await
     })
 }

@@ -1,8 +1,9 @@
-//! The shell against an API server that does what the test tells it to.
+//! Tests of the I/O against an API server that is controlled by the test.
 //!
-//! Every request waits in [`FakeApi`](multinet_testing::fake_api::FakeApi) until the test answers it, so each test reads as a conversation. What is decided is
-//! decided by the real [`ClusterIndex`](multinet_controller::index::ClusterIndex). Time is paused: pauses and limits pass at once, and
-//! can be measured exactly.
+//! Every request waits in [`FakeApi`](multinet_testing::fake_api::FakeApi) until the test answers
+//! it, so each test reads like a conversation. The real
+//! [`ClusterIndex`](multinet_controller::index::ClusterIndex) decides. Time is paused: pauses and
+//! limits pass at once, and can be measured exactly.
 
 mod burst;
 mod events;

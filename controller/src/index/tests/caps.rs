@@ -1,4 +1,4 @@
-//! Limits on addresses, from pods to conditions.
+//! Tests of the address limits, from pods to conditions.
 
 use multinet_crds::conditions::ConditionType::Capped;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const CAPS: Caps = Caps { pod: 2, service: 3, namespace: 4 };
 
-/// The texts of a service's addresses that are published, and the reason of condition Capped.
+/// Returns the published addresses of a service, and the reason of its condition Capped.
 fn written(index: &ClusterIndex, service: &str, version: u64) -> (Vec<String>, Option<String>) {
     let outcome = write(index, service, version);
     let status = outcome.status.map(|write| write.status);
@@ -24,7 +24,7 @@ fn queued(index: &ClusterIndex) -> Vec<String> {
 }
 
 #[test]
-fn what_is_published_of_a_pod_stays_when_it_reports_more() {
+fn published_addresses_of_a_pod_stay_when_it_reports_more() {
     let index = index_with(CAPS);
     let report = |ips: &'static str| {
         annotate(Box::leak(format!(r#"[{{"name": "vision/rdma-a", "ips": [{ips}]}}]"#).into_boxed_str()))
@@ -70,7 +70,7 @@ fn a_service_keeps_its_published_addresses_then_those_of_older_pods() {
 }
 
 #[test]
-fn who_waits_for_room_in_the_namespace_is_queued_when_there_is_some() {
+fn a_service_that_waits_for_room_is_queued_when_room_appears() {
     let index = index_with(CAPS);
     for name in ["infer", "detect"] {
         index.apply(service(name, 1, |_| {}));

@@ -1,9 +1,9 @@
-//! The pod that an address is published for.
+//! Tests of which pod an address is published for.
 
 use super::*;
 
 #[test]
-fn who_lists_alone_has_only_age_and_slices_to_go_by() {
+fn a_process_with_lists_only_decides_by_age_and_slices() {
     let contested = |older: &'static str| {
         let index = index();
         index.apply(service("infer", 1, |_| {}));
@@ -31,7 +31,7 @@ fn who_lists_alone_has_only_age_and_slices_to_go_by() {
 }
 
 #[test]
-fn who_is_published_on_one_network_may_be_second_on_another() {
+fn a_pod_may_hold_its_address_on_one_network_only() {
     let both = |pod: &mut Value| {
         let report = json!([
             {"name": "vision/rdma-a", "interface": "net1", "ips": ["10.0.0.1"]},
@@ -63,7 +63,7 @@ fn who_is_published_on_one_network_may_be_second_on_another() {
 }
 
 #[test]
-fn a_pod_that_no_service_selects_withholds_nothing() {
+fn an_unselected_pod_displaces_no_other_pod() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("a", "nobody", "10.0.0.1", |_| {}));
@@ -81,7 +81,7 @@ fn a_pod_that_no_service_selects_withholds_nothing() {
 }
 
 #[test]
-fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
+fn a_pod_of_another_namespace_displaces_no_pod_and_is_not_named() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("secret", "any", "10.0.0.1", |pod| {
@@ -111,7 +111,8 @@ fn a_pod_of_another_namespace_withholds_nothing_and_is_not_named() {
     );
 }
 
-/// As a restore from a backup leaves it: Pending, with the annotation of the pod that it was.
+/// This state follows a restore from a backup: the pod is Pending, with the annotation of its
+/// predecessor.
 #[test]
 fn a_pod_without_sandbox_has_no_address() {
     let index = index();
@@ -125,7 +126,7 @@ fn a_pod_without_sandbox_has_no_address() {
     assert_eq!(published(&index, "infer"), ["b"]);
     assert_eq!(index.totals().conflicts, 0);
 
-    // It gets a sandbox: the last in the row.
+    // The pod gets a sandbox, and comes after the others.
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     write(&index, "infer", 3);
     assert_eq!((published(&index, "infer"), index.totals().conflicts), (vec!["b".to_owned()], 1));
@@ -134,9 +135,10 @@ fn a_pod_without_sandbox_has_no_address() {
     assert_eq!(published(&index, "infer"), ["a"]);
 }
 
-/// A claim that nobody is named to have may be any pod's that uses it, but for one that nothing was prepared for.
+/// A claim that is reserved for no pod in particular may belong to any pod that uses it, except for
+/// one without a sandbox.
 #[test]
-fn a_pod_without_sandbox_has_nothing_of_its_claims() {
+fn a_pod_without_sandbox_has_no_address_from_claims() {
     let index = index();
     let class = json!([{"kind": "DeviceClass", "name": "rdma"}]);
     index.apply(service("infer", 1, |service| service["spec"]["networks"] = class));
@@ -161,7 +163,7 @@ fn a_pod_without_sandbox_has_nothing_of_its_claims() {
 }
 
 #[test]
-fn what_another_leader_has_decided_holds() {
+fn the_decision_of_an_earlier_leader_is_kept() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));

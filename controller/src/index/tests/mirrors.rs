@@ -1,9 +1,9 @@
-//! What becomes of mirrors.
+//! Tests of mirrors.
 
 use super::*;
 use crate::slices::Plan;
 
-/// A world with the service `infer`, mirrored to the core Service `fast`.
+/// Returns an index with the service `infer`, which is mirrored to the core Service `fast`.
 fn mirrored() -> ClusterIndex {
     let index = index();
     let core = json!({"metadata": {"name": "fast", "namespace": "vision"}, "spec": {"clusterIP": "None"}});
@@ -12,7 +12,7 @@ fn mirrored() -> ClusterIndex {
     index
 }
 
-/// What the API server makes of a mirror.
+/// Returns a mirror's slice as the API server stores it.
 fn stored(mut mirror: EndpointSlice, version: u64) -> EndpointSlice {
     mirror.metadata.uid = Some("uid-mirror".to_owned());
     mirror.metadata.resource_version = Some(version.to_string());
@@ -30,7 +30,7 @@ fn without(mirror: &EndpointSlice, label: &str) -> EndpointSlice {
 }
 
 #[test]
-fn a_mirror_that_has_lost_its_name_is_repaired_or_deleted() {
+fn a_mirror_without_its_service_label_is_repaired_or_deleted() {
     let index = mirrored();
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     let whole = stored(mirrors(&index).create.remove(0), 1);
@@ -45,9 +45,9 @@ fn a_mirror_that_has_lost_its_name_is_repaired_or_deleted() {
     assert_eq!(mirrors(&index).delete.len(), 1);
 }
 
-/// The watch goes by that label, and shows the mirror as gone.
+/// The watch selects by that label, so it shows the mirror's slice as deleted.
 #[test]
-fn a_mirror_that_has_lost_its_manager_is_repaired() {
+fn a_mirror_without_its_manager_label_is_repaired() {
     let index = mirrored();
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
     let whole = stored(mirrors(&index).create.remove(0), 1);

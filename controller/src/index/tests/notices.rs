@@ -1,4 +1,4 @@
-//! What people are told of pods and services, and how often.
+//! Tests of notices about pods and services, and of how often they are published.
 
 use multinet_crds::conditions::{ConditionType, find};
 
@@ -13,7 +13,7 @@ fn reasons(notices: &[Notice]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn what_is_wrong_with_a_pod_is_said_once() {
+fn a_problem_of_a_pod_is_reported_once() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(service("both", 1, |service| service["spec"]["selector"] = json!({})));
@@ -43,9 +43,9 @@ fn what_is_wrong_with_a_pod_is_said_once() {
     assert!(index.lock().notified.is_empty(), "nothing is kept of pods that are gone");
 }
 
-/// What is wrong again was right in between, and its first event may have gone by then.
+/// The problem was solved in between, and its first event may have expired.
 #[test]
-fn what_is_wrong_with_a_pod_again_is_said_again() {
+fn a_recurring_problem_of_a_pod_is_reported_again() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     for version in [1, 3] {
@@ -55,7 +55,8 @@ fn what_is_wrong_with_a_pod_again_is_said_again() {
         assert!(reasons(&write(&index, "infer", version + 1).notices).is_empty());
         assert!(index.lock().notified.is_empty());
     }
-    // Of those that have no second NIC, or none any more or yet, nothing is to be read.
+    // The annotations of pods that have no secondary interfaces, or do not have them any more or
+    // yet, are not read.
     let has_ended = |pod: &mut Value| pod["status"]["phase"] = json!("Failed");
     index.apply(pod("a", "infer", "10.0.0.999", has_ended));
     index.apply(pod("b", "infer", "10.0.0.999", |pod| pod["spec"]["hostNetwork"] = json!(true)));
@@ -64,7 +65,7 @@ fn what_is_wrong_with_a_pod_again_is_said_again() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
+fn a_problem_of_a_claim_is_reported_for_its_pod() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     let claim = |ips: &[&str]| -> views::ResourceClaim<views::V1> {
@@ -87,7 +88,7 @@ fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
     assert!(notices[1].note.starts_with(begin), "{:?}", notices[1]);
     let queued = || std::iter::from_fn(|| index.queue.next().now_or_never()).count();
     queued();
-    // No endpoint changes, but what is said does.
+    // No endpoint changes, but the notice does.
     for (version, ips, expected) in [
         (2, &["10.0.1.1/24"][..], &[][..]),
         (3, &["10.0.1.1/24", "127.0.0.1/8"], &[("a", "ResourceClaimRejected")]),
@@ -109,7 +110,7 @@ fn what_is_wrong_with_a_pods_claim_is_said_of_the_pod() {
 }
 
 #[test]
-fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
+fn a_problem_of_a_service_is_reported_when_it_begins() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     Index::<views::NetworkAttachmentDefinition>::reset(&index, &HashSet::new());
@@ -139,9 +140,9 @@ fn what_is_wrong_with_a_service_is_said_when_it_becomes_so() {
     assert_eq!(reasons(&write(&index, "infer", 6).notices), [("infer", "Invalid")]);
 }
 
-/// Pods use templates of their own namespace only.
+/// Pods can use templates of their own namespace only.
 #[test]
-fn a_template_of_another_namespace_is_of_no_use() {
+fn a_template_of_another_namespace_is_unresolved() {
     let index = index();
     for (version, namespace, expected) in
         [(1, Some("infra"), &["NetworkNotUsable"][..]), (2, Some("vision"), &[]), (3, None, &[])]
@@ -150,7 +151,7 @@ fn a_template_of_another_namespace_is_of_no_use() {
         index.apply(service("infer", version, |service| service["spec"]["networks"] = json!([network])));
         let outcome = write(&index, "infer", version);
         let said: Vec<&str> = outcome.notices.iter().map(|notice| notice.reason).collect();
-        assert_eq!(said, expected, "whether it exists or not: nobody has looked");
+        assert_eq!(said, expected, "whether it exists is not known yet");
         let is_resolved = |status: &MultiNetworkServiceStatus| {
             let condition = find(&status.conditions, ConditionType::ResolvedRefs);
             condition.map(|condition| condition.status == "True")
@@ -159,9 +160,10 @@ fn a_template_of_another_namespace_is_of_no_use() {
     }
 }
 
-/// Host-local addresses in a fleet of pods: one event, and numbers at the pace of numbers.
+/// This happens with host-local addresses in a large set of pods: one event, and a status that is
+/// updated at the rate of numbers.
 #[test]
-fn conflicts_that_grow_are_said_once() {
+fn a_growing_conflict_is_reported_once() {
     let stored = |index: &ClusterIndex, status: &StatusWrite, version: u64| {
         let mut service = with_status(status);
         service.metadata.resource_version = Some(version.to_string());
@@ -181,7 +183,7 @@ fn conflicts_that_grow_are_said_once() {
         assert_eq!((reasons(&outcome.notices), status.urgent), (said.to_vec(), is_first), "{name}");
         assert!(reasons(&write(&index, "infer", version).notices).is_empty(), "before it is written");
     }
-    // Another address, before all others; by a process that knows only the status.
+    // Another address comes first in the order. This process knows only the status.
     let restarted = self::index();
     stored(&restarted, &status, 10);
     for (name, address) in [("a", "10.0.0.9"), ("b", "10.0.0.9"), ("x", "10.0.0.1"), ("y", "10.0.0.1")] {
@@ -191,7 +193,7 @@ fn conflicts_that_grow_are_said_once() {
     let status = outcome.status.unwrap();
     assert_eq!((reasons(&outcome.notices), status.urgent), (vec![], false));
 
-    // It ends, and comes back.
+    // The conflict ends, and comes back.
     stored(&restarted, &status, 11);
     ["b", "y"].iter().for_each(|name| Index::<views::Pod>::delete(&restarted, &key(name)));
     let ended = write(&restarted, "infer", 10).status.unwrap();

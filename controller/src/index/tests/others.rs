@@ -1,10 +1,10 @@
-//! What others do to what the controller writes, or besides it.
+//! Tests of changes that others make to the controller's objects or next to them.
 
 use super::*;
 
-/// Whoever writes slices by hand may make the service their controller, so that they go with it.
+/// Users who write slices may make the service their controller, so that they are deleted with it.
 #[test]
-fn what_others_write_for_a_service_without_selector_is_theirs() {
+fn slices_of_others_for_a_service_without_selector_are_kept() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.apply(pod("a", "infer", "10.0.0.1", |_| {}));
@@ -23,9 +23,9 @@ fn what_others_write_for_a_service_without_selector_is_theirs() {
     assert!(index.work(&key("infer")).slices.is_empty());
 }
 
-/// The API server's storage is restored from a backup: its versions are older than those that we know.
+/// The API server's storage is restored from a backup: its versions are older than the known ones.
 #[test]
-fn a_status_that_a_backup_has_brought_back_is_put_right() {
+fn a_status_from_a_backup_is_repaired() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     let first = write(&index, "infer", 1).status.unwrap();
@@ -47,7 +47,7 @@ fn a_status_that_a_backup_has_brought_back_is_put_right() {
 }
 
 #[test]
-fn nothing_is_kept_for_work_that_is_given_up() {
+fn abandoned_work_leaves_no_state() {
     let index = index();
     index.apply(service("infer", 1, |_| {}));
     index.work(&key("infer"));

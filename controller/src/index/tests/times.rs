@@ -1,4 +1,4 @@
-//! When what is written came to be.
+//! Tests of the times of changes in slices.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn written_at(slices: &[MultiNetworkEndpointSlice]) -> Option<&str> {
 }
 
 #[test]
-fn a_slice_tells_of_the_earliest_change_that_it_holds() {
+fn a_slice_has_the_time_of_its_earliest_change() {
     let index = index();
     at(50);
     index.apply(service("infer", 1, |_| {}));
@@ -62,7 +62,7 @@ fn a_slice_tells_of_the_earliest_change_that_it_holds() {
 }
 
 #[test]
-fn a_pod_has_stopped_serving_when_its_condition_says_so() {
+fn the_time_of_an_unready_pod_is_that_of_its_condition() {
     let index = index();
     at(50);
     index.apply(service("infer", 1, |_| {}));
@@ -84,7 +84,7 @@ fn a_pod_has_stopped_serving_when_its_condition_says_so() {
 }
 
 #[test]
-fn who_takes_over_begins_with_the_changes_of_its_own_time() {
+fn a_new_leader_ignores_the_times_of_earlier_changes() {
     let index = index();
     at(100);
     index.apply(service("infer", 1, |_| {}));

@@ -1,5 +1,6 @@
-//! Tables. An endpoint is a letter; in capitals, it says something else. A slice is `0:abc`: of group 0; `0!abc`: something
-//! else of it is wrong; `?abc`: of no wanted group; `6?abc`: the same, with IPv6; `-?abc`: of no family.
+//! Tables of packing cases. An endpoint is a letter; a capital letter is the same endpoint with
+//! other details. Slices are written as `0:abc` (of group 0), `0!abc` (with other faults), `?abc`
+//! (of no wanted group), `6?abc` (the same with IPv6) and `-?abc` (of no family).
 
 mod properties;
 
@@ -29,9 +30,11 @@ fn text(entries: &[&Letter]) -> String {
     entries.iter().map(|letter| letter.0).collect()
 }
 
-/// What becomes of the slices: `=` stays, `0:abc` is written, `-` goes; behind `+` the new ones.
+/// Packs, and returns the fate of each slice: `=` stays, `0:abc` is written, `-` is deleted. New
+/// slices follow a `+`.
 fn packed(limit: usize, wanted: &str, found: &str, merges: bool) -> String {
-    // `wanted` are groups `abc`, with IPv6 `6abc`; `.` is a group without endpoints.
+    // `wanted` contains groups such as `abc`, or `6abc` with IPv6; `.` is a group without
+    // endpoints.
     let groups: Vec<(IpFamily, Vec<Letter>)> = wanted
         .split_whitespace()
         .map(|group| match group.strip_prefix('6') {
@@ -107,7 +110,7 @@ fn slices_are_merged_into_the_fullest_with_room_for_any() {
 }
 
 #[test]
-fn what_is_as_it_should_be_stays() {
+fn correct_slices_stay() {
     check(3, "abcd", "0:cb 0:da", "= =");
     check(3, ".", "", "");
     check(3, "abc 6abc", "0:abc 1:cba", "= =");
@@ -128,41 +131,41 @@ fn new_slices_are_filled_in_the_order_of_the_endpoints() {
 }
 
 #[test]
-fn slices_that_are_written_anyway_are_filled_the_fullest_first() {
+fn slices_that_must_be_written_are_filled_fullest_first() {
     check(4, "abcdefgh", "0:axx 0:bcx", "0:afgh 0:bcde");
     check(3, "abcd", "0:ax 0:bc", "0:ad =");
-    // An emptied slice is written anyway too: filled, it need not be deleted.
+    // An emptied slice must be written anyway too. If it is filled, it need not be deleted.
     check(3, "abc", "0:xy 0:ab", "0:c =");
     check(3, "abcd", "0:x 0:aby", "0:d 0:abc");
 }
 
 #[test]
-fn what_is_missing_goes_into_the_one_best_slice_that_takes_it_all() {
+fn missing_endpoints_go_into_the_fullest_slice_that_takes_all_of_them() {
     check(4, "abcdef", "0:a 0:bc 0:de", "= 0:bcf =");
     check(4, "abcdefg", "0:a 0:bcd 0:e", "0:afg = =");
-    // Nothing takes both: a new slice costs one write, two filled ones would cost two.
+    // No slice has room for both. A new slice takes one write; filling two slices would take two.
     check(3, "abcdef", "0:ab 0:cd", "= = + 0:ef");
-    // More than a slice: whole ones are new.
+    // There are more endpoints than fit into a slice: the full slices are new.
     check(3, "abcdefgh", "0:ab 0:cd", "0:abh = + 0:efg");
     check(3, "abcd", "0:a", "= + 0:bcd");
 }
 
 #[test]
-fn nothing_is_moved_to_save_slices() {
+fn endpoints_are_not_moved_to_save_slices() {
     check(9, "abc", "0:a 0:b 0:c", "= = =");
 }
 
 #[test]
-fn an_endpoint_stays_once_and_where_it_costs_least() {
+fn a_repeated_endpoint_stays_in_the_slice_where_it_costs_least() {
     check(3, "abc", "0:aab 0:c", "0:ab =");
     check(3, "abcd", "0:ab 0:bcd", "0:a =");
-    // The first slice is written anyway.
+    // The first slice must be written anyway.
     check(3, "abcd", "0:abx 0:bc 0:d", "0:a = =");
     check(3, "abcd", "0!bcd 0:ab", "0:cd =");
     check(4, "abc", "0:abc 0:abc", "= -");
-    // The stale copy goes, the right one stays.
+    // The outdated copy is removed; the correct one stays.
     check(3, "ab", "0:aB 0:b", "0:a =");
-    // The first slice holds one twice, so that it is written whatever happens.
+    // The first slice contains an endpoint twice, so it must be written in any case.
     check(9, "abcd", "0:aabc 0:cd", "0:ab =");
 }
 
@@ -171,7 +174,7 @@ fn a_slice_above_the_limit_is_split() {
     check(2, "abcde", "0:abcde", "0:ab + 0:cd 0:e");
     check(2, "abcde", "0:abcd 0:e", "0:ab = + 0:cd");
     check(3, "abcd", "0:abcd", "0:abc + 0:d");
-    // Not if it is above the limit only by what goes anyway.
+    // The slice is not split if it is above the limit only because of unwanted endpoints.
     check(3, "abc", "0:abxyzc", "0:abc");
     // An endpoint that does not fit may have another copy that does.
     check(2, "abc", "0:abc 0:cx", "0:ab 0:c");
@@ -187,34 +190,35 @@ fn a_group_without_endpoints_keeps_one_slice_if_it_had_any() {
 }
 
 #[test]
-fn a_placeholder_is_filled_or_goes() {
+fn an_empty_slice_is_filled_or_deleted() {
     check(3, "ab", "0:", "0:ab");
     check(3, "abc", "0:", "0:abc");
     check(3, "abcd", "0:", "0:abc + 0:d");
     check(3, "ab", "0: 0:ab", "- =");
     check(3, "abc", "0: 0:ab", "0:c =");
-    // Each group fills its own.
+    // Each group fills its own empty slice.
     check(3, "a b", "1: 0:", "1:b 0:a");
 }
 
 #[test]
-fn slices_of_no_wanted_group_go_or_serve_another_group_of_their_family() {
+fn slices_of_unwanted_groups_are_deleted_or_reused_within_their_family() {
     check(3, "ab", "0:ab ?x", "= -");
     check(3, "ab", "?x", "0:ab");
     check(3, "abcd", "?x ?y ?z", "0:abc 0:d -");
     check(3, "6ab", "?x", "- + 0:ab");
     check(3, "ab", "6?x", "- + 0:ab");
     check(3, "ab", "-?ab", "- + 0:ab");
-    // Cheaper than to fill an unchanged slice: the spare one is written either way.
+    // This is cheaper than filling an unchanged slice, since the spare slice must be written or
+    // deleted anyway.
     check(3, "abc", "0:ab ?x", "= 0:c");
-    // Slices that one group has emptied serve the next.
+    // Slices that one group has emptied are used by the next group.
     check(3, "a defg", "0:a 0:x 1:def", "= 1:g =");
     check(3, ". d", "0:a 0:x", "0: 1:d");
     check(3, "b .", "1:a 1:x", "1: 0:b");
 }
 
 #[test]
-fn a_slice_that_is_called_wrongly_stays_with_those_who_want_its_endpoints() {
+fn a_slice_of_an_unknown_group_is_adopted_by_the_group_of_its_endpoints() {
     check(3, "cba", "?abc", "0:abc");
     check(3, "ab cd", "?cd ?ab", "1:cd 0:ab");
     check(3, "ab cd", "?acd 1:", "1:cd 0:ab");
@@ -223,7 +227,7 @@ fn a_slice_that_is_called_wrongly_stays_with_those_who_want_its_endpoints() {
 }
 
 #[test]
-fn of_wanted_endpoints_with_one_identity_the_first_counts() {
+fn the_first_of_several_endpoints_with_one_identity_is_packed() {
     check(3, "aAb", "", "+ 0:ab");
     check(3, "Aa", "0:a", "0:A");
     check(3, "a.", "", "+ 0:a");

@@ -1,17 +1,18 @@
-//! What ResourceSlices say of the devices: attributes that several drivers agree on.
+//! Device details in ResourceSlices, from attributes that several drivers use.
 //!
 //! | attribute | domains | who publishes it |
 //! |---|---|---|
 //! | `rdmaDevice` | `dra.net` | DRANET |
-//! | `numaNode` | `dra.net`, `resource.kubernetes.io` | DRANET, dra-driver-sriov; proposed as a standard attribute |
+//! | `numaNode` | `dra.net`, `resource.kubernetes.io` (proposed) | DRANET, dra-driver-sriov |
 //! | `pciAddress` | `dra.net`, the driver's | DRANET, dra-driver-sriov |
 //! | `pciBusID` | `resource.kubernetes.io` | standard; dra-driver-sriov |
 //! | `ifName`, `mac` | `dra.net` | DRANET |
 //!
-//! Each is taken from the driver's own domain too (an attribute without a domain is in that), which is where a driver
-//! unknown to us would have it. It comes first, then `dra.net`, then the standard. The attributes of other domains mean whatever
-//! they mean. `interfaceName` of dra-driver-sriov is not among them: it is the interface's name on the node, and the pod's is
-//! another, whereas DRANET keeps the name where nobody asks for another.
+//! Each attribute is also read in the driver's own domain, where an unknown driver would publish
+//! it. (An attribute without a domain belongs to the driver's.) The driver's domain takes
+//! precedence, then `dra.net`, then the standard one. Attributes in other domains are ignored.
+//! `interfaceName` of dra-driver-sriov is not in the table: it is the name on the node, which
+//! differs from the name in the pod. DRANET keeps the name unless a user requests another one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,13 +25,13 @@ use super::nullable;
 use crate::model::DeviceSlice;
 use crate::untrusted;
 
-/// The attributes' domain of DRANET, which other drivers publish in as well.
+/// Domain of DRANET's attributes, in which other drivers publish too.
 const DRANET: &str = "dra.net";
 
-/// The domain of the attributes that Kubernetes defines.
+/// Domain of the attributes that Kubernetes defines.
 const STANDARD: &str = "resource.kubernetes.io";
 
-/// What is read of `spec`.
+/// Fields of a ResourceSlice's `spec` that the controller reads.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct SliceSpec {
@@ -58,7 +59,7 @@ struct SliceDevice {
     name: String,
     #[serde(default, deserialize_with = "nullable")]
     attributes: Attributes,
-    /// Where v1beta1 has the attributes.
+    /// Attributes in v1beta1.
     #[serde(default, deserialize_with = "nullable")]
     basic: BasicDevice,
 }
@@ -70,7 +71,7 @@ struct BasicDevice {
     attributes: Attributes,
 }
 
-/// Those of a device's attributes that may be of use, whatever their domain.
+/// Attributes of a device that may be useful, from any domain.
 #[derive(Clone, Debug, Default)]
 struct Attributes(Vec<Attribute>);
 
@@ -81,7 +82,7 @@ struct Attribute {
     value: Value,
 }
 
-/// What of a [`Device`] an attribute tells.
+/// The field of [`Device`] that an attribute sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Interface,
@@ -91,7 +92,8 @@ enum Field {
     NumaNode,
 }
 
-/// An attribute has exactly one of these, or a bool or a version.
+/// Value of an attribute. Attributes with other types, such as bool and version, have neither
+/// field.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 struct Value {
     string: Option<String>,
@@ -99,7 +101,7 @@ struct Value {
 }
 
 impl Field {
-    /// The field that an attribute of this name, without its domain, tells.
+    /// Returns the field for an attribute name without its domain.
     fn of(name: &str) -> Option<Self> {
         match name {
             "ifName" => Some(Self::Interface),
@@ -113,7 +115,7 @@ impl Field {
 }
 
 impl SliceSpec {
-    /// What is known of the devices.
+    /// Converts the spec to the model type, with the known details of its devices.
     pub(crate) fn into_slice(self, key: ObjectKey) -> DeviceSlice {
         let mut devices = BTreeMap::new();
         for device in self.devices {
@@ -152,7 +154,7 @@ fn known<'a>(attributes: impl Iterator<Item = &'a Attribute>, driver: &str) -> D
     device
 }
 
-/// Takes what `read` makes of a value, unless there is something already.
+/// Sets `field` to the parsed value, unless it is set already.
 fn fill<T, V>(field: &mut Option<V>, value: Option<T>, read: impl Fn(T) -> Option<V>) {
     if field.is_none() {
         *field = value.and_then(read);
@@ -190,7 +192,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     }
 }
 
-/// The name of an attribute, if it may be of use.
+/// Name of an attribute: its domain and field, if it may be useful.
 struct Name(Option<(Option<String>, Field)>);
 
 impl<'de> Deserialize<'de> for Name {

@@ -1,4 +1,4 @@
-//! Facts about devices, as DRA drivers publish them in ResourceSlices.
+//! Details of devices that DRA drivers publish in ResourceSlices.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -9,13 +9,14 @@ use multinet_runtime::ObjectKey;
 use crate::model::{DeviceId, DeviceSlice};
 use crate::multimap::MultiMap;
 
-/// Driver and name of a pool.
+/// Names of a driver and of one of its pools.
 pub(crate) type Pool = (String, String);
 
-/// All ResourceSlices, by pool, and what is known of the devices in use.
+/// All ResourceSlices, and the known details of devices in use.
 ///
-/// While a device is in a pod's network namespace, its driver may no longer see it, and publishes it without its RDMA device, or not
-/// at all. So what was once known of a device stays known for as long as a claim has it.
+/// While a device is in a pod's network namespace, its driver may no longer see it. The driver then
+/// publishes it without its RDMA device, or not at all. Known details are therefore kept as long as
+/// a claim uses the device.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     slices: HashMap<ObjectKey, DeviceSlice>,
@@ -25,13 +26,13 @@ pub(crate) struct Devices {
 
 #[derive(Debug, Default)]
 struct InUse {
-    /// How many claims have the device.
+    /// Number of claims that use the device.
     claims: usize,
     facts: Device,
 }
 
 impl Devices {
-    /// A slice is new or has changed. Returns the pools of which anything is different.
+    /// Adds or replaces a slice. Returns the pools that have changed.
     pub(crate) fn apply(&mut self, slice: DeviceSlice) -> Vec<Pool> {
         if self.slices.get(&slice.key) == Some(&slice) {
             return Vec::new();
@@ -46,7 +47,7 @@ impl Devices {
         changed
     }
 
-    /// A slice is gone. Returns its pool.
+    /// Removes a slice. Returns its pool.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> Option<Pool> {
         let slice = self.slices.remove(key)?;
         let pool = (slice.driver, slice.pool);
@@ -54,18 +55,18 @@ impl Devices {
         Some(pool)
     }
 
-    /// Returns the slices that are not among the `live` ones.
+    /// Returns the keys of the slices that are not in `live`.
     pub(crate) fn missing(&self, live: &HashSet<ObjectKey>) -> Vec<ObjectKey> {
         self.slices.keys().filter(|key| !live.contains(*key)).cloned().collect()
     }
 
-    /// A claim has got a device.
+    /// Records that a claim uses a device.
     pub(crate) fn acquire(&mut self, id: &DeviceId) {
         self.in_use.entry(id.clone()).or_default().claims += 1;
         self.refresh_facts(id);
     }
 
-    /// A claim no longer has a device.
+    /// Records that a claim no longer uses a device.
     pub(crate) fn release(&mut self, id: &DeviceId) {
         if let Some(device) = self.in_use.get_mut(id) {
             device.claims -= 1;
@@ -75,7 +76,8 @@ impl Devices {
         }
     }
 
-    /// Notes what the slices say of a device in use, beside what is known of it already.
+    /// Updates the details of a device in use from the slices. Keeps details that the slices no
+    /// longer contain.
     pub(crate) fn refresh_facts(&mut self, id: &DeviceId) {
         let shown = self.published(id);
         if let Some(device) = self.in_use.get_mut(id) {
@@ -83,13 +85,13 @@ impl Devices {
         }
     }
 
-    /// Returns what is known of a device in use.
+    /// Returns the known details of a device in use.
     pub(crate) fn facts(&self, id: &DeviceId) -> Device {
         self.in_use.get(id).map(|device| device.facts.clone()).unwrap_or_default()
     }
 
-    /// Returns what the slices say of a device: those of the pool's newest generation and, as long as that is not complete, those
-    /// before it.
+    /// Returns the details of a device from the slices of its pool's newest generation. As long as
+    /// that generation is incomplete, older ones fill the gaps.
     fn published(&self, id: &DeviceId) -> Device {
         let pool = (id.driver.clone(), id.pool.clone());
         let mut generations: BTreeMap<Reverse<i64>, Vec<&DeviceSlice>> = BTreeMap::new();
@@ -108,7 +110,7 @@ impl Devices {
     }
 }
 
-/// Returns what `first` says, and of what it says nothing, what `second` says.
+/// Returns the details in `first`, with gaps filled from `second`.
 fn merged(first: Device, second: Device) -> Device {
     Device {
         interface: first.interface.or(second.interface),
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_device_stays_as_long_as_a_claim_has_it() {
+    fn details_of_a_device_are_kept_while_a_claim_uses_it() {
         let mut devices = Devices::default();
         changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
         changed(&mut devices, slice("s2", 4, &[]));
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_half_way_to_its_next_generation_keeps_what_it_says() {
+    fn an_incomplete_generation_of_a_pool_is_filled_from_the_last_one() {
         let mut devices = Devices::default();
         changed(&mut devices, slice("s1", 4, &[("a", Some("mlx5_4"))]));
         changed(&mut devices, slice("s2", 4, &[("b", Some("mlx5_5"))]));

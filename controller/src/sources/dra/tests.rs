@@ -13,7 +13,7 @@ fn claim(text: &str) -> Claim {
     serde_json::from_str::<views::ResourceClaim<V1>>(text).expect(text).into()
 }
 
-/// A claim for device d of one request, with this status of the device and the given other fields.
+/// Builds a claim with a device `d` of one request, this device status and the other given fields.
 fn with_device(device: serde_json::Value) -> Claim {
     claim(
         &json!({
@@ -39,7 +39,7 @@ fn unreadable(claim: &Claim) -> &str {
 }
 
 #[test]
-fn what_dranet_writes() {
+fn a_claim_of_dranet_is_read() {
     assert_eq!(
         claim(DRANET),
         Claim {
@@ -62,7 +62,7 @@ fn what_dranet_writes() {
 }
 
 #[test]
-fn an_older_version_with_alternatives_and_two_devices_of_a_request() {
+fn a_v1beta1_claim_with_alternatives_and_two_devices_is_read() {
     let claim: Claim = serde_json::from_str::<views::ResourceClaim<V1Beta1>>(OLD).unwrap().into();
     let devices: Vec<(&str, Option<&str>, String)> = claim
         .devices
@@ -78,7 +78,7 @@ fn an_older_version_with_alternatives_and_two_devices_of_a_request() {
 }
 
 #[test]
-fn what_the_sriov_driver_writes() {
+fn a_claim_of_the_sriov_driver_is_read() {
     let claim = claim(SRIOV);
     let [device] = &claim.devices[..] else { panic!("{claim:?}") };
     assert_eq!(device.id.device, "0000-18-00-2");
@@ -88,7 +88,7 @@ fn what_the_sriov_driver_writes() {
 }
 
 #[test]
-fn conditions() {
+fn a_condition_that_is_false_leaves_the_device_out() {
     let with = |conditions: serde_json::Value| {
         let device = json!({"driver": "dra.net", "pool": "p", "device": "d", "conditions": conditions,
             "networkData": {"ips": ["10.0.0.1/24"]}});
@@ -115,7 +115,7 @@ fn conditions() {
 }
 
 #[test]
-fn a_class_is_only_told_where_it_is_known() {
+fn the_class_of_a_device_is_found_by_its_request() {
     let network = json!({"ips": ["10.0.0.1"]});
     let other = json!({"driver": "dra.net", "pool": "p", "device": "e", "networkData": network});
     assert_eq!(with_device(other).devices[0].class, None, "not in the allocation");
@@ -147,7 +147,7 @@ fn a_class_is_only_told_where_it_is_known() {
 }
 
 #[test]
-fn a_claim_that_is_not_allocated_yet() {
+fn a_claim_without_allocation_has_no_devices() {
     for text in [
         r#"{"metadata":{"name":"c","namespace":"n"}}"#,
         r#"{"metadata":{"name":"c","namespace":"n"},"spec":{},"status":{}}"#,
@@ -162,7 +162,7 @@ fn a_claim_that_is_not_allocated_yet() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_of_and_costs_nothing_else() {
+fn unreadable_parts_are_reported_and_do_not_affect_the_others() {
     let good = r#"{"driver":"dra.net","pool":"p","device":"d","networkData":{"ips":["10.0.0.1/24"]}}"#;
     let cases = [
         (
@@ -196,7 +196,7 @@ fn what_cannot_be_read_is_told_of_and_costs_nothing_else() {
 }
 
 #[test]
-fn bad_addresses_are_told_of_briefly() {
+fn invalid_addresses_are_reported_briefly() {
     let claim = with_device(json!({"driver": "dra.net", "pool": "p", "device": "d",
         "networkData": {"interfaceName": "a name that is none", "hardwareAddress": "x",
             "ips": ["10.0.0.1/24", "a\nb", "::ffff:10.0.0.1/96", "0.0.0.0/0", "127.0.0.1/8"]}}));
@@ -211,7 +211,7 @@ fn bad_addresses_are_told_of_briefly() {
 }
 
 #[test]
-fn a_device_without_addresses_says_why() {
+fn a_device_without_addresses_has_a_reason() {
     let device = |network: serde_json::Value, conditions: serde_json::Value| json!({"driver": "dra.net", "pool": "p", "device": "d", "networkData": network, "conditions": conditions});
     let rdma_only = json!([{"type": "RDMAOnlyDeviceReady", "status": "True"}]);
     for (status, expected) in [
@@ -234,7 +234,7 @@ fn a_device_without_addresses_says_why() {
 }
 
 #[test]
-fn a_device_with_admin_access_is_another_pods() {
+fn a_device_with_admin_access_provides_no_address() {
     let with = |status: serde_json::Value| {
         let result =
             json!({"request": "nic", "driver": "dra.net", "pool": "p", "device": "d", "adminAccess": true});
@@ -259,7 +259,7 @@ fn slice(spec: serde_json::Value) -> DeviceSlice {
     serde_json::from_str::<views::ResourceSlice<V1>>(&slice).expect(&slice).into()
 }
 
-/// What is known of a device with these attributes.
+/// Returns the details of a device with these attributes.
 fn known(driver: &str, attributes: serde_json::Value) -> Device {
     let spec = json!({"driver": driver, "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": "d", "attributes": attributes}]});
@@ -267,7 +267,7 @@ fn known(driver: &str, attributes: serde_json::Value) -> Device {
 }
 
 #[test]
-fn what_dranet_publishes() {
+fn a_resource_slice_of_dranet_is_read() {
     let attributes = json!({
         "dra.net/ifName": {"string": "eth1"},
         "dra.net/pciAddress": {"string": "0000:18:00.2"},
@@ -308,7 +308,7 @@ fn what_dranet_publishes() {
 }
 
 #[test]
-fn what_other_drivers_publish() {
+fn resource_slices_of_other_drivers_are_read() {
     let sriov = json!({
         "resource.kubernetes.io/pciBusID": {"string": "0000:18:00.3"},
         "sriovnetwork.k8snetworkplumbingwg.io/rdmaCapable": {"bool": true},
@@ -333,7 +333,7 @@ fn what_other_drivers_publish() {
 }
 
 #[test]
-fn attributes_of_no_use() {
+fn invalid_attributes_are_ignored() {
     let attributes = json!({
         "dra.net/rdmaDevice": {"string": ""},
         "dra.net/pciAddress": {"string": "usb-1"},
@@ -353,7 +353,7 @@ fn attributes_of_no_use() {
 }
 
 #[test]
-fn slices_of_counters_only() {
+fn a_resource_slice_with_counters_only_has_no_devices() {
     let spec = json!({"driver": "gpu.example.com", "pool": {"name": "p", "generation": 1}, "devices": null,
         "sharedCounters": [{"name": "c"}]});
     assert!(slice(spec).devices.is_empty());

@@ -1,5 +1,5 @@
-//! The files are what net-attach-def-client 1.7.6, which is in Multus 4.2.2, makes of CNI results; but for antrea.json, which
-//! follows Antrea's source.
+//! The files contain what net-attach-def-client 1.7.6, the version in Multus 4.2.2, makes of CNI
+//! results. `antrea.json` follows Antrea's source code instead.
 
 use std::net::IpAddr;
 
@@ -31,14 +31,15 @@ fn attachment(network: &str, addresses: &[&str], device: Device) -> Attachment {
     }
 }
 
-/// Interface, mac, RDMA device, PCI address; `-` for none.
+/// Builds a device from interface, hardware address, RDMA device and PCI address; `-` stands for
+/// none.
 fn device(fields: [&str; 4]) -> Device {
     let [interface, mac, rdma_device, pci_address] =
         fields.map(|field| Some(field.to_owned()).filter(|field| field != "-"));
     Device { interface, mac, rdma_device, pci_address, numa_node: None }
 }
 
-/// Reads the annotations of a pod in namespace `own`.
+/// Reads the annotations of a pod in the namespace `own`.
 fn report(annotations: &[(&str, &str)]) -> Report {
     let annotations = annotations.iter().map(|&(key, text)| (key.to_owned(), text.to_owned())).collect();
     let mut report = Report::default();
@@ -50,7 +51,7 @@ fn status(text: &str) -> Report {
     report(&[(KEY, text)])
 }
 
-/// Of an annotation of which nothing is to be left out.
+/// Returns the attachments in an annotation of which nothing is rejected.
 fn attachments(text: &str) -> Vec<Attachment> {
     let report = status(text);
     assert_eq!((report.rejected, report.unreadable), (Vec::new(), Vec::new()), "{text}");
@@ -62,7 +63,7 @@ fn texts(report: &Report) -> Vec<Vec<String>> {
     report.interfaces.attachments.iter().map(addresses).collect()
 }
 
-/// Of an annotation with an attachment for each list of addresses.
+/// Returns the addresses of each attachment in an annotation.
 fn addresses(text: &str) -> Vec<Vec<String>> {
     let report = status(text);
     assert_eq!((&report.rejected, &report.unreadable), (&Vec::new(), &Vec::new()), "{text}");
@@ -81,14 +82,14 @@ fn unreadable(text: &str) -> String {
     unreadable[0].0.clone()
 }
 
-/// The networks of the attachments, as `namespace/name`.
+/// Returns the networks of the attachments, as `namespace/name`.
 fn networks(report: &Report) -> Vec<String> {
     let networks = report.interfaces.attachments.iter().map(|attachment| &attachment.networks[0]);
     networks.map(|network| format!("{}/{}", network.namespace.as_deref().unwrap(), network.name)).collect()
 }
 
 #[test]
-fn what_multus_writes() {
+fn annotations_of_multus_are_read() {
     let cases = [
         (
             MACVLAN,
@@ -117,7 +118,7 @@ fn what_multus_writes() {
 }
 
 #[test]
-fn several_interfaces_of_an_attachment() {
+fn an_attachment_may_have_several_interfaces() {
     assert_eq!(
         attachments(SEVERAL),
         [
@@ -129,7 +130,7 @@ fn several_interfaces_of_an_attachment() {
 }
 
 #[test]
-fn bare_names_and_the_default_network_last() {
+fn bare_names_are_resolved_and_the_default_network_is_ignored() {
     assert_eq!(
         attachments(ANTREA),
         [
@@ -140,7 +141,7 @@ fn bare_names_and_the_default_network_last() {
 }
 
 #[test]
-fn a_definition_may_be_the_default_network() {
+fn a_network_attachment_definition_may_be_the_default_network() {
     let text = r#"[{"name":"a/n","ips":["10.0.0.1"],"default":true},{"name":"a/n","ips":["10.0.0.2"]}]"#;
     assert_eq!(addresses(text), [["10.0.0.1"], ["10.0.0.2"]]);
     let bare = r#"[{"name":"n","ips":["10.0.0.1"],"default":true},{"name":"n","ips":["10.0.0.2"]}]"#;
@@ -153,7 +154,7 @@ fn a_definition_may_be_the_default_network() {
 }
 
 #[test]
-fn a_bare_name_means_what_the_pod_asks_for() {
+fn a_bare_name_refers_to_a_requested_network() {
     let text = r#"[{"name":"n","interface":"eth1","ips":["10.0.0.1"]},{"name":"n","interface":"eth2","ips":["10.0.0.2"]},
         {"name":"m","interface":"eth3","ips":["10.0.0.3"]},{"name":"k","interface":"eth4","ips":["10.0.0.4"]}]"#;
     let asked = |requests| report(&[(KEY, text), (requests::KEY, requests)]);
@@ -170,7 +171,7 @@ fn a_bare_name_means_what_the_pod_asks_for() {
 }
 
 #[test]
-fn interfaces_without_an_address_say_why() {
+fn interfaces_without_an_address_have_a_reason() {
     let text = r#"[{"name":"a/n"},{"name":"a/m","ips":["fe80::1"]},{"name":"a/k","ips":[]},{"name":"cbr0","default":true}]"#;
     let report = status(text);
     let addressless: Vec<_> = report
@@ -191,7 +192,7 @@ fn interfaces_without_an_address_say_why() {
 }
 
 #[test]
-fn names_of_no_definition_are_passed_over() {
+fn names_that_are_invalid_for_objects_are_ignored() {
     for name in ["", "/", "a/", "/b", "a/b/c", "Cbr0", "my_net", "a.b/c", &"x".repeat(254)] {
         let text = format!(r#"[{{"name":"{name}","ips":["10.0.0.1"]}}]"#);
         assert_eq!(attachments(&text), [], "{name}");
@@ -201,7 +202,7 @@ fn names_of_no_definition_are_passed_over() {
 }
 
 #[test]
-fn nothing_is_no_error() {
+fn an_empty_annotation_is_no_error() {
     for text in ["", " \n", "[]", "null", " [ ] "] {
         assert_eq!(attachments(text), [], "{text:?}");
     }
@@ -210,7 +211,7 @@ fn nothing_is_no_error() {
 }
 
 #[test]
-fn addresses_of_every_shape() {
+fn addresses_are_read_in_every_notation() {
     for ips in [r#"["10.0.0.1","fd00::1"]"#, r#""10.0.0.1, fd00::1""#, r#"["10.0.0.1/24",null,"fd00::1/64"]"#]
     {
         let text = format!(r#"[{{"name":"a/n","ips":{ips}}}]"#);
@@ -219,13 +220,13 @@ fn addresses_of_every_shape() {
 }
 
 #[test]
-fn addresses_with_prefix_lengths_and_twice() {
+fn prefix_lengths_and_repetitions_of_addresses_are_removed() {
     let text = r#"[{"name":"a/n","ips":["10.0.0.1/24","fd00::1/64","10.0.0.1","fe80::1"]}]"#;
     assert_eq!(addresses(text), [["10.0.0.1", "fd00::1"]]);
 }
 
 #[test]
-fn a_bad_address_costs_only_itself() {
+fn an_invalid_address_does_not_affect_the_others() {
     let text = r#"[{"name":"a/n","interface":"net1","ips":["10.0.0.999","10.0.0.1","::ffff:10.0.0.2"]},
         {"name":"a/m","ips":["<nil>"]}]"#;
     assert_eq!(
@@ -236,14 +237,14 @@ fn a_bad_address_costs_only_itself() {
         rejected(text),
         [
             "\"10.0.0.999\" of net1 on a/n is left out: it is not an IP address",
-            "\"::ffff:10.0.0.2\" of net1 on a/n is left out: it is IPv4-mapped; the IPv4 address is to be reported as such",
+            "\"::ffff:10.0.0.2\" of net1 on a/n is left out: it is IPv4-mapped; report the IPv4 address itself",
             "\"<nil>\" of an interface on a/m is left out: it is not an IP address",
         ]
     );
 }
 
 #[test]
-fn bad_details_cost_only_themselves() {
+fn invalid_details_do_not_affect_the_others() {
     let long = "mlx5_0,".repeat(10);
     let details = [
         r#""interface":7"#.to_owned(),
@@ -265,13 +266,13 @@ fn bad_details_cost_only_themselves() {
 }
 
 #[test]
-fn several_rdma_devices_stay_together() {
+fn several_rdma_devices_stay_in_one_text() {
     let text = r#"[{"name":"a/n","ips":["10.0.0.1"],"device-info":{"type":"pci","pci":{"rdma-device":"mlx5_2,mlx5_3"}}}]"#;
     assert_eq!(attachments(text)[0].device.rdma_device.as_deref(), Some("mlx5_2,mlx5_3"));
 }
 
 #[test]
-fn what_is_no_list_is_unreadable_as_a_whole() {
+fn an_annotation_without_a_list_is_unreadable_as_a_whole() {
     let good = r#"{"name":"a/n","ips":["10.0.0.1"]}"#;
     let cases = [
         "{}".to_owned(),
@@ -290,14 +291,14 @@ fn what_is_no_list_is_unreadable_as_a_whole() {
             message
                 .starts_with("annotation k8s.v1.cni.cncf.io/network-status is unreadable at line 1 column ")
         );
-        assert!(message.ends_with("; delete the pod to have it written anew"), "{message}");
+        assert!(message.ends_with("; delete the pod to have it written again"), "{message}");
         assert!(!message.contains(char::is_control), "{message}");
         assert!(message.chars().count() < 280, "{message}");
     }
 }
 
 #[test]
-fn an_entry_that_is_not_of_the_format_costs_only_itself() {
+fn an_invalid_entry_does_not_affect_the_others() {
     let good = r#"{"name":"a/n","ips":["10.0.0.1"]}"#;
     let long = format!(r#"{{"name":"a/m","ips":[["{}"]]}}"#, "ä\u{202e}".repeat(50_000));
     for bad in [
@@ -321,16 +322,16 @@ fn an_entry_that_is_not_of_the_format_costs_only_itself() {
 }
 
 #[test]
-fn the_message_shows_the_place() {
+fn the_message_shows_the_position_of_the_error() {
     assert_eq!(
         unreadable("[{\n    \"name\": \"a/n\",\n    \"ips\": \"10.0.0.1\"\n} 7]"),
         "annotation k8s.v1.cni.cncf.io/network-status is unreadable at line 4 column 3, \
-         after \"} 7\": expected `,` or `]`; delete the pod to have it written anew"
+         after \"} 7\": expected `,` or `]`; delete the pod to have it written again"
     );
 }
 
 #[test]
-fn the_older_key_counts_where_the_new_one_is_absent() {
+fn the_old_annotation_is_read_if_the_new_one_is_absent() {
     let entry = |address: &str| format!(r#"[{{"name":"n","ips":["{address}"]}}]"#);
     let (one, two) = (entry("10.0.0.1"), entry("10.0.0.2"));
     assert_eq!(texts(&report(&[(OLD_KEY, &one)])), [["10.0.0.1"]]);
@@ -342,7 +343,7 @@ fn the_older_key_counts_where_the_new_one_is_absent() {
 }
 
 #[test]
-fn attachments_beyond_the_limit_are_told_of() {
+fn attachments_above_the_limit_are_reported() {
     let entries: Vec<String> =
         (0..70).map(|i| format!(r#"{{"name":"a/n{i}","ips":["10.0.0.{i}"]}}"#)).collect();
     let text = format!("[{}]", entries.join(","));
@@ -351,7 +352,7 @@ fn attachments_beyond_the_limit_are_told_of() {
 }
 
 #[test]
-fn the_largest_annotation_gives_a_short_answer() {
+fn a_huge_annotation_results_in_short_messages() {
     let fill = |unit: &str| format!("[{}]", vec![unit; 256 * 1024 / (unit.len() + 1)].join(","));
     let ips = |unit: &str| format!(r#"[{{"name":"a/n","ips":{}}}]"#, fill(unit));
     for text in [

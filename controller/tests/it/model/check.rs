@@ -1,4 +1,4 @@
-//! At rest: whether the cluster says what it has to.
+//! Checks of the cluster at rest against the expected state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use super::simulation::{Simulation, ZONE};
 
 type Checked = Result<(), TestCaseError>;
 
-/// Slices, mirrors and statuses are those of the model.
+/// Checks slices, mirrors and statuses against the model.
 pub(crate) fn check(simulation: &Simulation) -> Checked {
     let cluster = &simulation.cluster;
     for (key, service) in cluster.services.iter() {
@@ -60,13 +60,13 @@ pub(crate) fn check(simulation: &Simulation) -> Checked {
     Ok(())
 }
 
-/// What the metrics say is so.
+/// Checks that the metrics are correct.
 fn check_totals(simulation: &Simulation) -> Checked {
     let (cluster, totals) = (&simulation.cluster, simulation.index.totals());
     let slices: Vec<_> = cluster.slices.iter().filter(|(_, slice)| slice.service().is_some()).collect();
     prop_assert_eq!(totals.pods, cluster.pods.objects.len());
     prop_assert_eq!(totals.services, cluster.services.objects.len());
-    // Those that are being deleted may be counted or not.
+    // Slices that are being deleted may be counted or not.
     let alive = slices.iter().filter(|(_, slice)| is_alive(*slice));
     prop_assert!((alive.clone().count()..=slices.len()).contains(&totals.slices), "{:?}", totals);
     let ready =
@@ -79,7 +79,7 @@ pub(crate) fn is_alive<S: Resource>(slice: &S) -> bool {
     slice.meta().deletion_timestamp.is_none()
 }
 
-/// The slices of a service that are the controller's.
+/// Returns the slices of a service that the controller manages.
 pub(crate) fn slices_of<'a>(cluster: &'a Cluster, key: &ObjectKey) -> Vec<&'a MultiNetworkEndpointSlice> {
     let slices = cluster.slices.iter().map(|(_, slice)| slice);
     slices.filter(|slice| is_alive(*slice) && slice.service().as_ref() == Some(key)).collect()
@@ -90,7 +90,8 @@ fn mirrors_of<'a>(cluster: &'a Cluster, key: &ObjectKey) -> Vec<&'a EndpointSlic
     slices.filter(|slice| is_alive(*slice) && slice.service().as_ref() == Some(key)).collect()
 }
 
-/// A service that is being deleted gets no new slices, but what is in the ones that it has is true.
+/// Checks a service that is being deleted: it gets no new slices, and its existing ones are
+/// correct.
 fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Checked {
     let Expected::Ours(ours) = expected else { return Ok(()) };
     for endpoint in slices_of(cluster, key).into_iter().flat_map(|slice| &slice.spec.endpoints) {
@@ -101,7 +102,7 @@ fn check_leaving(cluster: &Cluster, key: &ObjectKey, expected: &Expected) -> Che
     Ok(())
 }
 
-/// An endpoint without what is only remembered of its device.
+/// Returns an endpoint without the device details that the controller only remembers.
 pub(crate) fn shown(endpoint: &Endpoint, ours: &Ours) -> Endpoint {
     let mut endpoint = endpoint.clone();
     let uid = endpoint.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
@@ -176,7 +177,7 @@ fn check_metadata<S: OwnedSlice>(slice: &S, service: &Service, labels: &BTreeMap
     Ok(())
 }
 
-/// Reads an endpoint of a mirror as one of ours: the fields have the same names.
+/// Converts an endpoint of a mirror to ours. The fields have the same names.
 fn own(endpoint: &CoreEndpoint) -> Endpoint {
     serde_json::from_value(json!(endpoint)).expect("an endpoint")
 }
@@ -224,7 +225,7 @@ fn check_mirrors(
     Ok(())
 }
 
-/// The pods that a service's slices tell of, and whether they are ready, by network.
+/// Pods in a service's slices by network, and whether they are ready.
 #[derive(Default)]
 struct Counted(BTreeMap<String, BTreeMap<String, bool>>);
 
@@ -360,7 +361,7 @@ fn check_status(cluster: &Cluster, key: &ObjectKey, service: &Service, expected:
         );
         prop_assert_eq!(condition.observed_generation, Some(service.generation), "{} {}", key, kind);
         let is_good = (condition.status == "True") != (kind == "AddressConflict");
-        prop_assert!(is_good || !condition.message.is_empty(), "{} {}: nothing is said", key, kind);
+        prop_assert!(is_good || !condition.message.is_empty(), "{} {}: the message is empty", key, kind);
     }
     prop_assert_eq!(status.hostname, Some(format!("{}.{}.svc.{}", key.name, key.namespace, ZONE)));
     Ok(())

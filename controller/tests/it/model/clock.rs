@@ -1,4 +1,4 @@
-//! The time: it goes on by a millisecond whenever somebody looks.
+//! The clock of the model. Each reading advances it by a millisecond.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static MILLISECONDS: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Begins anew, so that every case has the same times.
+/// Resets the clock, so that every case has the same times.
 pub(crate) fn reset() {
     MILLISECONDS.set(0);
 }
@@ -18,7 +18,7 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).expect("a time") + SignedDuration::from_millis(MILLISECONDS.get())
 }
 
-/// Lets a second pass.
+/// Advances the clock by a second.
 pub(crate) fn next_second() -> i64 {
     MILLISECONDS.set(MILLISECONDS.get() + 1000);
     now().as_second()

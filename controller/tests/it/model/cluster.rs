@@ -1,4 +1,4 @@
-//! What there is: every kind's objects, and what its watch has not told of yet.
+//! The cluster: all objects of each kind, and the events that its watch has not delivered yet.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,16 +13,16 @@ use multinet_runtime::ObjectKey;
 use super::objects::{Claim, Class, CoreService, DeviceSlice, Nad, Node, Object, Pod, Template};
 use super::services::Service;
 
-/// The objects of a kind.
+/// Objects of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Store<T> {
-    /// Each with its version.
+    /// Objects with their versions.
     pub(crate) objects: BTreeMap<ObjectKey, (u64, T)>,
-    /// What has happened since the watch last told of anything.
+    /// Events that the watch has not delivered.
     pub(crate) pending: VecDeque<Event<T>>,
-    /// The objects before that.
+    /// Objects as of the last delivered event.
     pub(crate) past: BTreeMap<ObjectKey, (u64, T)>,
-    /// The watch has to begin anew.
+    /// Whether the watch must list again.
     pub(crate) is_broken: bool,
 }
 
@@ -59,7 +59,7 @@ impl<T: Object> Store<T> {
         Some(object)
     }
 
-    /// The next thing that has happened, which is past from now on.
+    /// Returns the next event, which counts as delivered from now on.
     pub(crate) fn next(&mut self) -> Option<Event<T>> {
         let event = self.pending.pop_front()?;
         match &event {
@@ -72,7 +72,7 @@ impl<T: Object> Store<T> {
     }
 }
 
-/// Everything, with the one counter of versions.
+/// All objects, with the counter of versions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) services: Store<Service>,
@@ -86,33 +86,33 @@ pub(crate) struct Cluster {
     pub(crate) core_services: Store<CoreService>,
     pub(crate) slices: Store<MultiNetworkEndpointSlice>,
     pub(crate) mirrors: Store<EndpointSlice>,
-    /// Whether the optional groups are there.
+    /// Whether the optional API groups are served.
     pub(crate) has_multus: bool,
     pub(crate) has_dra: bool,
-    /// What the controller has written.
+    /// Writes of the controller.
     pub(crate) writes: Vec<Write>,
-    /// How many updates and deletions were planned on another version than there is.
+    /// Number of updates and deletions that were planned on an outdated version.
     pub(crate) outdated: usize,
     version: u64,
     uids: u64,
 }
 
-/// What a write did to which object.
+/// A write of the controller: what it did, and to which object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     Create(ObjectKey),
     Update(ObjectKey),
     Delete(ObjectKey),
-    /// The status of a service.
+    /// Write of a service's status.
     Status(ObjectKey),
 }
 
-/// Why a write had no effect: 404 or 409.
+/// Response to a write without effect: 404 or 409.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
 impl Cluster {
-    /// An empty one, with Multus and DRA.
+    /// Creates an empty cluster that serves Multus and DRA.
     pub(crate) fn new() -> Self {
         Self { has_multus: true, has_dra: true, ..Self::default() }
     }
@@ -122,7 +122,7 @@ impl Cluster {
         format!("uid-{:04}", self.uids)
     }
 
-    /// Creates or changes an object, as its owner.
+    /// Creates or changes an object on behalf of its owner.
     pub(crate) fn put<T: Object>(&mut self, key: &ObjectKey, object: T)
     where
         Self: Holds<T>,
@@ -135,7 +135,7 @@ impl Cluster {
         }
     }
 
-    /// Creates or changes a slice by hand.
+    /// Creates or changes a slice on behalf of a user.
     pub(crate) fn put_slice<S: OwnedSlice>(&mut self, mut slice: S)
     where
         Self: Holds<S>,
@@ -150,13 +150,13 @@ impl Cluster {
         self.store().put(&key, version, slice);
     }
 
-    /// The API server's create.
+    /// Creates a slice as the API server does.
     pub(crate) fn create<S: OwnedSlice>(&mut self, mut slice: S) -> Result<S, Refused>
     where
         Self: Holds<S>,
     {
         let key = key_of(&slice);
-        keep_no_books(&mut slice);
+        drop_managed_fields(&mut slice);
         assert!(slice.meta().uid.is_none() && slice.meta().resource_version.is_none(), "{slice:?}");
         slice.check(None);
         if self.store().get(&key).is_some() {
@@ -167,14 +167,14 @@ impl Cluster {
         Ok(self.keep(key, slice))
     }
 
-    /// The API server's update.
+    /// Updates a slice as the API server does.
     pub(crate) fn update<S: OwnedSlice>(&mut self, mut slice: S) -> Result<S, Refused>
     where
         Self: Holds<S>,
     {
         let key = key_of(&slice);
         let Some(old) = self.store().get(&key).cloned() else { return Err(Refused) };
-        keep_no_books(&mut slice);
+        drop_managed_fields(&mut slice);
         assert!(
             slice.meta().resource_version.is_some(),
             "an update without version overwrites others' changes"
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(self.keep(key, slice))
     }
 
-    /// The API server's delete, with preconditions.
+    /// Deletes a slice as the API server does, with preconditions.
     pub(crate) fn delete<S: OwnedSlice>(&mut self, id: &SliceId) -> Result<(), Refused>
     where
         Self: Holds<S>,
@@ -226,7 +226,7 @@ impl Cluster {
         slice
     }
 
-    /// Deletes what has no owner any more, as the garbage collector does.
+    /// Deletes objects whose owner does not exist any more, as the garbage collector does.
     pub(crate) fn collect_garbage(&mut self) {
         let live: Vec<String> = self.services.iter().map(|(_, service)| service.uid.clone()).collect();
         collect(&mut self.slices, &live);
@@ -239,14 +239,15 @@ impl Cluster {
     }
 }
 
-/// Books of who wrote which field. The API server drops them for an empty entry; it does so from the first update on, here at once.
-fn keep_no_books<S: OwnedSlice>(slice: &mut S) {
+/// Removes `managedFields`. The API server does so at the first update with an empty entry; this
+/// model does it at once.
+fn drop_managed_fields<S: OwnedSlice>(slice: &mut S) {
     assert_eq!(slice.meta_mut().managed_fields.take(), Some(vec![ManagedFieldsEntry::default()]));
 }
 
 fn assert_is_ours<S: OwnedSlice>(slice: &S) {
     let has_lost_labels = slice.owner().is_some() && slice.label(labels::CORE_MANAGED_BY).is_none();
-    assert!(slice.service().is_some() || has_lost_labels, "somebody else's: {slice:?}");
+    assert!(slice.service().is_some() || has_lost_labels, "it belongs to another writer: {slice:?}");
 }
 
 fn collect<S: OwnedSlice>(store: &mut Store<S>, live: &[String]) {
@@ -261,19 +262,19 @@ fn collect<S: OwnedSlice>(store: &mut Store<S>, live: &[String]) {
     }
 }
 
-/// A kind that the controller writes.
+/// A kind of slice that the controller writes.
 pub(crate) trait OwnedSlice: Object + Resource<DynamicType = ()> {
-    /// Panics if the API server would not take it in the place of `old`.
+    /// Panics if the API server would reject the object, or reject it as an update of `old`.
     fn check(&self, old: Option<&Self>);
 
-    /// The service that it belongs to; `None`: it is somebody else's.
+    /// Returns the service that the slice belongs to; `None` if another writer manages it.
     fn service(&self) -> Option<ObjectKey>;
 
     fn label(&self, key: &str) -> Option<&str> {
         self.meta().labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The name of its controller.
+    /// Returns the name of its controller.
     fn owner(&self) -> Option<&str> {
         let owners = self.meta().owner_references.iter().flatten();
         owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str()).next()
@@ -327,7 +328,7 @@ pub(crate) fn key_of<S: Resource>(object: &S) -> ObjectKey {
     ObjectKey { namespace: namespace.clone().unwrap_or_default(), name: name.clone().expect("a name") }
 }
 
-/// Where the objects of a kind are.
+/// Returns the objects of a kind.
 pub(crate) trait Holds<T> {
     fn store(&mut self) -> &mut Store<T>;
 }

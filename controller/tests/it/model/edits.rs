@@ -1,4 +1,4 @@
-//! What people and kubelets do to objects that exist.
+//! Changes that users and kubelets make to objects.
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -13,7 +13,7 @@ use super::objects::{Claim, ClaimUse, PODS, Pod, key};
 use super::operations::Edit;
 use super::services::{Service, ServiceSpec};
 
-/// Creates a pod, or changes what can change of it.
+/// Creates a pod, or changes its mutable fields.
 pub(crate) fn put_pod(cluster: &mut Cluster, name: &ObjectKey, mut pod: Pod) {
     let now = clock::next_second();
     pod.ready_since = now;
@@ -33,7 +33,7 @@ pub(crate) fn put_pod(cluster: &mut Cluster, name: &ObjectKey, mut pod: Pod) {
                 .claims
                 .iter()
                 .map(|claim| match claim {
-                    // A claim is made for a pod once.
+                    // A claim is made for a pod only once.
                     ClaimUse::Template(template, None) if !pod.claims.is_empty() => {
                         ClaimUse::Template(template, Some("c0"))
                     }
@@ -56,7 +56,7 @@ pub(crate) fn put_pod(cluster: &mut Cluster, name: &ObjectKey, mut pod: Pod) {
     cluster.put(name, pod);
 }
 
-/// Changes a pod, if it is there.
+/// Changes a pod if it exists.
 pub(crate) fn change_pod(cluster: &mut Cluster, name: &ObjectKey, change: impl FnOnce(&mut Pod)) {
     if let Some(mut pod) = cluster.pods.get(name).cloned() {
         change(&mut pod);
@@ -64,7 +64,7 @@ pub(crate) fn change_pod(cluster: &mut Cluster, name: &ObjectKey, change: impl F
     }
 }
 
-/// The kubelet or a probe changes condition Ready.
+/// Changes condition Ready, as the kubelet does.
 pub(crate) fn set_ready(pod: &mut Pod, ready: bool) {
     if pod.ready != Some(ready) {
         pod.ready = Some(ready);
@@ -72,7 +72,7 @@ pub(crate) fn set_ready(pod: &mut Pod, ready: bool) {
     }
 }
 
-/// Reserves a claim for pods of its namespace, and creates or changes it.
+/// Creates or changes a claim, and reserves it for pods of its namespace.
 pub(crate) fn put_claim(cluster: &mut Cluster, name: &ObjectKey, mut claim: Claim, reserved: &[usize]) {
     claim.reserved_for = reserved
         .iter()
@@ -89,7 +89,7 @@ pub(crate) fn put_service(cluster: &mut Cluster, name: &ObjectKey, spec: Service
     let service = match cluster.services.get(name).cloned() {
         None => Service { uid: cluster.uid(), generation: 1, is_deleted: false, spec, status: json!(null) },
         Some(old) => {
-            // A change of the labels alone is none of the spec.
+            // A change of the labels alone does not change the generation.
             let is_same = ServiceSpec { label: spec.label, ..old.spec.clone() } == spec;
             Service { generation: old.generation + i64::from(!is_same), spec, ..old }
         }
@@ -97,7 +97,7 @@ pub(crate) fn put_service(cluster: &mut Cluster, name: &ObjectKey, spec: Service
     cluster.put(name, service);
 }
 
-/// Somebody else publishes an address of their own for a service.
+/// Creates a slice of another writer with an address for a service.
 pub(crate) fn put_foreign(cluster: &mut Cluster, name: &ObjectKey, service: &str, is_named: bool) {
     let mut labels = json!({labels::SERVICE_NAME: service});
     if is_named {
@@ -157,7 +157,7 @@ pub(crate) fn edit_mirror(cluster: &mut Cluster, place: usize, edit: Edit) {
     cluster.put_slice(slice);
 }
 
-/// Makes a new object of a copy.
+/// Turns a copy into a new object.
 fn rename(metadata: &mut ObjectMeta) {
     metadata.name = metadata.name.take().map(|name| format!("{name}-copy"));
     metadata.uid = None;

@@ -1,4 +1,5 @@
-//! What the slices, mirrors and statuses have to say, by the design, made anew from all objects: slow and plain.
+//! Computes the specified slices, mirrors and statuses again from all objects, in a slow and plain
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,11 +12,11 @@ use super::objects::{ADDRESSES, Claim, ClaimUse, CoreService, DeviceSlice, Pod, 
 use super::order::Order;
 use super::services::{NetworkUse, Requirement, Service, ServiceSpec, alias};
 
-/// A network: the object that describes it.
+/// A network, identified by the object that describes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Network {
     pub(crate) kind: &'static str,
-    /// Empty for a cluster-scoped kind.
+    /// Namespace; empty for a cluster-scoped kind.
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
@@ -26,22 +27,22 @@ impl Network {
         Self { kind: kind.as_str(), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The network that a service in the namespace `own` means.
+    /// Returns the network that a service in the namespace `own` means.
     pub(crate) fn meant(network: &NetworkUse, own: &str) -> Self {
         Self::new(network.kind, network.namespace.unwrap_or(own), network.name)
     }
 }
 
-/// An interface with its addresses, on whichever networks it is.
+/// An interface with its addresses and networks.
 struct Attachment {
     networks: Vec<Network>,
     addresses: Vec<IpAddr>,
     device: Device,
-    /// It is a device of a claim.
+    /// Whether the interface is a device of a claim.
     is_claimed: bool,
 }
 
-/// What pods' addresses are found in, as far as somebody knows it.
+/// Objects that contain pods' addresses, as known to an observer.
 pub(crate) struct Sources<'a> {
     pub(crate) pods: BTreeMap<&'a ObjectKey, &'a Pod>,
     pub(crate) claims: BTreeMap<&'a ObjectKey, &'a Claim>,
@@ -49,7 +50,7 @@ pub(crate) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// All that there is.
+    /// Returns all objects of the cluster.
     pub(crate) fn of(cluster: &'a Cluster) -> Self {
         let has_dra = cluster.has_dra;
         Self {
@@ -114,7 +115,8 @@ impl<'a> Sources<'a> {
         attachments
     }
 
-    /// The addresses that a pod has on a network, each with the first device that has it, and whether a claim has that.
+    /// Returns the addresses of a pod on a network, each with the first device that has it, and
+    /// whether that device belongs to a claim.
     fn on(&self, network: &Network, key: &ObjectKey, pod: &Pod) -> BTreeMap<IpAddr, (Device, bool)> {
         let mut found = BTreeMap::new();
         for attachment in self.attachments(key, pod) {
@@ -129,7 +131,7 @@ impl<'a> Sources<'a> {
         found
     }
 
-    /// Every address that a pod has, with its network.
+    /// Returns all addresses of a pod with their networks.
     pub(crate) fn held(&self, key: &ObjectKey, pod: &Pod) -> BTreeSet<(Network, IpAddr)> {
         let mut held = BTreeSet::new();
         for attachment in self.attachments(key, pod) {
@@ -141,7 +143,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The addresses that can be published among these.
+/// Returns the addresses at these places that can be published.
 fn meant(places: &[usize]) -> Vec<IpAddr> {
     let texts = places.iter().filter_map(|&place| ADDRESSES[place].1);
     texts.map(|text| text.parse().expect("an address")).collect()
@@ -180,7 +182,8 @@ fn reported(pod: &Pod, own: &str) -> Vec<Attachment> {
     attachments
 }
 
-/// The namespace of the network that a bare name of an interface's network means; `None` if it may be several.
+/// Returns the namespace that a bare network name of an interface refers to; `None` if several are
+/// possible.
 fn meaning<'a>(asked: Option<&'a str>, name: &str, interface: &str, own: &'a str) -> Option<&'a str> {
     let mut candidates = BTreeSet::new();
     for request in asked.into_iter().flat_map(|asked| asked.split(',')) {
@@ -200,7 +203,7 @@ fn meaning<'a>(asked: Option<&'a str>, name: &str, interface: &str, own: &'a str
     }
 }
 
-/// Whether a pod with these labels is selected.
+/// Returns whether a selector selects a pod.
 pub(crate) fn selects(selector: &[Requirement], pod: &Pod) -> bool {
     selector.iter().all(|requirement| match requirement {
         Requirement::Equal(key, value) => pod.labels.get(key) == Some(value),
@@ -211,17 +214,17 @@ pub(crate) fn selects(selector: &[Requirement], pod: &Pod) -> bool {
     })
 }
 
-/// The selector of a service that has one and is valid.
+/// Returns the selector of a valid service that has one.
 pub(crate) fn selector_of(spec: &ServiceSpec) -> Option<&[Requirement]> {
     spec.selector.as_deref().filter(|_| spec.flaw.is_none())
 }
 
-/// What there has to be of a service.
+/// Expected state of a service.
 #[derive(Clone, Debug)]
 pub(crate) enum Expected {
-    /// It breaks a rule.
+    /// The service breaks a rule.
     Nothing,
-    /// Others write its slices.
+    /// Others write the service's slices.
     Theirs {
         unresolved: BTreeSet<&'static str>,
     },
@@ -230,19 +233,20 @@ pub(crate) enum Expected {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ours {
-    /// By the alias of the network, for every network and family, in their order.
+    /// Endpoints for every network and family in their order, by the network's alias.
     pub(crate) groups: Vec<(usize, IpFamily, Vec<Endpoint>)>,
-    /// Reasons that ResolvedRefs may have; none: all is well.
+    /// Possible reasons of condition ResolvedRefs; empty if all references resolve.
     pub(crate) unresolved: BTreeSet<&'static str>,
-    /// The reason that AddressConflict has.
+    /// Reason of condition AddressConflict.
     pub(crate) conflict: &'static str,
-    /// Endpoints of devices of which the drivers show nothing: what was once known of them stays.
+    /// Endpoints whose device details the drivers do not publish. Details that the controller once
+    /// knew stay.
     pub(crate) unshown: BTreeSet<(String, IpAddr)>,
-    /// Selected pods that have a sandbox and no address, by the place of the network.
+    /// Number of selected pods with a sandbox and no address, by the place of the network.
     pub(crate) missing: BTreeMap<usize, u32>,
-    /// How many pods are selected.
+    /// Number of selected pods.
     pub(crate) pods: usize,
-    /// What is mirrored to which core Service, by address; `None`: nothing is.
+    /// The core Service and the mirrored endpoints by address; `None` without a mirror.
     pub(crate) mirror: Option<(&'static str, BTreeMap<IpAddr, Endpoint>)>,
 }
 
@@ -379,7 +383,7 @@ fn mirror(
     let mut endpoints = BTreeMap::new();
     for (place, _, group) in groups {
         for endpoint in group.iter().filter(|endpoint| endpoint.is_ready()) {
-            // Core takes no link-local address.
+            // Kubernetes accepts no link-local addresses.
             let is_taken = !endpoint.addresses[0].starts_with("169.254.");
             if is_taken && only.is_none_or(|only| only == *place) {
                 let address = endpoint.addresses[0].parse().expect("an address");
@@ -390,7 +394,7 @@ fn mirror(
     Some((target, endpoints))
 }
 
-/// The full reference of a network in its slices: kind, namespace, name, alias.
+/// Returns the full reference of a network in its slices: kind, namespace, name, alias.
 pub(crate) fn reference(
     place: usize,
     network: &NetworkUse,
@@ -401,7 +405,7 @@ pub(crate) fn reference(
     (meant.kind.to_owned(), namespace, meant.name, alias(place))
 }
 
-/// The services that select a pod.
+/// Returns the services that select a pod.
 pub(crate) fn services_of<'a>(
     services: impl Iterator<Item = (&'a ObjectKey, &'a Service)>,
     name: &ObjectKey,

@@ -1,4 +1,5 @@
-//! At rest, with limits so low that they bite: what has to hold whichever addresses were there first.
+//! Checks of the cluster at rest with limits that are low enough to apply. They hold whichever pods
+//! had their addresses first.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use super::simulation::Simulation;
 
 pub(crate) const CAPS: Caps = Caps { pod: 2, service: 5, namespace: 8 };
 
-/// Checks that published addresses are true and within the limits, and that none is left out without one.
+/// Checks that published addresses are correct and within the limits, and that a limit is the
+/// reason for each one left out.
 pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
     let cluster = &simulation.cluster;
     let mut namespaces: BTreeMap<&str, usize> = BTreeMap::new();
@@ -61,7 +63,8 @@ pub(crate) fn check(simulation: &Simulation) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The addresses in all slices of the namespace of a service, whoever wrote them.
+/// Returns the number of addresses in all slices of the service's namespace, including those of
+/// other writers.
 fn total(cluster: &Cluster, service: &ObjectKey) -> usize {
     let slices = cluster.slices.iter().filter(|(key, _)| key.namespace == service.namespace);
     slices.map(|(_, slice)| slice.spec.endpoints.len()).sum()

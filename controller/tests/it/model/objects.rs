@@ -1,4 +1,5 @@
-//! The objects of a cluster as their owners mean them, and as the API server would send them.
+//! Objects of the model in terms of their owners' intent, with their JSON as the API server sends
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,7 +12,7 @@ use multinet_runtime::ObjectKey;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The names that objects have: few, so that they meet.
+/// Names of objects. They are few, so that references often match.
 pub(crate) const NAMESPACES: [&str; 2] = ["red", "blue"];
 pub(crate) const PODS: [&str; 4] = ["p0", "p1", "p2", "p3"];
 pub(crate) const SERVICES: [&str; 3] = ["one", "two", "three"];
@@ -26,11 +27,11 @@ pub(crate) const DEVICE_SLICES: [&str; 3] = ["s0", "s1", "s2"];
 pub(crate) const LABELS: [&str; 2] = ["app", "tier"];
 pub(crate) const VALUES: [&str; 2] = ["x", "y"];
 
-/// The names that Multus may give an interface's network.
+/// Names that Multus may report for an interface's network.
 pub(crate) const REPORTED: [&str; 8] =
     ["red/rail0", "red/rail1", "blue/rail0", "blue/rail1", "rail0", "rail1", "cbr0", "No such name"];
 
-/// The networks that a pod may ask for.
+/// Networks that a pod may request.
 pub(crate) const ASKED: [&str; 5] = [
     "rail0",
     "blue/rail0@net0,rail1",
@@ -39,7 +40,7 @@ pub(crate) const ASKED: [&str; 5] = [
     "blue/rail1@net2",
 ];
 
-/// What is reported as an address, and the address that it is if it can be published.
+/// Reported texts of addresses, each with its address if it can be published.
 pub(crate) const ADDRESSES: [(&str, Option<&str>); 17] = [
     ("10.0.0.1", Some("10.0.0.1")),
     ("10.0.0.2", Some("10.0.0.2")),
@@ -63,11 +64,11 @@ pub(crate) const ADDRESSES: [(&str, Option<&str>); 17] = [
 /// Annotations that cannot be read.
 pub(crate) const MALFORMED: [&str; 4] = ["[{", "{}", r#"[{"name":7}]"#, r#"[{"name":"red/rail0","ips":7}]"#];
 
-/// A kind of object in the cluster, and what the controller reads it as.
+/// A kind of object in the cluster, with the type that the controller reads it as.
 pub(crate) trait Object: Clone + Debug + PartialEq {
     type View: Resource<DynamicType = ()> + DeserializeOwned;
 
-    /// As the API server sends it.
+    /// Returns the object as the API server sends it.
     fn json(&self, key: &ObjectKey, version: u64) -> Value;
 }
 
@@ -83,7 +84,7 @@ pub(super) fn metadata(key: &ObjectKey, version: u64) -> Value {
     metadata
 }
 
-/// RFC 3339.
+/// Returns the time in the format of RFC 3339.
 pub(crate) fn time(second: i64) -> String {
     jiff::Timestamp::from_second(second).expect("a time").to_string()
 }
@@ -93,11 +94,11 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) created: i64,
     pub(crate) labels: BTreeMap<&'static str, &'static str>,
-    /// Labels and annotations that mean nothing to anybody.
+    /// Labels and annotations that the controller ignores.
     pub(crate) noise: u64,
     pub(crate) phase: &'static str,
     pub(crate) is_deleted: bool,
-    /// Condition Ready, and since when it is so.
+    /// Condition Ready, and the time of its last transition.
     pub(crate) ready: Option<bool>,
     pub(crate) ready_since: i64,
     pub(crate) hostname: Option<&'static str>,
@@ -105,9 +106,9 @@ pub(crate) struct Pod {
     pub(crate) node: Option<&'static str>,
     pub(crate) host_network: bool,
     pub(crate) has_sandbox: bool,
-    /// The annotation networks.
+    /// Annotation `networks`.
     pub(crate) asked: Option<&'static str>,
-    /// The annotations network-status and networks-status.
+    /// Annotations `network-status` and `networks-status`.
     pub(crate) report: Option<Report>,
     pub(crate) old_report: Option<Report>,
     pub(crate) claims: Vec<ClaimUse>,
@@ -123,7 +124,7 @@ pub(crate) enum Report {
 pub(crate) struct Interface {
     pub(crate) network: &'static str,
     pub(crate) is_default: bool,
-    /// Places in [`ADDRESSES`].
+    /// Indexes into [`ADDRESSES`].
     pub(crate) addresses: Vec<usize>,
     pub(crate) mac: Option<&'static str>,
     /// PCI address and RDMA device.
@@ -133,7 +134,7 @@ pub(crate) struct Interface {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ClaimUse {
     Direct(&'static str),
-    /// The template, and the claim that was made from it, if it was.
+    /// The template, and the claim that was made from it, if any.
     Template(&'static str, Option<&'static str>),
 }
 
@@ -232,7 +233,7 @@ pub(crate) struct Claim {
 pub(crate) struct ClaimDevice {
     pub(crate) pool: &'static str,
     pub(crate) device: &'static str,
-    /// Whether the allocation says for which request it is.
+    /// Whether the allocation names the request.
     pub(crate) is_allocated: bool,
     pub(crate) ready: Option<bool>,
     pub(crate) addresses: Vec<usize>,
@@ -274,7 +275,7 @@ impl Object for Claim {
     }
 }
 
-/// A ResourceSlice of DRANET: RDMA device and NUMA node of each device.
+/// A ResourceSlice of DRANET, with RDMA device and NUMA node of each device.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeviceSlice {
     pub(crate) pool: &'static str,
@@ -323,7 +324,7 @@ impl Object for Node {
     }
 }
 
-/// An object of which only matters that it is there.
+/// Defines a kind of object of which only the existence matters.
 macro_rules! marker {
     ($name:ident, $view:ty) => {
         #[derive(Clone, Debug, PartialEq)]

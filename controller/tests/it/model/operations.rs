@@ -1,4 +1,4 @@
-//! What can happen: to the objects, to the watches, to the controller.
+//! Operations on the objects, the watches and the controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +13,22 @@ use super::services::*;
 use super::watches::Kind;
 use super::writer::Fate;
 
-/// Something that happens.
+/// One operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// A pod is there, or is another than it was, as far as pods can change.
+    /// Creates a pod, or changes its mutable fields.
     Pod(ObjectKey, Pod),
-    /// A pod is deleted for good, and created anew at once.
+    /// Deletes a pod, and creates it again at once.
     Recreate(ObjectKey, Pod),
     Ready(ObjectKey, bool),
-    /// The pod gets its sandbox, or loses it.
+    /// Gives the pod a sandbox, or removes it.
     Sandbox(ObjectKey, bool),
     Report(ObjectKey, Option<Report>),
-    /// A pod is being deleted.
+    /// Begins to delete a pod.
     Terminate(ObjectKey),
     RemovePod(ObjectKey),
-    /// A claim, reserved for the pods of these names; the last one of them stands for one that is gone.
+    /// Creates a claim that is reserved for the pods with these names. The last name stands for a
+    /// deleted pod.
     Claim(ObjectKey, Claim, Vec<usize>),
     RemoveClaim(ObjectKey),
     Devices(ObjectKey, Option<DeviceSlice>),
@@ -36,13 +37,13 @@ pub(crate) enum Operation {
     CoreService(ObjectKey, Option<CoreService>),
     Service(ObjectKey, ServiceSpec),
     RecreateService(ObjectKey, ServiceSpec),
-    /// A service is being deleted, but not gone.
+    /// Begins to delete a service.
     TerminateService(ObjectKey),
     RemoveService(ObjectKey),
     CollectGarbage,
-    /// Somebody else's slice for a service.
+    /// Creates a slice of another writer for a service.
     Foreign(ObjectKey, &'static str, bool),
-    /// Somebody changes one of all slices.
+    /// Changes one of all slices.
     EditSlice(usize, Edit),
     EditMirror(usize, Edit),
     Serve(OptionalApi, bool),
@@ -53,46 +54,46 @@ pub(crate) enum Operation {
     List(Kind, usize, bool),
     Repeat(Kind, usize),
 
-    /// The writer takes the next service.
+    /// Lets the writer take the next service.
     Take,
-    /// One of the services in work gets on.
+    /// Advances one of the services in progress.
     Step(usize, Fate),
-    /// The writer works for so many services, without trouble.
+    /// Lets the writer process this number of services without failures.
     Work(usize),
     Wait,
-    /// Somebody changes a slice while the writer finds out what there is, or just before.
+    /// Changes a slice while the writer lists it, or just before.
     Race(usize, Edit, bool),
-    /// Everything is told and written.
+    /// Delivers all events and makes all writes.
     Rest,
-    /// Leadership is lost and won again.
+    /// Ends leadership and begins it again.
     Lead,
-    /// The controller is killed and started again; its lists are so many events behind.
+    /// Kills the controller and starts it again, with lists that lack this number of events.
     Restart(usize),
 }
 
-/// What people do to slices.
+/// An edit of a slice by a user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Edit {
     Delete,
-    /// Deletes it, but something holds it back.
+    /// Deletes the slice, but a finalizer keeps it.
     Hold,
     Empty,
     Duplicate,
-    /// There is another slice that says the same.
+    /// Creates another slice with the same content.
     Copy,
     Unready,
     Ports,
     Labels,
-    /// Takes a label off that says whose it is.
+    /// Removes a label that tells which service or writer the slice belongs to.
     Unmanage,
     Unname,
-    /// Says that it is another service's.
+    /// Labels the slice as that of another service.
     Rename(&'static str),
-    /// Takes it over.
+    /// Labels the slice as that of another writer.
     Steal,
     Disown,
     Annotate,
-    /// Says that it is of another network.
+    /// Changes the network of the slice.
     Network,
 }
 
@@ -154,7 +155,7 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![5 => objects, 3 => watches, 3 => controller]
 }
 
-/// A name in a namespace. Most are in the first one.
+/// Generates a key with one of these names. Most keys are in the first namespace.
 fn named(names: &'static [&'static str]) -> impl Strategy<Value = ObjectKey> {
     let namespace = prop::bool::weighted(0.2).prop_map(|other| NAMESPACES[usize::from(other)]);
     (namespace, select(names)).prop_map(|(namespace, name)| key(namespace, name))
@@ -222,7 +223,7 @@ fn labels() -> impl Strategy<Value = BTreeMap<&'static str, &'static str>> {
     })
 }
 
-/// Places of addresses. Most of them can be published.
+/// Generates places of addresses, most of which can be published.
 fn addresses() -> impl Strategy<Value = Vec<usize>> {
     let good = ADDRESSES.iter().position(|(_, meaning)| meaning.is_none()).unwrap_or_default();
     let place = prop_oneof![6 => 0..good, 1 => good..ADDRESSES.len()];
@@ -343,7 +344,7 @@ fn spec() -> impl Strategy<Value = ServiceSpec> {
         })
 }
 
-/// Leaves out networks that are an earlier one again, if only in one of the namespaces that the service may be in.
+/// Removes networks that repeat an earlier one in any of the namespaces that the service may be in.
 fn distinct(networks: Vec<NetworkUse>) -> Vec<NetworkUse> {
     let mut distinct: Vec<NetworkUse> = Vec::new();
     for network in networks {

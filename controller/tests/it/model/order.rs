@@ -1,4 +1,4 @@
-//! Holders of each address, worked out event by event from what the controller was told.
+//! Holders of each address, computed event by event from what the controller has learned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,23 +8,23 @@ use multinet_runtime::ObjectKey;
 use super::expected::{Network, Sources, selects};
 use super::services::{NetworkUse, Requirement, Service};
 
-/// A pod, and its uid.
+/// A pod and its uid.
 pub(crate) type Holder = (ObjectKey, String);
 
 type Place = (Network, IpAddr);
 
-/// All holders of every address of every network.
+/// Holders of every address on every network.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     holders: BTreeMap<Place, BTreeSet<Holder>>,
-    /// The one of each namespace that the address is published for.
+    /// The pod of each namespace that the address is published for.
     published: BTreeMap<Place, BTreeSet<Holder>>,
-    /// The selector and networks of each service when it was last valid.
+    /// Selector and networks of each service when it was last valid.
     services: BTreeMap<ObjectKey, (Vec<Requirement>, Vec<NetworkUse>)>,
 }
 
 impl Order {
-    /// Something has been told.
+    /// Processes one event.
     pub(crate) fn follow(&mut self, told: &Sources<'_>, services: &BTreeMap<ObjectKey, Service>) {
         self.services.retain(|key, _| services.contains_key(key));
         for (key, service) in services.iter().filter(|(_, service)| service.spec.flaw.is_none()) {
@@ -61,7 +61,7 @@ impl Order {
         self.decide_all(told);
     }
 
-    /// A new leader goes by what the slices publish.
+    /// Begins a new leadership term, in which the contents of the slices take precedence.
     pub(crate) fn adopt_published(
         &mut self,
         told: &Sources<'_>,
@@ -85,13 +85,13 @@ impl Order {
         published.find(|(key, _)| key.namespace == namespace)
     }
 
-    /// The pods that have the address and are not being deleted.
+    /// Returns the pods that have the address and are not being deleted.
     pub(crate) fn staying(&self, now: &Sources<'_>, network: &Network, address: IpAddr) -> Vec<&Holder> {
         let holders = self.holders.get(&(network.clone(), address)).into_iter().flatten();
         holders.filter(|(key, _)| now.pods.get(key).is_some_and(|pod| !pod.is_deleted)).collect()
     }
 
-    /// All addresses with their holders.
+    /// Returns all addresses with their holders.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Place, &BTreeSet<Holder>)> {
         self.holders.iter()
     }

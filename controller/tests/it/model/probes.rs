@@ -1,4 +1,4 @@
-//! From rest, one thing happens: it costs no more than it has to.
+//! Single changes to a cluster at rest, each of which must cost no more than necessary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +22,9 @@ use super::writer::Job;
 
 type Checked = Result<(), TestCaseError>;
 
-/// Looking at everything once more writes nothing; nor does a list of what is known.
-pub(crate) async fn nothing_is_left_to_do(simulation: &mut Simulation) -> Checked {
+/// Checks that planning all services once more writes nothing, and that neither does a list of
+/// known objects.
+pub(crate) async fn planning_again_writes_nothing(simulation: &mut Simulation) -> Checked {
     simulation.cluster.writes.clear();
     simulation.queue_all();
     simulation.rest().await;
@@ -37,8 +38,8 @@ pub(crate) async fn nothing_is_left_to_do(simulation: &mut Simulation) -> Checke
     Ok(())
 }
 
-/// A pod that gets ready or unready costs one write for every slice that it is in.
-pub(crate) async fn one_pod_is_one_write(simulation: &mut Simulation) -> Checked {
+/// Checks that a change of a pod's readiness costs one write for each slice that contains the pod.
+pub(crate) async fn a_pod_costs_one_write_per_slice(simulation: &mut Simulation) -> Checked {
     let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
     for name in pods {
         let pod = simulation.cluster.pods.get(&name).cloned().expect("the pod");
@@ -54,7 +55,8 @@ pub(crate) async fn one_pod_is_one_write(simulation: &mut Simulation) -> Checked
     Ok(())
 }
 
-/// Writes follow each other without waiting for the watch, and none is planned on what was there before the last.
+/// Checks that consecutive writes need not wait for the watch, and that each is planned on the
+/// result of the one before.
 pub(crate) async fn own_writes_are_known(simulation: &mut Simulation) -> Checked {
     simulation.cluster.outdated = 0;
     let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
@@ -69,8 +71,9 @@ pub(crate) async fn own_writes_are_known(simulation: &mut Simulation) -> Checked
     check(simulation)
 }
 
-/// A node's zone costs one write for every slice with an endpoint on it.
-pub(crate) async fn one_zone_is_one_write(simulation: &mut Simulation) -> Checked {
+/// Checks that a change of a node's zone costs one write for each slice with an endpoint on the
+/// node.
+pub(crate) async fn a_zone_costs_one_write_per_slice(simulation: &mut Simulation) -> Checked {
     for name in NODES {
         let node = key("", name);
         let selecting = (simulation.cluster.pods.iter().filter(|(_, pod)| pod.node == Some(name)))
@@ -86,8 +89,9 @@ pub(crate) async fn one_zone_is_one_write(simulation: &mut Simulation) -> Checke
     Ok(())
 }
 
-/// A network's object that comes or goes is news for those who refer to it, and no reason to write slices.
-pub(crate) async fn one_network_is_no_write(simulation: &mut Simulation) -> Checked {
+/// Checks that a created or deleted network affects the services that refer to it, but writes no
+/// slices.
+pub(crate) async fn a_network_costs_no_write(simulation: &mut Simulation) -> Checked {
     for name in RAILS {
         let nad = key(NAMESPACES[0], name);
         let refers = |service: &&(&ObjectKey, &Service)| {
@@ -107,7 +111,8 @@ pub(crate) async fn one_network_is_no_write(simulation: &mut Simulation) -> Chec
     Ok(())
 }
 
-/// What drivers say of their devices in a newer generation of a pool counts at once, and what they say in an older one never.
+/// Checks that device details in a newer generation of a pool take effect at once, and those in an
+/// older one never.
 pub(crate) async fn the_newest_generation_counts(simulation: &mut Simulation) -> Checked {
     let newest: BTreeMap<_, _> = DEVICES.iter().map(|name| (*name, ("mlx5_9", 9))).collect();
     for (name, pool) in [("z0", NODES[0]), ("z1", NODES[1])] {
@@ -122,8 +127,8 @@ pub(crate) async fn the_newest_generation_counts(simulation: &mut Simulation) ->
     costs(simulation, Kind::Devices, &BTreeSet::new(), &BTreeSet::new()).await
 }
 
-/// What nobody selects by or publishes is no work.
-pub(crate) fn noise_is_no_work(simulation: &mut Simulation) -> Checked {
+/// Checks that changes that concern no service cause no work.
+pub(crate) fn unrelated_changes_cause_no_work(simulation: &mut Simulation) -> Checked {
     let pods: Vec<ObjectKey> = simulation.cluster.pods.iter().map(|(key, _)| key.clone()).collect();
     for name in pods {
         change_pod(&mut simulation.cluster, &name, |pod| pod.noise += 1);
@@ -134,8 +139,8 @@ pub(crate) fn noise_is_no_work(simulation: &mut Simulation) -> Checked {
     Ok(())
 }
 
-/// Slices and mirrors that lose the name of their service get it back.
-pub(crate) async fn names_come_back(simulation: &mut Simulation) -> Checked {
+/// Checks that slices and mirrors that lose their service's name get it back.
+pub(crate) async fn removed_service_labels_come_back(simulation: &mut Simulation) -> Checked {
     for place in 0..simulation.cluster.slices.objects.len() {
         edit_slice(&mut simulation.cluster, place, Edit::Unname);
     }
@@ -146,7 +151,8 @@ pub(crate) async fn names_come_back(simulation: &mut Simulation) -> Checked {
     check(simulation)
 }
 
-/// The change is delivered: only `concerned` services are looked at, exactly `slices` are written, and all is right then.
+/// Delivers the change. Checks that only the services in `concerned` are planned, that exactly
+/// `slices` are written, and that the result is correct.
 async fn costs(
     simulation: &mut Simulation,
     kind: Kind,
@@ -159,13 +165,14 @@ async fn costs(
     let queued: BTreeSet<ObjectKey> = jobs.iter().map(Job::service).collect();
     let strangers: Vec<_> =
         queued.difference(concerned).filter(|key| is_valid(&simulation.cluster, key)).collect();
-    prop_assert!(strangers.is_empty(), "{:?} are looked at because of {:?}", strangers, kind);
+    prop_assert!(strangers.is_empty(), "{:?} are planned again because of {:?}", strangers, kind);
     jobs.into_iter().for_each(|job| simulation.finish(job));
     let writes = simulation.cluster.writes.iter().filter_map(|write| match write {
         Write::Create(key) | Write::Update(key) | Write::Delete(key) => Some(key),
         Write::Status(_) => None,
     });
-    // What a change of one slice is to the mirrors is theirs to say: an address may have been hidden behind another's.
+    // Writes of mirrors are not predicted: the change may affect an address that several endpoints
+    // have.
     let mut written: Vec<ObjectKey> = writes.filter(|key| !is_mirror(key)).cloned().collect();
     written.sort();
     prop_assert_eq!(written, slices.iter().cloned().collect::<Vec<_>>(), "slices that are written");
@@ -173,12 +180,13 @@ async fn costs(
     check(simulation)
 }
 
-/// Whether this is the name of a mirror, which begins with that of a core Service.
+/// Returns whether this is the key of a mirror's slice, whose name begins with that of a core
+/// Service.
 fn is_mirror(key: &ObjectKey) -> bool {
     CORE_SERVICES.iter().any(|service| key.name.starts_with(service))
 }
 
-/// When the changes happened that slices tell of.
+/// Checks the times of changes in the slices.
 fn check_times(simulation: &Simulation, slices: &BTreeSet<ObjectKey>, since: i64) -> Checked {
     for slice in slices.iter().filter_map(|key| simulation.cluster.slices.get(key)) {
         let annotations = slice.metadata.annotations.as_ref();
@@ -189,7 +197,7 @@ fn check_times(simulation: &Simulation, slices: &BTreeSet<ObjectKey>, since: i64
     Ok(())
 }
 
-/// Whether the service is valid now. What one selects that has become invalid is nobody's to say.
+/// Returns whether the service is valid now. The slices of an invalid service do not change.
 fn is_valid(cluster: &Cluster, key: &ObjectKey) -> bool {
     cluster.services.get(key).is_some_and(|service| service.spec.flaw.is_none())
 }
@@ -199,7 +207,7 @@ fn holds_pod(slice: &MultiNetworkEndpointSlice, uid: &str) -> bool {
     targets.filter_map(|target| target.uid.as_deref()).any(|target| target == uid)
 }
 
-/// The slices of services in good order for which this is so.
+/// Returns the slices of valid services for which `is_so` is true.
 fn holding(cluster: &Cluster, is_so: impl Fn(&MultiNetworkEndpointSlice) -> bool) -> BTreeSet<ObjectKey> {
     let services = cluster
         .services
@@ -209,8 +217,8 @@ fn holding(cluster: &Cluster, is_so: impl Fn(&MultiNetworkEndpointSlice) -> bool
     slices.filter(|slice| is_so(slice)).map(super::cluster::key_of).collect()
 }
 
-/// A controller that comes to this cluster finds nothing to do.
-pub(crate) fn a_newcomer_agrees(simulation: &Simulation) -> Checked {
+/// Checks that a newly started controller finds nothing to do.
+pub(crate) fn a_new_controller_agrees(simulation: &Simulation) -> Checked {
     let mut cluster = simulation.cluster.clone();
     let undecided = undecided(simulation);
     forget_watches(&mut cluster);
@@ -231,8 +239,8 @@ fn check_idle(index: &ClusterIndex, service: &ObjectKey) -> Checked {
     Ok(())
 }
 
-/// The services of pods with an address that several have, and of which the slices do not tell who had it first: a newcomer
-/// cannot know.
+/// Returns services with contested addresses for which the slices do not tell which pod had them
+/// first. A new controller cannot know.
 fn undecided(simulation: &Simulation) -> BTreeSet<ObjectKey> {
     let cluster = &simulation.cluster;
     let order = &simulation.told.order;

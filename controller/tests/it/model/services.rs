@@ -1,4 +1,5 @@
-//! MultiNetworkServices as their owners mean them, and as the API server would send them.
+//! MultiNetworkServices in terms of their owners' intent, with their JSON as the API server sends
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -26,12 +27,12 @@ pub(crate) struct ServiceSpec {
     pub(crate) ports: Vec<(&'static str, u16)>,
     pub(crate) families: BTreeSet<IpFamily>,
     pub(crate) publishes_not_ready: bool,
-    /// The core Service, and the place of the network that it gets, if it is one.
+    /// Name of the core Service, and the place of the mirrored network, if only one is mirrored.
     pub(crate) mirror: Option<(&'static str, Option<usize>)>,
     pub(crate) flaw: Option<Flaw>,
 }
 
-/// Ways in which a service can be invalid. (An older schema, or a younger rule, has let it in.)
+/// A way in which a service can be invalid. (An older schema may have accepted such a service.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flaw {
     NoNetworks,
@@ -56,7 +57,7 @@ pub(crate) enum Requirement {
     Absent(&'static str),
 }
 
-/// The alias of the network in this place.
+/// Returns the alias of the network at this place.
 pub(crate) fn alias(place: usize) -> String {
     format!("net-{place}")
 }

@@ -1,4 +1,4 @@
-//! A cluster with a controller: operations happen to it, until it comes to rest.
+//! A cluster with a controller, to which operations are applied until it comes to rest.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,10 +23,10 @@ use super::operations::{Edit, Operation};
 use super::watches::{Kind, Told, Watches};
 use super::writer::{Fate, Job};
 
-/// The zone of the services' host names.
+/// Zone of the services' host names.
 pub(crate) const ZONE: &str = "z.test";
 
-/// A pause that is longer than any of the queue's.
+/// A time that is longer than any pause of the queue.
 const LONG: Duration = Duration::from_secs(100);
 
 pub(crate) struct Simulation {
@@ -40,7 +40,7 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    /// A controller that starts in this cluster, and leads.
+    /// Starts a controller that leads in this cluster.
     pub(crate) fn new(limit: usize, caps: Caps, cluster: Cluster) -> Self {
         let (index, queue) = controller(limit, caps);
         let mut simulation =
@@ -61,7 +61,7 @@ impl Simulation {
         Watches { cluster: &mut self.cluster, told: &mut self.told, index: &self.index }
     }
 
-    /// Lets an operation happen.
+    /// Applies an operation.
     pub(crate) async fn apply(&mut self, operation: &Operation) {
         match operation.clone() {
             Operation::Deliver(kind, count) => self.watches().deliver(kind, count),
@@ -101,10 +101,10 @@ impl Simulation {
         }
     }
 
-    /// Tells everything and does all work, until nothing is left to do.
+    /// Delivers all events and does all work, until nothing is left to do.
     ///
     /// # Panics
-    /// If that never comes.
+    /// If the cluster never comes to rest.
     pub(crate) async fn rest(&mut self) {
         for _ in 0..100 {
             let mut is_busy = self.watches().deliver_all();
@@ -125,8 +125,8 @@ impl Simulation {
         panic!("it never comes to rest; the last writes: {last:?}");
     }
 
-    /// A write meets a conflict, so that the writer asks what there is; somebody changes a slice while the answer is under way, or
-    /// before, so that the writer knows of it.
+    /// Gives a write a conflict, so that the writer lists the slices. A slice changes while the
+    /// list is under way, or before it, so that the list contains the change.
     fn race(&mut self, place: usize, edit: Edit, before: bool) {
         if before {
             edits::edit_slice(&mut self.cluster, place, edit);
@@ -148,7 +148,7 @@ impl Simulation {
         std::iter::from_fn(|| self.queue.next().now_or_never()).map(Job::new).collect()
     }
 
-    /// Does a job without trouble.
+    /// Does a job without failures.
     pub(crate) fn finish(&mut self, job: Job) {
         let mut next = Some(job);
         while let Some(job) = next {
@@ -156,12 +156,12 @@ impl Simulation {
         }
     }
 
-    /// Has every service looked at, as a new leader does.
+    /// Queues all services, as a new leader does.
     pub(crate) fn queue_all(&mut self) {
         self.index.all_services().iter().for_each(|service| self.queue.add(service));
     }
 
-    /// The controller is killed, whatever it was at, and starts anew.
+    /// Kills the controller in any state, and starts it again.
     fn restart(&mut self, ahead: usize) {
         self.jobs.clear();
         (self.index, self.queue) = controller(self.limit, self.caps);
@@ -174,7 +174,7 @@ impl Simulation {
         let mut watches = self.watches();
         watches.serve(OptionalApi::Multus, has_multus);
         watches.serve(OptionalApi::Dra, has_dra);
-        // Some watch or other is the first one.
+        // The kind that is listed first varies.
         let mut kinds = Kind::ALL;
         kinds.rotate_left(ahead % Kind::ALL.len());
         for kind in kinds {
@@ -189,7 +189,8 @@ impl Simulation {
         self.queue_all();
     }
 
-    /// A new leader goes by what the slices say of who is published already.
+    /// Begins a new term in the model of holders, in which the contents of the slices take
+    /// precedence.
     fn adopt_published(&mut self, is_first: bool) {
         let mut published: BTreeSet<(Network, IpAddr, String)> = BTreeSet::new();
         for (key, slice) in &self.told.slices {
@@ -214,7 +215,7 @@ impl Simulation {
     }
 }
 
-/// Another one, so that they cannot be mistaken for each other.
+/// Returns a limit that differs from `limit`, so that the two cannot be confused unnoticed.
 fn mirror_limit(limit: usize) -> usize {
     8 - limit.min(7)
 }

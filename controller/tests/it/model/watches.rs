@@ -1,4 +1,4 @@
-//! The watches: what they tell the controller of the cluster, late, twice, or not at all.
+//! Watches, which deliver events to the controller late, twice, or not at all.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// What the controller has been told, and in which order it got to know who has which address.
+/// Objects that the controller has learned of, and the order in which it learned of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) services: BTreeMap<ObjectKey, Service>,
@@ -88,7 +88,7 @@ impl Told {
     }
 }
 
-/// What was told of a kind.
+/// Returns the known objects of a kind.
 pub(crate) trait Knows<T> {
     fn known(&mut self) -> &mut BTreeMap<ObjectKey, T>;
 }
@@ -144,7 +144,7 @@ pub(crate) struct Watches<'a> {
 }
 
 impl Watches<'_> {
-    /// Whether there is a watch of this kind.
+    /// Returns whether this kind is watched.
     fn is_on(&self, kind: Kind) -> bool {
         match kind.api() {
             None => true,
@@ -153,14 +153,14 @@ impl Watches<'_> {
         }
     }
 
-    /// Tells the next events of a kind, or all objects if the watch is broken.
+    /// Delivers the next events of a kind, or all objects if the watch is broken.
     pub(crate) fn deliver(&mut self, kind: Kind, count: usize) {
         if self.is_on(kind) {
             of_kind!(kind, self.deliver_events(count));
         }
     }
 
-    /// Tells everything that there is to tell. Whether there was anything.
+    /// Delivers all pending events. Returns whether there were any.
     pub(crate) fn deliver_all(&mut self) -> bool {
         let mut any = false;
         for kind in Kind::ALL {
@@ -172,26 +172,27 @@ impl Watches<'_> {
         any
     }
 
-    /// The watch loses its place.
+    /// Breaks the watch, so that it must list again.
     pub(crate) fn break_watch(&mut self, kind: Kind) {
         of_kind!(kind, self.break_off());
     }
 
-    /// The watch begins anew, with a list that is made so many events ahead; it may break off half-way.
+    /// Lists a kind again. The list precedes the watch's position by `ahead` events, and may break
+    /// off half-way.
     pub(crate) fn list(&mut self, kind: Kind, ahead: usize, breaks_off: bool) {
         if self.is_on(kind) {
             of_kind!(kind, self.relist(ahead, breaks_off));
         }
     }
 
-    /// The watch tells of an object again that has not changed.
+    /// Delivers an unchanged object again.
     pub(crate) fn repeat(&mut self, kind: Kind, place: usize) {
         if self.is_on(kind) {
             of_kind!(kind, self.redeliver(place));
         }
     }
 
-    /// An optional group comes or goes.
+    /// Adds or removes an optional API group.
     pub(crate) fn serve(&mut self, api: OptionalApi, is_served: bool) {
         match api {
             OptionalApi::Multus => self.cluster.has_multus = is_served,
@@ -292,7 +293,7 @@ impl Watches<'_> {
         Holds::<T>::store(self.cluster).is_broken = true;
     }
 
-    /// Decodes the object as the watch does, and tells of it.
+    /// Decodes the object as the watch does, and delivers it.
     fn apply<T: Object>(&mut self, key: &ObjectKey, version: u64, object: T)
     where
         Told: Knows<T>,

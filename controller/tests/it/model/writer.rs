@@ -1,4 +1,4 @@
-//! The writer: what the controller decides, done to the cluster, whole or not.
+//! The model's writer, which applies the controller's decisions to the cluster, wholly or partly.
 
 use std::collections::VecDeque;
 
@@ -13,28 +13,28 @@ use serde_json::json;
 
 use super::cluster::{Cluster, Holds, OwnedSlice, Refused, Write};
 
-/// How often in one turn a service is planned.
+/// Number of times that a service is planned in one turn.
 const ATTEMPTS: u32 = 4;
 
-/// How often a service fails before its status says so.
+/// Number of consecutive failures before a service's status reports them.
 const FAILURES_BEFORE_STATUS: u32 = 3;
 
-/// What becomes of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// What the API server makes of it.
+    /// The request is processed normally.
     Fine,
-    /// 409, for whatever reason.
+    /// The response is 409, whatever the reason.
     Conflict,
-    /// 500: it was not done.
+    /// The response is 500, and the write was not made.
     Failed,
-    /// It was done, but there was no answer.
+    /// The write was made, but there is no response.
     Lost,
-    /// There was no answer, and it was not done.
+    /// The write was not made, and there is no response.
     Vanished,
 }
 
-/// A service in work.
+/// A service in progress.
 pub(crate) struct Job {
     item: WorkItem,
     attempts: u32,
@@ -49,7 +49,7 @@ enum Stage {
     Write,
     List,
     Refresh(Vec<MultiNetworkEndpointSlice>, Vec<EndpointSlice>),
-    /// Whether all was written.
+    /// Whether everything was written.
     Tell(bool),
 }
 
@@ -86,12 +86,12 @@ impl Job {
         self.item.service().clone()
     }
 
-    /// Whether the answer to a list is under way.
+    /// Returns whether a list is under way.
     pub(crate) fn has_asked(&self) -> bool {
         matches!(self.stage, Stage::Refresh(..))
     }
 
-    /// Does the next thing. `None` if the job is over.
+    /// Does the next step. Returns `None` if the job is finished.
     pub(crate) fn step(mut self, index: &ClusterIndex, cluster: &mut Cluster, fate: Fate) -> Option<Self> {
         let service = self.service();
         self.stage = match self.stage {
@@ -113,7 +113,7 @@ impl Job {
     }
 
     fn plan(&mut self, index: &ClusterIndex, service: &ObjectKey) -> Stage {
-        // Some services have their slices merged all the time.
+        // The slices of some services are merged all the time.
         let work = if service.name == "two" { index.work_or_merge(service) } else { index.work(service) };
         if work.needs_list {
             assert!(work.slices.is_empty() && work.mirrors.is_empty());
@@ -165,7 +165,8 @@ impl Job {
     }
 }
 
-/// Requests of one kind: those that go first, and those that go if these went well.
+/// Requests for one kind: those that are sent first, and those that are sent if the first ones
+/// succeeded.
 struct Phases {
     writes: Vec<Request>,
     deletes: Vec<Request>,
@@ -179,7 +180,7 @@ impl Phases {
     }
 }
 
-/// Sends a request, and tells the controller of the answer.
+/// Sends a request, and reports the response to the controller.
 fn send<S: OwnedSlice>(
     cluster: &mut Cluster,
     verb: Verb<S>,
@@ -238,7 +239,7 @@ where
     objects.filter(is_listed).cloned().collect()
 }
 
-/// Whether it was done, and there was an answer.
+/// Writes a status. Returns whether the write was made and answered.
 fn write_status(index: &ClusterIndex, cluster: &mut Cluster, write: StatusWrite, fate: Fate) -> bool {
     if matches!(fate, Fate::Failed | Fate::Conflict | Fate::Vanished) {
         return false;

@@ -1,4 +1,4 @@
-//! Many services at once, and those who have little to be written beside those who have much.
+//! Tests of many services at once, and of services with few writes next to others with many.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::rig::{Rig, SLICES, addresses, pod, service};
 
-/// The slices of another tenant.
+/// Path of another tenant's slices.
 const OTHERS: &str = "/apis/multinetwork.numaproj.io/v1alpha1/namespaces/audio/multinetworkendpointslices";
 
-/// As many services of a namespace, with a pod each, all of which change in one burst.
+/// Creates services with one pod each in a namespace, in one burst.
 fn change(rig: &Rig, namespace: &str, services: u8) {
     let there = |object: Value| -> Value { object.to_string().replace("vision", namespace).parse().unwrap() };
     let name = |number: u8| format!("s{number}");
@@ -22,7 +22,7 @@ fn change(rig: &Rig, namespace: &str, services: u8) {
     rig.pods(&pods);
 }
 
-/// A service of so many pods, all at once.
+/// Adds pods to a service, all at once.
 fn grow(rig: &Rig, name: &str, pods: u16) {
     let pods: Vec<_> = (0..pods)
         .map(|number| {
@@ -34,7 +34,7 @@ fn grow(rig: &Rig, name: &str, pods: u16) {
     rig.service(&service(name, name));
 }
 
-/// The next requests, which have to be so many for new slices, and no more.
+/// Receives exactly `count` requests to create slices.
 async fn creates(rig: &mut Rig, count: usize) -> Vec<Request> {
     let mut requests = Vec::new();
     for _ in 0..count {
@@ -49,19 +49,19 @@ fn service_of(request: &Request) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_burst_as_much_is_under_way_as_the_flag_allows_one_namespace() {
+async fn a_burst_in_a_namespace_stays_within_its_request_limit() {
     let mut rig = Rig::start(Leadership::always(), 32);
     change(&rig, "vision", 20);
     let mut under_way = creates(&mut rig, 2).await;
     assert_ne!(service_of(&under_way[0]), service_of(&under_way[1]));
     under_way.pop().unwrap().store("10");
-    // The status of this one, or another service: one request, whichever it is.
+    // The next request is for the status of this service, or for another service.
     let _next = rig.api.next().await;
     rig.api.quiet().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_with_one_change_waits_for_nothing_that_another_one_has_to_be_done() {
+async fn a_tenant_with_one_change_does_not_wait_for_the_work_of_another() {
     let mut rig = Rig::start(Leadership::always(), 32);
     change(&rig, "vision", 200);
     let _unanswered = creates(&mut rig, 2).await;
@@ -72,7 +72,7 @@ async fn a_tenant_with_one_change_waits_for_nothing_that_another_one_has_to_be_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_of_many_slices_lets_another_of_its_namespace_go_first() {
+async fn a_service_with_many_slices_lets_another_one_go_first() {
     let mut rig = Rig::start(Leadership::always(), 32);
     grow(&rig, "big", 1000);
     let mut under_way = creates(&mut rig, 2).await;
@@ -87,7 +87,7 @@ async fn a_service_of_many_slices_lets_another_of_its_namespace_go_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_huge_service_is_written_in_several_turns_and_told_of_in_the_end() {
+async fn a_huge_service_is_written_in_several_turns_before_its_status() {
     let mut rig = Rig::with_slices_of(1);
     grow(&rig, "huge", 300);
     let mut written = BTreeSet::new();
@@ -107,7 +107,7 @@ async fn a_huge_service_is_written_in_several_turns_and_told_of_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_gets_no_answer_holds_up_nobody_else() {
+async fn a_service_without_answers_does_not_block_others() {
     let mut rig = Rig::start(Leadership::always(), 32);
     change(&rig, "vision", 1);
     let _silent = rig.api.expect(Method::POST, SLICES).await;

@@ -1,4 +1,4 @@
-//! Events for people.
+//! Tests of events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,14 +63,14 @@ async fn a_repetition_is_counted_and_another_text_is_another_event() {
     api.expect(Method::POST, EVENTS).await.store("2");
     assert_eq!(lost.get(), 0);
 
-    // Nobody remembers it after a while.
+    // The series expires after a while.
     tokio::time::sleep(Duration::from_secs(7 * 60)).await;
     events.publish(vec![notice("a")]);
     api.expect(Method::POST, EVENTS).await.store("3");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_the_api_server_has_forgotten_is_made_again() {
+async fn an_expired_event_is_created_again() {
     let (events, mut api, _) = start();
     events.publish(vec![notice("a"), notice("a")]);
     api.expect(Method::POST, EVENTS).await.store("1");
@@ -79,7 +79,7 @@ async fn an_event_that_the_api_server_has_forgotten_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_namespace_that_is_being_deleted_nothing_is_said() {
+async fn events_in_a_terminating_namespace_are_dropped_silently() {
     let (events, mut api, lost) = start();
     events.publish(vec![notice("a"), notice("b")]);
     let cause = json!({"reason": "NamespaceTerminating", "message": "", "field": "metadata.namespace"});
@@ -90,7 +90,7 @@ async fn of_a_namespace_that_is_being_deleted_nothing_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_slow_api_server() {
+async fn publishing_does_not_wait_for_a_slow_api_server() {
     let (events, mut api, lost) = start();
     events.publish((0..1000).map(|number| notice(&number.to_string())).collect());
     let _silent = api.expect(Method::POST, EVENTS).await;
@@ -100,9 +100,9 @@ async fn nobody_waits_for_a_slow_api_server() {
     assert_eq!(lost.get(), before + 1, "the silent one is given up");
 }
 
-/// As an annotation that somebody has flip all the time provokes them.
+/// Such events result from an annotation that keeps changing.
 #[tokio::test(start_paused = true)]
-async fn an_object_of_which_there_is_always_something_else_to_say_gets_an_event_every_five_minutes() {
+async fn an_object_with_ever_new_notices_gets_an_event_every_five_minutes() {
     let (events, mut api, lost) = start();
     let mut spam = (0..).map(|number: u32| notice(&number.to_string()));
     let mut written = 0;
@@ -125,7 +125,7 @@ async fn an_object_of_which_there_is_always_something_else_to_say_gets_an_event_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_with_many_events_does_not_keep_out_those_of_another() {
+async fn a_namespace_with_many_events_does_not_displace_those_of_another() {
     let (events, mut api, lost) = start();
     events.publish((0..200).map(|number| notice(&number.to_string())).collect());
     let mut other = notice("a");
@@ -142,14 +142,14 @@ async fn an_event_ends_with_the_term_it_began_in() {
     let (events, mut api, lost) = start_as(election(&is_cut));
     tokio::time::sleep(Duration::from_secs(1)).await;
     is_cut.store(true, Ordering::Relaxed);
-    // Whoever leads may begin a write until 8 s after that at least, and has to end it by 13.5 s.
+    // A leader may begin writes for at least 8 s after this, and must end them within 13.5 s.
     tokio::time::sleep(Duration::from_millis(7900)).await;
     events.publish(vec![notice("a")]);
     let (under_way, begun) = (api.expect(Method::POST, EVENTS).await, Instant::now());
     while !under_way.is_given_up() {
         assert!(
             begun.elapsed() < Duration::from_millis(5700),
-            "the lease may be somebody else's from now on"
+            "another process may hold the lease from now on"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -1,4 +1,4 @@
-//! What goes wrong, and what is done about it.
+//! Tests of failures and of the recovery from them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::rig::{Rig, SLICES, addresses, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The slice, as somebody else has left it.
+/// Returns the slice after a change by another writer.
 fn changed(slice: &Value, version: &str) -> Value {
     let mut slice = slice.clone();
     slice["metadata"]["resourceVersion"] = version.into();
@@ -19,7 +19,7 @@ fn changed(slice: &Value, version: &str) -> Value {
     slice
 }
 
-/// What the status says of the slices: reason and message.
+/// Returns reason and message of condition Programmed.
 fn programmed(status: &Request) -> (String, String) {
     let conditions = status.at("/status/conditions").as_array().unwrap();
     let condition = conditions.iter().find(|condition| condition["type"] == "Programmed").unwrap();
@@ -44,7 +44,7 @@ async fn after_a_conflict_the_slices_are_listed_and_planned_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slice_that_somebody_has_deleted_is_made_again() {
+async fn a_slice_that_a_user_deletes_is_created_again() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -56,7 +56,7 @@ async fn a_slice_that_somebody_has_deleted_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fight_is_fought_with_pauses_and_then_told() {
+async fn repeated_conflicts_are_retried_with_pauses_and_then_reported() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -81,7 +81,7 @@ async fn a_fight_is_fought_with_pauses_and_then_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whether_a_write_without_answer_was_done_is_asked_before_it_is_repeated() {
+async fn a_write_without_answer_is_checked_before_it_is_repeated() {
     for is_done in [true, false] {
         let mut rig = Rig::leading();
         rig.pods(&[pod("infer-0", "infer", 1)]);
@@ -101,7 +101,7 @@ async fn whether_a_write_without_answer_was_done_is_asked_before_it_is_repeated(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_fails_is_not_asked_at_once_again() {
+async fn a_failing_api_server_is_not_asked_again_at_once() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -123,7 +123,7 @@ async fn an_api_server_that_fails_is_not_asked_at_once_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_done_though_it_failed_is_no_failure() {
+async fn a_write_that_was_made_despite_an_error_is_no_failure() {
     let mut rig = Rig::leading();
     rig.pods(&[pod("infer-0", "infer", 1)]);
     rig.service(&service("infer", "infer"));
@@ -136,7 +136,7 @@ async fn what_was_done_though_it_failed_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_api_server_is_given_ten_seconds() {
+async fn a_silent_api_server_gets_ten_seconds() {
     let mut rig = Rig::leading();
     rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -149,7 +149,7 @@ async fn a_silent_api_server_is_given_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_said_once_and_so_is_its_end() {
+async fn an_outage_and_its_end_are_logged_once() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -180,7 +180,7 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_allowed_is_told_with_what_to_do() {
+async fn a_forbidden_write_is_reported_with_advice() {
     let mut rig = Rig::leading();
     rig.pods(&[pod("infer-0", "infer", 1), pod("detect-0", "detect", 2)]);
     for name in ["infer", "detect"] {
@@ -204,7 +204,7 @@ async fn what_is_not_allowed_is_told_with_what_to_do() {
     rig.api.quiet().await;
     assert_eq!(rig.logged("WARN", "cannot write"), 1, "not for every service");
 
-    // The role is granted: both are written, without a change of theirs.
+    // The role is granted. Both services are written without a change.
     let mut programmed_again = 0;
     while programmed_again < 2 {
         let request = rig.api.next().await;
@@ -222,7 +222,7 @@ async fn what_is_not_allowed_is_told_with_what_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_api_server_calls_invalid_is_not_sent_again_and_again() {
+async fn an_invalid_object_is_retried_only_after_long_pauses() {
     let mut rig = Rig::leading();
     rig.pods(&[pod("infer-0", "infer", 1)]);
     rig.service(&service("infer", "infer"));
@@ -231,13 +231,13 @@ async fn what_the_api_server_calls_invalid_is_not_sent_again_and_again() {
     assert!(programmed(&status).1.contains("spec.endpoints[0]: Invalid value"));
     status.apply_to(&service("infer", "infer"), "5");
     rig.api.quiet_for(14 * SECOND).await;
-    // A change may be what it takes.
+    // A change may resolve the problem.
     rig.pods(&[pod("infer-1", "infer", 2)]);
     rig.api.expect(Method::POST, SLICES).await.store("10");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_asks_for_a_pause_gets_it() {
+async fn a_pause_requested_by_the_api_server_is_respected() {
     let mut rig = Rig::leading();
     rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -252,7 +252,7 @@ async fn an_api_server_that_asks_for_a_pause_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_is_being_deleted_is_left_in_peace() {
+async fn no_slice_is_written_to_a_terminating_namespace() {
     let terminating =
         json!({"kind": "multinetworkendpointslices", "causes": [{"reason": "NamespaceTerminating"}]});
     let gone = json!({"kind": "namespaces", "name": "vision"});
@@ -287,7 +287,7 @@ async fn a_status_for_a_service_that_has_changed_waits_for_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_could_not_be_written_is_tried_again() {
+async fn a_failed_status_write_is_retried() {
     let mut rig = Rig::leading();
     rig.service(&service("infer", "infer"));
     rig.status_of("infer").await.status(500, "etcd has no leader");
@@ -296,7 +296,7 @@ async fn a_status_that_could_not_be_written_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_that_could_not_be_written_are_tried_again_with_growing_pauses() {
+async fn a_failed_write_of_numbers_is_retried_with_growing_pauses() {
     let mut rig = Rig::leading();
     let (service, _) = rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);

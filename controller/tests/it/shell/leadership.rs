@@ -1,4 +1,4 @@
-//! Nothing is written by a process that does not lead.
+//! Tests that a process without leadership writes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::rig::{Rig, SLICES, pod, service};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Leadership by a lease of 15 s, of an API server that can be cut off.
+/// Returns leadership by a lease of 15 s. The API server can be cut off.
 pub(crate) fn election(is_cut: &Arc<AtomicBool>) -> Leadership {
     election_for(15 * SECOND, is_cut)
 }
 
-/// Leadership by a lease of that duration.
+/// Returns leadership by a lease of the given duration.
 fn election_for(duration: Duration, is_cut: &Arc<AtomicBool>) -> Leadership {
     let config = LeaseConfig {
         namespace: "multinet-system".into(),
@@ -66,14 +66,15 @@ async fn a_standby_writes_nothing_and_a_new_leader_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_stops_in_time_and_begins_anew() {
+async fn a_leader_that_is_cut_off_stops_in_time_and_starts_again() {
     let is_cut = Arc::new(AtomicBool::new(false));
     let mut rig = Rig::start(election(&is_cut), 32);
     let (_, slice) = rig.written_service().await;
 
     is_cut.store(true, Ordering::Relaxed);
     let cut = Instant::now();
-    // The last renewal was up to 2 s ago: writes begin until 8 s after the cut at least, and end by 13.5 s at most.
+    // The last renewal was up to 2 s ago. Writes may begin until at least 8 s after the cut, and
+    // end by 13.5 s.
     tokio::time::sleep(7 * SECOND).await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
@@ -89,7 +90,7 @@ async fn a_leader_that_is_cut_off_stops_in_time_and_begins_anew() {
         1.0
     );
 
-    // Somebody else has led meanwhile, and changed the slice.
+    // Another process has led meanwhile, and has changed the slice.
     is_cut.store(false, Ordering::Relaxed);
     let update = rig.api.expect(Method::PUT, SLICES).await;
     assert_eq!(update.at("/spec/endpoints").as_array().unwrap().len(), 3);
@@ -113,11 +114,11 @@ async fn a_request_ends_with_the_term_it_began_in() {
     let under_way = rig.api.expect(Method::PUT, SLICES).await;
     while !under_way.is_given_up() {
         tokio::time::sleep(SECOND / 10).await;
-        assert!(cut.elapsed() < 14 * SECOND, "the lease may be somebody else's from now on");
+        assert!(cut.elapsed() < 14 * SECOND, "another process may hold the lease from now on");
     }
 }
 
-/// A lease that is shorter than a request may take.
+/// The lease is shorter than the time limit of a request.
 #[tokio::test(start_paused = true)]
 async fn a_request_goes_on_while_the_lease_is_renewed() {
     let is_cut = Arc::new(AtomicBool::new(false));
@@ -131,9 +132,9 @@ async fn a_request_goes_on_while_the_lease_is_renewed() {
     rig.status_of("infer").await;
 }
 
-/// The webhook that converts the kind may be broken.
+/// This happens, for example, if the conversion webhook of the kind is broken.
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_cannot_be_listed_keeps_nobody_from_writing_for_ever() {
+async fn a_kind_that_cannot_be_listed_delays_writing_only_for_a_while() {
     let refresh = Refresh::default();
     let (client, _silent) = FakeApi::new();
     let nodes = WatchConfig::new(Api::<Guarded<views::Node>>::all(client), "").refreshed_by(&refresh);

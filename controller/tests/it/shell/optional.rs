@@ -1,4 +1,4 @@
-//! Optional API groups: in which version, since when, until when.
+//! Tests of the optional API groups: the watched version, and the start and end of the watches.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn start() -> Rig {
     Rig { api, readiness, registry }
 }
 
-/// The groups of an API server, each in these versions.
+/// Returns the API server's list of these groups and versions.
 fn groups(groups: &[(&str, &[&str])]) -> Value {
     let version = |group: &str, version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     let group = |(name, versions): &(&str, &[&str])| {
@@ -55,20 +55,20 @@ fn groups(groups: &[(&str, &[&str])]) -> Value {
 }
 
 impl Rig {
-    /// The API server is ready, and has these groups.
+    /// Answers that the API server is ready and serves these groups.
     async fn begin(&mut self, found: &[(&str, &[&str])]) {
         self.api.expect(http::Method::GET, "/readyz").await.text(StatusCode::OK, "ok");
         self.poll(found).await;
     }
 
-    /// The next request asks for the groups, which are these.
+    /// Answers the next request for the list of groups.
     async fn poll(&mut self, found: &[(&str, &[&str])]) {
         let request = self.api.expect(http::Method::GET, "/apis").await;
         assert_eq!(request.uri.path(), "/apis");
         request.json(StatusCode::OK, &groups(found));
     }
 
-    /// The lists that have begun, by their path.
+    /// Returns the list requests that have begun, sorted by path.
     async fn lists(&mut self) -> Vec<Request> {
         let mut lists = Vec::new();
         while let Some(request) = self.api.now().await {
@@ -96,7 +96,7 @@ fn answer(lists: Vec<Request>) -> Vec<Events> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_taken_for_absent_before_the_api_server_is_ready() {
+async fn groups_count_as_absent_only_once_the_api_server_is_ready() {
     let mut rig = start();
     rig.api.expect(http::Method::GET, "/readyz").await.text(StatusCode::INTERNAL_SERVER_ERROR, "not yet");
     rig.api.expect(http::Method::GET, "/readyz").await.refuse();
@@ -108,7 +108,7 @@ async fn nothing_is_taken_for_absent_before_the_api_server_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_not_ask_for_readiness_need_not() {
+async fn a_forbidden_readiness_check_is_skipped() {
     let mut rig = start();
     rig.api.expect(http::Method::GET, "/readyz").await.status(403, "forbidden");
     rig.poll(&[]).await;
@@ -117,7 +117,7 @@ async fn whoever_may_not_ask_for_readiness_need_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_there_from_the_start_is_waited_for() {
+async fn readiness_waits_for_groups_that_are_served_from_the_start() {
     let mut rig = start();
     rig.begin(&[("k8s.cni.cncf.io", &["v1"]), ("resource.k8s.io", &["v1beta1", "v1beta2"])]).await;
     let lists = rig.lists().await;
@@ -138,7 +138,7 @@ async fn what_is_there_from_the_start_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_appears_later_is_picked_up_without_making_anybody_wait() {
+async fn a_group_that_appears_later_does_not_affect_readiness() {
     let mut rig = start();
     rig.begin(&[]).await;
     rig.poll(&[("k8s.cni.cncf.io", &["v1"])]).await;
@@ -150,12 +150,12 @@ async fn what_appears_later_is_picked_up_without_making_anybody_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_is_dropped_after_a_while_and_picked_up_again() {
+async fn a_group_that_disappears_is_dropped_after_a_while() {
     let mut rig = start();
     let there: &[(&str, &[&str])] = &[("k8s.cni.cncf.io", &["v1"])];
     rig.begin(there).await;
     let streams = answer(rig.lists().await);
-    // An API server that cannot be asked says nothing about what it has.
+    // A failed request says nothing about the served groups.
     for _ in 0..20 {
         rig.api.expect(http::Method::GET, "/apis").await.refuse();
         streams[0].bookmark("7");
@@ -177,7 +177,7 @@ async fn what_goes_is_dropped_after_a_while_and_picked_up_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_version_is_watched_instead_once_the_old_one_is_gone() {
+async fn another_version_is_watched_once_the_old_one_is_gone() {
     let mut rig = start();
     rig.begin(&[("resource.k8s.io", &["v1beta1"])]).await;
     let old = answer(rig.lists().await);

@@ -1,4 +1,4 @@
-//! A running writer, and everything that can be seen of it.
+//! A running writer, with access to everything that it does.
 
 use std::sync::Arc;
 
@@ -39,22 +39,22 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A writer that leads and has nothing to do.
+    /// Starts a writer that leads and has nothing to do.
     pub(crate) fn leading() -> Self {
         Self::start(Leadership::always(), 32)
     }
 
-    /// A writer with at most so many requests under way.
+    /// Starts a writer with at most `concurrency` concurrent requests.
     pub(crate) fn start(leadership: Leadership, concurrency: usize) -> Self {
         Self::start_with(leadership, Refresh::default(), concurrency, 100)
     }
 
-    /// A writer that leads, with slices of so many endpoints at most.
+    /// Starts a writer that leads, with slices of at most `limit` endpoints.
     pub(crate) fn with_slices_of(limit: usize) -> Self {
         Self::start_with(Leadership::always(), Refresh::default(), 32, limit)
     }
 
-    /// A writer with all of that, and with these watches to list anew.
+    /// Starts a writer with all options, and with watches that it can make list again.
     pub(crate) fn start_with(
         leadership: Leadership,
         refresh: Refresh,
@@ -75,7 +75,7 @@ impl Rig {
         let metrics = WriterMetrics::default();
         let mut registry = Registry::default();
         metrics::register(&mut registry, &metrics, Arc::clone(&index), Arc::clone(&queue));
-        // Nobody reads the notices here.
+        // These tests ignore the notices.
         let (events, _) = events(client.clone(), leadership.clone(), "test", Default::default());
         let shared = (Arc::clone(&index), queue);
         let writer = Writer::new(client, shared, (leadership, refresh), events, metrics, concurrency);
@@ -84,20 +84,20 @@ impl Rig {
         Self { api, index, shutdown, task, registry, logs, _logger: logger }
     }
 
-    /// The watch tells of a service.
+    /// Delivers a service through the watch.
     pub(crate) fn service(&self, service: &Value) {
         let service: MultiNetworkService = serde_json::from_value(service.clone()).unwrap();
         self.index.apply(service);
         Index::<MultiNetworkService>::commit(&*self.index);
     }
 
-    /// The watch tells that a service is gone.
+    /// Delivers the deletion of a service through the watch.
     pub(crate) fn service_gone(&self, name: &str) {
         Index::<MultiNetworkService>::delete(&*self.index, &key(name));
         Index::<MultiNetworkService>::commit(&*self.index);
     }
 
-    /// The watch tells of pods in one burst.
+    /// Delivers pods through the watch in one burst.
     pub(crate) fn pods(&self, pods: &[Value]) {
         for pod in pods {
             let pod: views::Pod = serde_json::from_value(pod.clone()).unwrap();
@@ -106,13 +106,14 @@ impl Rig {
         Index::<views::Pod>::commit(&*self.index);
     }
 
-    /// The watch tells that a pod is gone.
+    /// Delivers the deletion of a pod through the watch.
     pub(crate) fn pod_gone(&self, name: &str) {
         Index::<views::Pod>::delete(&*self.index, &key(name));
         Index::<views::Pod>::commit(&*self.index);
     }
 
-    /// A service with one pod, its slice and its status; the slice is at version 10. Returns service and slice.
+    /// Creates a service with one pod, whose slice and status have been written. The slice has
+    /// version 10. Returns the service and the slice.
     pub(crate) async fn written_service(&mut self) -> (Value, Value) {
         let service = service("infer", "infer");
         self.pods(&[pod("infer-0", "infer", 1)]);
@@ -123,12 +124,13 @@ impl Rig {
         (service, slice)
     }
 
-    /// The next request, which has to be for the status of that service.
+    /// Receives the next request, which must be for the status of `name`.
     pub(crate) async fn status_of(&mut self, name: &str) -> Request {
         self.api.expect(Method::PATCH, &format!("/multinetworkservices/{name}/status")).await
     }
 
-    /// The next two requests have to be lists of a service's slices and mirrors. They are answered.
+    /// Receives the next two requests, which must be lists of a service's slices and mirrors, and
+    /// answers them.
     pub(crate) async fn lists(&mut self, service: &str, slices: &[Value]) {
         for _ in 0..2 {
             let request = self.api.expect(Method::GET, "slices").await;
@@ -141,12 +143,12 @@ impl Rig {
         }
     }
 
-    /// The lines of a level that have been logged, and that contain `text`.
+    /// Returns the number of log lines with this level that contain `text`.
     pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
         self.logs.count(level, text)
     }
 
-    /// The value of a metric, as it is scraped.
+    /// Returns the value of a metric as scraped.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         sample(&self.registry, name).unwrap_or_else(|| panic!("{name} is missing"))
     }
@@ -156,7 +158,7 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: "vision".into(), name: name.into() }
 }
 
-/// A service that selects pods of that app on the network `rdma-a`.
+/// Returns a service that selects pods by `app` on the network `rdma-a`.
 pub(crate) fn service(name: &str, app: &str) -> Value {
     json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1", "kind": "MultiNetworkService",
@@ -172,7 +174,7 @@ pub(crate) fn service(name: &str, app: &str) -> Value {
     })
 }
 
-/// A ready pod with the address `192.168.0.<last>` on the network `rdma-a`.
+/// Returns a ready pod with the address `192.168.0.<last>` on the network `rdma-a`.
 pub(crate) fn pod(name: &str, app: &str, last: u8) -> Value {
     let attached = json!([
         {"name": "cbr0", "default": true, "ips": ["10.244.0.7"]},
@@ -191,7 +193,7 @@ pub(crate) fn pod(name: &str, app: &str, last: u8) -> Value {
     })
 }
 
-/// The addresses in a slice.
+/// Returns the addresses in a slice.
 pub(crate) fn addresses(slice: &Value) -> Vec<String> {
     let endpoints = slice["spec"]["endpoints"].as_array().unwrap();
     endpoints.iter().map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! What is written when nothing goes wrong.
+//! Tests of writes without failures.
 
 use std::time::Duration;
 
@@ -42,12 +42,12 @@ async fn a_pod_becomes_a_slice_and_then_a_status() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_names_the_version_that_it_replaces_and_the_answer_is_the_next_one() {
+async fn an_update_names_the_version_that_it_replaces() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     let path = format!("{SLICES}/{}", slice["metadata"]["name"].as_str().unwrap());
     for (number, version) in [(2, "10"), (3, "20"), (4, "30")] {
-        // The watch has told nothing of our own writes yet.
+        // The watch has not shown the controller's own writes yet.
         rig.pods(&[pod(&format!("infer-{number}"), "infer", number)]);
         let update = rig.api.expect(Method::PUT, &path).await;
         assert_eq!(update.at("/metadata/resourceVersion"), version);
@@ -58,7 +58,7 @@ async fn an_update_names_the_version_that_it_replaces_and_the_answer_is_the_next
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_changes_is_one_write() {
+async fn a_burst_of_changes_results_in_one_write() {
     let mut rig = Rig::leading();
     rig.written_service().await;
     let more: Vec<_> = (2..50).map(|number| pod(&format!("infer-{number}"), "infer", number)).collect();
@@ -88,10 +88,10 @@ async fn numbers_in_a_status_wait_for_more_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_people_wait_for_is_in_the_status_at_once() {
+async fn an_urgent_change_is_written_to_the_status_at_once() {
     let mut rig = Rig::leading();
     rig.written_service().await;
-    // Another pod with the same address: a conflict.
+    // Another pod with the same address causes a conflict.
     rig.pods(&[pod("infer-1", "infer", 1)]);
     let begun = tokio::time::Instant::now();
     let status = rig.status_of("infer").await;
@@ -102,7 +102,7 @@ async fn what_people_wait_for_is_in_the_status_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn conditions_of_others_are_not_ours_to_apply() {
+async fn conditions_of_others_are_not_applied() {
     let mut rig = Rig::leading();
     let mut service = service("infer", "infer");
     let foreign = json!({
@@ -118,7 +118,7 @@ async fn conditions_of_others_are_not_ours_to_apply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_service_is_deleted_and_nothing_else() {
+async fn slices_left_by_a_service_are_deleted_and_no_others() {
     let mut rig = Rig::leading();
     let (_, slice) = rig.written_service().await;
     rig.service_gone("infer");
@@ -136,7 +136,7 @@ async fn what_is_left_of_a_service_is_deleted_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_taken_away_before_what_is_added_has_been_written() {
+async fn addresses_are_removed_after_others_have_been_added() {
     let mut rig = Rig::leading();
     let mut service = service("infer", "infer");
     let mut both = pod("infer-0", "infer", 1);
@@ -149,7 +149,7 @@ async fn nothing_is_taken_away_before_what_is_added_has_been_written() {
     }
     rig.status_of("infer").await.apply_to(&service, "12");
 
-    // In one step: more pods than fit, IPv6 no longer wanted, and a label that goes onto every slice.
+    // One step contains more pods than fit, the removal of IPv6, and a label for every slice.
     service["metadata"]["labels"] = json!({"team": "vision"});
     service["metadata"]["generation"] = 2.into();
     service["spec"]["ipFamilies"] = json!(["IPv4"]);
@@ -170,7 +170,7 @@ async fn nothing_is_taken_away_before_what_is_added_has_been_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_what_is_under_way_is_finished_and_nothing_new_begun() {
+async fn a_shutdown_finishes_requests_and_begins_none() {
     let mut rig = Rig::leading();
     rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);
@@ -185,7 +185,7 @@ async fn at_the_end_what_is_under_way_is_finished_and_nothing_new_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_end_is_given_up_at_the_end() {
+async fn a_shutdown_abandons_requests_that_hang() {
     let mut rig = Rig::leading();
     rig.written_service().await;
     rig.pods(&[pod("infer-1", "infer", 2)]);

@@ -10,13 +10,13 @@ use proptest::test_runner::TestCaseError;
 
 use super::*;
 
-/// The families of the groups. Groups 0 and 2 are of one network, 1 and 3 of another.
+/// Families of the groups. Groups 0 and 2 are on one network, 1 and 3 on another.
 const FAMILIES: [IpFamily; 4] = [IpFamily::Ipv4, IpFamily::Ipv4, IpFamily::Ipv6, IpFamily::Ipv6];
 
-/// The letters of each wanted group, by its number.
+/// Letters of each wanted group, by its number.
 type Groups = BTreeMap<usize, String>;
 
-/// A slice as the API server has it.
+/// A slice as the API server stores it.
 #[derive(Clone, Debug, PartialEq)]
 struct Slice {
     family: Option<IpFamily>,
@@ -25,14 +25,14 @@ struct Slice {
     letters: String,
 }
 
-/// A write of a slice. A slice without `before` is created, one without `after` deleted.
+/// Write of a slice. A created slice has no `before`, a deleted one no `after`.
 #[derive(Debug)]
 struct Write {
     before: Option<Slice>,
     after: Option<Slice>,
 }
 
-/// Packs, and returns the resulting slices and the writes that lead to them.
+/// Packs. Returns the resulting slices, and the writes that lead to them.
 fn packed(groups: &Groups, existing: &[Slice], limit: usize) -> (Vec<Slice>, Vec<Write>) {
     packed_with(groups, existing, limit, false)
 }
@@ -86,7 +86,7 @@ fn sorted(letters: impl Iterator<Item = char>) -> String {
     letters.into_iter().collect()
 }
 
-/// Returns the letters of `these` that are also in `those`, in lower case and each once.
+/// Returns the letters that both texts contain, in lower case and each once.
 fn common(these: &str, those: &str) -> String {
     let (mut common, those) = (String::new(), those.to_lowercase());
     for letter in these.to_lowercase().chars() {
@@ -97,7 +97,7 @@ fn common(these: &str, those: &str) -> String {
     common
 }
 
-/// Checks what must hold after any packing.
+/// Checks the properties that hold after any packing.
 fn check(groups: &Groups, existing: &[Slice], limit: usize) -> Result<(), TestCaseError> {
     let (slices, writes) = packed(groups, existing, limit);
     for write in &writes {
@@ -127,13 +127,13 @@ fn check(groups: &Groups, existing: &[Slice], limit: usize) -> Result<(), TestCa
     Ok(())
 }
 
-/// A change of which endpoints there are, of a group and the number of one of its endpoints.
+/// Change of a group's endpoints. A number selects an endpoint of the group.
 #[derive(Clone, Debug)]
 enum Change {
     Toggle(usize, u8),
-    /// The endpoint says something else.
+    /// The details of an endpoint change.
     Touch(usize, u8),
-    /// The group's first endpoints exist, up to this number.
+    /// The group consists of its first endpoints, up to this number.
     Fill(usize, u8),
     Clear(usize),
     /// The service loses or gets a network.
@@ -150,10 +150,10 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// The endpoints of a service, and the network that it does not have.
+/// Endpoints of a service, and the network that it lacks.
 #[derive(Default)]
 struct Service {
-    /// The letters of each group, and whether they are capitals.
+    /// Whether each letter of a group exists, and whether it is a capital.
     groups: [BTreeMap<char, bool>; 4],
     without: Option<usize>,
 }
@@ -212,9 +212,9 @@ fn slice() -> impl Strategy<Value = Slice> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Starts from any state that edits by others and lost writes leave behind.
+    /// Starts from any state, such as one after edits by others and lost writes.
     #[test]
-    fn slices_in_any_state_end_up_with_the_wanted_endpoints(
+    fn slices_in_any_state_get_the_wanted_endpoints(
         changes in vec(change(), 0..20),
         existing in vec(slice(), 0..8),
         limit in 1..6_usize,
@@ -224,7 +224,7 @@ proptest! {
         check(&service.wanted(), &existing, limit)?;
     }
 
-    /// Starts from slices that a packer with a lower limit has written.
+    /// Starts from slices that were packed with a lower limit.
     #[test]
     fn merging_loses_no_endpoint_and_ends_when_no_two_slices_fit_into_one(
         changes in vec(change(), 1..20),
@@ -236,7 +236,8 @@ proptest! {
         let mut slices = packed(&wanted, &[], lower).0;
         loop {
             let (merged, writes) = packed_with(&wanted, &slices, limit, true);
-            // Endpoints are added before others are taken away: what goes is in what stays.
+            // Endpoints are added before others are removed: an endpoint of a deleted slice is in a
+            // remaining one.
             for write in writes.iter().filter(|write| write.after.is_none()) {
                 let gone = &write.before.as_ref().unwrap().letters;
                 let stays = |slice: &Slice| common(gone, &slice.letters).len() == gone.len();
@@ -257,9 +258,9 @@ proptest! {
         }
     }
 
-    /// Starts from slices that only the packer has written.
+    /// Starts from slices that only the controller has written.
     #[test]
-    fn a_change_takes_the_fewest_writes_and_no_more_than_cores_controller(
+    fn a_change_takes_the_fewest_writes_and_no_more_than_in_kubernetes(
         history in vec(change(), 0..30),
         changes in vec(change(), 1..12),
         limit in 1..5_usize,
@@ -274,8 +275,8 @@ proptest! {
         check(&wanted, &existing, limit)?;
         let writes = packed(&wanted, &existing, limit).1;
         prop_assert_eq!(writes.len(), cost::fewest(&wanted, &existing, limit), "{:?}", writes);
-        // Core keeps one empty slice per family and leaves it beside others. Here each network has its own, which
-        // is filled or deleted.
+        // Kubernetes keeps one empty slice per family, even next to others. Here each network has
+        // its own, which is filled or deleted.
         let is_empty = |slice: &Option<Slice>| slice.as_ref().is_some_and(|slice| slice.letters.is_empty());
         let placeholders = writes.iter().filter(|write| is_empty(&write.before) || is_empty(&write.after));
         let core = cost::of_core(&wanted, &existing, limit);
@@ -285,7 +286,7 @@ proptest! {
 
 #[test]
 fn a_large_group_is_packed_full_and_each_restart_is_one_write() {
-    // Letters of a script that has many, and no capitals.
+    // Letters of a script with many letters and no capitals.
     let letter = |number| char::from_u32(0x4e00 + number).unwrap();
     let mut group: Vec<char> = (0..5_000).map(letter).collect();
     let wanted = |group: &[char]| Groups::from([(0, group.iter().collect())]);

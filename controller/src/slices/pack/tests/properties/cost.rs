@@ -1,17 +1,17 @@
-//! Number of writes that a change costs: the minimum, and that of core's EndpointSlice controller. Both hold for slices
-//! that only the controller has written.
+//! Number of writes that a change costs: the minimum, and that of Kubernetes' EndpointSlice
+//! controller. Both are for slices that only the controller has written.
 
 use super::{FAMILIES, Groups, IpFamily, Slice, common};
 
-/// A slice of a wanted group, as far as it counts.
+/// A slice of a wanted group.
 struct Kept {
     /// Number of endpoints that it keeps.
     count: usize,
-    /// Whether it holds anything that is not wanted as it is.
+    /// Whether it contains anything that is not wanted as it is.
     changed: bool,
 }
 
-/// Returns the slices of a group, and the number of endpoints in none of them.
+/// Returns the slices of a group, and the number of its endpoints that are in no slice.
 fn read(number: usize, wanted: &str, existing: &[Slice]) -> (Vec<Kept>, usize) {
     let of_group = existing.iter().filter(|slice| slice.group == Some(number));
     let slices: Vec<Kept> = of_group
@@ -24,29 +24,29 @@ fn read(number: usize, wanted: &str, existing: &[Slice]) -> (Vec<Kept>, usize) {
     (slices, missing)
 }
 
-/// The wanted groups of a family.
+/// Returns the wanted groups of a family.
 fn of_family(groups: &Groups, family: IpFamily) -> impl Iterator<Item = (usize, &str)> {
     let groups = groups.iter().map(|(number, wanted)| (*number, wanted.as_str()));
     groups.filter(move |(number, _)| FAMILIES[*number] == family)
 }
 
-/// Counts the slices of the family that are of no wanted group.
+/// Counts the slices of a family that belong to no wanted group.
 fn unwanted(groups: &Groups, existing: &[Slice], family: IpFamily) -> usize {
     let of_family = existing.iter().filter(|slice| slice.family == Some(family));
     of_family.filter(|slice| slice.group.is_none_or(|group| !groups.contains_key(&group))).count()
 }
 
-/// Returns the fewest writes that do: every slice that cannot stay as it is, and as many more as the endpoints need
-/// that find no room there.
+/// Returns the minimum number of writes: one for each slice that cannot stay as it is, and one for
+/// each further slice that the remaining endpoints need.
 pub(super) fn fewest(groups: &Groups, existing: &[Slice], limit: usize) -> usize {
     let of_family = |family| {
-        // Slices that go, and so can serve any group.
+        // Number of slices that can be given to any group.
         let mut spare = unwanted(groups, existing, family);
         let (mut rewritten, mut needed) = (0, 0);
         for (number, wanted) in of_family(groups, family) {
             let (slices, missing) = read(number, wanted, existing);
             if wanted.is_empty() {
-                // One stays: one that is empty already, if there is any.
+                // One slice stays, preferably one that is empty already.
                 let placeholder = usize::from(!slices.is_empty());
                 spare += slices.len() - placeholder;
                 rewritten += usize::from(slices.iter().all(|slice| slice.changed)) * placeholder;
@@ -63,7 +63,8 @@ pub(super) fn fewest(groups: &Groups, existing: &[Slice], limit: usize) -> usize
     IpFamily::ALL.into_iter().map(of_family).sum()
 }
 
-/// Counts the writes of core's controller (`k8s.io/endpointslice`, `reconcileByPortMapping` and `finalize`).
+/// Counts the writes of Kubernetes' controller (`k8s.io/endpointslice`, `reconcileByPortMapping`
+/// and `finalize`).
 pub(super) fn of_core(groups: &Groups, existing: &[Slice], limit: usize) -> usize {
     IpFamily::ALL.into_iter().map(|family| of_core_in(groups, existing, limit, family)).sum()
 }
