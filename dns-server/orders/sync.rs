@@ -10,6 +10,6 @@ pub(crate) fn map<K: Eq + std::hash::Hash, V>() -> Map<K, V> {
 }
 
 /// Runs `run` here: there is no runtime whose threads it could hold up.
-pub(crate) fn aside<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn block_in_place<T>(run: impl FnOnce() -> T) -> T {
     run()
 }

@@ -24,7 +24,7 @@ use crate::ops::metrics::{self, SourceMetrics, Tallies};
 use crate::secondary::notifier::{Notifier, NotifierMetrics};
 use crate::secondary::transfer::metrics::TransferMetrics;
 use crate::secrets::Secrets;
-use crate::source::{self, keep};
+use crate::source::{self, persist};
 use crate::store::answers::{self, Answers};
 use crate::store::journal;
 use crate::store::state::State;
@@ -68,10 +68,10 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let hangups = Hangups::new();
     let secrets = Secrets::load(&config)?;
     if let Some((file, _)) = &config.snapshot {
-        keep::check(file)?;
+        persist::check(file)?;
     }
     let listeners = Listeners::bind(&config, source_metrics.connections.clone())?;
-    let saved = config.snapshot.as_ref().and_then(|(file, max_age)| keep::load(file, *max_age));
+    let saved = config.snapshot.as_ref().and_then(|(file, max_age)| persist::load(file, *max_age));
     let serial = answers::first_serial(saved.as_ref().map(|saved| saved.serial));
     let answers = Answers::new(zones(&config, &listeners)?, serial);
     let answers = Arc::new(answers.reversing(config.reverse_ranges.clone()));
@@ -147,13 +147,13 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
         let (origin, state, shutdown) = (source.origin(), Arc::clone(&state), shutdown.clone());
         async move {
             if shutdown.run_until_cancelled(readiness.until_ready()).await.is_some() {
-                tell_synced(&state, &origin, was_restored);
+                log_synced(&state, &origin, was_restored);
             }
         }
     });
     let source = tokio::spawn(source.follow(Arc::clone(&state), shutdown.clone()));
     if let Some((file, max_age)) = config.snapshot {
-        tasks.spawn(keep::keep(file, max_age, state, source_metrics, shutdown.clone()));
+        tasks.spawn(persist::run(file, max_age, state, source_metrics, shutdown.clone()));
     }
     starting.ready();
 
@@ -171,7 +171,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
 }
 
 /// Says once what the answers are made of, and where that comes from.
-fn tell_synced(state: &State, origin: &str, was_restored: bool) {
+fn log_synced(state: &State, origin: &str, was_restored: bool) {
     let (services, slices, endpoints) = state.sizes();
     let zones: Vec<String> = state.answers().zones().iter().map(|zone| zone.apex().to_string()).collect();
     let version = env!("CARGO_PKG_VERSION");

@@ -51,7 +51,7 @@ enum Bound {
 }
 
 impl Bound {
-    fn to(listen: Listen, workers: usize) -> Result<Self> {
+    fn bind(listen: Listen, workers: usize) -> Result<Self> {
         Ok(match listen.proto {
             ListenProto::Dns => Self::Dns(listen::bind_dns(listen.addr, workers)?),
             ListenProto::Quic => {
@@ -97,13 +97,13 @@ impl Listeners {
         let load = |(cert, key)| Certificates::load(cert, key);
         let certificates = config.tls.clone().map(load).transpose()?;
         let bind = |listen: &Listen| {
-            Bound::to(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
+            Bound::bind(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
         };
         let bound = config.listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
         // With no descriptor left the API server's watches could not be opened anew.
         let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
         let sockets: usize = bound.iter().map(Bound::sockets).sum();
-        let most = within(config.tcp_max_connections, files.saturating_sub(sockets));
+        let most = connection_limit(config.tcp_max_connections, files.saturating_sub(sockets));
         Ok(Self {
             bound,
             certificates,
@@ -172,7 +172,7 @@ impl Listeners {
 
 /// How many of `wanted` descriptors are left when HTTPS has its share too and the rest of the server what it
 /// needs.
-fn within(wanted: usize, files: usize) -> usize {
+fn connection_limit(wanted: usize, files: usize) -> usize {
     let free = files.saturating_sub(OTHER_FILES.min(files / 2));
     wanted.min(free / (HTTPS_SHARE + 1) * HTTPS_SHARE).max(1)
 }
@@ -192,7 +192,7 @@ mod tests {
             (3, 1024, 3),
             (20_000, usize::MAX, 20_000),
         ] {
-            assert_eq!(within(wanted, files), most, "{wanted} of {files}");
+            assert_eq!(connection_limit(wanted, files), most, "{wanted} of {files}");
         }
     }
 }

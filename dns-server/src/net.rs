@@ -1,6 +1,6 @@
 //! Sockets: UDP, TCP, TLS, HTTPS and QUIC, and the engine that answers what they receive.
 
-mod aside;
+mod crypto_runtime;
 pub mod engine;
 pub mod https;
 pub mod listen;

@@ -1,8 +1,8 @@
 //! Where objects come from. Each source feeds [`State`] by the same four calls.
 
-pub mod keep;
 pub mod kube;
 pub mod manifests;
+pub mod persist;
 pub mod snapshot;
 
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ pub(crate) fn map<K: Eq + std::hash::Hash, V>() -> Map<K, V> {
 
 /// Runs what has to wait for another thread, or takes long. On a thread of the runtime that serves
 /// connections, the other connections go on elsewhere meanwhile.
-pub(crate) fn aside<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn block_in_place<T>(run: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(run),
         _ => run(),

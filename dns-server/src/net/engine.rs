@@ -4,7 +4,7 @@
 //! A [`Worker`] is one thread's or one connection's share of it. It tries the fast path, falls back to
 //! the slow one, counts, and logs the query where that is asked for.
 
-mod slowly;
+mod slow_path;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::answer::limit::Limiter;
 use crate::answer::peer::{Peer, Proto};
 use crate::answer::query::{self, Edns, Query, Question, Rcode, Style};
 use crate::ops::dnstap::Tap;
-use crate::ops::metrics::{Sampler, Share, Tallies};
+use crate::ops::metrics::{Sampler, Tallies, TallyHandle};
 use crate::secondary::transfer::Transfer;
 use crate::secondary::transfer::allow::Allowed;
 use crate::secondary::transfer::desk::Desk;
@@ -94,11 +94,23 @@ impl Engine {
         let turn = random_turn();
         // A client's address is its own where it has to receive before it can ask.
         let limiter = self.0.settings.limiter.clone().filter(|_| proto == Proto::Udp);
-        let tally = self.0.tallies.take(proto);
+        let tally = self.0.tallies.handle(proto);
         let (shared, sampler) = (Arc::clone(&self.0), Sampler::new(turn));
-        let is_watched = self.0.settings.log_queries || self.0.tallies.has_top();
+        let records_details = self.0.settings.log_queries || self.0.tallies.counts_names();
         let tap = shared.settings.tap.clone().map(Box::new);
-        Worker { tally, is_watched, sampler, tap, shared, answers, style, proto, turn, limiter, limited: 0 }
+        Worker {
+            tally,
+            records_details,
+            sampler,
+            tap,
+            shared,
+            answers,
+            style,
+            proto,
+            turn,
+            limiter,
+            limited: 0,
+        }
     }
 }
 
@@ -128,10 +140,10 @@ pub enum Handled {
 pub struct Worker {
     shared: Arc<Shared>,
     answers: Arc<Answers>,
-    tally: Share,
+    tally: TallyHandle,
     sampler: Sampler,
     /// Whether more is made of queries than numbers.
-    is_watched: bool,
+    records_details: bool,
     tap: Option<Box<Tap>>,
     style: Style,
     proto: Proto,
@@ -162,7 +174,7 @@ impl Worker {
             Handled::Ignore | Handled::Transfer(_) => &[],
         };
         if let Some(tap) = &self.tap {
-            tap.note(self.proto, peer, asked_at, packet, reply);
+            tap.send(self.proto, peer, asked_at, packet, reply);
         }
         handled
     }
@@ -171,17 +183,17 @@ impl Worker {
         self.turn = self.turn.wrapping_add(1);
         let mut query = match Query::parse(packet) {
             Ok(query) => query,
-            Err(declined) => return self.answer_slowly(packet, declined, peer, out),
+            Err(declined) => return self.answer_on_slow_path(packet, declined, peer, out),
         };
-        let standing = self.settle(&mut query.edns, peer);
+        let standing = self.complete_edns(&mut query.edns, peer);
         if self.is_over_limit(standing, peer) {
-            return self.limit(packet, Some(&query.question), query.edns, peer, out);
+            return self.answer_over_limit(packet, Some(&query.question), query.edns, peer, out);
         }
         let start = out.len();
         let rcode = query::render(&self.answers, self.style, &query, packet, self.turn, out);
         let qtype = Some(query.question.qtype);
-        let exchange = Exchange { peer, packet, qtype, edns: query.edns, rcode };
-        self.note(&exchange, &out[start..]);
+        let answered = AnsweredQuery { peer, packet, qtype, edns: query.edns, rcode };
+        self.record(&answered, &out[start..]);
         Handled::Reply
     }
 
@@ -190,19 +202,19 @@ impl Worker {
         self.tally.shed(packets);
     }
 
-    /// Whether to say of the next batch of queries how long it [`took`](Self::took). Whoever has to read the clock
+    /// Whether to say of the next batch of queries how long it [`record_duration`](Self::record_duration). Whoever has to read the clock
     /// for that asks; who knows anyway need not.
-    pub fn is_timed(&mut self) -> bool {
-        self.sampler.is_next()
+    pub fn should_time(&mut self) -> bool {
+        self.sampler.should_sample()
     }
 
-    /// Notes how long each of `queries` queries took.
-    pub fn took(&mut self, queries: u32, each: Duration) {
-        self.tally.took(queries, each);
+    /// Notes how long each of `queries` queries record_duration.
+    pub fn record_duration(&mut self, queries: u32, each: Duration) {
+        self.tally.record_duration(queries, each);
     }
 
     /// Says what the reply's OPT record holds; and what the query's cookie proves, if there is one.
-    fn settle(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
+    fn complete_edns(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
         let edns = edns.as_mut()?;
         edns.announced = self.shared.settings.udp_payload;
         // Where all can be read its length gives nothing away, and padding would help floods to grow (RFC 7830 §6).
@@ -223,7 +235,7 @@ impl Worker {
     /// QUERY) or not answered, in turn. None of it is longer than the query by more than a cookie, and a client that
     /// is real gets on.
     #[cold]
-    fn limit(
+    fn answer_over_limit(
         &mut self,
         packet: &[u8],
         question: Option<&Question>,
@@ -250,51 +262,51 @@ impl Worker {
             }
         };
         let qtype = Some(question.qtype);
-        self.note(&Exchange { peer, packet, qtype, edns, rcode }, &out[start..]);
+        self.record(&AnsweredQuery { peer, packet, qtype, edns, rcode }, &out[start..]);
         Handled::Reply
     }
 
-    fn note(&self, exchange: &Exchange<'_>, reply: &[u8]) {
-        let Exchange { packet, qtype, edns, rcode, .. } = exchange;
-        self.tally.answered(exchange.is_ipv6(), *qtype, *rcode, packet.len(), reply);
+    fn record(&self, query: &AnsweredQuery<'_>, reply: &[u8]) {
+        let AnsweredQuery { packet, qtype, edns, rcode, .. } = query;
+        self.tally.answered(query.is_ipv6(), *qtype, *rcode, packet.len(), reply);
         if edns.is_some_and(|edns| edns.dnssec_ok) {
             self.tally.dnssec_ok();
         }
-        if self.is_watched {
-            self.watch(exchange, Some(reply.len()));
+        if self.records_details {
+            self.record_details(query, Some(reply.len()));
         }
     }
 
     /// A transfer that begins; how long its messages will be nobody knows yet.
     #[cold]
-    fn note_transfer(&self, exchange: &Exchange<'_>) {
-        self.tally.transferred(exchange.is_ipv6(), exchange.qtype, exchange.packet.len());
-        if self.is_watched {
-            self.watch(exchange, None);
+    fn record_transfer(&self, query: &AnsweredQuery<'_>) {
+        self.tally.transferred(query.is_ipv6(), query.qtype, query.packet.len());
+        if self.records_details {
+            self.record_details(query, None);
         }
     }
 
     #[cold]
-    fn watch(&self, exchange: &Exchange<'_>, size: Option<usize>) {
-        let question = Question::read(exchange.packet);
+    fn record_details(&self, query: &AnsweredQuery<'_>, size: Option<usize>) {
+        let question = Question::read(query.packet);
         if let Some(question) = &question {
-            self.tally.asked_for(question.name(), question.qtype, exchange.rcode);
+            self.tally.asked_for(question.name(), question.qtype, query.rcode);
         }
         if self.shared.settings.log_queries {
-            self.log(exchange, question.as_ref(), size);
+            self.log(query, question.as_ref(), size);
         }
     }
 
-    fn log(&self, exchange: &Exchange<'_>, question: Option<&Question>, size: Option<usize>) {
+    fn log(&self, query: &AnsweredQuery<'_>, question: Option<&Question>, size: Option<usize>) {
         info!(
             name: EVERY,
             target: "dns",
             proto = self.proto.name(),
-            peer = %exchange.peer.to_canonical(),
+            peer = %query.peer.to_canonical(),
             name = %Presented(question.map_or(&b"\0"[..], Question::name)),
-            qtype = exchange.qtype,
+            qtype = query.qtype,
             qclass = question.map(|question| question.qclass),
-            rcode = exchange.rcode.name(),
+            rcode = query.rcode.name(),
             size,
             "query"
         );
@@ -302,7 +314,7 @@ impl Worker {
 }
 
 /// A query and what was said to it.
-struct Exchange<'a> {
+struct AnsweredQuery<'a> {
     peer: IpAddr,
     packet: &'a [u8],
     qtype: Option<u16>,
@@ -310,7 +322,7 @@ struct Exchange<'a> {
     rcode: Rcode,
 }
 
-impl Exchange<'_> {
+impl AnsweredQuery<'_> {
     fn is_ipv6(&self) -> bool {
         matches!(self.peer, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none())
     }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::answer::peer::Peer;
 use crate::net::engine::{Handled, Worker};
-use crate::net::tcp::{Held, Seat};
+use crate::net::tcp::{ConnectionPermit, MemoryAccount};
 
 /// The protocols that a client may choose from.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -63,7 +63,7 @@ const WINDOW: u32 = 256 << 10;
 /// Octets of a request's head; a query in a path has at most some 700.
 const MAX_HEAD: u32 = 8 << 10;
 
-/// A query has no more octets than TCP's length can say.
+/// A query has no more bytes than TCP's length can say.
 const MAX_QUERY: usize = 65_535;
 
 /// The whole life of one connection, after its handshake, in which the client has chosen HTTP/2 or not.
@@ -76,16 +76,16 @@ pub async fn serve(
     is_http2: bool,
     peer: Peer,
     worker: Worker,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let (worker, replies) = (Arc::new(Mutex::new(worker)), Arc::new(Semaphore::new(REPLIES)));
     let (requested, requests) = watch::channel(());
     let service = service_fn(move |request| {
         requested.send_replace(());
-        seat.used(tokio::time::Instant::now());
-        let (worker, replies, held) = (Arc::clone(&worker), Arc::clone(&replies), seat.held());
-        async move { Ok::<_, Infallible>(answer(request, peer, &worker, replies, held).await) }
+        permit.used(tokio::time::Instant::now());
+        let (worker, replies, memory) = (Arc::clone(&worker), Arc::clone(&replies), permit.memory_account());
+        async move { Ok::<_, Infallible>(answer(request, peer, &worker, replies, memory).await) }
     });
     let io = TokioIo::new(stream);
     if is_http2 {
@@ -95,18 +95,18 @@ pub async fn serve(
         server.max_send_buf_size(STREAM_WINDOW as usize);
         server.keep_alive_interval(PING).keep_alive_timeout(PING);
         let connection = pin!(server.serve_connection(io, service));
-        watched(connection, http2::Connection::graceful_shutdown, requests, shutdown).await
+        drive(connection, http2::Connection::graceful_shutdown, requests, shutdown).await
     } else {
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(IDLE_TIME).max_buf_size(4 * MAX_HEAD as usize);
         let connection = pin!(server.serve_connection(io, service));
-        watched(connection, http1::Connection::graceful_shutdown, requests, shutdown).await
+        drive(connection, http1::Connection::graceful_shutdown, requests, shutdown).await
     }
 }
 
 /// Drives a connection until it ends, and for a while only once nothing has been asked for [`IDLE_TIME`]: a
 /// client that answers pings, or does not take its replies, would keep its place for ever.
-async fn watched<C: Future<Output = hyper::Result<()>>>(
+async fn drive<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     end_gracefully: impl FnOnce(Pin<&mut C>),
     mut requests: watch::Receiver<()>,
@@ -123,18 +123,18 @@ async fn watched<C: Future<Output = hyper::Result<()>>>(
 }
 
 /// What is wrong with a request.
-type Refusal = (StatusCode, &'static str);
+type HttpError = (StatusCode, &'static str);
 
 /// A reply, which counts until nothing of it is left to send.
 struct Reply {
-    octets: Vec<u8>,
-    _held: Held,
+    bytes: Vec<u8>,
+    _memory: MemoryAccount,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl AsRef<[u8]> for Reply {
     fn as_ref(&self) -> &[u8] {
-        &self.octets
+        &self.bytes
     }
 }
 
@@ -144,10 +144,10 @@ async fn answer(
     peer: Peer,
     worker: &Mutex<Worker>,
     replies: Arc<Semaphore>,
-    held: Held,
+    memory: MemoryAccount,
 ) -> Response<Full<Bytes>> {
     let (head, mut body) = request.into_parts();
-    let response = respond(&head, &mut body, (peer, worker), replies, held).await.unwrap_or_else(refuse);
+    let response = respond(&head, &mut body, (peer, worker), replies, memory).await.unwrap_or_else(refuse);
     if !body.is_end_stream() {
         tokio::spawn(timeout(REQUEST_TIME, drain(body)));
     }
@@ -174,11 +174,11 @@ async fn respond(
     body: &mut Incoming,
     (peer, worker): (Peer, &Mutex<Worker>),
     replies: Arc<Semaphore>,
-    mut held: Held,
-) -> Result<Response<Full<Bytes>>, Refusal> {
+    mut memory: MemoryAccount,
+) -> Result<Response<Full<Bytes>>, HttpError> {
     let begun = Instant::now();
     let received = async {
-        let query = read(head, body, &mut held).await?;
+        let query = read(head, body, &mut memory).await?;
         // None is ever closed.
         Ok((query, replies.acquire_owned().await.ok()))
     };
@@ -189,7 +189,7 @@ async fn respond(
     let handled = {
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         let handled = worker.answer(&query, peer, &mut reply);
-        worker.took(1, begun.elapsed());
+        worker.record_duration(1, begun.elapsed());
         handled
     };
     if !matches!(handled, Handled::Reply) {
@@ -197,24 +197,24 @@ async fn respond(
     }
     drop(query);
     reply.shrink_to_fit();
-    if !held.set(reply.len()) {
+    if !memory.set(reply.len()) {
         return Err(NO_ROOM);
     }
-    let max_age = format!("max-age={}", fresh_for(&reply));
-    let reply = Bytes::from_owner(Reply { octets: reply, _held: held, _slot: slot });
+    let cache_control = format!("max-age={}", max_age(&reply));
+    let reply = Bytes::from_owner(Reply { bytes: reply, _memory: memory, _slot: slot });
     let mut response = Response::new(Full::from(reply));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, MEDIA_TYPE.parse().map_err(|_| INTERNAL)?);
-    headers.insert(CACHE_CONTROL, max_age.parse().map_err(|_| INTERNAL)?);
+    headers.insert(CACHE_CONTROL, cache_control.parse().map_err(|_| INTERNAL)?);
     Ok(response)
 }
 
-const INTERNAL: Refusal = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
+const INTERNAL: HttpError = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
 
-const NO_ROOM: Refusal = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
+const NO_ROOM: HttpError = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
 
 /// The query of a request, by either method (RFC 8484 §4.1).
-async fn read(head: &Parts, body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+async fn read(head: &Parts, body: &mut Incoming, memory: &mut MemoryAccount) -> Result<Vec<u8>, HttpError> {
     if head.uri.path() != PATH {
         return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
     }
@@ -230,27 +230,27 @@ async fn read(head: &Parts, body: &mut Incoming, held: &mut Held) -> Result<Vec<
             })
         }
         Method::POST => {
-            if head.headers.get(CONTENT_TYPE).is_none_or(|kind| !is_dns(kind)) {
+            if head.headers.get(CONTENT_TYPE).is_none_or(|kind| !is_dns_message(kind)) {
                 return Err((
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "the media type is not application/dns-message",
                 ));
             }
-            receive(body, held).await
+            receive(body, memory).await
         }
         _ => Err((StatusCode::METHOD_NOT_ALLOWED, "the method is neither GET nor POST")),
     }
 }
 
 /// Whether that is the media type of DNS messages, in whatever case and with whatever parameters (RFC 9110 §8.3.1).
-fn is_dns(kind: &HeaderValue) -> bool {
-    let kind = kind.as_bytes().split(|&octet| octet == b';').next().unwrap_or_default();
+fn is_dns_message(kind: &HeaderValue) -> bool {
+    let kind = kind.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
     kind.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
 }
 
 /// The body of a request, counted as it grows.
-async fn receive(body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
-    const TOO_LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 octets");
+async fn receive(body: &mut Incoming, memory: &mut MemoryAccount) -> Result<Vec<u8>, HttpError> {
+    const TOO_LARGE: HttpError = (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 bytes");
     // Whoever says so first need not send it.
     if body.size_hint().lower() > MAX_QUERY as u64 {
         return Err(TOO_LARGE);
@@ -264,14 +264,14 @@ async fn receive(body: &mut Incoming, held: &mut Held) -> Result<Vec<u8>, Refusa
             return Err(TOO_LARGE);
         }
         query.extend_from_slice(&data);
-        if !held.set(query.capacity()) {
+        if !memory.set(query.capacity()) {
             return Err(NO_ROOM);
         }
     }
     Ok(query)
 }
 
-fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {
+fn refuse((status, reason): HttpError) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{reason}\n")));
     *response.status_mut() = status;
     if status == StatusCode::METHOD_NOT_ALLOWED {
@@ -281,7 +281,7 @@ fn refuse((status, reason): Refusal) -> Response<Full<Bytes>> {
 }
 
 /// For how many seconds HTTP caches may keep a reply: no longer than any of its records (RFC 8484 §5.1).
-fn fresh_for(reply: &[u8]) -> u32 {
+fn max_age(reply: &[u8]) -> u32 {
     let Ok(message) = Message::from_vec(reply) else { return 0 };
     message.all_sections().map(|record| record.ttl).min().unwrap_or(0)
 }

@@ -11,7 +11,7 @@
 //! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows. Over all connections,
 //! queries that are coming and replies that wait are counted.
 //!
-//! All of it has threads of its own ([`Aside`]): a flood of handshakes takes no more than those.
+//! All of it has threads of its own ([`CryptoRuntime`]): a flood of handshakes takes no more than those.
 //!
 //! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
 //! answered. Early data is not taken: it could be replayed (§4.5).
@@ -34,9 +34,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::answer::peer::Proto;
-use crate::net::aside::Aside;
+use crate::net::crypto_runtime::CryptoRuntime;
 use crate::net::engine::Engine;
-use crate::net::tcp::{Connections, Seat};
+use crate::net::tcp::{ConnectionPermit, Connections};
 use crate::net::tls::Certificates;
 
 /// The ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
@@ -56,13 +56,13 @@ const GRACE: Duration = Duration::from_secs(5);
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Handshakes under way from which on addresses must be proven.
-const UNPROVEN: usize = 8;
+const MAX_UNVALIDATED: usize = 8;
 
 /// Connections that the endpoint keeps until we look; we look at once.
-const UNSEEN: usize = 256;
+const MAX_PENDING: usize = 256;
 
 /// What each of them may have sent by then.
-const UNSEEN_OCTETS: u64 = 16 << 10;
+const PENDING_BYTES: u64 = 16 << 10;
 
 /// Queries under way on one connection.
 const STREAMS: u8 = 16;
@@ -82,7 +82,7 @@ const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 /// Accepts connections at one address.
 pub struct QuicListener {
     /// Where all of it runs: handshakes hold the lock of the endpoint.
-    aside: Aside,
+    runtime: CryptoRuntime,
     endpoint: Endpoint,
     engine: Engine,
     connections: Connections,
@@ -103,33 +103,35 @@ impl QuicListener {
         let crypto =
             QuicServerConfig::try_from(certificates.server_config(&[ALPN])).map_err(io::Error::other)?;
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::new(transport())).max_incoming(UNSEEN);
-        config.incoming_buffer_size(UNSEEN_OCTETS).incoming_buffer_size_total(UNSEEN_OCTETS * UNSEEN as u64);
-        let aside = Aside::new("quic")?;
+        config.transport_config(Arc::new(transport())).max_incoming(MAX_PENDING);
+        config
+            .incoming_buffer_size(PENDING_BYTES)
+            .incoming_buffer_size_total(PENDING_BYTES * MAX_PENDING as u64);
+        let runtime = CryptoRuntime::new("quic")?;
         let endpoint = {
-            let _within = aside.handle().enter();
+            let _within = runtime.handle().enter();
             Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?
         };
-        Ok(Self { aside, endpoint, engine, connections })
+        Ok(Self { runtime, endpoint, engine, connections })
     }
 
     /// Serves until `shutdown`, and then until the queries under way are answered.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { aside, endpoint, engine, connections } = self;
-        let running = aside.handle().spawn(Running { endpoint, engine, connections }.run(shutdown));
+        let Self { runtime, endpoint, engine, connections } = self;
+        let running = runtime.handle().spawn(Acceptor { endpoint, engine, connections }.run(shutdown));
         // A panic is in the log, and ends this listener only.
         let _ = running.await;
     }
 }
 
 /// The listener without its threads.
-struct Running {
+struct Acceptor {
     endpoint: Endpoint,
     engine: Engine,
     connections: Connections,
 }
 
-impl Running {
+impl Acceptor {
     async fn run(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         let handshakes = Arc::new(());
@@ -144,19 +146,19 @@ impl Running {
                 break;
             };
             // One count is ours.
-            let is_crowded = Arc::strong_count(&handshakes) > UNPROVEN || self.connections.is_full();
+            let is_crowded = Arc::strong_count(&handshakes) > MAX_UNVALIDATED || self.connections.is_full();
             if is_crowded && !incoming.remote_address_validated() {
                 if let Err(error) = incoming.retry() {
                     debug!(%error, "address not proven");
                 }
                 continue;
             }
-            let seat = self.connections.admit(incoming.remote_address().ip());
+            let permit = self.connections.admit(incoming.remote_address().ip());
             let (engine, shutdown) = (self.engine.clone(), shutdown.child_token());
             let handshake = Arc::clone(&handshakes);
             tasks.spawn(async move {
                 let peer = incoming.remote_address();
-                if let Err(error) = converse(incoming, handshake, &engine, &seat, shutdown).await {
+                if let Err(error) = serve_connection(incoming, handshake, &engine, &permit, shutdown).await {
                     debug!(%peer, %error, "connection ended");
                 }
             });
@@ -195,29 +197,35 @@ fn transport() -> TransportConfig {
 }
 
 /// The whole life of one connection.
-async fn converse(
+async fn serve_connection(
     incoming: Incoming,
     handshake: Arc<()>,
     engine: &Engine,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let connection = select! {
         () = shutdown.cancelled() => return Ok(()),
-        () = seat.evicted() => return Ok(()),
+        () = permit.evicted() => return Ok(()),
         connection = timeout(HANDSHAKE_TIME, incoming) => connection.map_err(|_| ConnectionError::TimedOut)??,
     };
     drop(handshake);
     let worker = Arc::new(Mutex::new(engine.worker(Proto::Quic)));
     let streams = TaskTracker::new();
     let serve = |(to, from)| {
-        streams.spawn(stream::exchange(connection.clone(), Arc::clone(&worker), to, from, seat.held()));
+        streams.spawn(stream::serve_stream(
+            connection.clone(),
+            Arc::clone(&worker),
+            to,
+            from,
+            permit.memory_account(),
+        ));
     };
     loop {
         let stream = select! {
             biased;
             () = shutdown.cancelled() => break,
-            () = seat.evicted() => {
+            () = permit.evicted() => {
                 connection.close(EXCESSIVE_LOAD, b"");
                 return Ok(());
             }
@@ -225,7 +233,7 @@ async fn converse(
         };
         match stream {
             Ok(stream) => {
-                seat.used(Instant::now());
+                permit.used(Instant::now());
                 serve(stream?);
             }
             Err(_) => break,

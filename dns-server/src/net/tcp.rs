@@ -26,9 +26,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 pub use connection::serve;
-pub(crate) use connections::Held;
-use connections::LITTLE;
-pub use connections::{Connections, Seat};
+use connections::GUARANTEED;
+pub(crate) use connections::MemoryAccount;
+pub use connections::{ConnectionPermit, Connections};
 use handshakes::Handshakes;
 
 use crate::answer::peer::{Peer, Proto};
@@ -135,11 +135,13 @@ impl StreamListener {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let seat = self.connections.admit(peer.ip());
+                    let permit = self.connections.admit(peer.ip());
                     // A token of its own: waiting for it takes a lock.
-                    tasks.spawn(self.converse(stream, peer.into(), seat, shutdown.child_token()));
+                    tasks.spawn(self.serve_connection(stream, peer.into(), permit, shutdown.child_token()));
                 }
-                Err(error) if is_of_connection(&error) => debug!(%error, "connection lost before it began"),
+                Err(error) if is_about_one_connection(&error) => {
+                    debug!(%error, "connection lost before it began")
+                }
                 Err(error) => {
                     if warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                         warned_at = Some(Instant::now());
@@ -162,11 +164,11 @@ impl StreamListener {
     }
 
     /// The whole life of one connection.
-    fn converse(
+    fn serve_connection(
         &self,
         stream: TcpStream,
         peer: Peer,
-        seat: Seat,
+        permit: ConnectionPermit,
         shutdown: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (engine, protocol) = (self.engine.clone(), self.protocol.clone());
@@ -176,8 +178,8 @@ impl StreamListener {
             // An evicted connection ends at once: it is idle, or one of too many of its client.
             select! {
                 biased;
-                () = seat.evicted() => debug!(%peer, "connection ended for another"),
-                ended = serve_as(protocol, stream, peer, &engine, &seat, shutdown) => {
+                () = permit.evicted() => debug!(%peer, "connection ended for another"),
+                ended = serve_as(protocol, stream, peer, &engine, &permit, shutdown) => {
                     if let Err(error) = ended {
                         debug!(%peer, %error, "connection broken off");
                     }
@@ -192,15 +194,15 @@ async fn serve_as(
     stream: TcpStream,
     peer: Peer,
     engine: &Engine,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     match protocol {
-        Protocol::Tcp => serve(stream, peer, engine.worker(Proto::Tcp), seat, shutdown).await,
+        Protocol::Tcp => serve(stream, peer, engine.worker(Proto::Tcp), permit, shutdown).await,
         // On the heap: a plain connection should not have to hold room for what only these need.
         Protocol::Secured(acceptor, proto, handshakes) => {
-            let handshake = async move { handshakes.make(&acceptor, stream, peer.ip).await };
-            Box::pin(serve_secured(handshake, proto, peer, engine, seat, shutdown)).await
+            let handshake = async move { handshakes.perform(&acceptor, stream, peer.ip).await };
+            Box::pin(serve_secured(handshake, proto, peer, engine, permit, shutdown)).await
         }
     }
 }
@@ -210,7 +212,7 @@ async fn serve_secured(
     proto: Proto,
     peer: Peer,
     engine: &Engine,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let mut stream = select! {
@@ -218,18 +220,18 @@ async fn serve_secured(
         stream = handshake => stream?,
     };
     // What it takes and has not sent, nobody counts.
-    stream.get_mut().1.set_buffer_limit(Some(LITTLE));
+    stream.get_mut().1.set_buffer_limit(Some(GUARANTEED));
     match proto {
         Proto::Https => {
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            Box::pin(https::serve(stream, is_http2, peer, engine.worker(proto), seat, shutdown)).await
+            Box::pin(https::serve(stream, is_http2, peer, engine.worker(proto), permit, shutdown)).await
         }
-        _ => serve(stream, peer, engine.worker(proto), seat, shutdown).await,
+        _ => serve(stream, peer, engine.worker(proto), permit, shutdown).await,
     }
 }
 
 /// Whether a failure to accept is that of the connection, so that the next may do well (accept(2)).
-fn is_of_connection(error: &io::Error) -> bool {
+fn is_about_one_connection(error: &io::Error) -> bool {
     const CODES: [i32; 11] = [
         libc::ECONNABORTED,
         libc::EHOSTDOWN,

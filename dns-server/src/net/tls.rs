@@ -31,7 +31,7 @@ pub struct Certificates {
     files: Files,
     /// What the certificate in use was made of.
     loaded: Contents,
-    current: Arc<Current>,
+    current: Arc<CurrentCertificate>,
 }
 
 impl Certificates {
@@ -48,7 +48,7 @@ impl Certificates {
             let error = CertificateError::new(CERT, &files.cert, problem);
             warn!(%error, "clients will refuse it");
         }
-        let current = Arc::new(Current(ArcSwap::new(certified)));
+        let current = Arc::new(CurrentCertificate(ArcSwap::new(certified)));
         Ok(Self { files, loaded, current })
     }
 
@@ -72,8 +72,8 @@ impl Certificates {
     /// Follows the files until `shutdown`; what was made from `self` before sees the change.
     pub async fn follow(self, shutdown: CancellationToken) {
         let mut follower = Follower {
-            seen: Ok(self.loaded.clone()),
-            done: Ok(self.loaded),
+            last_read: Ok(self.loaded.clone()),
+            handled: Ok(self.loaded),
             is_outdated: false,
             files: self.files,
             current: self.current,
@@ -88,11 +88,11 @@ impl Certificates {
                 () = hangups.next() => true,
             };
             // Reading may block, on a network file system even for ever.
-            let look = tokio::task::spawn_blocking(move || {
-                follower.look(at_once);
+            let checking = tokio::task::spawn_blocking(move || {
+                follower.check(at_once);
                 follower
             });
-            match shutdown.run_until_cancelled(look).await {
+            match shutdown.run_until_cancelled(checking).await {
                 Some(Ok(back)) => follower = back,
                 Some(Err(error)) => return warn!(%error, "certificates are no longer followed"),
                 None => return,
@@ -103,9 +103,9 @@ impl Certificates {
 
 /// The certificate of the moment.
 #[derive(Debug)]
-struct Current(ArcSwap<CertifiedKey>);
+struct CurrentCertificate(ArcSwap<CertifiedKey>);
 
-impl ResolvesServerCert for Current {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.load_full())
     }
@@ -114,28 +114,28 @@ impl ResolvesServerCert for Current {
 /// What looks at the files again and again.
 struct Follower {
     files: Files,
-    current: Arc<Current>,
+    current: Arc<CurrentCertificate>,
     /// What the last look found, or why it found nothing.
-    seen: Result<Contents, String>,
+    last_read: Result<Contents, String>,
     /// What was last taken or complained about.
-    done: Result<Contents, String>,
+    handled: Result<Contents, String>,
     /// Whether that was only outdated: it is taken once it is valid, or the one in use is not any more.
     is_outdated: bool,
 }
 
 impl Follower {
     /// Takes what is there, if it is new: `at_once`, or when it has been the same for two looks.
-    fn look(&mut self, at_once: bool) {
+    fn check(&mut self, at_once: bool) {
         let found = self.files.read().map_err(|error| error.to_string());
-        let is_settled = at_once || found == self.seen;
-        self.seen = found;
-        let is_new = self.seen != self.done;
+        let is_settled = at_once || found == self.last_read;
+        self.last_read = found;
+        let is_new = self.last_read != self.handled;
         if !is_settled || !is_new && !self.is_outdated {
             return;
         }
-        self.done = self.seen.clone();
-        let (error, is_outdated) = match &self.seen {
-            Ok(contents) => match self.take(contents) {
+        self.handled = self.last_read.clone();
+        let (error, is_outdated) = match &self.last_read {
+            Ok(contents) => match self.install(contents) {
                 Ok(()) => (None, false),
                 Err(error) => {
                     let is_outdated = matches!(error.problem, Problem::TooEarly(_) | Problem::Expired(_));
@@ -152,7 +152,7 @@ impl Follower {
         }
     }
 
-    fn take(&self, contents: &Contents) -> Result<(), CertificateError> {
+    fn install(&self, contents: &Contents) -> Result<(), CertificateError> {
         let new = self.files.parse(contents)?;
         let old = self.current.0.load();
         if let Some(problem) = multinet_pem::outdated_instead(&old.cert, &new.cert, UnixTime::now()) {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     /// Lets the follower look `times` times.
-    async fn looks(times: u32) {
+    async fn checks(times: u32) {
         tokio::time::sleep(INTERVAL * times + INTERVAL / 2).await;
     }
 
@@ -295,20 +295,20 @@ mod tests {
         let shutdown = CancellationToken::new();
         let following = tokio::spawn(certificates.clone().follow(shutdown.clone()));
 
-        looks(2).await;
+        checks(2).await;
         assert_eq!(in_use(&certificates), first.der());
         folder.put(&second, "");
-        looks(2).await;
+        checks(2).await;
         assert_eq!(in_use(&certificates), second.der());
 
         // The certificate of one pair with the key of another, then nothing at all.
         fs::write(folder.path().join("tls.crt"), &third.chain).unwrap();
-        looks(3).await;
+        checks(3).await;
         fs::remove_file(folder.path().join("tls.key")).unwrap();
-        looks(3).await;
+        checks(3).await;
         assert_eq!(in_use(&certificates), second.der());
         fs::write(folder.path().join("tls.key"), &third.key).unwrap();
-        looks(2).await;
+        checks(2).await;
         assert_eq!(in_use(&certificates), third.der());
 
         shutdown.cancel();
@@ -331,7 +331,7 @@ mod tests {
         let next = mount.path().join("..next");
         std::os::unix::fs::symlink(new.path(), &next).unwrap();
         fs::rename(&next, &data).unwrap();
-        looks(2).await;
+        checks(2).await;
         assert_eq!(in_use(&certificates), second.der());
     }
 
@@ -349,22 +349,22 @@ mod tests {
         let (good, old) = (pair(), expired());
         let folder = Folder::of(&good, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
-        let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
-        let mut follower = Follower { files, current, seen, done, is_outdated: false };
+        let (last_read, handled) = (Ok(loaded.clone()), Ok(loaded));
+        let mut follower = Follower { files, current, last_read, handled, is_outdated: false };
         let in_use = |follower: &Follower| follower.current.0.load().cert[0].clone();
         folder.put(&old, "");
-        follower.look(true);
+        follower.check(true);
         assert_eq!(in_use(&follower), good.der());
         // Once the one in use has expired as well, it is taken without a change of the files.
         follower.current = load(Folder::of(&expired(), "").path()).unwrap().current;
-        follower.look(false);
+        follower.check(false);
         assert_eq!(in_use(&follower), old.der());
         // When it starts with one it has no better.
         let certificates = load(folder.path()).unwrap();
         follower.current = certificates.current;
         assert_eq!(in_use(&follower), old.der());
         folder.put(&good, "");
-        follower.look(true);
+        follower.check(true);
         assert_eq!(in_use(&follower), good.der());
 
         let begin = Duration::from_secs(UnixTime::now().as_secs() + 2);
@@ -372,11 +372,11 @@ mod tests {
             params.not_before = rcgen::date_time_ymd(1970, 1, 1) + begin;
         });
         folder.put(&early, "");
-        follower.look(true);
+        follower.check(true);
         assert_eq!(in_use(&follower), good.der());
         while in_use(&follower) != early.der() {
             std::thread::sleep(Duration::from_millis(50));
-            follower.look(false);
+            follower.check(false);
         }
         assert!(UnixTime::now().as_secs() >= begin.as_secs());
     }
@@ -387,7 +387,7 @@ mod tests {
         let folder = Folder::of(&first, "");
         let certificates = load(folder.path()).unwrap();
         tokio::spawn(certificates.clone().follow(CancellationToken::new()));
-        looks(1).await;
+        checks(1).await;
         folder.put(&second, "");
         let pid = std::process::id().to_string();
         assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
@@ -402,15 +402,15 @@ mod tests {
         let (first, second) = (pair(), pair());
         let folder = Folder::of(&first, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
-        let (seen, done) = (Ok(loaded.clone()), Ok(loaded));
-        let mut follower = Follower { files, current, seen, done, is_outdated: false };
+        let (last_read, handled) = (Ok(loaded.clone()), Ok(loaded));
+        let mut follower = Follower { files, current, last_read, handled, is_outdated: false };
         fs::write(folder.path().join("tls.crt"), &second.chain).unwrap();
-        follower.look(false);
-        assert!(follower.done.as_ref().is_ok_and(|done| done.cert == first.chain.as_bytes()));
+        follower.check(false);
+        assert!(follower.handled.as_ref().is_ok_and(|handled| handled.cert == first.chain.as_bytes()));
         fs::write(folder.path().join("tls.key"), &second.key).unwrap();
-        follower.look(false);
+        follower.check(false);
         assert_eq!(follower.current.0.load().cert[0], first.der());
-        follower.look(false);
+        follower.check(false);
         assert_eq!(follower.current.0.load().cert[0], second.der());
     }
 }

@@ -8,24 +8,24 @@
 //! ```
 //!
 //! Under load one pair of system calls moves up to 32 queries, and replies of one size to one peer go out as one piece
-//! (`udp/pieces.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a
+//! (`udp/gso.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a
 //! query allocates nothing. What has arrived when a worker is told to stop is still answered. Of more than it can answer
 //! a worker passes over the oldest (`udp/overload.rs`).
 //!
 //! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
 //! its worker.
 //!
-//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/outlet.rs`,
+//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/send.rs`,
 //! what the kernel says of a datagram is in `udp/control.rs`.
 
 #[expect(unsafe_code, reason = "recvmmsg has no safe wrapper")]
 mod batch;
 #[expect(unsafe_code, reason = "packet info has no safe wrapper")]
 mod control;
-#[expect(unsafe_code, reason = "sendmmsg has no safe wrapper")]
-mod outlet;
+mod gso;
 mod overload;
-mod pieces;
+#[expect(unsafe_code, reason = "sendmmsg has no safe wrapper")]
+mod send;
 
 use std::io;
 use std::mem;
@@ -38,8 +38,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use batch::{Slot, Wait};
-use outlet::Outlet;
-use overload::{Overload, Watch};
+use overload::{Overload, TimestampSwitch};
+use send::ReplySender;
 
 use crate::answer::peer::Proto;
 use crate::net::engine::{Engine, Handled, Worker};
@@ -76,7 +76,7 @@ impl UdpListener {
     /// If the system gives no more threads, or refuses an option that replies depend on.
     pub fn spawn(sockets: Vec<UdpSocket>, engine: &Engine, stop: &CancellationToken) -> io::Result<Self> {
         for socket in &sockets {
-            prepare(socket)?;
+            configure(socket)?;
         }
         let mut threads = Vec::with_capacity(sockets.len());
         for (number, socket) in sockets.into_iter().enumerate() {
@@ -102,11 +102,11 @@ impl UdpListener {
 }
 
 /// Sets what the loop depends on.
-fn prepare(socket: &UdpSocket) -> io::Result<()> {
+fn configure(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(RECEIVE_TIME))?;
     socket.set_write_timeout(Some(SEND_TIME))?;
-    batch::prepare(socket)
+    batch::configure(socket)
 }
 
 /// Runs until told to stop. A panic would be a bug, in what answers one datagram; losing a part of all
@@ -124,14 +124,14 @@ struct Runner<'a> {
     worker: Worker,
     slots: Box<[Slot]>,
     /// How many datagrams to take at a time.
-    wanted: usize,
+    batch_size: usize,
     replies: Vec<u8>,
-    outlet: Outlet,
+    sender: ReplySender,
     /// When the last batch came.
     begun: Instant,
     /// Whether the last attempt to receive failed, so that a lasting failure is logged once.
     is_failing: bool,
-    watch: Watch,
+    timestamps: TimestampSwitch,
     overload: Overload,
     /// Whether arrival times come with datagrams.
     is_stamped: bool,
@@ -144,12 +144,12 @@ impl<'a> Runner<'a> {
             socket,
             worker,
             slots,
-            wanted: BATCH,
+            batch_size: BATCH,
             replies: Vec::new(),
-            outlet: Outlet::new(socket),
+            sender: ReplySender::new(socket),
             begun: Instant::now(),
             is_failing: false,
-            watch: Watch::default(),
+            timestamps: TimestampSwitch::default(),
             overload: Overload::No(None),
             is_stamped: false,
         }
@@ -158,32 +158,32 @@ impl<'a> Runner<'a> {
     fn run(mut self, stop: &CancellationToken) {
         // Of a run that panicked.
         let _ = batch::set_timestamps(self.socket, false);
-        let mut look = self.begun;
+        let mut stop_check_at = self.begun;
         loop {
-            let has_answered = self.turn(Wait::ForOne);
-            if !has_answered || self.begun >= look {
+            let has_answered = self.serve_batch(Wait::ForOne);
+            if !has_answered || self.begun >= stop_check_at {
                 if stop.is_cancelled() {
                     break;
                 }
-                look = self.begun + STOP_INTERVAL;
+                stop_check_at = self.begun + STOP_INTERVAL;
             }
         }
         for _ in 0..DRAIN_BATCHES {
-            if !self.turn(Wait::Never) {
+            if !self.serve_batch(Wait::Never) {
                 break;
             }
         }
     }
 
     /// Receives a batch and answers it; says whether there was one.
-    fn turn(&mut self, wait: Wait) -> bool {
-        let slots = &mut self.slots[..self.wanted];
+    fn serve_batch(&mut self, wait: Wait) -> bool {
+        let slots = &mut self.slots[..self.batch_size];
         match batch::receive(self.socket, slots, wait, self.is_stamped) {
             Ok(received) => {
                 self.is_failing = false;
                 // To look for one more than there is, is work for the system: where queries come one by one, they are
                 // taken one by one.
-                self.wanted = if received == self.wanted { BATCH } else { received.max(1) };
+                self.batch_size = if received == self.batch_size { BATCH } else { received.max(1) };
                 self.answer(received);
                 true
             }
@@ -221,11 +221,11 @@ impl<'a> Runner<'a> {
             slot.reply = begin..self.replies.len();
         }
         if count > 0 {
-            if let Some((lost, error)) = self.outlet.send(self.socket, slots, &self.replies) {
+            if let Some((lost, error)) = self.sender.send(self.socket, slots, &self.replies) {
                 debug!(lost, %error, "replies not sent");
             }
-            if self.worker.is_timed() {
-                self.worker.took(count, begun.elapsed());
+            if self.worker.should_time() {
+                self.worker.record_duration(count, begun.elapsed());
             }
         }
         if shed > 0 {
@@ -235,7 +235,7 @@ impl<'a> Runner<'a> {
         if !is_full {
             self.overload.drained();
         }
-        if let Some(are_wanted) = self.watch.batch(is_full, begun) {
+        if let Some(are_wanted) = self.timestamps.note_batch(is_full, begun) {
             match batch::set_timestamps(self.socket, are_wanted) {
                 Ok(()) => self.is_stamped = are_wanted,
                 Err(error) => debug!(%error, "no arrival times; nothing is passed over"),

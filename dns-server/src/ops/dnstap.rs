@@ -33,7 +33,7 @@ pub use writer::Writer;
 const QUEUE: usize = 8192;
 
 /// Octets of messages that wait to be written.
-const QUEUE_OCTETS: usize = 16 << 20;
+const QUEUE_BYTES: usize = 16 << 20;
 
 /// Where a collector listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,22 +91,22 @@ struct Exchange {
     asked_at: SystemTime,
     answered_at: SystemTime,
     /// The query and what follows it: the reply.
-    octets: Bytes,
+    bytes: Bytes,
     query_len: usize,
 }
 
 impl Exchange {
     fn query(&self) -> Bytes {
-        self.octets.slice(..self.query_len)
+        self.bytes.slice(..self.query_len)
     }
 
     /// Empty if there is none.
     fn reply(&self) -> Bytes {
-        self.octets.slice(self.query_len..)
+        self.bytes.slice(self.query_len..)
     }
 
     fn messages(&self) -> u64 {
-        if self.octets.len() > self.query_len { 2 } else { 1 }
+        if self.bytes.len() > self.query_len { 2 } else { 1 }
     }
 }
 
@@ -120,10 +120,10 @@ pub struct Tap {
 
 impl Tap {
     /// Passes on what was asked and what was replied, if anything. Never waits.
-    pub fn note(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
+    pub fn send(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
         let size = query.len() + reply.len();
         let place = self.queue.try_reserve().ok().filter(|_| {
-            let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= QUEUE_OCTETS;
+            let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= QUEUE_BYTES;
             if !fits {
                 self.waiting.fetch_sub(size, Ordering::Relaxed);
             }
@@ -133,11 +133,11 @@ impl Tap {
             self.dropped.inc_by(if reply.is_empty() { 1 } else { 2 });
             return;
         };
-        let mut octets = Vec::with_capacity(size);
-        octets.extend_from_slice(query);
-        octets.extend_from_slice(reply);
-        let (octets, answered_at) = (Bytes::from(octets), SystemTime::now());
-        place.send(Exchange { proto, peer, asked_at, answered_at, octets, query_len: query.len() });
+        let mut bytes = Vec::with_capacity(size);
+        bytes.extend_from_slice(query);
+        bytes.extend_from_slice(reply);
+        let (bytes, answered_at) = (Bytes::from(bytes), SystemTime::now());
+        place.send(Exchange { proto, peer, asked_at, answered_at, bytes, query_len: query.len() });
     }
 }
 
@@ -177,13 +177,13 @@ mod tests {
         let metrics = TapMetrics::default();
         let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
         let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
-        let note = |reply: &[u8]| tap.note(Proto::Tcp, peer, SystemTime::now(), b"query", reply);
+        let send = |reply: &[u8]| tap.send(Proto::Tcp, peer, SystemTime::now(), b"query", reply);
         for _ in 0..QUEUE {
-            note(b"reply");
+            send(b"reply");
         }
         assert_eq!(metrics.dropped.get(), 0);
-        note(b"reply");
-        note(b"");
+        send(b"reply");
+        send(b"");
         assert_eq!(metrics.dropped.get(), 3);
     }
 
@@ -194,8 +194,8 @@ mod tests {
         let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));
         let reply = vec![0; 1 << 16];
         for _ in 0..1000 {
-            tap.note(Proto::Tcp, peer, SystemTime::now(), b"", &reply);
+            tap.send(Proto::Tcp, peer, SystemTime::now(), b"", &reply);
         }
-        assert_eq!(metrics.dropped.get(), 2 * (1000 - QUEUE_OCTETS as u64 / (1 << 16)));
+        assert_eq!(metrics.dropped.get(), 2 * (1000 - QUEUE_BYTES as u64 / (1 << 16)));
     }
 }

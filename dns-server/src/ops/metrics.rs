@@ -23,7 +23,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::store::state::State;
 use queries::QueryMetrics;
 pub use sample::Sampler;
-pub use tallies::{Share, Tallies};
+pub use tallies::{Tallies, TallyHandle};
 pub use tally::Tally;
 
 /// What is counted of manifests.
@@ -103,21 +103,21 @@ pub fn register(
         sources.connections.without_room.clone(),
     );
     registry.register_collector(Box::new(QueryMetrics { tallies }));
-    registry.register_collector(Box::new(Sizes { state }));
+    registry.register_collector(Box::new(SizeCollector { state }));
 }
 
 /// Reads sizes at each scrape: there are no gauges to keep in step.
-struct Sizes {
+struct SizeCollector {
     state: Arc<State>,
 }
 
-impl fmt::Debug for Sizes {
+impl fmt::Debug for SizeCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sizes").finish_non_exhaustive()
+        f.debug_struct("SizeCollector").finish_non_exhaustive()
     }
 }
 
-impl Collector for Sizes {
+impl Collector for SizeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (services, slices, endpoints) = self.state.sizes();
         let answers = self.state.answers();

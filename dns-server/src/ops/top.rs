@@ -27,17 +27,17 @@ pub struct Sketch {
     capacity: usize,
     total: u64,
     hasher: foldhash::fast::RandomState,
-    slots: Vec<Slot>,
+    counters: Vec<Counter>,
     /// Slots by falling count.
     order: Vec<u16>,
     /// Slots by the hash of what they count. That of two names is the same once in 2⁶⁴ pairs; they are then
     /// counted as one.
-    index: HashMap<u64, u16, BuildHasherDefault<Itself>>,
+    index: HashMap<u64, u16, BuildHasherDefault<IdentityHasher>>,
 }
 
 /// One counter. Names lie in it, for they change hands often.
 #[derive(Debug)]
-struct Slot {
+struct Counter {
     count: u64,
     error: u64,
     hash: u64,
@@ -51,7 +51,7 @@ struct Slot {
 
 /// What is counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct QueryKey {
     /// The lowercased name in wire format.
     pub name: Box<[u8]>,
     /// The type that was asked for.
@@ -62,7 +62,7 @@ pub struct Key {
 
 /// How often it was, at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct Estimate {
     /// No less than the truth.
     pub count: u64,
     /// By how much it may be more.
@@ -71,11 +71,11 @@ pub struct Count {
 
 /// What a sketch holds at a moment.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct SketchSnapshot {
     /// Queries counted.
     pub total: u64,
     /// What has a counter.
-    pub counts: Vec<(Key, Count)>,
+    pub counts: Vec<(QueryKey, Estimate)>,
     /// How often anything else was asked for at most.
     pub rest: u64,
 }
@@ -88,7 +88,7 @@ impl Sketch {
             capacity,
             total: 0,
             hasher: foldhash::fast::RandomState::default(),
-            slots: Vec::with_capacity(capacity),
+            counters: Vec::with_capacity(capacity),
             order: Vec::with_capacity(capacity),
             // With twice the room the map tidies up in place and never grows.
             index: HashMap::with_capacity_and_hasher(2 * capacity + 2, BuildHasherDefault::default()),
@@ -102,73 +102,82 @@ impl Sketch {
         }
         self.total += 1;
         let hash = self.hasher.hash_one((name, qtype, rcode));
-        let slot = match self.index.get(&hash) {
-            Some(&slot) => slot,
-            None => self.take_over(hash, name, qtype, rcode),
+        let counter = match self.index.get(&hash) {
+            Some(&counter) => counter,
+            None => self.claim_counter(hash, name, qtype, rcode),
         };
-        self.raise(slot);
+        self.increment(counter);
     }
 
     /// A counter for something new.
-    fn take_over(&mut self, hash: u64, name: &[u8], qtype: u16, rcode: Rcode) -> u16 {
-        let lowest = self.order.last().copied().filter(|_| self.slots.len() == self.capacity);
+    fn claim_counter(&mut self, hash: u64, name: &[u8], qtype: u16, rcode: Rcode) -> u16 {
+        let lowest = self.order.last().copied().filter(|_| self.counters.len() == self.capacity);
         let number = lowest.unwrap_or_else(|| {
-            let number = self.slots.len() as u16;
+            let number = self.counters.len() as u16;
             let (position, name) = (number, [0; MAX_NAME]);
-            self.slots.push(Slot { count: 0, error: 0, hash, position, qtype, rcode, name_len: 0, name });
+            self.counters.push(Counter {
+                count: 0,
+                error: 0,
+                hash,
+                position,
+                qtype,
+                rcode,
+                name_len: 0,
+                name,
+            });
             self.order.push(number);
             number
         });
-        let slot = &mut self.slots[usize::from(number)];
+        let counter = &mut self.counters[usize::from(number)];
         if lowest.is_some() {
-            self.index.remove(&slot.hash);
+            self.index.remove(&counter.hash);
         }
-        (slot.error, slot.hash, slot.qtype, slot.rcode) = (slot.count, hash, qtype, rcode);
-        slot.name[..name.len()].copy_from_slice(name);
-        slot.name_len = name.len() as u8;
+        (counter.error, counter.hash, counter.qtype, counter.rcode) = (counter.count, hash, qtype, rcode);
+        counter.name[..name.len()].copy_from_slice(name);
+        counter.name_len = name.len() as u8;
         self.index.insert(hash, number);
         number
     }
 
     /// Counts one more, and puts the counter in front of those that it has had as much as.
-    fn raise(&mut self, number: u16) {
-        let slot = &self.slots[usize::from(number)];
-        let (count, from) = (slot.count, usize::from(slot.position));
-        let to = self.order[..from].partition_point(|&other| self.slots[usize::from(other)].count > count);
+    fn increment(&mut self, number: u16) {
+        let counter = &self.counters[usize::from(number)];
+        let (count, from) = (counter.count, usize::from(counter.position));
+        let to = self.order[..from].partition_point(|&other| self.counters[usize::from(other)].count > count);
         self.order.swap(from, to);
-        self.slots[usize::from(self.order[from])].position = from as u16;
-        let slot = &mut self.slots[usize::from(number)];
-        slot.position = to as u16;
-        slot.count += 1;
+        self.counters[usize::from(self.order[from])].position = from as u16;
+        let counter = &mut self.counters[usize::from(number)];
+        counter.position = to as u16;
+        counter.count += 1;
     }
 
     /// What it holds.
-    pub fn seen(&self) -> Seen {
+    pub fn snapshot(&self) -> SketchSnapshot {
         let counts = self.order.iter().map(|&number| {
-            let slot = &self.slots[usize::from(number)];
-            let name = slot.name[..usize::from(slot.name_len)].into();
-            let key = Key { name, qtype: slot.qtype, rcode: slot.rcode as u16 };
-            (key, Count { count: slot.count, error: slot.error })
+            let counter = &self.counters[usize::from(number)];
+            let name = counter.name[..usize::from(counter.name_len)].into();
+            let key = QueryKey { name, qtype: counter.qtype, rcode: counter.rcode as u16 };
+            (key, Estimate { count: counter.count, error: counter.error })
         });
-        let lowest = self.order.last().filter(|_| self.slots.len() == self.capacity);
-        let rest = lowest.map_or(0, |&number| self.slots[usize::from(number)].count);
-        Seen { total: self.total, counts: counts.collect(), rest }
+        let lowest = self.order.last().filter(|_| self.counters.len() == self.capacity);
+        let rest = lowest.map_or(0, |&number| self.counters[usize::from(number)].count);
+        SketchSnapshot { total: self.total, counts: counts.collect(), rest }
     }
 }
 
 /// Takes a hash for what it is.
 #[derive(Debug, Default)]
-struct Itself(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Itself {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
 
-    fn write(&mut self, octets: &[u8]) {
+    fn write(&mut self, bytes: &[u8]) {
         // Only `write_u64` is called; this is for completeness.
-        for &octet in octets {
-            self.0 = self.0.rotate_left(8) ^ u64::from(octet);
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
         }
     }
 

@@ -40,11 +40,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use file::Verdict;
-use files::{Changes, Content, FileKey, Files, News, Report, Update};
+use file::Severity;
+use files::{Changes, Content, FileKey, Files, Report, Transition, Update};
 use objects::{Kind, ObjectId};
-use read::Outcome;
-use scan::{Print, Scan, Seen};
+use read::ReadOutcome;
+use scan::{FileStamp, FileState, Scan};
 use tracker::{Step, Tracker};
 
 use crate::ops::metrics::ManifestMetrics;
@@ -103,7 +103,7 @@ pub fn load(
 ) -> Result<Manifests, ManifestsError> {
     let mut scan = scan::scan(paths);
     for _ in 0..MAX_WAITS {
-        let is_young = |seen: &Seen| matches!(seen, Seen::File(print) if print.age() < YOUNG);
+        let is_young = |seen: &FileState| matches!(seen, FileState::File(stamp) if stamp.age() < YOUNG);
         if !scan.seen.values().any(is_young) {
             break;
         }
@@ -121,7 +121,7 @@ pub fn load(
         metrics,
         loaded: None,
     };
-    let updates = manifests.take_in(scan, true);
+    let updates = manifests.process(scan, true);
     let count = |wanted: Kind| manifests.files.served().filter(|id| id.kind == wanted).count();
     info!(
         files = manifests.files.count(),
@@ -139,9 +139,9 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     for (root, path) in roots.iter().enumerate() {
         let key = FileKey::new(root, path);
         let reason = match scan.seen.get(&key) {
-            Some(Seen::Unreadable(reason)) => reason.clone(),
+            Some(FileState::Unreadable(reason)) => reason.clone(),
             // Opening shows what attributes do not: permissions.
-            Some(Seen::File(_)) => match read::open(path) {
+            Some(FileState::File(_)) => match read::open(path) {
                 Ok(_) => continue,
                 Err(error) => scan::reason(&error),
             },
@@ -157,7 +157,7 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
 pub fn count_served(bytes: &[u8]) -> usize {
     let mut files = Files::default();
     files.set(&FileKey::new(0, Path::new("file.yaml")), Content::of(bytes));
-    files.settle();
+    files.take_changes();
     files.served().count()
 }
 
@@ -220,7 +220,7 @@ impl Manifests {
             let begun = Instant::now();
             let scan = scan::scan(&self.roots);
             pause = PAUSE.max(begun.elapsed() * PAUSE_PER_SCAN);
-            let updates = self.take_in(scan, false);
+            let updates = self.process(scan, false);
             if !updates.is_empty() {
                 info!(objects = updates.len(), "manifests changed");
                 apply(index, updates);
@@ -230,17 +230,17 @@ impl Manifests {
     }
 
     /// Reads the files that are due, and returns what is to be done to objects.
-    fn take_in(&mut self, mut scan: Scan, is_first: bool) -> Vec<Update> {
+    fn process(&mut self, mut scan: Scan, is_first: bool) -> Vec<Update> {
         let now = Instant::now();
         scan.distrust_empty_mount_points(&self.roots, &mut self.devices);
         self.note_lost(&scan);
-        let steps = self.tracker.look(scan.seen, &scan.unknown, now, is_first);
+        let steps = self.tracker.due(scan.seen, &scan.unknown, now, is_first);
         let mut wanted = Vec::new();
         for step in steps {
             match step {
                 Step::Read(key) => {
-                    if let Some(Seen::File(print)) = self.tracker.state(&key) {
-                        wanted.push((key, print.clone()));
+                    if let Some(FileState::File(stamp)) = self.tracker.state(&key) {
+                        wanted.push((key, stamp.clone()));
                     }
                 }
                 Step::Unreadable(key, reason) => self.set(&key, Content::Unreadable(reason), None),
@@ -251,7 +251,7 @@ impl Manifests {
             }
         }
         self.read(&wanted, now);
-        self.settle(now)
+        self.collect_updates(now)
     }
 
     /// Tells the metrics and `/readyz` which of the given paths cannot be read.
@@ -264,17 +264,17 @@ impl Manifests {
     }
 
     /// Reads files. One that changes meanwhile is left for the next scan.
-    fn read(&mut self, wanted: &[(FileKey, Print)], now: Instant) {
-        for ((key, print), outcome) in wanted.iter().zip(read::read_all(wanted, &self.contents)) {
+    fn read(&mut self, wanted: &[(FileKey, FileStamp)], now: Instant) {
+        for ((key, stamp), outcome) in wanted.iter().zip(read::read_all(wanted, &self.contents)) {
             match outcome {
-                Outcome::New(content, hash) => self.set(key, content, hash),
-                Outcome::Same => {}
-                Outcome::Torn => {
+                ReadOutcome::New(content, hash) => self.set(key, content, hash),
+                ReadOutcome::Same => {}
+                ReadOutcome::Torn => {
                     self.tracker.forget(key, now);
                     continue;
                 }
             }
-            self.tracker.was_read(key, print.age(), now);
+            self.tracker.was_read(key, stamp.age(), now);
         }
     }
 
@@ -288,16 +288,16 @@ impl Manifests {
     }
 
     /// Returns what is to be done to objects, and reports what is bad.
-    fn settle(&mut self, now: Instant) -> Vec<Update> {
-        let Changes { updates, reports, reread } = self.files.settle();
+    fn collect_updates(&mut self, now: Instant) -> Vec<Update> {
+        let Changes { updates, reports, reread } = self.files.take_changes();
         for key in reread {
             self.contents.remove(&key);
             self.tracker.forget(&key, now);
         }
-        let is_found = |report: &&Report| matches!(&report.news, News::Found(problem, _) if problem.verdict == Verdict::Bad);
+        let is_found = |report: &&Report| matches!(&report.transition, Transition::Found(problem, _) if problem.severity == Severity::Bad);
         self.metrics.found_bad.inc_by(reports.iter().filter(is_found).count() as u64);
         self.metrics.bad.set(i64::try_from(self.files.count_bad()).unwrap_or(i64::MAX));
-        log::tell(&reports);
+        log::log_reports(&reports);
         updates
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! multinet-dns snapshot 3 serial=<u32> taken=<RFC 3339>\n
-//! length row  length row  …  0                  octets as u32, little-endian; rows by postcard
+//! length row  length row  …  0                  bytes as u32, little-endian; rows by postcard
 //! crc32                                         of all before it, little-endian
 //! ```
 //!
@@ -65,7 +65,7 @@ pub enum SnapshotError {
 
 /// An object, as it is written.
 #[derive(Serialize)]
-enum Written<'a> {
+enum RowRef<'a> {
     Service(&'a str, &'a str, &'a Service),
     Slice(&'a str, &'a str, &'a Slice),
 }
@@ -84,11 +84,11 @@ enum Row {
 /// Those of `out`.
 pub fn encode(out: impl Write, taken: Timestamp, objects: &Objects) -> io::Result<()> {
     let Objects { serial, services, slices } = objects;
-    let mut out = Summed::new(out);
+    let mut out = Checksummed::new(out);
     out.write_all(format!("{MAGIC}serial={serial} taken={taken}\n").as_bytes())?;
     let mut row = Vec::new();
-    let services = services.iter().map(|(key, object)| Written::Service(&key.namespace, &key.name, object));
-    let slices = slices.iter().map(|(key, object)| Written::Slice(&key.namespace, &key.name, object));
+    let services = services.iter().map(|(key, object)| RowRef::Service(&key.namespace, &key.name, object));
+    let slices = slices.iter().map(|(key, object)| RowRef::Slice(&key.namespace, &key.name, object));
     for object in services.chain(slices) {
         row.clear();
         row = postcard::to_extend(&object, row).map_err(io::Error::other)?;
@@ -114,12 +114,12 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
     if is_future || age.unsigned_abs() > max_age && age.is_positive() {
         return Err(SnapshotError::Age { taken: header.taken, is_future });
     }
-    let mut input = Summed::new(input);
+    let mut input = Checksummed::new(input);
     input.sum.update(&line);
     let mut objects = Objects { serial: header.serial, ..Objects::default() };
     let mut row = Vec::new();
     loop {
-        let length = u32::from_le_bytes(input.octets()?);
+        let length = u32::from_le_bytes(input.read_array()?);
         match length {
             0 => break,
             1..=MAX_ROW => {}
@@ -129,7 +129,7 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         // What a damaged length says is not believed before it is there.
         let read = Read::take(&mut input, length.into()).read_to_end(&mut row)?;
         if read < length as usize {
-            return Err(CUT);
+            return Err(TRUNCATED);
         }
         match postcard::from_bytes(&row)? {
             Row::Service(namespace, name, service) => {
@@ -141,7 +141,7 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         }
     }
     let crc = input.sum.clone().finalize();
-    if u32::from_le_bytes(input.octets()?) != crc {
+    if u32::from_le_bytes(input.read_array()?) != crc {
         return Err(SnapshotError::Damaged("wrong checksum"));
     }
     if input.read(&mut [0])? > 0 {
@@ -150,7 +150,7 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
     Ok(objects)
 }
 
-const CUT: SnapshotError = SnapshotError::Damaged("cut off");
+const TRUNCATED: SnapshotError = SnapshotError::Damaged("cut off");
 
 /// The first line, with its end.
 fn header_line(input: impl BufRead) -> Result<Vec<u8>, SnapshotError> {
@@ -178,29 +178,29 @@ impl Header {
 }
 
 /// Sums up what passes.
-struct Summed<T> {
+struct Checksummed<T> {
     inner: T,
     sum: crc32fast::Hasher,
 }
 
-impl<T> Summed<T> {
+impl<T> Checksummed<T> {
     fn new(inner: T) -> Self {
         Self { inner, sum: crc32fast::Hasher::new() }
     }
 }
 
-impl<T: Read> Summed<T> {
-    fn octets(&mut self) -> Result<[u8; 4], SnapshotError> {
-        let mut octets = [0; 4];
-        match self.read_exact(&mut octets) {
-            Ok(()) => Ok(octets),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(CUT),
+impl<T: Read> Checksummed<T> {
+    fn read_array(&mut self) -> Result<[u8; 4], SnapshotError> {
+        let mut bytes = [0; 4];
+        match self.read_exact(&mut bytes) {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(TRUNCATED),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-impl<T: Read> Read for Summed<T> {
+impl<T: Read> Read for Checksummed<T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.sum.update(&buffer[..read]);
@@ -208,7 +208,7 @@ impl<T: Read> Read for Summed<T> {
     }
 }
 
-impl<T: Write> Write for Summed<T> {
+impl<T: Write> Write for Checksummed<T> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(buffer)?;
         self.sum.update(&buffer[..written]);
@@ -226,7 +226,7 @@ impl<T: Write> Write for Summed<T> {
 ///
 /// If the file is there and cannot be read or used.
 pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>, SnapshotError> {
-    if !is_there(file)? {
+    if !exists(file)? {
         return Ok(None);
     }
     // Not even by now is a pipe waited for.
@@ -240,7 +240,7 @@ pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Obj
 /// # Errors
 ///
 /// If something else has its place: what is renamed to it would make a file of a device.
-pub fn is_there(file: &Path) -> io::Result<bool> {
+pub fn exists(file: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(file) {
         Ok(found) if found.is_file() => Ok(true),
         Ok(_) => Err(io::Error::other("is not a regular file; name one, or one that is not there yet")),
@@ -260,23 +260,23 @@ const BUFFER: usize = 256 << 10;
 /// If the folder cannot be written to.
 pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()> {
     remove_leftovers(file);
-    let mut fresh = fresh(file)?;
-    let mut out = BufWriter::with_capacity(BUFFER, fresh.as_file_mut());
+    let mut temporary = create_temporary(file)?;
+    let mut out = BufWriter::with_capacity(BUFFER, temporary.as_file_mut());
     encode(&mut out, taken, objects)?;
     out.flush()?;
     drop(out);
-    fresh.as_file().sync_all()?;
-    is_there(file)?;
-    fresh.persist(file).map_err(|error| error.error)?;
+    temporary.as_file().sync_all()?;
+    exists(file)?;
+    temporary.persist(file).map_err(|error| error.error)?;
     File::open(folder_of(file))?.sync_all()
 }
 
 /// An empty file beside `file`, to be put in its place: `.NAME.XXXXXX.new`, readable by its owner only, as tempfile
 /// makes it. It is locked as long as its writer lives, who may be another server with the same file.
-fn fresh(file: &Path) -> io::Result<NamedTempFile> {
+fn create_temporary(file: &Path) -> io::Result<NamedTempFile> {
     let made = tempfile::Builder::new()
         .prefix(&prefix(file))
-        .rand_bytes(RANDOM)
+        .rand_bytes(RANDOM_LETTERS)
         .suffix(SUFFIX)
         .tempfile_in(folder_of(file))?;
     // Without locks, as on some file systems, nothing is taken for a leftover either.
@@ -286,7 +286,7 @@ fn fresh(file: &Path) -> io::Result<NamedTempFile> {
 
 /// Letters in the name of a file that is being written, by which two writers do not meet. tempfile takes no name that
 /// is there already, were it a link.
-const RANDOM: usize = 6;
+const RANDOM_LETTERS: usize = 6;
 
 /// The end of such a name.
 const SUFFIX: &str = ".new";
@@ -299,24 +299,26 @@ fn prefix(file: &Path) -> OsString {
     prefix
 }
 
-/// Removes files as [`fresh`] makes them that nobody writes any more. What cannot be removed stays, and is tried again.
+/// Removes files as [`create_temporary`] makes them that nobody writes any more. What cannot be removed stays, and is tried again.
 fn remove_leftovers(file: &Path) {
     let prefix = prefix(file);
     let is_one = |name: &[u8]| {
         let random = name.strip_prefix(prefix.as_encoded_bytes());
         let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
-        random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+        random.is_some_and(|random| {
+            random.len() == RANDOM_LETTERS && random.iter().all(u8::is_ascii_alphanumeric)
+        })
     };
     let Ok(entries) = fs::read_dir(folder_of(file)) else { return };
     for entry in entries.flatten().filter(|entry| is_one(entry.file_name().as_encoded_bytes())) {
-        if is_left(&entry.path()) {
+        if is_abandoned(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
 /// Whether it is a file that nobody has locked.
-fn is_left(path: &Path) -> bool {
+fn is_abandoned(path: &Path) -> bool {
     // Neither is another file opened by way of a link, nor the other end of a pipe waited for. Who locks a file of NFS
     // has to be able to write it.
     let opened = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
@@ -418,15 +420,15 @@ mod tests {
         let (file, other) = (folder.path().join("dns.snapshot"), folder.path().join("dns.snapshot.b"));
         let mut expected = BTreeSet::from(["dns.snapshot".into()]);
         // Neither what somebody is writing, nor what belongs to another file, nor what has another name or is no file.
-        let busy = fresh(&file).unwrap();
-        let (_, left_of_other) = fresh(&other).unwrap().keep().unwrap();
+        let busy = create_temporary(&file).unwrap();
+        let (_, left_of_other) = create_temporary(&other).unwrap().keep().unwrap();
         let by_hand = [".dns.snapshot.Abc123", ".dns.snapshot.Abc1234.new", "dns.snapshot.Abc123.new"];
         by_hand.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         let link = folder.path().join(".dns.snapshot.Abc123.new");
         symlink(folder.path().join(by_hand[0]), &link).unwrap();
         expected.extend(names());
         for _ in 0..2 {
-            let (locked, left) = fresh(&file).unwrap().keep().unwrap();
+            let (locked, left) = create_temporary(&file).unwrap().keep().unwrap();
             assert!(left.exists());
             drop(locked); // as the kernel does when its process ends
             write(&file, now(), &snapshot()).unwrap();

@@ -198,7 +198,7 @@ impl State {
 
     /// For who serves connections: a change of everything takes a while.
     fn lock_aside(&self) -> MutexGuard<'_, Inner> {
-        self.try_lock().unwrap_or_else(|| sync::aside(|| self.lock()))
+        self.try_lock().unwrap_or_else(|| sync::block_in_place(|| self.lock()))
     }
 
     fn commit(&self) {

@@ -166,7 +166,7 @@ impl Iterator for Batches {
         }
         let pairs = copy.reverse.as_ref().map(|reverse| {
             let gather = || reverse.pairs.get_or_init(|| copy.pairs(&reverse.answers));
-            reverse.pairs.get().unwrap_or_else(|| sync::aside(gather))
+            reverse.pairs.get().unwrap_or_else(|| sync::block_in_place(gather))
         });
         while out.len() < BATCH {
             let more = match pairs {

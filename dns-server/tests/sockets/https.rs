@@ -68,9 +68,9 @@ where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
 {
     let (client, server) = duplex(1 << 16);
-    let (worker, seat) = (engine().worker(Proto::Https), connections.admit(PEER));
+    let (worker, permit) = (engine().worker(Proto::Https), connections.admit(PEER));
     tokio::spawn(async move {
-        https::serve(server, true, PEER.into(), worker, &seat, CancellationToken::new()).await
+        https::serve(server, true, PEER.into(), worker, &permit, CancellationToken::new()).await
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).initial_stream_window_size(window);
@@ -234,7 +234,7 @@ const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
 #[tokio::test(start_paused = true)]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
+    let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let half = || Half(Some(vec![0; 40_000].into()));
     let (codes, posting) = post_many(&connections, (4, 1 << 16), half).await;
     assert!((24..=36).contains(&codes.len()) && codes.iter().all(|&code| code == FULL), "{codes:?}");
@@ -248,7 +248,7 @@ async fn what_has_come_on_all_connections_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
+    let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     // One octet of each reply goes.
     let (codes, posting) = post_many(&connections, (4, 1), || padded(BIG, 0)).await;
     let refused = codes.iter().filter(|&&code| code == FULL).count();

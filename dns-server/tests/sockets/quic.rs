@@ -152,8 +152,10 @@ async fn is_waited_for(half: Option<(SendStream, RecvStream)>) -> bool {
 
 #[tokio::test]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let server =
-        Server::among(Connections::with_room(100, 1 << 20, ConnectionMetrics::default()), Counter::default());
+    let server = Server::among(
+        Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default()),
+        Counter::default(),
+    );
     let client = server.client(b"doq");
     let mut sending = JoinSet::new();
     for _ in 0..40 {

@@ -39,8 +39,8 @@ impl Wire {
         let (client, server) = duplex(room);
         let shutdown = CancellationToken::new();
         let (worker, stopping) = (engine.worker(Proto::Tcp), shutdown.clone());
-        let seat = connections.admit(PEER);
-        let server = tokio::spawn(async move { serve(server, PEER, worker, &seat, stopping).await });
+        let permit = connections.admit(PEER);
+        let server = tokio::spawn(async move { serve(server, PEER, worker, &permit, stopping).await });
         Self { client, shutdown, server }
     }
 
@@ -169,7 +169,7 @@ async fn who_does_not_read_is_not_read_from_and_then_left() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_on_all_connections_is_bounded() {
     // Each of these would hold some 128 KiB.
-    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
+    let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 10)).collect();
     for wire in &mut wires {
         wire.client.write_all(&frames(10, BIG)).await.unwrap();
@@ -197,7 +197,7 @@ async fn what_waits_on_all_connections_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn what_has_come_on_all_connections_is_bounded() {
-    let connections = Connections::with_room(100, 1 << 20, ConnectionMetrics::default());
+    let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 20)).collect();
     // Half of a message each, for which there is room for all of one.
     for wire in &mut wires {

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::EXCESSIVE_LOAD;
 use crate::answer::peer::Peer;
 use crate::net::engine::{Handled, Worker};
-use crate::net::tcp::Held;
+use crate::net::tcp::MemoryAccount;
 
 /// How long a query may take to arrive, and a reply to be acknowledged.
 const STREAM_TIME: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const PROTOCOL_ERROR: VarInt = VarInt::from_u32(2);
 const UNSPECIFIED_ERROR: VarInt = VarInt::from_u32(5);
 
 /// Why a stream ends without a reply.
-enum Failure {
+enum StreamError {
     /// It alone.
     Stream(VarInt, &'static str),
     /// With its connection: the peer broke the protocol.
@@ -34,26 +34,26 @@ enum Failure {
 }
 
 /// For want of memory.
-const NO_ROOM: Failure = Failure::Stream(EXCESSIVE_LOAD, "too much is held for clients");
+const NO_ROOM: StreamError = StreamError::Stream(EXCESSIVE_LOAD, "too much is held for clients");
 
 /// The whole life of one stream.
-pub(super) async fn exchange(
+pub(super) async fn serve_stream(
     connection: Connection,
     worker: Arc<Mutex<Worker>>,
     mut to: SendStream,
     mut from: RecvStream,
-    mut held: Held,
+    mut memory: MemoryAccount,
 ) {
     let peer = connection.remote_address();
-    match respond(&worker, peer.into(), &mut to, &mut from, &mut held).await {
+    match respond(&worker, peer.into(), &mut to, &mut from, &mut memory).await {
         Ok(()) => {}
-        Err(Failure::Stream(code, reason)) => {
+        Err(StreamError::Stream(code, reason)) => {
             debug!(%peer, reason, "no reply");
             // Both fail only for what has ended already.
             let _ = to.reset(code);
             let _ = from.stop(code);
         }
-        Err(Failure::Connection(reason)) => {
+        Err(StreamError::Connection(reason)) => {
             debug!(%peer, reason, "connection closed");
             connection.close(PROTOCOL_ERROR, reason.as_bytes());
         }
@@ -65,15 +65,15 @@ async fn respond(
     peer: Peer,
     to: &mut SendStream,
     from: &mut RecvStream,
-    held: &mut Held,
-) -> Result<(), Failure> {
-    let request = timeout(STREAM_TIME, receive(from, held))
+    memory: &mut MemoryAccount,
+) -> Result<(), StreamError> {
+    let request = timeout(STREAM_TIME, receive(from, memory))
         .await
-        .map_err(|_| Failure::Stream(UNSPECIFIED_ERROR, "the query took too long"))??;
-    let mut reply = answer(worker, peer, message(&request).map_err(Failure::Connection)?)?;
+        .map_err(|_| StreamError::Stream(UNSPECIFIED_ERROR, "the query took too long"))??;
+    let mut reply = answer(worker, peer, message(&request).map_err(StreamError::Connection)?)?;
     drop(request);
     reply.shrink_to_fit();
-    if !held.set(reply.len()) {
+    if !memory.set(reply.len()) {
         return Err(NO_ROOM);
     }
     // Finished is what the peer has acknowledged: closing the connection would drop the rest.
@@ -83,31 +83,31 @@ async fn respond(
     });
     match sent.await {
         Ok(true) => Ok(()),
-        Ok(false) | Err(_) => Err(Failure::Stream(UNSPECIFIED_ERROR, "the reply was not taken")),
+        Ok(false) | Err(_) => Err(StreamError::Stream(UNSPECIFIED_ERROR, "the reply was not taken")),
     }
 }
 
 /// What a stream carries, in order, as far as its one message goes. What has come beyond a gap stays with quinn, in the
 /// little that a stream's window allows.
-async fn receive(from: &mut RecvStream, held: &mut Held) -> Result<Vec<u8>, Failure> {
+async fn receive(from: &mut RecvStream, memory: &mut MemoryAccount) -> Result<Vec<u8>, StreamError> {
     let mut request = Vec::new();
     loop {
         let chunk = from.read_chunk(usize::MAX, true).await;
-        let chunk = chunk.map_err(|_| Failure::Stream(UNSPECIFIED_ERROR, "the query broke off"))?;
+        let chunk = chunk.map_err(|_| StreamError::Stream(UNSPECIFIED_ERROR, "the query broke off"))?;
         let Some(chunk) = chunk else { return Ok(request) };
         request.extend_from_slice(&chunk.bytes);
-        if !held.set(request.capacity()) {
+        if !memory.set(request.capacity()) {
             return Err(NO_ROOM);
         }
         let length = request.first_chunk().map(|length| 2 + usize::from(u16::from_be_bytes(*length)));
         if length.is_some_and(|length| request.len() > length) {
-            return Err(Failure::Connection(MORE));
+            return Err(StreamError::Connection(TRAILING_DATA));
         }
     }
 }
 
 /// What is wrong with a stream that goes on behind its message.
-const MORE: &str = "more than one message on a stream";
+const TRAILING_DATA: &str = "more than one message on a stream";
 
 /// The one message of a stream, if it is as RFC 9250 demands.
 fn message(request: &[u8]) -> Result<&[u8], &'static str> {
@@ -117,7 +117,7 @@ fn message(request: &[u8]) -> Result<&[u8], &'static str> {
         return Err("half of a message on a stream");
     }
     if message.len() > length {
-        return Err(MORE);
+        return Err(TRAILING_DATA);
     }
     // §4.2.1
     if message.get(..2) != Some(&[0; 2]) {
@@ -127,14 +127,14 @@ fn message(request: &[u8]) -> Result<&[u8], &'static str> {
 }
 
 /// The reply with its length in front. Zones are not transferred over this transport: the engine refuses.
-fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, Failure> {
+fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, StreamError> {
     let mut reply = Vec::with_capacity(512);
     reply.extend([0; 2]);
     let handled = {
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         let handled = worker.answer(query, peer, &mut reply);
-        worker.took(1, begun.elapsed());
+        worker.record_duration(1, begun.elapsed());
         handled
     };
     let length = u16::try_from(reply.len() - 2).ok();
@@ -144,8 +144,8 @@ fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, F
             Ok(reply)
         }
         (Handled::Ignore, _) => {
-            Err(Failure::Connection("the message is no query, or has edns-tcp-keepalive"))
+            Err(StreamError::Connection("the message is no query, or has edns-tcp-keepalive"))
         }
-        _ => Err(Failure::Stream(INTERNAL_ERROR, "no reply to send")),
+        _ => Err(StreamError::Stream(INTERNAL_ERROR, "no reply to send")),
     }
 }

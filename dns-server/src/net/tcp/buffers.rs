@@ -13,16 +13,16 @@ use tokio::time::Instant;
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
 
 /// Room in a fresh inbox: most clients send a query at a time.
-const FRESH: usize = 512;
+const FIRST_INBOX: usize = 512;
 
 /// Room in an inbox of a client that fills a fresh one.
 const INBOX: usize = 4 << 10;
 
 /// The largest frame: length and message.
-const FRAME: usize = 2 + u16::MAX as usize;
+const MAX_FRAME: usize = 2 + u16::MAX as usize;
 
 /// Room that an empty outbox may keep.
-const OUTBOX: usize = 32 << 10;
+const KEPT_OUTBOX: usize = 32 << 10;
 
 /// What has come and is not yet answered: `buffer[start..end]`.
 #[derive(Default)]
@@ -45,8 +45,8 @@ impl Inbox {
     }
 
     /// Takes a frame away, with its length.
-    pub(super) fn consume(&mut self, octets: usize) {
-        self.start += octets;
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
         if self.is_empty() {
             let was_full = self.end == self.buffer.len();
             (self.start, self.end) = (0, 0);
@@ -60,17 +60,17 @@ impl Inbox {
     }
 
     /// Where to read to; there always is some, if there is no frame. Doubles when full.
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(super) fn spare(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.end == self.buffer.len() {
-            self.buffer.resize((2 * self.end).clamp(FRESH, FRAME), 0);
+            self.buffer.resize((2 * self.end).clamp(FIRST_INBOX, MAX_FRAME), 0);
         }
         &mut self.buffer[self.end..]
     }
 
     /// How much memory it holds, if that is more than a client needs that sends ordinary queries.
-    pub(super) fn beyond_usual(&self) -> usize {
+    pub(super) fn excess(&self) -> usize {
         Some(self.buffer.capacity()).filter(|&room| room > INBOX).unwrap_or(0)
     }
 
@@ -87,20 +87,20 @@ impl Inbox {
     }
 
     /// Takes what was read to somewhere else, when there is no room yet; gives how much that is.
-    pub(super) fn receive(&mut self, octets: &[u8]) -> usize {
-        if !octets.is_empty() {
-            let length = octets.len().max(FRESH);
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> usize {
+        if !bytes.is_empty() {
+            let length = bytes.len().max(FIRST_INBOX);
             self.buffer.reserve_exact(length);
             self.buffer.resize(length, 0);
-            self.buffer[..octets.len()].copy_from_slice(octets);
-            self.received(octets.len());
+            self.buffer[..bytes.len()].copy_from_slice(bytes);
+            self.received(bytes.len());
         }
-        octets.len()
+        bytes.len()
     }
 
-    /// Notes how much was read to [`Self::room`].
-    pub(super) fn received(&mut self, octets: usize) {
-        self.end += octets;
+    /// Notes how much was read to [`Self::spare`].
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.end += bytes;
     }
 }
 
@@ -112,13 +112,13 @@ pub(super) struct Outbox {
     /// Whether the stream may still hold something back.
     is_held: bool,
     /// There as long as there is something to write or flush.
-    due: Option<Due>,
+    due: Option<WriteDeadline>,
 }
 
-/// By when the next so many octets must have gone. Then the same is asked of what waits by then: a client
+/// By when the next so many bytes must have gone. Then the same is asked of what waits by then: a client
 /// that reads steadily is given all the time that it needs.
-struct Due {
-    octets: usize,
+struct WriteDeadline {
+    bytes: usize,
     at: Instant,
 }
 
@@ -156,7 +156,7 @@ impl Outbox {
 
     /// Writes the length of the message that began at `begin`.
     pub(super) fn finish(&mut self, begin: usize) -> io::Result<()> {
-        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "a reply is longer than 65535 octets");
+        let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "a reply is longer than 65535 bytes");
         let length = u16::try_from(self.buffer.len() - begin).map_err(too_long)?;
         self.buffer[begin - 2..begin].copy_from_slice(&length.to_be_bytes());
         Ok(())
@@ -169,21 +169,21 @@ impl Outbox {
 
     /// Sets a time for what waits, if none is set.
     pub(super) fn arm(&mut self, now: Instant) {
-        let octets = self.waiting();
-        if octets > 0 && self.due.is_none() {
-            self.due = Some(Due { octets, at: now + WRITE_TIME });
+        let bytes = self.waiting();
+        if bytes > 0 && self.due.is_none() {
+            self.due = Some(WriteDeadline { bytes, at: now + WRITE_TIME });
         }
     }
 
     /// Notes how much was written.
-    pub(super) fn sent(&mut self, octets: usize, now: Instant) {
-        self.sent += octets;
+    pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
+        self.sent += bytes;
         self.is_held = true;
         let waiting = self.waiting();
         match &mut self.due {
-            Some(due) if due.octets > octets => due.octets -= octets,
+            Some(due) if due.bytes > bytes => due.bytes -= bytes,
             due => {
-                *due = Some(Due { octets: waiting, at: now + WRITE_TIME });
+                *due = Some(WriteDeadline { bytes: waiting, at: now + WRITE_TIME });
             }
         }
         if waiting == 0 {
@@ -197,7 +197,7 @@ impl Outbox {
         self.is_held = false;
         self.due = None;
         if may_shrink {
-            self.buffer.shrink_to(OUTBOX);
+            self.buffer.shrink_to(KEPT_OUTBOX);
         }
     }
 
@@ -227,10 +227,10 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn receive(inbox: &mut Inbox, octets: &[u8]) {
-        let room = inbox.room();
-        room[..octets.len()].copy_from_slice(octets);
-        inbox.received(octets.len());
+    fn receive(inbox: &mut Inbox, bytes: &[u8]) {
+        let room = inbox.spare();
+        room[..bytes.len()].copy_from_slice(bytes);
+        inbox.received(bytes.len());
     }
 
     #[test]
@@ -255,18 +255,18 @@ mod tests {
     fn an_inbox_grows_with_what_has_come_and_shrinks_again() {
         let mut inbox = Inbox::default();
         receive(&mut inbox, &[255, 255]);
-        assert_eq!(inbox.room().len(), FRESH - 2);
+        assert_eq!(inbox.spare().len(), FIRST_INBOX - 2);
         let mut left = 65_535;
         while left > 0 {
-            let room = inbox.room().len().min(left);
+            let room = inbox.spare().len().min(left);
             assert!(room > 0);
             left -= room;
             inbox.received(room);
             assert!(inbox.buffer.len() <= INBOX.max(2 * inbox.end));
         }
         assert_eq!(inbox.frame().map(<[u8]>::len), Some(65_535));
-        assert_eq!(inbox.buffer.len(), FRAME);
-        inbox.consume(FRAME);
+        assert_eq!(inbox.buffer.len(), MAX_FRAME);
+        inbox.consume(MAX_FRAME);
         assert_eq!(inbox.buffer.capacity(), INBOX);
     }
 
@@ -276,17 +276,17 @@ mod tests {
         let mut inbox = Inbox::default();
         assert!(inbox.is_released());
         assert_eq!(inbox.receive(&frame), 100);
-        assert_eq!(inbox.buffer.capacity(), FRESH);
+        assert_eq!(inbox.buffer.capacity(), FIRST_INBOX);
         inbox.consume(100);
         receive(&mut inbox, &frame);
         inbox.consume(100);
-        assert_eq!(inbox.room().len(), FRESH);
+        assert_eq!(inbox.spare().len(), FIRST_INBOX);
         // What fills it is followed by more.
         receive(&mut inbox, &[&frame.repeat(5)[..], &frame[..12]].concat());
         inbox.consume(500);
         inbox.release();
         assert!(!inbox.is_released(), "a part of a message is there");
-        inbox.room();
+        inbox.spare();
         receive(&mut inbox, &frame[12..]);
         inbox.consume(100);
         assert!(inbox.frame().is_none());
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(inbox.receive(&frame.repeat(20)), 2000);
         assert_eq!(inbox.buffer.len(), 2000);
         inbox.consume(2000);
-        assert_eq!(inbox.room().len(), INBOX);
+        assert_eq!(inbox.spare().len(), INBOX);
     }
 
     fn push(outbox: &mut Outbox, length: usize) {
@@ -362,6 +362,6 @@ mod tests {
         assert!(outbox.buffer.capacity() < 5 * 60_000, "{}", outbox.buffer.capacity());
         outbox.sent(60_002, now);
         outbox.flushed(true);
-        assert!(outbox.buffer.capacity() <= OUTBOX);
+        assert!(outbox.buffer.capacity() <= KEPT_OUTBOX);
     }
 }

@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffers::{Inbox, Outbox};
-use super::connections::{Held, Seat};
+use super::connections::{ConnectionPermit, MemoryAccount};
 use crate::answer::peer::Peer;
 use crate::net::engine::{Handled, Worker};
 use crate::secondary::transfer::Transfer;
@@ -79,15 +79,15 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     peer: impl Into<Peer>,
     worker: Worker,
-    seat: &Seat,
+    permit: &ConnectionPermit,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let mut connection = Connection::new(stream, peer.into(), worker, seat);
+    let mut connection = Connection::new(stream, peer.into(), worker, permit);
     let mut cancelled = pin!(shutdown.cancelled());
     let mut timer = pin!(sleep_until(connection.deadline()));
     let mut is_stopping = false;
     loop {
-        connection.answer()?;
+        connection.answer_queries()?;
         if connection.is_done() {
             break;
         }
@@ -97,7 +97,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         }
         select! {
             biased;
-            moved = poll_fn(|cx| connection.poll_move(cx)) => moved?,
+            progressed = poll_fn(|cx| connection.poll_io(cx)) => progressed?,
             () = &mut cancelled, if !is_stopping => {
                 is_stopping = true;
                 connection.stop();
@@ -118,8 +118,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 struct Connection<'s, S> {
-    seat: &'s Seat,
-    held: Held,
+    permit: &'s ConnectionPermit,
+    memory: MemoryAccount,
     stream: S,
     peer: Peer,
     worker: Worker,
@@ -134,7 +134,7 @@ struct Connection<'s, S> {
     /// When the message began of which a part is in the inbox.
     begun_at: Option<Instant>,
     /// How many replies the outbox has of which nothing has gone yet, and when their queries came.
-    fresh: Option<(u32, Instant)>,
+    unsent: Option<(u32, Instant)>,
 }
 
 /// How much is still read.
@@ -149,11 +149,11 @@ enum Reads {
 }
 
 impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
-    fn new(stream: S, peer: Peer, worker: Worker, seat: &'s Seat) -> Self {
+    fn new(stream: S, peer: Peer, worker: Worker, permit: &'s ConnectionPermit) -> Self {
         let now = Instant::now();
         Self {
-            seat,
-            held: seat.held(),
+            permit,
+            memory: permit.memory_account(),
             stream,
             peer,
             worker,
@@ -164,12 +164,12 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
             now,
             active_at: now,
             begun_at: None,
-            fresh: None,
+            unsent: None,
         }
     }
 
     /// Turns what came into what is to go.
-    fn answer(&mut self) -> io::Result<()> {
+    fn answer_queries(&mut self) -> io::Result<()> {
         self.outbox.compact();
         let (mut frames, mut replies) = (0, 0);
         // What waits for the end of a transfer is looked at again when the last of it has gone.
@@ -193,20 +193,20 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
                 Handled::Ignore => self.outbox.abandon(begin),
                 Handled::Transfer(transfer) => {
                     self.outbox.abandon(begin);
-                    transfer.belongs_to(self.seat.evictor());
+                    transfer.belongs_to(self.permit.evictor());
                     self.transfers.push_back(transfer);
                 }
             }
         }
-        self.transfer()?;
+        self.send_transfers()?;
         self.outbox.arm(self.now);
         if frames > 0 {
             self.active_at = self.now;
-            self.seat.used(self.now);
+            self.permit.used(self.now);
         }
         if replies > 0 {
-            let (count, since) = self.fresh.unwrap_or((0, self.now));
-            self.fresh = Some((count + replies, since));
+            let (count, since) = self.unsent.unwrap_or((0, self.now));
+            self.unsent = Some((count + replies, since));
         }
         self.begun_at = match self.begun_at {
             _ if self.inbox.is_empty() => None,
@@ -222,7 +222,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
     }
 
     /// Lets each transfer in turn give a message, as long as there is room.
-    fn transfer(&mut self) -> io::Result<()> {
+    fn send_transfers(&mut self) -> io::Result<()> {
         while self.outbox.waiting() < LOW_WATER
             && let Some(mut transfer) = self.transfers.pop_front()
         {
@@ -237,13 +237,13 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
     }
 
     /// Writes and reads; ready when either has changed something.
-    fn poll_move(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wrote = self.poll_write(cx)?;
         let read = self.poll_read(cx)?;
         if wrote.is_ready() || read.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        if !self.held.set(self.outbox.waiting() + self.inbox.beyond_usual()) {
+        if !self.memory.set(self.outbox.waiting() + self.inbox.excess()) {
             let reason =
                 "the client does not read its replies or finish its message, and there is no room for them";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, reason)));
@@ -268,8 +268,8 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         self.now = Instant::now();
         self.active_at = self.now;
         self.outbox.sent(sent, self.now);
-        if let Some((count, since)) = self.fresh.take() {
-            self.worker.took(count, self.now - since);
+        if let Some((count, since)) = self.unsent.take() {
+            self.worker.record_duration(count, self.now - since);
         }
         Poll::Ready(Ok(()))
     }
@@ -285,7 +285,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
             let mut room = ReadBuf::uninit(&mut first);
             stream.poll_read(cx, &mut room).map_ok(|()| self.inbox.receive(room.filled()))
         } else {
-            let mut room = ReadBuf::new(self.inbox.room());
+            let mut room = ReadBuf::new(self.inbox.spare());
             let polled = stream.poll_read(cx, &mut room);
             let received = room.filled().len();
             polled.map_ok(|()| {
@@ -370,7 +370,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
     async fn close(mut self) {
         self.end();
         self.outbox.release();
-        self.held.set(0);
+        self.memory.set(0);
         let close = async {
             self.stream.shutdown().await?;
             while self.stream.read(&mut [0; 32]).await? > 0 {}

@@ -14,21 +14,21 @@ use tokio::time::Instant;
 use crate::ops::metrics::ConnectionMetrics;
 
 /// Octets that may be held for clients, over all connections.
-const HELD: usize = 64 << 20;
+const MAX_HELD: usize = 64 << 20;
 
 /// What may be held for one connection however much is held for all.
-pub(super) const LITTLE: usize = 4 << 10;
+pub(super) const GUARANTEED: usize = 4 << 10;
 
 /// The limit on connections that some listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections {
     places: Places,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
 }
 
-/// Room for what is held for clients.
+/// MemoryBudget for what is held for clients.
 #[derive(Debug)]
-struct Room {
+struct MemoryBudget {
     /// Octets that there may be, and how many there are.
     most: usize,
     held: AtomicUsize,
@@ -37,38 +37,42 @@ struct Room {
 
 /// A connection's place; free again when it is dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ConnectionPermit {
     place: Place,
     /// Octets that are held for its client.
     held: Arc<AtomicUsize>,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
 }
 
 /// Octets that are held for a connection's client; none any more when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
-    octets: usize,
+pub(crate) struct MemoryAccount {
+    bytes: usize,
     own: Arc<AtomicUsize>,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
     connection: Evictor,
 }
 
 impl Connections {
     /// At most `most`, and at least one, at one time.
     pub fn new(most: usize, metrics: ConnectionMetrics) -> Self {
-        Self::with_room(most, HELD, metrics)
+        Self::with_memory_limit(most, MAX_HELD, metrics)
     }
 
-    /// The same, with room for so many octets that are held for clients.
-    pub fn with_room(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
+    /// The same, with room for so many bytes that are held for clients.
+    pub fn with_memory_limit(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
         let ConnectionMetrics { evicted, without_room } = metrics;
-        let room = Room { most: most_held, held: AtomicUsize::new(0), without_room };
-        Self { places: Places::new(most, evicted), room: Arc::new(room) }
+        let budget = MemoryBudget { most: most_held, held: AtomicUsize::new(0), without_room };
+        Self { places: Places::new(most, evicted), budget: Arc::new(budget) }
     }
 
     /// A place for a newcomer, if need be that of another.
-    pub fn admit(&self, peer: IpAddr) -> Seat {
-        Seat { place: self.places.admit(peer), held: Arc::default(), room: Arc::clone(&self.room) }
+    pub fn admit(&self, peer: IpAddr) -> ConnectionPermit {
+        ConnectionPermit {
+            place: self.places.admit(peer),
+            held: Arc::default(),
+            budget: Arc::clone(&self.budget),
+        }
     }
 
     /// Whether the next one takes the place of another.
@@ -83,16 +87,16 @@ impl Connections {
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// Notes that something was asked.
     pub fn used(&self, now: Instant) {
         self.place.used(now);
     }
 
     /// An account of what is held for the client.
-    pub(crate) fn held(&self) -> Held {
-        let (own, room) = (Arc::clone(&self.held), Arc::clone(&self.room));
-        Held { octets: 0, own, room, connection: self.place.evictor() }
+    pub(crate) fn memory_account(&self) -> MemoryAccount {
+        let (own, budget) = (Arc::clone(&self.held), Arc::clone(&self.budget));
+        MemoryAccount { bytes: 0, own, budget, connection: self.place.evictor() }
     }
 
     /// The means to end the connection for another.
@@ -106,31 +110,31 @@ impl Seat {
     }
 }
 
-impl Held {
-    /// Notes how many octets are held. Says whether there is room for them: for a little there always is. Without room
+impl MemoryAccount {
+    /// Notes how many bytes are held. Says whether there is room for them: for a little there always is. Without room
     /// a connection ends for which more than that is held besides.
-    pub(crate) fn set(&mut self, octets: usize) -> bool {
-        if self.octets != octets {
+    pub(crate) fn set(&mut self, bytes: usize) -> bool {
+        if self.bytes != bytes {
             // The sums wrap around and back when they shrink.
-            let more = octets.wrapping_sub(std::mem::replace(&mut self.octets, octets));
+            let more = bytes.wrapping_sub(std::mem::replace(&mut self.bytes, bytes));
             self.own.fetch_add(more, Ordering::Relaxed);
-            self.room.held.fetch_add(more, Ordering::Relaxed);
+            self.budget.held.fetch_add(more, Ordering::Relaxed);
         }
-        if octets == 0 || self.room.held.load(Ordering::Relaxed) <= self.room.most {
+        if bytes == 0 || self.budget.held.load(Ordering::Relaxed) <= self.budget.most {
             return true;
         }
         let own = self.own.load(Ordering::Relaxed);
-        if own.saturating_sub(octets) > LITTLE {
+        if own.saturating_sub(bytes) > GUARANTEED {
             self.connection.evict();
         }
-        if own > LITTLE {
-            self.room.without_room.inc();
+        if own > GUARANTEED {
+            self.budget.without_room.inc();
         }
-        own <= LITTLE
+        own <= GUARANTEED
     }
 }
 
-impl Drop for Held {
+impl Drop for MemoryAccount {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -140,34 +144,34 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    const ROOM: usize = 100 << 10;
+    const LIMIT: usize = 100 << 10;
 
-    fn is_evicted(seat: &Seat) -> bool {
+    fn is_evicted(permit: &ConnectionPermit) -> bool {
         use std::future::Future as _;
-        let evicted = std::pin::pin!(seat.evicted());
+        let evicted = std::pin::pin!(permit.evicted());
         evicted.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
     }
 
     #[test]
     fn much_is_held_for_a_few_and_a_little_for_all() {
-        let connections = Connections::with_room(10, ROOM, ConnectionMetrics::default());
+        let connections = Connections::with_memory_limit(10, LIMIT, ConnectionMetrics::default());
         let [one, other] = [(); 2].map(|()| connections.admit([10, 0, 0, 1].into()));
-        let [mut first, mut second] = [(); 2].map(|()| one.held());
-        assert!(first.set(ROOM / 2) && second.set(ROOM / 2));
-        let mut little = other.held();
-        assert!(little.set(LITTLE) && !little.set(LITTLE + 1));
+        let [mut first, mut second] = [(); 2].map(|()| one.memory_account());
+        assert!(first.set(LIMIT / 2) && second.set(LIMIT / 2));
+        let mut little = other.memory_account();
+        assert!(little.set(GUARANTEED) && !little.set(GUARANTEED + 1));
         assert!(little.set(0));
         // It counts what is held for all of a connection, and none of it holds much besides the other.
-        let mut more = other.held();
-        assert!(little.set(LITTLE / 2) && more.set(LITTLE / 2) && !more.set(LITTLE));
+        let mut more = other.memory_account();
+        assert!(little.set(GUARANTEED / 2) && more.set(GUARANTEED / 2) && !more.set(GUARANTEED));
         assert!(!is_evicted(&other));
         // But here does.
-        assert!(!second.set(ROOM / 2));
+        assert!(!second.set(LIMIT / 2));
         assert!(is_evicted(&one));
         drop(first);
-        assert!(more.set(LITTLE));
-        assert_eq!(connections.room.without_room.get(), 3);
+        assert!(more.set(GUARANTEED));
+        assert_eq!(connections.budget.without_room.get(), 3);
         drop((second, little, more));
-        assert_eq!(connections.room.held.load(Ordering::Relaxed), 0);
+        assert_eq!(connections.budget.held.load(Ordering::Relaxed), 0);
     }
 }

@@ -15,19 +15,19 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::net::aside::Aside;
+use crate::net::crypto_runtime::CryptoRuntime;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// Handshakes under way at a time. A signature by an RSA key of 4096 bits takes some 5 ms, so that the last one of these has
 /// its turn after a second or two.
-const MOST: usize = 256;
+const MAX_HANDSHAKES: usize = 256;
 
 /// Makes handshakes.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    aside: Aside,
+    runtime: CryptoRuntime,
     places: Places,
 }
 
@@ -36,11 +36,11 @@ impl Handshakes {
     ///
     /// If the system has no more threads.
     pub(super) fn new() -> io::Result<Self> {
-        Self::at_most(MOST)
+        Self::with_limit(MAX_HANDSHAKES)
     }
 
-    fn at_most(most: usize) -> io::Result<Self> {
-        Ok(Self { aside: Aside::new("tls")?, places: Places::new(most, Counter::default()) })
+    fn with_limit(most: usize) -> io::Result<Self> {
+        Ok(Self { runtime: CryptoRuntime::new("tls")?, places: Places::new(most, Counter::default()) })
     }
 
     /// Makes one with a client at this address.
@@ -48,14 +48,14 @@ impl Handshakes {
     /// # Errors
     ///
     /// If it fails, takes too long, or ends for another.
-    pub(super) async fn make(
+    pub(super) async fn perform(
         &self,
         acceptor: &TlsAcceptor,
         stream: TcpStream,
         peer: IpAddr,
     ) -> io::Result<TlsStream<TcpStream>> {
         let place = self.places.admit(peer);
-        let handshake = self.aside.handle().spawn(acceptor.accept(stream));
+        let handshake = self.runtime.handle().spawn(acceptor.accept(stream));
         select! {
             () = place.evicted() => Err(io::Error::other("too many handshakes are under way")),
             made = timeout(HANDSHAKE_TIME, AbortOnDropHandle::new(handshake)) => made??,
@@ -79,7 +79,8 @@ mod tests {
         let folder = Folder::of(&Authority::new().issue(&["dns.test"]), "");
         let [cert, key, _] = folder.paths();
         let config = Certificates::load(cert, key).unwrap().server_config(&[]);
-        let (acceptor, handshakes) = (TlsAcceptor::from(config), Arc::new(Handshakes::at_most(3).unwrap()));
+        let (acceptor, handshakes) =
+            (TlsAcceptor::from(config), Arc::new(Handshakes::with_limit(3).unwrap()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut clients = Vec::new();
         let mut begun: Vec<JoinHandle<io::Result<TlsStream<TcpStream>>>> = Vec::new();
@@ -88,7 +89,7 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             let (acceptor, handshakes) = (acceptor.clone(), Arc::clone(&handshakes));
             begun.push(tokio::spawn(async move {
-                handshakes.make(&acceptor, stream, [10, 0, client, 1].into()).await
+                handshakes.perform(&acceptor, stream, [10, 0, client, 1].into()).await
             }));
             tokio::task::yield_now().await;
         }

@@ -12,7 +12,7 @@ use libc::c_int;
 
 use super::BATCH;
 use super::control::Control;
-use super::pieces::Key;
+use super::gso::ReplyKey;
 use crate::net::socket::set_option;
 
 /// Room for a query. What is longer is cut off; no query needs as much.
@@ -28,7 +28,7 @@ pub(super) enum Wait {
 }
 
 /// Sets what the reply's source and way depend on.
-pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
+pub(super) fn configure(socket: &UdpSocket) -> io::Result<()> {
     let local = socket.local_addr()?;
     // Replies are small. Where one does not fit, it is better sent in fragments than lost, and nobody
     // can make the path look narrower by forged ICMP messages.
@@ -83,22 +83,22 @@ impl Slot {
     }
 
     /// What mostly tells its reply from others; none if there is no reply.
-    pub(super) fn key(&self) -> Option<Key> {
+    pub(super) fn key(&self) -> Option<ReplyKey> {
         let size = u16::try_from(self.reply.len()).unwrap_or(u16::MAX);
         let (host, port) = match self.peer()? {
             SocketAddr::V4(peer) => (peer.ip().to_bits(), peer.port()),
             SocketAddr::V6(peer) => (peer.ip().to_bits() as u32, peer.port()),
         };
-        (size > 0).then_some(Key { host, port, size })
+        (size > 0).then_some(ReplyKey { host, port, size })
     }
 
     /// Whether its reply goes to the same peer by the same way.
-    pub(super) fn goes_like(&self, other: &Self) -> bool {
-        self.peer_octets() == other.peer_octets() && self.control.goes_like(&other.control)
+    pub(super) fn shares_route(&self, other: &Self) -> bool {
+        self.peer_bytes() == other.peer_bytes() && self.control.shares_route(&other.control)
     }
 
     /// The peer as the system has written it.
-    fn peer_octets(&self) -> &[u8] {
+    fn peer_bytes(&self) -> &[u8] {
         let length = (self.peer_len as usize).min(size_of_val(&self.peer));
         // SAFETY: so many octets lie there, borrowed with `self`, and all of them have been written: zeros at first.
         unsafe { slice::from_raw_parts(ptr::from_ref(&self.peer).cast(), length) }
@@ -151,8 +151,8 @@ pub(super) fn receive(
         let header = &mut headers[position].msg_hdr;
         header.msg_name = (&raw mut slot.peer).cast();
         header.msg_namelen = size_of::<libc::sockaddr_storage>() as _;
-        let (room, length) = slot.control.room(is_stamped);
-        header.msg_control = room.cast();
+        let (buffer, length) = slot.control.receive_buffer(is_stamped);
+        header.msg_control = buffer.cast();
         header.msg_controllen = length as _;
         header.msg_iov = &raw mut iovecs[position];
         header.msg_iovlen = 1;
@@ -178,7 +178,7 @@ pub(super) mod tests {
 
     /// Receives exactly `count` datagrams.
     pub(in crate::net::udp) fn receive_exactly(socket: &UdpSocket, slots: &mut [Slot], count: usize) {
-        prepare(socket).unwrap();
+        configure(socket).unwrap();
         let mut received = 0;
         while received < count {
             received += receive(socket, &mut slots[received..count], Wait::ForOne, false).unwrap();
@@ -213,12 +213,12 @@ pub(super) mod tests {
             slot
         };
         let (one, same, other) = (slot("2001:db8::1:7"), slot("2001:db8::1:7"), slot("2001:db8:1::1:7"));
-        assert!(one.key() == same.key() && one.goes_like(&same));
-        assert!(one.key() == other.key() && !one.goes_like(&other));
+        assert!(one.key() == same.key() && one.shares_route(&same));
+        assert!(one.key() == other.key() && !one.shares_route(&other));
         let mut elsewhere = slot("2001:db8::1:7");
         // SAFETY: as above.
         unsafe { (*(&raw mut elsewhere.peer).cast::<libc::sockaddr_in6>()).sin6_scope_id = 3 };
-        assert!(!one.goes_like(&elsewhere));
+        assert!(!one.shares_route(&elsewhere));
     }
 
     #[test]
@@ -244,6 +244,6 @@ pub(super) mod tests {
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         receive(&server, &mut slots, Wait::ForOne, true).unwrap();
         assert_eq!(slots[0].waited(SystemTime::now()), None);
-        assert!(slots[0].control.of_reply().is_none());
+        assert!(slots[0].control.for_reply().is_none());
     }
 }

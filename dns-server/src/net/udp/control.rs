@@ -21,45 +21,45 @@ use libc::c_int;
 
 /// The control messages of a datagram, then of its reply.
 pub(super) struct Control {
-    room: Room,
+    buffer: Buffer,
     /// When the datagram arrived, if that was asked for.
     arrived: Option<SystemTime>,
-    /// The octets of `room.asked` that are valid; none if the socket does not ask for packet info.
-    asked_len: usize,
+    /// The octets of `buffer.packet_info` that are valid; none if the socket does not ask for packet info.
+    packet_info_len: usize,
 }
 
 impl Default for Control {
     fn default() -> Self {
         // SAFETY: plain C structures of numbers, for which zeros are valid.
-        let room = unsafe { mem::zeroed() };
-        Self { room, arrived: None, asked_len: 0 }
+        let buffer = unsafe { mem::zeroed() };
+        Self { buffer, arrived: None, packet_info_len: 0 }
     }
 }
 
 impl Control {
     /// Where the system may write, and how many octets. `is_stamped` says whether an arrival time comes first.
-    pub(super) fn room(&mut self, is_stamped: bool) -> (*mut u8, usize) {
+    pub(super) fn receive_buffer(&mut self, is_stamped: bool) -> (*mut u8, usize) {
         if is_stamped {
-            (ptr::from_mut(&mut self.room).cast(), size_of::<Room>())
+            (ptr::from_mut(&mut self.buffer).cast(), size_of::<Buffer>())
         } else {
-            (ptr::from_mut(&mut self.room.asked).cast(), size_of::<PacketInfo>())
+            (ptr::from_mut(&mut self.buffer.packet_info).cast(), size_of::<PacketInfo>())
         }
     }
 
     /// Takes what the system has written there, so many octets, and turns it into what is sent with the reply.
     pub(super) fn was_received(&mut self, length: usize, is_stamped: bool) {
-        (self.arrived, self.asked_len) = (None, length);
+        (self.arrived, self.packet_info_len) = (None, length);
         if is_stamped {
-            let stamp = mem::offset_of!(Room, asked);
-            if length >= stamp {
+            let arrival_len = mem::offset_of!(Buffer, packet_info);
+            if length >= arrival_len {
                 // SAFETY: the system has written all of it, and all bit patterns of a time and its header are valid.
-                self.arrived = unsafe { self.room.before.stamp }.time();
+                self.arrived = unsafe { self.buffer.leading.arrival }.time();
             }
             // Without a time first, packet info is not where it is looked for.
-            self.asked_len = if self.arrived.is_some() { length - stamp } else { 0 };
+            self.packet_info_len = if self.arrived.is_some() { length - arrival_len } else { 0 };
         }
-        if !self.room.asked.route_reply(self.asked_len) {
-            self.asked_len = 0;
+        if !self.buffer.packet_info.prepare_for_reply(self.packet_info_len) {
+            self.packet_info_len = 0;
         }
     }
 
@@ -68,49 +68,51 @@ impl Control {
     }
 
     /// What to send with the reply, and its octets.
-    pub(super) fn of_reply(&mut self) -> Option<(*mut u8, usize)> {
-        (self.asked_len > 0).then(|| (ptr::from_mut(&mut self.room.asked).cast(), self.asked_len))
+    pub(super) fn for_reply(&mut self) -> Option<(*mut u8, usize)> {
+        (self.packet_info_len > 0)
+            .then(|| (ptr::from_mut(&mut self.buffer.packet_info).cast(), self.packet_info_len))
     }
 
     /// What to send with several replies, all of `size` octets, which go the way of this one as one piece.
-    pub(super) fn of_piece(&mut self, size: u16) -> (*mut u8, usize) {
-        self.room.before.segments = Segments::of(size);
-        let begin = mem::offset_of!(Room, asked) - SEGMENTS;
-        // A pointer into the whole room: what it leads to goes beyond one field.
-        let room = ptr::from_mut(&mut self.room).cast::<u8>();
-        (room.wrapping_add(begin), SEGMENTS + self.asked_len)
+    pub(super) fn for_segments(&mut self, size: u16) -> (*mut u8, usize) {
+        self.buffer.leading.segment_size = SegmentSize::of(size);
+        let begin = mem::offset_of!(Buffer, packet_info) - SEGMENT_SIZE_LEN;
+        // A pointer into the whole buffer: what it leads to goes beyond one field.
+        let buffer = ptr::from_mut(&mut self.buffer).cast::<u8>();
+        (buffer.wrapping_add(begin), SEGMENT_SIZE_LEN + self.packet_info_len)
     }
 
     /// Whether its reply goes the way of the other's.
-    pub(super) fn goes_like(&self, other: &Self) -> bool {
-        self.asked_len == other.asked_len
-            && (self.asked_len == 0 || self.room.asked.way() == other.room.asked.way())
+    pub(super) fn shares_route(&self, other: &Self) -> bool {
+        self.packet_info_len == other.packet_info_len
+            && (self.packet_info_len == 0
+                || self.buffer.packet_info.route() == other.buffer.packet_info.route())
     }
 }
 
-/// Room for control messages, in the order in which the kernel writes them, or reads.
+/// Buffer for control messages, in the order in which the kernel writes them, or reads.
 #[repr(C)]
-struct Room {
-    before: Before,
-    asked: PacketInfo,
+struct Buffer {
+    leading: Leading,
+    packet_info: PacketInfo,
 }
 
 /// What comes before packet info: on receiving one, on sending the other.
 #[repr(C)]
-union Before {
-    stamp: Stamp,
-    segments: Segments,
+union Leading {
+    arrival: ArrivalTime,
+    segment_size: SegmentSize,
 }
 
 /// A control message with a time; its length is that of the next one's offset.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Stamp {
+struct ArrivalTime {
     head: libc::cmsghdr,
     time: libc::timespec,
 }
 
-impl Stamp {
+impl ArrivalTime {
     fn time(&self) -> Option<SystemTime> {
         if self.head.cmsg_level != libc::SOL_SOCKET || self.head.cmsg_type != libc::SCM_TIMESTAMPNS {
             return None;
@@ -122,22 +124,22 @@ impl Stamp {
     }
 }
 
-/// The octets of the message in [`Segments`], up to where the next one begins.
+/// The octets of the message in [`SegmentSize`], up to where the next one begins.
 // SAFETY: it only reckons.
-const SEGMENTS: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
+const SEGMENT_SIZE_LEN: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
 
-/// A control message with the size of segments, at the end of the room of a [`Stamp`].
+/// A control message with the size of segments, at the end of the buffer of a [`ArrivalTime`].
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Segments {
-    gap: [u8; size_of::<Stamp>() - SEGMENTS],
+struct SegmentSize {
+    gap: [u8; size_of::<ArrivalTime>() - SEGMENT_SIZE_LEN],
     head: libc::cmsghdr,
     size: u16,
     /// What would be padding otherwise, which has no value.
-    rest: [u8; SEGMENTS - size_of::<libc::cmsghdr>() - size_of::<u16>()],
+    rest: [u8; SEGMENT_SIZE_LEN - size_of::<libc::cmsghdr>() - size_of::<u16>()],
 }
 
-impl Segments {
+impl SegmentSize {
     fn of(size: u16) -> Self {
         // SAFETY: a plain C structure of numbers, for which zeros are valid.
         let mut head: libc::cmsghdr = unsafe { mem::zeroed() };
@@ -148,7 +150,7 @@ impl Segments {
     }
 }
 
-/// Room for one control message with packet info, of either family. A `cmsghdr` is followed by its data
+/// Buffer for one control message with packet info, of either family. A `cmsghdr` is followed by its data
 /// at the next aligned offset (`CMSG_DATA`), which is where C puts the next field.
 #[repr(C)]
 union PacketInfo {
@@ -173,7 +175,7 @@ struct PacketInfo6 {
 
 impl PacketInfo {
     /// Turns what was received, so many octets, into what goes with the reply; says whether it is packet info.
-    fn route_reply(&mut self, length: usize) -> bool {
+    fn prepare_for_reply(&mut self, length: usize) -> bool {
         if length >= size_of::<PacketInfo4>() && self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
             // Level and type say which one it is, and its whole length was received.
             self.v4.info.ipi_ifindex = 0;
@@ -191,7 +193,7 @@ impl PacketInfo {
     }
 
     /// What of it decides about a reply: its source, and the interface if one is demanded.
-    fn way(&self) -> Option<(IpAddr, u32)> {
+    fn route(&self) -> Option<(IpAddr, u32)> {
         if self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
             // SAFETY: level and type say which one it is; all of its bit patterns are valid.
             let info = unsafe { self.v4.info };
@@ -219,7 +221,7 @@ impl PacketInfo {
 mod tests {
     use std::net::UdpSocket;
 
-    use super::super::batch::{Slot, Wait, prepare, receive, set_timestamps};
+    use super::super::batch::{Slot, Wait, configure, receive, set_timestamps};
     use super::*;
 
     #[test]
@@ -227,7 +229,7 @@ mod tests {
         let server = UdpSocket::bind("[::]:0").unwrap();
         let port = server.local_addr().unwrap().port();
         let mut slots = [Slot::default()];
-        prepare(&server).unwrap();
+        configure(&server).unwrap();
         for (asked, mapped) in [("127.0.0.2", "::ffff:127.0.0.2"), ("::1", "::1")] {
             let asked: IpAddr = asked.parse().unwrap();
             let client = UdpSocket::bind((asked, 0)).unwrap();
@@ -236,12 +238,12 @@ mod tests {
                 client.send_to(b"x", (asked, port)).unwrap();
                 assert_eq!(receive(&server, &mut slots, Wait::ForOne, is_stamped).unwrap(), 1);
                 let control = &slots[0].control;
-                assert!(control.room.asked.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
+                assert!(control.buffer.packet_info.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
                 // SAFETY: as the line above says.
-                let info = unsafe { control.room.asked.v6.info };
+                let info = unsafe { control.buffer.packet_info.v6.info };
                 assert_eq!(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_string(), mapped);
                 assert_eq!(info.ipi6_ifindex, 0);
-                assert_eq!(control.asked_len, size_of::<PacketInfo6>().next_multiple_of(8));
+                assert_eq!(control.packet_info_len, size_of::<PacketInfo6>().next_multiple_of(8));
                 assert_eq!(control.arrived.is_some(), is_stamped);
             }
         }
@@ -251,16 +253,16 @@ mod tests {
     fn only_link_local_replies_keep_the_interface() {
         for (asked, interface) in [("fe80::1", 3), ("fd00::1", 0), ("::ffff:10.0.0.1", 0)] {
             let mut control = Control::default();
-            let info = &mut control.room.asked;
+            let info = &mut control.buffer.packet_info;
             info.v6.head.cmsg_level = libc::IPPROTO_IPV6;
             info.v6.head.cmsg_type = libc::IPV6_PKTINFO;
             info.v6.info.ipi6_addr.s6_addr = asked.parse::<Ipv6Addr>().unwrap().octets();
             info.v6.info.ipi6_ifindex = 3;
             control.was_received(size_of::<PacketInfo6>(), false);
             // SAFETY: it was written above.
-            let info = unsafe { control.room.asked.v6.info };
+            let info = unsafe { control.buffer.packet_info.v6.info };
             assert_eq!(info.ipi6_ifindex, interface, "{asked}");
-            assert_eq!(control.asked_len, size_of::<PacketInfo6>());
+            assert_eq!(control.packet_info_len, size_of::<PacketInfo6>());
         }
     }
 
@@ -268,6 +270,6 @@ mod tests {
     fn what_is_no_packet_info_is_not_sent_back() {
         let mut control = Control::default();
         control.was_received(size_of::<PacketInfo>(), false);
-        assert!(control.of_reply().is_none());
+        assert!(control.for_reply().is_none());
     }
 }

@@ -69,30 +69,30 @@ impl Overload {
 
 /// Whether arrival times are worth asking for.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct TimestampSwitch {
     /// Since when all batches have been full.
     full_since: Option<Instant>,
     /// When one last was, if arrival times are asked for.
-    watching: Option<Instant>,
+    last_full: Option<Instant>,
 }
 
-impl Watch {
+impl TimestampSwitch {
     /// Notes a batch. Says whether to ask for arrival times, or not to any more, if that changes.
-    pub(super) fn batch(&mut self, is_full: bool, now: Instant) -> Option<bool> {
+    pub(super) fn note_batch(&mut self, is_full: bool, now: Instant) -> Option<bool> {
         if !is_full {
             self.full_since = None;
-            let is_over = self.watching.is_some_and(|full_at| now.duration_since(full_at) >= SLACK);
+            let is_over = self.last_full.is_some_and(|full_at| now.duration_since(full_at) >= SLACK);
             return is_over.then(|| {
-                self.watching = None;
+                self.last_full = None;
                 false
             });
         }
         let since = *self.full_since.get_or_insert(now);
-        let was_watching = self.watching.is_some();
-        if was_watching || now.duration_since(since) >= FULL {
-            self.watching = Some(now);
+        let was_on = self.last_full.is_some();
+        if was_on || now.duration_since(since) >= FULL {
+            self.last_full = Some(now);
         }
-        (!was_watching && self.watching.is_some()).then_some(true)
+        (!was_on && self.last_full.is_some()).then_some(true)
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     fn times_are_asked_for_while_batches_are_full() {
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
-        let mut watch = Watch::default();
+        let mut switch = TimestampSwitch::default();
         for (moment, is_full, change) in [
             (0, true, None),
             (19, true, None),
@@ -169,7 +169,7 @@ mod tests {
             (1100, true, None),
             (1120, true, Some(true)),
         ] {
-            assert_eq!(watch.batch(is_full, at(moment)), change, "at {moment}");
+            assert_eq!(switch.note_batch(is_full, at(moment)), change, "at {moment}");
         }
     }
 }

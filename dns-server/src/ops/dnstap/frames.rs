@@ -9,7 +9,7 @@
 /// What the data frames hold.
 pub(super) const CONTENT_TYPE: &[u8] = b"protobuf:dnstap.Dnstap";
 
-/// The most octets of a control frame, by the specification.
+/// The most bytes of a control frame, by the specification.
 const MAX_CONTROL: u32 = 512;
 
 /// The one field that there is.
@@ -83,8 +83,8 @@ pub(super) fn control_len(header: [u8; 8]) -> Result<usize, &'static str> {
     }
 }
 
-fn number(octets: &[u8]) -> Option<(u32, &[u8])> {
-    octets.split_first_chunk().map(|(number, rest)| (u32::from_be_bytes(*number), rest))
+fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    bytes.split_first_chunk().map(|(number, rest)| (u32::from_be_bytes(*number), rest))
 }
 
 #[cfg(test)]

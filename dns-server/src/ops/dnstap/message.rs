@@ -58,14 +58,14 @@ struct Message {
 
 /// Who speaks.
 #[derive(Debug, Clone)]
-pub(super) struct Speaker {
+pub(super) struct Encoder {
     /// The host, or pod.
     pub(super) identity: Bytes,
     /// The program.
     pub(super) version: Bytes,
 }
 
-impl Speaker {
+impl Encoder {
     /// Appends the data frames of an exchange, one or two.
     pub(super) fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         let asked = since_epoch(exchange.asked_at);
@@ -137,12 +137,12 @@ mod tests {
     fn an_exchange_is_two_frames() {
         let at = |nanos| SystemTime::UNIX_EPOCH + Duration::new(7, nanos);
         let peer = Peer { ip: "::ffff:192.0.2.1".parse().unwrap(), port: Some(5353) };
-        let octets = Bytes::from_static(b"queryreply");
+        let bytes = Bytes::from_static(b"queryreply");
         let exchange =
-            Exchange { proto: Proto::Quic, peer, asked_at: at(5), answered_at: at(6), octets, query_len: 5 };
-        let speaker = Speaker { identity: "pod-1".into(), version: "multinet-dns 1".into() };
+            Exchange { proto: Proto::Quic, peer, asked_at: at(5), answered_at: at(6), bytes, query_len: 5 };
+        let encoder = Encoder { identity: "pod-1".into(), version: "multinet-dns 1".into() };
         let mut out = Vec::new();
-        speaker.write(&exchange, &mut out);
+        encoder.write(&exchange, &mut out);
 
         let mut rest = &out[..];
         let mut frames = Vec::new();

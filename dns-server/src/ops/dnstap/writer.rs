@@ -14,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::frames::{self, Control};
-use super::message::Speaker;
+use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
 
 /// How often the queue is looked into.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Octets that are gathered before they are written.
-const GATHERED: usize = 256 << 10;
+const MAX_WRITE: usize = 256 << 10;
 
 /// How long the collector may take to be reached, to greet, and to take what is written.
-const PATIENCE: Duration = Duration::from_secs(5);
+const COLLECTOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the collector may take to say that it has everything, at the end.
 const FINISH_TIME: Duration = Duration::from_secs(1);
@@ -40,11 +40,11 @@ pub struct Writer {
     queue: mpsc::Receiver<Exchange>,
     waiting: Arc<AtomicUsize>,
     metrics: TapMetrics,
-    speaker: Speaker,
+    encoder: Encoder,
 }
 
 /// Nothing more will come.
-struct Ended;
+struct Finished;
 
 impl Writer {
     pub(super) fn new(
@@ -54,8 +54,8 @@ impl Writer {
         metrics: TapMetrics,
     ) -> Self {
         let version = concat!("multinet-dns ", env!("CARGO_PKG_VERSION"));
-        let speaker = Speaker { identity: host().into(), version: Bytes::from_static(version.as_bytes()) };
-        Self { collector, queue, waiting, metrics, speaker }
+        let encoder = Encoder { identity: host().into(), version: Bytes::from_static(version.as_bytes()) };
+        Self { collector, queue, waiting, metrics, encoder }
     }
 
     /// Writes until the last worker has gone, or no collector is there and `shutdown` is cancelled.
@@ -72,7 +72,7 @@ impl Writer {
                 Err(error) => Err(error),
             };
             let error = match session {
-                Ok(Ended) => return,
+                Ok(Finished) => return,
                 Err(error) => error,
             };
             // A lasting failure is said once.
@@ -84,7 +84,7 @@ impl Writer {
             }
             if shutdown.run_until_cancelled(sleep(pause)).await.is_none() {
                 let mut rest = Vec::new();
-                while let (messages @ 1.., _) = self.gather(&mut rest) {
+                while let (messages @ 1.., _) = self.encode_waiting(&mut rest) {
                     self.metrics.dropped.inc_by(messages);
                     rest.clear();
                 }
@@ -102,20 +102,20 @@ impl Writer {
                 Collector::Tcp(address) => Box::new(TcpStream::connect(address).await?),
             };
             stream.write_all(&Control::Ready.frame()).await?;
-            expect(&mut stream, Control::Accept).await?;
+            expect_control(&mut stream, Control::Accept).await?;
             stream.write_all(&Control::Start.frame()).await?;
             Ok(stream)
         };
-        timeout(PATIENCE, connect).await?
+        timeout(COLLECTOR_TIMEOUT, connect).await?
     }
 
-    async fn write_all_to(&mut self, mut stream: Box<dyn Stream>) -> io::Result<Ended> {
+    async fn write_all_to(&mut self, mut stream: Box<dyn Stream>) -> io::Result<Finished> {
         let mut frames = Vec::new();
         loop {
             frames.clear();
-            let (messages, end) = self.gather(&mut frames);
+            let (messages, end) = self.encode_waiting(&mut frames);
             if messages > 0 {
-                let written = timeout(PATIENCE, stream.write_all(&frames)).await;
+                let written = timeout(COLLECTOR_TIMEOUT, stream.write_all(&frames)).await;
                 if let Err(error) = written.map_err(io::Error::from).flatten() {
                     self.metrics.dropped.inc_by(messages);
                     return Err(error);
@@ -124,16 +124,16 @@ impl Writer {
             }
             match end {
                 None => {}
-                Some(TryRecvError::Empty) => pause(&mut stream).await?,
+                Some(TryRecvError::Empty) => wait_interval(&mut stream).await?,
                 Some(TryRecvError::Disconnected) => {
                     let finish = async {
                         stream.write_all(&Control::Stop.frame()).await?;
-                        expect(&mut stream, Control::Finish).await
+                        expect_control(&mut stream, Control::Finish).await
                     };
                     if !matches!(timeout(FINISH_TIME, finish).await, Ok(Ok(()))) {
                         warn!("--dnstap {}: the collector may not have everything", self.collector);
                     }
-                    return Ok(Ended);
+                    return Ok(Finished);
                 }
             }
         }
@@ -141,13 +141,13 @@ impl Writer {
 
     /// Appends what waits, as much as is written at once. Says how many messages that are, and why there are no
     /// more.
-    fn gather(&mut self, frames: &mut Vec<u8>) -> (u64, Option<TryRecvError>) {
+    fn encode_waiting(&mut self, frames: &mut Vec<u8>) -> (u64, Option<TryRecvError>) {
         let mut messages = 0;
-        while frames.len() < GATHERED {
+        while frames.len() < MAX_WRITE {
             match self.queue.try_recv() {
                 Ok(exchange) => {
-                    self.waiting.fetch_sub(exchange.octets.len(), Ordering::Relaxed);
-                    self.speaker.write(&exchange, frames);
+                    self.waiting.fetch_sub(exchange.bytes.len(), Ordering::Relaxed);
+                    self.encoder.write(&exchange, frames);
                     messages += exchange.messages();
                 }
                 Err(end) => return (messages, Some(end)),
@@ -163,7 +163,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Waits a moment. The collector has nothing to say before the end: what comes is the end.
-async fn pause(stream: &mut Box<dyn Stream>) -> io::Result<()> {
+async fn wait_interval(stream: &mut Box<dyn Stream>) -> io::Result<()> {
     match timeout(INTERVAL, stream.read_u8()).await {
         Ok(_) => Err(io::Error::other("the collector has closed")),
         Err(_) => Ok(()),
@@ -171,7 +171,7 @@ async fn pause(stream: &mut Box<dyn Stream>) -> io::Result<()> {
 }
 
 /// Reads a control frame, which is to be this one.
-async fn expect(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Result<()> {
+async fn expect_control(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Result<()> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut header = [0; 8];
     stream.read_exact(&mut header).await?;

@@ -18,14 +18,14 @@ pub(super) const NANOSECONDS: [u64; 11] = [
     u64::MAX,
 ];
 
-/// Upper bounds of the size histograms, in octets, as CoreDNS has them.
-pub(super) const OCTETS: [u64; 10] = [64, 128, 256, 512, 1023, 2047, 4095, 16000, 64000, u64::MAX];
+/// Upper bounds of the size histograms, in bytes, as CoreDNS has them.
+pub(super) const BYTES: [u64; 10] = [64, 128, 256, 512, 1023, 2047, 4095, 16000, 64000, u64::MAX];
 
 /// Counts by bucket, and the sum.
 #[derive(Debug)]
 pub(super) struct Histogram<const N: usize> {
     pub(super) counts: [AtomicU64; N],
-    /// In octets or nanoseconds: whole numbers add without rounding.
+    /// In bytes or nanoseconds: whole numbers add without rounding.
     pub(super) sum: AtomicU64,
 }
 
@@ -50,10 +50,10 @@ const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
     while bits < buckets.len() {
         let smallest = (1 << bits) >> 1;
         let mut bucket = 0;
-        while OCTETS[bucket] < smallest {
+        while BYTES[bucket] < smallest {
             bucket += 1;
         }
-        buckets[bits] = (bucket as u8, OCTETS[bucket] as u16);
+        buckets[bits] = (bucket as u8, BYTES[bucket] as u16);
         bits += 1;
     }
     buckets
@@ -61,10 +61,10 @@ const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
 
 /// The bucket of a message's size.
 #[inline]
-pub(super) fn bucket_of_size(octets: usize) -> usize {
-    let octets = u16::try_from(octets).unwrap_or(u16::MAX);
-    let (bucket, bound) = BUCKETS[(u16::BITS - octets.leading_zeros()) as usize];
-    usize::from(bucket) + usize::from(octets > bound)
+pub(super) fn bucket_of_size(bytes: usize) -> usize {
+    let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
+    let (bucket, bound) = BUCKETS[(u16::BITS - bytes.leading_zeros()) as usize];
+    usize::from(bucket) + usize::from(bytes > bound)
 }
 
 /// The bucket of a duration.
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn every_size_is_in_the_bucket_that_a_search_finds() {
-        for octets in 0..=usize::from(u16::MAX) {
-            let searched = OCTETS.partition_point(|&bound| bound < octets as u64);
-            assert_eq!(bucket_of_size(octets), searched, "{octets}");
+        for bytes in 0..=usize::from(u16::MAX) {
+            let searched = BYTES.partition_point(|&bound| bound < bytes as u64);
+            assert_eq!(bucket_of_size(bytes), searched, "{bytes}");
         }
-        assert_eq!(bucket_of_size(usize::MAX), OCTETS.len() - 1);
+        assert_eq!(bucket_of_size(usize::MAX), BYTES.len() - 1);
     }
 
     #[test]

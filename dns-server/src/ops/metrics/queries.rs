@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Unit;
 
-use super::histogram::{Histogram, NANOSECONDS, OCTETS};
+use super::histogram::{BYTES, Histogram, NANOSECONDS};
 use super::tallies::Tallies;
 use super::tally::{COOKIES, FAMILIES, TYPES, Tally};
 use crate::answer::peer::Proto;
@@ -100,10 +100,10 @@ impl QueryMetrics {
         )?;
         let help = "Size of queries";
         let pick: fn(&Tally) -> &Histogram<10> = |tally| &tally.request_size;
-        encode_histogram(encoder, "request_size", help, Unit::Bytes, tallies, (&OCTETS, 1.0, pick))?;
+        encode_histogram(encoder, "request_size", help, Unit::Bytes, tallies, (&BYTES, 1.0, pick))?;
         let help = "Size of replies";
         let pick: fn(&Tally) -> &Histogram<10> = |tally| &tally.response_size;
-        encode_histogram(encoder, "response_size", help, Unit::Bytes, tallies, (&OCTETS, 1.0, pick))
+        encode_histogram(encoder, "response_size", help, Unit::Bytes, tallies, (&BYTES, 1.0, pick))
     }
 }
 

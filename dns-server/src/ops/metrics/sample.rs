@@ -23,7 +23,7 @@ impl Sampler {
 
     /// Whether the next batch is to be timed.
     #[inline]
-    pub fn is_next(&mut self) -> bool {
+    pub fn should_sample(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         if self.left > 0 {
             return false;
@@ -49,7 +49,7 @@ mod tests {
     fn one_in_sixteen_at_irregular_intervals() {
         for seed in [0, 1, 12_345, u32::MAX] {
             let mut sampler = Sampler::new(seed);
-            let timed: Vec<u32> = (0..1_600_000).filter(|_| sampler.is_next()).collect();
+            let timed: Vec<u32> = (0..1_600_000).filter(|_| sampler.should_sample()).collect();
             assert!((98_000..102_000).contains(&timed.len()), "{seed}: {}", timed.len());
             // Of what comes every eighth time, an eighth of the sample.
             let regular = timed.iter().filter(|&&at| at % 8 == 3).count();

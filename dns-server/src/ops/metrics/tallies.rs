@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::tally::Tally;
 use crate::answer::peer::Proto;
-use crate::ops::top::{self, Seen};
+use crate::ops::top::{self, SketchSnapshot};
 
 /// Threads that have tallies of their own; others share one, and pay for it. The runtime has a thread for
 /// each core.
@@ -26,13 +26,13 @@ pub struct Tallies(Arc<Pool>);
 struct Pool {
     /// How many names each tally has counters for; 0 for none.
     top: u16,
-    workers: Mutex<Workers>,
-    connections: [OnceLock<Arc<ByThread>>; Proto::ALL.len()],
+    workers: Mutex<WorkerTallies>,
+    connections: [OnceLock<Arc<ThreadTallies>>; Proto::ALL.len()],
 }
 
 /// Those of UDP workers.
 #[derive(Debug, Default)]
-struct Workers {
+struct WorkerTallies {
     all: Vec<Arc<Tally>>,
     /// Of workers that have gone.
     idle: Vec<Arc<Tally>>,
@@ -40,16 +40,16 @@ struct Workers {
 
 /// Those of the connections of a transport.
 #[derive(Debug)]
-struct ByThread {
+struct ThreadTallies {
     proto: Proto,
     top: u16,
     /// By the number of the thread, the last for all without a place.
     tallies: [OnceLock<Arc<Tally>>; THREADS + 1],
 }
 
-impl ByThread {
+impl ThreadTallies {
     /// The tally that nobody writes to but this thread, or that of all others.
-    fn mine(&self) -> &Tally {
+    fn of_this_thread(&self) -> &Tally {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             /// A number is never given twice, even if its thread has ended.
@@ -62,30 +62,30 @@ impl ByThread {
 
 /// Where a worker or a connection counts, as long as it has this.
 #[derive(Debug)]
-pub struct Share(Kind);
+pub struct TallyHandle(HandleKind);
 
 #[derive(Debug)]
-enum Kind {
+enum HandleKind {
     Worker { tally: Arc<Tally>, pool: Arc<Pool> },
-    Connection(Arc<ByThread>),
+    Connection(Arc<ThreadTallies>),
 }
 
-impl Deref for Share {
+impl Deref for TallyHandle {
     type Target = Tally;
 
     #[inline]
     fn deref(&self) -> &Tally {
         match &self.0 {
-            Kind::Worker { tally, .. } => tally,
-            Kind::Connection(tallies) => tallies.mine(),
+            HandleKind::Worker { tally, .. } => tally,
+            HandleKind::Connection(tallies) => tallies.of_this_thread(),
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for TallyHandle {
     /// What was counted stays counted.
     fn drop(&mut self) {
-        if let Kind::Worker { tally, pool } = &self.0 {
+        if let HandleKind::Worker { tally, pool } = &self.0 {
             pool.workers.lock().unwrap_or_else(PoisonError::into_inner).idle.push(Arc::clone(tally));
         }
     }
@@ -105,18 +105,18 @@ impl Tallies {
     }
 
     /// Whether names are counted.
-    pub fn has_top(&self) -> bool {
+    pub fn counts_names(&self) -> bool {
         self.0.top > 0
     }
 
     /// A worker's or a connection's share.
-    pub fn take(&self, proto: Proto) -> Share {
+    pub fn handle(&self, proto: Proto) -> TallyHandle {
         let top = self.0.top;
         if proto != Proto::Udp {
             let tallies = self.0.connections[proto as usize].get_or_init(|| {
-                Arc::new(ByThread { proto, top, tallies: [const { OnceLock::new() }; THREADS + 1] })
+                Arc::new(ThreadTallies { proto, top, tallies: [const { OnceLock::new() }; THREADS + 1] })
             });
-            return Share(Kind::Connection(Arc::clone(tallies)));
+            return TallyHandle(HandleKind::Connection(Arc::clone(tallies)));
         }
         let mut workers = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = workers.idle.pop().unwrap_or_else(|| {
@@ -125,12 +125,12 @@ impl Tallies {
             tally
         });
         drop(workers);
-        Share(Kind::Worker { tally, pool: Arc::clone(&self.0) })
+        TallyHandle(HandleKind::Worker { tally, pool: Arc::clone(&self.0) })
     }
 
     /// What is asked for most, as JSON.
     pub fn top(&self) -> Value {
-        let sketches: Vec<Seen> = self.all().iter().filter_map(|tally| tally.seen()).collect();
+        let sketches: Vec<SketchSnapshot> = self.all().iter().filter_map(|tally| tally.snapshot()).collect();
         top::merge(&sketches, self.0.top).describe()
     }
 
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn a_worker_has_its_own_and_connections_that_of_the_thread() {
         let tallies = Tallies::default();
-        let workers = [tallies.take(Proto::Udp), tallies.take(Proto::Udp)];
+        let workers = [tallies.handle(Proto::Udp), tallies.handle(Proto::Udp)];
         workers.iter().for_each(|worker| worker.ignored());
-        let connections: Vec<_> = (0..20_000).map(|_| tallies.take(Proto::Tcp)).collect();
+        let connections: Vec<_> = (0..20_000).map(|_| tallies.handle(Proto::Tcp)).collect();
         connections.iter().for_each(|connection| connection.ignored());
         std::thread::scope(|scope| {
             scope.spawn(|| connections[0].ignored());
@@ -170,7 +170,7 @@ mod tests {
         assert!((3..=4).contains(&expected), "{expected}");
         assert_eq!(total(&tallies, |tally| tally.ignored.load(Ordering::Relaxed)), 2 + 20_001);
         drop(workers);
-        let _again = [tallies.take(Proto::Udp), tallies.take(Proto::Udp)];
+        let _again = [tallies.handle(Proto::Udp), tallies.handle(Proto::Udp)];
         assert_eq!(total(&tallies, |_| 1), expected);
     }
 
@@ -178,14 +178,14 @@ mod tests {
     #[test]
     fn nothing_is_lost_among_threads() {
         let tallies = Tallies::new(10);
-        let connection = tallies.take(Proto::Tls);
+        let connection = tallies.handle(Proto::Tls);
         std::thread::scope(|scope| {
             for _ in 0..2 * THREADS {
                 scope.spawn(|| {
                     for _ in 0..1000 {
                         connection.answered(true, Some(rtype::AAAA), Rcode::NoError, 50, &[0; 100]);
                         connection.asked_for(b"\0", rtype::AAAA, Rcode::NoError);
-                        connection.took(1, Duration::from_micros(20));
+                        connection.record_duration(1, Duration::from_micros(20));
                     }
                 });
             }

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::histogram::{Histogram, NANOSECONDS, OCTETS, bucket_of_size, bucket_of_time};
+use super::histogram::{BYTES, Histogram, NANOSECONDS, bucket_of_size, bucket_of_time};
 use crate::answer::cookie::Standing;
 use crate::answer::peer::Proto;
 use crate::answer::query::{self, Rcode};
-use crate::ops::top::{Seen, Sketch};
+use crate::ops::top::{Sketch, SketchSnapshot};
 use crate::store::rrset::rtype;
 
 /// The values of the label `type`; all that is not listed is `other`, so that nobody's imagination grows
@@ -67,8 +67,8 @@ pub struct Tally {
     pub(super) cookies: [AtomicU64; COOKIES.len()],
     pub(super) limited: AtomicU64,
     pub(super) shed: AtomicU64,
-    pub(super) request_size: Histogram<{ OCTETS.len() }>,
-    pub(super) response_size: Histogram<{ OCTETS.len() }>,
+    pub(super) request_size: Histogram<{ BYTES.len() }>,
+    pub(super) response_size: Histogram<{ BYTES.len() }>,
     pub(super) duration: Histogram<{ NANOSECONDS.len() }>,
     /// What is asked for most, if that is wanted.
     top: Option<Mutex<Sketch>>,
@@ -171,8 +171,8 @@ impl Tally {
         self.add(&self.shed, packets);
     }
 
-    pub(super) fn seen(&self) -> Option<Seen> {
-        Some(self.top.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).seen())
+    pub(super) fn snapshot(&self) -> Option<SketchSnapshot> {
+        Some(self.top.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
     }
 
     /// Counts what was asked for, if that is wanted.
@@ -182,8 +182,8 @@ impl Tally {
         }
     }
 
-    /// Notes how long each of some queries took.
-    pub fn took(&self, queries: u32, each: Duration) {
+    /// Notes how long each of some queries record_duration.
+    pub fn record_duration(&self, queries: u32, each: Duration) {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.add(&self.duration.counts[bucket_of_time(nanoseconds)], queries.into());
         self.add(&self.duration.sum, nanoseconds.saturating_mul(queries.into()));

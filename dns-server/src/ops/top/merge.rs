@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hickory_proto::rr::RecordType;
 use serde_json::{Value, json};
 
-use super::{Count, Key, Seen};
+use super::{Estimate, QueryKey, SketchSnapshot};
 use crate::answer::query::Rcode;
 use crate::store::name::Presented;
 
@@ -16,24 +16,25 @@ pub struct Top {
     /// Queries counted.
     pub total: u64,
     /// Falling.
-    pub counts: Vec<(Key, Count)>,
+    pub counts: Vec<(QueryKey, Estimate)>,
 }
 
 /// Adds up. What a worker has no counter for it may have seen as often as it has seen the rest. Of the result
 /// there are `capacity`, and beyond that what may be more than one in `capacity` queries.
-pub fn merge(sketches: &[Seen], capacity: u16) -> Top {
+pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
     let total = sketches.iter().map(|seen| seen.total).sum::<u64>();
     let rest: u64 = sketches.iter().map(|seen| seen.rest).sum();
     // As if nobody had a counter for it; then corrected for those who have.
-    let mut sums: BTreeMap<&Key, Count> = BTreeMap::new();
+    let mut sums: BTreeMap<&QueryKey, Estimate> = BTreeMap::new();
     for seen in sketches {
         for (key, count) in &seen.counts {
-            let sum = sums.entry(key).or_insert(Count { count: rest, error: rest });
+            let sum = sums.entry(key).or_insert(Estimate { count: rest, error: rest });
             sum.count += count.count - seen.rest;
             sum.error = sum.error + count.error - seen.rest;
         }
     }
-    let mut counts: Vec<(Key, Count)> = sums.into_iter().map(|(key, count)| (key.clone(), count)).collect();
+    let mut counts: Vec<(QueryKey, Estimate)> =
+        sums.into_iter().map(|(key, count)| (key.clone(), count)).collect();
     counts.sort_by_key(|(_, count)| Reverse(count.count));
     let least = total / u64::from(capacity.max(1));
     let often = counts.partition_point(|(_, count)| count.count > least);

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::store::rrset::rtype;
 
-fn key(name: u16) -> Key {
-    Key { name: wire(name), qtype: rtype::A, rcode: 0 }
+fn key(name: u16) -> QueryKey {
+    QueryKey { name: wire(name), qtype: rtype::A, rcode: 0 }
 }
 
 fn wire(name: u16) -> Box<[u8]> {
@@ -23,7 +23,7 @@ fn sketch_of(names: &[u16], capacity: u16) -> Sketch {
     sketch
 }
 
-fn truth(names: &[u16]) -> BTreeMap<Key, u64> {
+fn truth(names: &[u16]) -> BTreeMap<QueryKey, u64> {
     let mut counts = BTreeMap::new();
     for &name in names {
         *counts.entry(key(name)).or_insert(0) += 1;
@@ -38,8 +38,8 @@ fn names() -> impl Strategy<Value = Vec<u16>> {
 }
 
 /// Checks that what is frequent is there, and that no count is wrong by more than it says.
-fn check(counts: &[(Key, Count)], total: u64, truth: &BTreeMap<Key, u64>, capacity: u16) {
-    for (key, Count { count, error }) in counts {
+fn check(counts: &[(QueryKey, Estimate)], total: u64, truth: &BTreeMap<QueryKey, u64>, capacity: u16) {
+    for (key, Estimate { count, error }) in counts {
         let real = truth[key];
         assert!(real <= *count && count - error <= real, "{key:?}: {real}, not {count} - {error}");
     }
@@ -52,7 +52,7 @@ fn check(counts: &[(Key, Count)], total: u64, truth: &BTreeMap<Key, u64>, capaci
 proptest! {
     #[test]
     fn what_is_frequent_is_there(names in names(), capacity in 1u16..40) {
-        let seen = sketch_of(&names, capacity).seen();
+        let seen = sketch_of(&names, capacity).snapshot();
         prop_assert_eq!(seen.total, names.len() as u64);
         prop_assert!(seen.counts.len() <= usize::from(capacity));
         prop_assert_eq!(seen.counts.iter().map(|(_, count)| count.count).sum::<u64>(), seen.total);
@@ -68,7 +68,7 @@ proptest! {
         workers in prop::collection::vec(names(), 0..4),
         capacity in 1u16..40,
     ) {
-        let sketches: Vec<Seen> = workers.iter().map(|names| sketch_of(names, capacity).seen()).collect();
+        let sketches: Vec<SketchSnapshot> = workers.iter().map(|names| sketch_of(names, capacity).snapshot()).collect();
         let all = workers.concat();
         let top = merge(&sketches, capacity);
         prop_assert_eq!(top.total, all.len() as u64);
@@ -78,8 +78,8 @@ proptest! {
 
 #[test]
 fn few_names_are_counted_exactly() {
-    let top = merge(&[sketch_of(&[1, 2, 1], 3).seen(), sketch_of(&[3, 1], 3).seen()], 3);
-    let of = |name, count| (key(name), Count { count, error: 0 });
+    let top = merge(&[sketch_of(&[1, 2, 1], 3).snapshot(), sketch_of(&[3, 1], 3).snapshot()], 3);
+    let of = |name, count| (key(name), Estimate { count, error: 0 });
     assert_eq!(top, Top { total: 5, counts: vec![of(1, 3), of(2, 1), of(3, 1)] });
 }
 
@@ -107,14 +107,15 @@ fn types_and_codes_are_apart_and_shown_by_name() {
             entry("TYPE65280", "BADVERS", 1),
         ],
     });
-    assert_eq!(merge(&[sketch.seen()], 10).describe(), expected);
+    assert_eq!(merge(&[sketch.snapshot()], 10).describe(), expected);
 }
 
 /// Names nobody asks for twice: the counters change hands all the time, and nothing grows.
 #[test]
 fn a_flood_of_names_takes_no_memory() {
     let mut sketch = Sketch::new(100);
-    let rooms = |sketch: &Sketch| (sketch.slots.capacity(), sketch.order.capacity(), sketch.index.capacity());
+    let rooms =
+        |sketch: &Sketch| (sketch.counters.capacity(), sketch.order.capacity(), sketch.index.capacity());
     let before = rooms(&sketch);
     for number in 0..300_000u32 {
         let mut name = [0; MAX_NAME];
@@ -125,5 +126,5 @@ fn a_flood_of_names_takes_no_memory() {
     // A map's capacity is less what removed keys still take until it tidies up.
     assert!((after.0, after.1) == (before.0, before.1) && after.2 <= before.2, "{after:?}");
     assert_eq!(sketch.index.len(), 100);
-    assert!(size_of::<Slot>() <= 288);
+    assert!(size_of::<Counter>() <= 288);
 }

@@ -7,7 +7,7 @@ use std::io;
 use multinet_crds::manifest::Object;
 use serde::Serialize;
 
-use super::objects::{Fault, Found, Item, ObjectId};
+use super::objects::{Candidate, Fault, Item, ObjectId};
 
 /// What a report is about, within its file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,12 +30,12 @@ pub(super) struct Problem {
     /// At least one.
     pub(super) faults: Vec<Fault>,
     /// What is made of it.
-    pub(super) verdict: Verdict,
+    pub(super) severity: Severity,
 }
 
 /// What is made of something that has faults, from the least to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum Severity {
     /// It is served, but may not say what was meant.
     Doubtful,
     /// It is no concern of this server, but looks as if it was meant to be.
@@ -75,22 +75,22 @@ impl File {
         let mut file = Self::default();
         let mut has_nameless = false;
         for Item { document, line, found } in items {
-            let (id, good, verdict, faults) = match found {
-                Found::Good(id, object, doubts) => {
+            let (id, good, severity, faults) = match found {
+                Candidate::Good(id, object, doubts) => {
                     let digest = digest(&object);
                     if !file.claims.contains_key(&id) {
                         keep(id.clone(), object);
                     }
-                    (Some(id), Some(digest), Verdict::Doubtful, doubts)
+                    (Some(id), Some(digest), Severity::Doubtful, doubts)
                 }
-                Found::Bad(id, faults) => {
+                Candidate::Bad(id, faults) => {
                     has_nameless |= id.is_none();
                     let last = id.as_ref().and_then(|id| before.claims.get(id)?.good);
-                    (id, last, Verdict::Bad, faults)
+                    (id, last, Severity::Bad, faults)
                 }
-                Found::Strange(fault) => (None, None, Verdict::PassedOver, vec![fault]),
+                Candidate::Unsupported(fault) => (None, None, Severity::PassedOver, vec![fault]),
             };
-            let problem = Problem { line: Some(line), faults, verdict };
+            let problem = Problem { line: Some(line), faults, severity };
             let Some(id) = id else {
                 file.add(Subject::Document(document), problem);
                 continue;
@@ -102,7 +102,7 @@ impl File {
                 file.add(Subject::Again(id, document), problem);
                 continue;
             }
-            file.claims.insert(id.clone(), Claim { good, line, is_bad: verdict == Verdict::Bad });
+            file.claims.insert(id.clone(), Claim { good, line, is_bad: severity == Severity::Bad });
             if !problem.faults.is_empty() {
                 file.add(Subject::Object(id), problem);
             }
@@ -117,7 +117,7 @@ impl File {
     }
 
     /// Notes that nothing can be had of the file now; its claims stay.
-    pub(super) fn fail(&mut self, reason: String) {
+    pub(super) fn mark_broken(&mut self, reason: String) {
         self.is_broken = true;
         self.problems = BTreeMap::from([(Subject::File, Problem::bad(None, Fault::new("", reason)))]);
     }
@@ -126,7 +126,7 @@ impl File {
     fn add(&mut self, subject: Subject, problem: Problem) {
         match self.problems.get_mut(&subject) {
             Some(known) => {
-                known.verdict = known.verdict.max(problem.verdict);
+                known.severity = known.severity.max(problem.severity);
                 known.faults.extend(problem.faults);
             }
             None => {
@@ -139,7 +139,7 @@ impl File {
 impl Problem {
     /// Something bad.
     pub(super) fn bad(line: Option<u64>, fault: Fault) -> Self {
-        Self { line, faults: vec![fault], verdict: Verdict::Bad }
+        Self { line, faults: vec![fault], severity: Severity::Bad }
     }
 }
 

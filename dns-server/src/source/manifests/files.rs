@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use multinet_crds::manifest::Object;
 
-use super::file::{Digest, File, Problem, Subject, Verdict};
+use super::file::{Digest, File, Problem, Severity, Subject};
 use super::objects::{self, Fault, Item, ObjectId};
 
 /// A file, in the order in which files come before each other: as given, then by
@@ -55,17 +55,17 @@ impl Content {
     }
 }
 
-/// News about a problem.
+/// Transition about a problem.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) file: FileKey,
     pub(super) subject: Subject,
-    pub(super) news: News,
+    pub(super) transition: Transition,
 }
 
 /// What is new.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum Transition {
     /// It is new, or not what it was; what is served all the same.
     Found(Problem, Served),
     /// This one is gone.
@@ -135,7 +135,7 @@ impl Files {
             Content::Unreadable(reason) => reason,
         };
         let file = self.files.entry(key.clone()).or_default();
-        file.fail(reason);
+        file.mark_broken(reason);
         self.touched.extend(file.claims.keys().cloned());
     }
 
@@ -174,7 +174,7 @@ impl Files {
     /// What has changed since the last call.
     ///
     /// Files to read again are to be [`set`](Self::set) and this to be called once more.
-    pub(super) fn settle(&mut self) -> Changes {
+    pub(super) fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();
         for id in std::mem::take(&mut self.touched) {
             self.decide(id, &mut changes);
@@ -186,7 +186,7 @@ impl Files {
 
     /// How many bad manifests there are.
     pub(super) fn count_bad(&self) -> usize {
-        self.reported.values().filter(|problem| problem.verdict == Verdict::Bad).count()
+        self.reported.values().filter(|problem| problem.severity == Severity::Bad).count()
     }
 
     /// The objects that are served.
@@ -211,7 +211,7 @@ impl Files {
             return;
         };
         // Of a claim that is bad now, only what is served already can be served.
-        let able = |key: &&FileKey| {
+        let servable = |key: &&FileKey| {
             self.files.get(key).is_some_and(|file| {
                 let claim = file.claims.get(&id);
                 claim.is_some_and(|claim| match claim.good {
@@ -220,10 +220,10 @@ impl Files {
                 })
             })
         };
-        let mut able = claimants.iter().filter(able);
-        let first = able.next().cloned();
-        let others: Vec<FileKey> = able.cloned().collect();
-        // Nobody able, but somebody still names it: what is served stays.
+        let mut servable = claimants.iter().filter(servable);
+        let first = servable.next().cloned();
+        let others: Vec<FileKey> = servable.cloned().collect();
+        // Nobody servable, but somebody still names it: what is served stays.
         let Some(first) = first else { return };
         if claimants.len() > 1 {
             self.rivals.insert(id.clone(), Rivals { first: first.clone(), others });
@@ -264,8 +264,8 @@ impl Files {
         for ((key, subject), problem) in &problems {
             let before = self.reported.get(&(key.clone(), subject.clone()));
             if before.is_none_or(|before| before.faults != problem.faults) {
-                let news = News::Found(problem.clone(), self.served_of(key, subject));
-                reports.push(Report { file: key.clone(), subject: subject.clone(), news });
+                let transition = Transition::Found(problem.clone(), self.served_of(key, subject));
+                reports.push(Report { file: key.clone(), subject: subject.clone(), transition });
             }
         }
         for ((key, subject), problem) in std::mem::take(&mut self.reported) {
@@ -277,7 +277,7 @@ impl Files {
                 continue;
             }
             let (file, subject) = key;
-            reports.push(Report { file, subject, news: News::Healed(problem) });
+            reports.push(Report { file, subject, transition: Transition::Healed(problem) });
         }
         self.reported = problems;
         reports

@@ -4,24 +4,24 @@ use multinet_runtime::Escaped;
 use tracing::field::display;
 use tracing::{info, warn};
 
-use super::file::{Subject, Verdict};
-use super::files::{News, Report, Served};
+use super::file::{Severity, Subject};
+use super::files::{Report, Served, Transition};
 use super::objects::Fault;
 
 /// Faults of one object that are told at one time.
 const MAX_FAULTS: usize = 5;
 
 /// Tells of problems that came and went.
-pub(super) fn tell(reports: &[Report]) {
-    for Report { file, subject, news } in reports {
+pub(super) fn log_reports(reports: &[Report]) {
+    for Report { file, subject, transition } in reports {
         let file = file.path().display().to_string();
         let file = Escaped(&file);
         let object = name(subject);
         let object = object.as_deref().map(Escaped).map(display);
-        let (problem, served) = match news {
-            News::Found(problem, served) => (problem, served),
-            News::Healed(problem) => {
-                if problem.verdict == Verdict::Bad {
+        let (problem, served) = match transition {
+            Transition::Found(problem, served) => (problem, served),
+            Transition::Healed(problem) => {
+                if problem.severity == Severity::Bad {
                     info!(%file, object, "manifest no longer bad");
                 }
                 continue;
@@ -33,8 +33,8 @@ pub(super) fn tell(reports: &[Report]) {
         let field = field.map(Escaped).map(display);
         let text = text(&problem.faults);
         let text = Escaped(&text);
-        match problem.verdict {
-            Verdict::Bad => {
+        match problem.severity {
+            Severity::Bad => {
                 let served = match served {
                     Served::Nothing => "nothing",
                     Served::LastGood => "the last good version",
@@ -42,8 +42,8 @@ pub(super) fn tell(reports: &[Report]) {
                 };
                 warn!(%file, line, object, field, served, "bad manifest: {text}");
             }
-            Verdict::PassedOver => warn!(%file, line, field, "manifest passed over: {text}"),
-            Verdict::Doubtful => warn!(%file, line, object, field, "manifest served, but: {text}"),
+            Severity::PassedOver => warn!(%file, line, field, "manifest passed over: {text}"),
+            Severity::Doubtful => warn!(%file, line, object, field, "manifest served, but: {text}"),
         }
     }
 }

@@ -74,13 +74,13 @@ impl fmt::Display for Fault {
 
 /// What was found in a document.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum Candidate {
     /// An object that may be served, and what is doubtful about it.
     Good(ObjectId, Object, Vec<Fault>),
     /// One that may not, by name if it has one.
     Bad(Option<ObjectId>, Vec<Fault>),
     /// One that was probably meant for this server, by its kind or group, but is of another version or kind.
-    Strange(Fault),
+    Unsupported(Fault),
 }
 
 /// Something in a file, and where.
@@ -91,27 +91,27 @@ pub(super) struct Item {
     /// The line that the document begins on.
     pub(super) line: u64,
     /// What it is.
-    pub(super) found: Found,
+    pub(super) found: Candidate,
 }
 
 /// All that is of concern in a file, or why it cannot be read.
 pub(super) fn items(bytes: &[u8]) -> Result<Vec<Item>, String> {
     let items = documents::parse(bytes)?.into_iter().flat_map(|document| {
         let (number, line) = (document.number, document.line);
-        find(document).into_iter().map(move |found| Item { document: number, line, found })
+        candidates(document).into_iter().map(move |found| Item { document: number, line, found })
     });
     Ok(items.collect())
 }
 
 /// The objects in a document: one, a list's, or none where it is of no concern here.
-fn find(document: Document) -> Vec<Found> {
+fn candidates(document: Document) -> Vec<Candidate> {
     let mut found = Vec::new();
-    collect(document.value, None, "", &mut found);
+    collect_candidates(document.value, None, "", &mut found);
     found
 }
 
 /// `listed` is the kind of an item of a typed list, which need not say so itself; `path` leads to the value.
-fn collect(mut value: Value, listed: Option<Kind>, path: &str, found: &mut Vec<Found>) {
+fn collect_candidates(mut value: Value, listed: Option<Kind>, path: &str, found: &mut Vec<Candidate>) {
     if let Some(kind) = listed
         && let Some(object) = value.as_object_mut()
     {
@@ -125,21 +125,21 @@ fn collect(mut value: Value, listed: Option<Kind>, path: &str, found: &mut Vec<F
     {
         let listed = Kind::of(of).filter(|_| is_ours(&version));
         for (position, item) in items.into_iter().enumerate() {
-            collect(item, listed, &format!("{path}items[{position}]."), found);
+            collect_candidates(item, listed, &format!("{path}items[{position}]."), found);
         }
         return;
     }
     match Kind::of(&kind) {
-        Some(kind) if is_ours(&version) => found.push(read(kind, value, path)),
+        Some(kind) if is_ours(&version) => found.push(parse_object(kind, value, path)),
         Some(kind) => {
             let field = format!("{path}apiVersion");
             let message =
                 format!("a {} is served if it says {GROUP}/{VERSION}, not {version:?}", kind.name());
-            found.push(Found::Strange(Fault::new(field, message)));
+            found.push(Candidate::Unsupported(Fault::new(field, message)));
         }
         None if version.split('/').next() == Some(GROUP) => {
             let message = format!("{kind:?} is no kind of {GROUP} that is served");
-            found.push(Found::Strange(Fault::new(format!("{path}kind"), message)));
+            found.push(Candidate::Unsupported(Fault::new(format!("{path}kind"), message)));
         }
         None => {}
     }
@@ -149,12 +149,12 @@ fn is_ours(version: &str) -> bool {
     version.split_once('/') == Some((GROUP, VERSION))
 }
 
-fn read(kind: Kind, mut value: Value, path: &str) -> Found {
+fn parse_object(kind: Kind, mut value: Value, path: &str) -> Candidate {
     let id = match identify(kind, &mut value) {
         Ok(id) => id,
-        Err(fault) => return Found::Bad(None, vec![below(path, fault)]),
+        Err(fault) => return Candidate::Bad(None, vec![with_prefix(path, fault)]),
     };
-    let as_fault = |field: String, message: String| below(path, Fault { field, message });
+    let as_fault = |field: String, message: String| with_prefix(path, Fault { field, message });
     match manifest::admit(value) {
         Ok(Some(Manifest { object, ignored })) => {
             let doubt =
@@ -165,13 +165,15 @@ fn read(kind: Kind, mut value: Value, path: &str) -> Found {
                 doubts
                     .push(as_fault(format!("metadata.labels[{}]", labels::SERVICE_NAME), message.to_owned()));
             }
-            Found::Good(id, object, doubts)
+            Candidate::Good(id, object, doubts)
         }
         // It was found to be of the group above.
-        Ok(None) => Found::Bad(Some(id), vec![as_fault("apiVersion".to_owned(), "is not known".to_owned())]),
+        Ok(None) => {
+            Candidate::Bad(Some(id), vec![as_fault("apiVersion".to_owned(), "is not known".to_owned())])
+        }
         Err(rejected) => {
             let violations = rejected.violations.into_iter();
-            Found::Bad(Some(id), violations.map(|one| as_fault(one.field, one.message)).collect())
+            Candidate::Bad(Some(id), violations.map(|one| as_fault(one.field, one.message)).collect())
         }
     }
 }
@@ -210,7 +212,7 @@ fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
 }
 
 /// A fault of an item, with the path of the item.
-fn below(path: &str, fault: Fault) -> Fault {
+fn with_prefix(path: &str, fault: Fault) -> Fault {
     Fault { field: format!("{path}{}", fault.field), ..fault }
 }
 
@@ -223,17 +225,17 @@ mod tests {
     /// What is found in a document, a line each.
     fn found(value: Value) -> Vec<String> {
         let join = |faults: Vec<Fault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let found = find(Document { number: 1, line: 1, value });
+        let found = candidates(Document { number: 1, line: 1, value });
         let lines = found.into_iter().map(|found| match found {
-            Found::Good(id, object, doubts) => {
+            Candidate::Good(id, object, doubts) => {
                 let metadata = object.metadata();
                 assert_eq!(metadata.namespace.as_ref(), Some(&id.key.namespace));
                 assert_eq!(metadata.name.as_ref(), Some(&id.key.name));
                 format!("{id}, {}", join(doubts))
             }
-            Found::Bad(Some(id), faults) => format!("bad {id}, {}", join(faults)),
-            Found::Bad(None, faults) => format!("bad, {}", join(faults)),
-            Found::Strange(fault) => format!("strange, {fault}"),
+            Candidate::Bad(Some(id), faults) => format!("bad {id}, {}", join(faults)),
+            Candidate::Bad(None, faults) => format!("bad, {}", join(faults)),
+            Candidate::Unsupported(fault) => format!("strange, {fault}"),
         });
         lines.collect()
     }

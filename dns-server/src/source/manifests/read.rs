@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::files::{Content, FileKey};
-use super::scan::{self, Print};
+use super::scan::{self, FileStamp};
 
 /// The largest file that is read, in octets.
 const MAX_FILE: u64 = 64 << 20;
 
 /// What came of a file.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ReadOutcome {
     /// What is in it, and the hash of that; or why it cannot be read.
     New(Content, Option<u64>),
     /// It only looked new.
@@ -30,8 +30,9 @@ pub(super) enum Outcome {
 
 /// Reads files that are known to have had contents with these hashes. Parsing takes most of the time at a start,
 /// so that all cores take part in it.
-pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64>) -> Vec<Outcome> {
-    let outcome = |(key, print): &(FileKey, Print)| outcome(key.path(), print, known.get(key).copied());
+pub(super) fn read_all(wanted: &[(FileKey, FileStamp)], known: &HashMap<FileKey, u64>) -> Vec<ReadOutcome> {
+    let outcome =
+        |(key, stamp): &(FileKey, FileStamp)| read_outcome(key.path(), stamp, known.get(key).copied());
     let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(wanted.len());
     if workers < 2 {
         return wanted.iter().map(outcome).collect();
@@ -45,7 +46,7 @@ pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64
             done.push((position, outcome(file)));
         }
     };
-    let mut done: Vec<(usize, Outcome)> = thread::scope(|scope| {
+    let mut done: Vec<(usize, ReadOutcome)> = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let ended = workers
             .into_iter()
@@ -56,17 +57,17 @@ pub(super) fn read_all(wanted: &[(FileKey, Print)], known: &HashMap<FileKey, u64
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn outcome(path: &Path, print: &Print, known: Option<u64>) -> Outcome {
-    match read(path, print) {
+fn read_outcome(path: &Path, stamp: &FileStamp, known: Option<u64>) -> ReadOutcome {
+    match read(path, stamp) {
         Ok(Some(bytes)) => {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
             let hash = Some(hasher.finish());
-            if hash == known { Outcome::Same } else { Outcome::New(Content::of(&bytes), hash) }
+            if hash == known { ReadOutcome::Same } else { ReadOutcome::New(Content::of(&bytes), hash) }
         }
-        Ok(None) => Outcome::Torn,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Outcome::Torn,
-        Err(error) => Outcome::New(Content::Unreadable(scan::reason(&error)), None),
+        Ok(None) => ReadOutcome::Torn,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => ReadOutcome::Torn,
+        Err(error) => ReadOutcome::New(Content::Unreadable(scan::reason(&error)), None),
     }
 }
 
@@ -75,14 +76,14 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// What is in a file that looked like `print`; nothing if it looks different by now.
-fn read(path: &Path, print: &Print) -> io::Result<Option<Vec<u8>>> {
-    if print.len > MAX_FILE {
+/// What is in a file that looked like `stamp`; nothing if it looks different by now.
+fn read(path: &Path, stamp: &FileStamp) -> io::Result<Option<Vec<u8>>> {
+    if stamp.len > MAX_FILE {
         let limit = MAX_FILE >> 20;
         return Err(io::Error::other(format!("is larger than {limit} MiB; split it into several files")));
     }
     let file = open(path)?;
-    let looks_alike = || Ok::<_, io::Error>(Print::of(&file.metadata()?) == *print);
+    let looks_alike = || Ok::<_, io::Error>(FileStamp::of(&file.metadata()?) == *stamp);
     if !looks_alike()? {
         return Ok(None);
     }

@@ -20,7 +20,7 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// The state of a file: it differs from that before if the file has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Print {
+pub(super) struct FileStamp {
     /// Size in bytes.
     pub(super) len: u64,
     modified: Option<SystemTime>,
@@ -28,7 +28,7 @@ pub(super) struct Print {
     id: (u64, u64),
 }
 
-impl Print {
+impl FileStamp {
     /// Returns the state of the file with this metadata.
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self {
@@ -49,9 +49,9 @@ impl Print {
 
 /// A file, or why it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum FileState {
     /// A file.
-    File(Print),
+    File(FileStamp),
     /// Something that cannot be read, or a path of the command line at which there is nothing.
     Unreadable(String),
 }
@@ -60,7 +60,7 @@ pub(super) enum Seen {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// All files, and all paths that should be files or folders and cannot be read.
-    pub(super) seen: BTreeMap<FileKey, Seen>,
+    pub(super) seen: BTreeMap<FileKey, FileState>,
     /// Folders that could not be read: the files that were in them may still be there.
     pub(super) unknown: Vec<FileKey>,
     /// The device of each given path that is a folder, by the path's position.
@@ -79,7 +79,7 @@ impl Scan {
             let is_empty = !self.seen.keys().any(|key| key.root == root);
             if is_empty && devices.get(&root).is_some_and(|before| *before != device) {
                 let reason = "it is empty, and on another device than before; mount its volume again";
-                self.give_up(FileKey::new(root, &roots[root]), reason.to_owned());
+                self.mark_unreadable(FileKey::new(root, &roots[root]), reason.to_owned());
             } else if is_empty {
                 // Nothing is lost with it.
                 devices.remove(&root);
@@ -92,14 +92,14 @@ impl Scan {
     /// Returns the given paths that cannot be read, with the reason.
     pub(super) fn lost<'a>(&'a self, roots: &'a [PathBuf]) -> impl Iterator<Item = (&'a Path, &'a str)> {
         roots.iter().enumerate().filter_map(|(root, path)| match self.seen.get(&FileKey::new(root, path)) {
-            Some(Seen::Unreadable(reason)) => Some((path.as_path(), reason.as_str())),
+            Some(FileState::Unreadable(reason)) => Some((path.as_path(), reason.as_str())),
             _ => None,
         })
     }
 
     /// Notes a path that cannot be read, and that there may be files below it.
-    fn give_up(&mut self, key: FileKey, reason: String) {
-        self.seen.insert(key.clone(), Seen::Unreadable(reason));
+    fn mark_unreadable(&mut self, key: FileKey, reason: String) {
+        self.seen.insert(key.clone(), FileState::Unreadable(reason));
         self.unknown.push(key);
     }
 }
@@ -122,12 +122,12 @@ fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64
         count += 1;
         if count > MAX_ENTRIES {
             let reason = format!("more than {MAX_ENTRIES} entries; name a smaller folder");
-            return scan.give_up(FileKey::new(root, path), reason);
+            return scan.mark_unreadable(FileKey::new(root, path), reason);
         }
         let (entry, metadata) = match entry.and_then(|entry| Ok((entry.metadata()?, entry))) {
             Ok((metadata, entry)) => (entry, metadata),
             Err(error) => {
-                fail(root, path, &error, scan);
+                add_error(root, path, &error, scan);
                 continue;
             }
         };
@@ -140,9 +140,9 @@ fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64
             }
         } else if !is_hidden && (entry.depth() == 0 || is_manifest(entry.path())) {
             let seen = if !metadata.is_file() {
-                Seen::Unreadable("is neither a file nor a folder".to_owned())
+                FileState::Unreadable("is neither a file nor a folder".to_owned())
             } else if known.insert(identity(&metadata)) {
-                Seen::File(Print::of(&metadata))
+                FileState::File(FileStamp::of(&metadata))
             } else {
                 continue;
             };
@@ -153,7 +153,7 @@ fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64
 
 /// Notes an entry that could not be looked at. An entry that has gone since its folder was read is no fault, nor is a
 /// link in a circle.
-fn fail(root: usize, given: &Path, error: &walkdir::Error, scan: &mut Scan) {
+fn add_error(root: usize, given: &Path, error: &walkdir::Error, scan: &mut Scan) {
     let is_root = error.depth() == 0;
     let path = error.path().unwrap_or(given);
     let reason = match error.io_error() {
@@ -164,14 +164,14 @@ fn fail(root: usize, given: &Path, error: &walkdir::Error, scan: &mut Scan) {
     let key = FileKey::new(root, if is_root { given } else { path });
     let Ok(metadata) = fs::symlink_metadata(path) else {
         if is_root {
-            scan.give_up(key, reason);
+            scan.mark_unreadable(key, reason);
         }
         return;
     };
     if is_root || metadata.is_dir() {
-        scan.give_up(key, reason);
+        scan.mark_unreadable(key, reason);
     } else if is_manifest(path) {
-        scan.seen.insert(key, Seen::Unreadable(reason));
+        scan.seen.insert(key, FileState::Unreadable(reason));
     }
 }
 
@@ -214,8 +214,8 @@ mod tests {
         let seen = scan(&roots).seen.into_iter().map(|(key, seen)| {
             let path = key.path().strip_prefix(folder.path()).unwrap().display().to_string();
             let what = match seen {
-                Seen::File(_) => "file",
-                Seen::Unreadable(_) => "unreadable",
+                FileState::File(_) => "file",
+                FileState::Unreadable(_) => "unreadable",
             };
             format!("{} {path} {what}", key.root)
         });
@@ -241,19 +241,19 @@ mod tests {
         fs::write(&file, "").unwrap();
         let roots = [folder.path().to_owned()];
         let mut devices = BTreeMap::new();
-        let look = |devices: &mut BTreeMap<usize, u64>| {
+        let rescan = |devices: &mut BTreeMap<usize, u64>| {
             let mut scan = scan(&roots);
             scan.distrust_empty_mount_points(&roots, devices);
             (scan.seen.len(), scan.lost(&roots).count(), scan.unknown.len())
         };
-        assert_eq!(look(&mut devices), (1, 0, 0));
+        assert_eq!(rescan(&mut devices), (1, 0, 0));
         let here = devices[&0];
         // With files in it, another device is a volume that has been replaced.
         devices.insert(0, here + 1);
-        assert_eq!((look(&mut devices), devices[&0]), ((1, 0, 0), here));
+        assert_eq!((rescan(&mut devices), devices[&0]), ((1, 0, 0), here));
         fs::remove_file(file).unwrap();
-        assert_eq!((look(&mut devices), devices.len()), ((0, 0, 0), 0), "emptied by its owner");
+        assert_eq!((rescan(&mut devices), devices.len()), ((0, 0, 0), 0), "emptied by its owner");
         devices.insert(0, here + 1);
-        assert_eq!((look(&mut devices), devices[&0]), ((1, 1, 1), here + 1));
+        assert_eq!((rescan(&mut devices), devices[&0]), ((1, 1, 1), here + 1));
     }
 }

@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use super::tracker::QUIET;
 use super::*;
 
-/// An index that remembers what it was told.
+/// An index that remembers what it was index.
 #[derive(Default)]
-struct Told(Mutex<Inner>);
+struct RecordingIndex(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -28,13 +28,13 @@ struct Inner {
     history: Vec<BTreeMap<String, Option<u16>>>,
 }
 
-impl Told {
+impl RecordingIndex {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap()
     }
 }
 
-impl Index<MultiNetworkService> for Told {
+impl Index<MultiNetworkService> for RecordingIndex {
     fn apply(&self, object: MultiNetworkService) {
         let mut inner = self.lock();
         inner.calls += 1;
@@ -65,7 +65,7 @@ impl Index<MultiNetworkService> for Told {
     }
 }
 
-impl Index<MultiNetworkEndpointSlice> for Told {
+impl Index<MultiNetworkEndpointSlice> for RecordingIndex {
     fn apply(&self, _: MultiNetworkEndpointSlice) {}
 
     fn delete(&self, _: &ObjectKey) {}
@@ -80,7 +80,7 @@ impl Index<MultiNetworkEndpointSlice> for Told {
 /// A folder that is followed.
 struct Followed {
     folder: TempDir,
-    told: Arc<Told>,
+    index: Arc<RecordingIndex>,
     metrics: ManifestMetrics,
     readiness: Readiness,
     _shutdown: tokio_util::sync::DropGuard,
@@ -96,15 +96,15 @@ impl Followed {
     }
 
     fn follow(folder: TempDir, paths: &[PathBuf]) -> Self {
-        let told = Arc::new(Told::default());
+        let index = Arc::new(RecordingIndex::default());
         let (metrics, readiness) = (ManifestMetrics::default(), Readiness::default());
         let shutdown = CancellationToken::new();
         let mut manifests = load(paths, &readiness, metrics.clone()).unwrap();
-        manifests.publish(&*told);
-        assert_eq!(told.lock().resets, 2);
-        let following = manifests.follow(Arc::clone(&told), shutdown.clone());
+        manifests.publish(&*index);
+        assert_eq!(index.lock().resets, 2);
+        let following = manifests.follow(Arc::clone(&index), shutdown.clone());
         tokio::spawn(following);
-        Self { folder, told, metrics, readiness, _shutdown: shutdown.drop_guard() }
+        Self { folder, index, metrics, readiness, _shutdown: shutdown.drop_guard() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -123,7 +123,7 @@ impl Followed {
     }
 
     fn now(&self) -> String {
-        show(&self.told.lock().committed)
+        show(&self.index.lock().committed)
     }
 
     async fn has_bad(&self, expected: i64) {
@@ -138,7 +138,7 @@ impl Followed {
 
     /// What was served one after the other.
     fn history(&self) -> Vec<String> {
-        self.told.lock().history.iter().map(show).collect()
+        self.index.lock().history.iter().map(show).collect()
     }
 }
 
@@ -367,17 +367,17 @@ async fn only_what_changed_is_applied() {
             fs::write(folder.join(format!("m/{number}.yaml")), service(&format!("s{number}"), 1)).unwrap();
         }
     });
-    assert_eq!(followed.told.lock().calls, 51);
+    assert_eq!(followed.index.lock().calls, 51);
     fs::write(followed.path("m/a.yaml"), service("x", 1) + &service("z", 1)).unwrap();
     fs::write(followed.path("m/0.yaml"), service("s0", 2)).unwrap();
     followed.has_services(52).await;
-    assert_eq!(followed.told.lock().calls, 53);
+    assert_eq!(followed.index.lock().calls, 53);
 }
 
 impl Followed {
     async fn has_services(&self, expected: usize) {
         for _ in 0..1000 {
-            if self.told.lock().committed.len() == expected {
+            if self.index.lock().committed.len() == expected {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -392,13 +392,13 @@ async fn following_ends_with_the_shutdown() {
     let manifests =
         load(&[folder.path().to_owned()], &Readiness::default(), ManifestMetrics::default()).unwrap();
     let shutdown = CancellationToken::new();
-    let told = Arc::new(Told::default());
-    let following = tokio::spawn(manifests.follow(Arc::clone(&told), shutdown.clone()));
+    let index = Arc::new(RecordingIndex::default());
+    let following = tokio::spawn(manifests.follow(Arc::clone(&index), shutdown.clone()));
     shutdown.cancel();
     following.await.unwrap().unwrap();
     // The thread ends soon after.
     for _ in 0..1000 {
-        if Arc::strong_count(&told) == 1 {
+        if Arc::strong_count(&index) == 1 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

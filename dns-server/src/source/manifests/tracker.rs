@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::files::FileKey;
-use super::scan::Seen;
+use super::scan::FileState;
 
 /// How long a file has to stay the same before it is read: longer than the pauses of programs that write piece by
 /// piece, and short enough that a change is served within a second.
@@ -36,18 +36,18 @@ pub(super) struct Tracker {
 #[derive(Debug, Default)]
 struct Tracked {
     /// The state that was last dealt with; none for a path that is new.
-    done: Option<Seen>,
+    done: Option<FileState>,
     /// The state now, if that is different (none: it is gone), and since when.
-    pending: Option<(Option<Seen>, Instant)>,
+    pending: Option<(Option<FileState>, Instant)>,
     /// When to read the file again although it looks the same.
     again: Option<Instant>,
 }
 
 impl Tracker {
     /// Returns what is to be done now. The first scan is taken as it is, without waiting.
-    pub(super) fn look(
+    pub(super) fn due(
         &mut self,
-        mut seen: BTreeMap<FileKey, Seen>,
+        mut seen: BTreeMap<FileKey, FileState>,
         unknown: &[FileKey],
         now: Instant,
         is_first: bool,
@@ -81,8 +81,8 @@ impl Tracker {
                 return true;
             }
             steps.push(match &state {
-                Some(Seen::File(_)) => Step::Read(key.clone()),
-                Some(Seen::Unreadable(reason)) => Step::Unreadable(key.clone(), reason.clone()),
+                Some(FileState::File(_)) => Step::Read(key.clone()),
+                Some(FileState::Unreadable(reason)) => Step::Unreadable(key.clone(), reason.clone()),
                 None => Step::Remove(key.clone()),
             });
             let is_there = state.is_some();
@@ -102,7 +102,7 @@ impl Tracker {
     }
 
     /// Returns the state in which a file is to be read.
-    pub(super) fn state(&self, key: &FileKey) -> Option<&Seen> {
+    pub(super) fn state(&self, key: &FileKey) -> Option<&FileState> {
         self.paths.get(key)?.done.as_ref()
     }
 

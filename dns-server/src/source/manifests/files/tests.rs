@@ -29,15 +29,15 @@ impl Served {
     }
 
     /// Settles, reads again what is wanted, and says what is served and what is new.
-    fn settle(&mut self) -> (String, Vec<String>) {
+    fn step(&mut self) -> (String, Vec<String>) {
         self.news.clear();
-        let changes = self.files.settle();
+        let changes = self.files.take_changes();
         let wanted = self.take(changes);
         if !wanted.is_empty() {
             for key in wanted {
                 self.files.set(&key, Content::of(self.contents[&key].as_bytes()));
             }
-            let changes = self.files.settle();
+            let changes = self.files.take_changes();
             let wanted = self.take(changes);
             assert!(wanted.is_empty(), "{wanted:?} is read again and again");
         }
@@ -66,20 +66,20 @@ impl Served {
                 }
             }
         }
-        for Report { file, subject, news } in changes.reports {
+        for Report { file, subject, transition } in changes.reports {
             let subject = match subject {
                 Subject::File => "file".to_owned(),
                 Subject::Document(number) => format!("document {number}"),
                 Subject::Object(id) => id.key.name,
                 Subject::Again(id, number) => format!("{} in {number}", id.key.name),
             };
-            let news = match news {
-                News::Found(problem, served) => {
-                    let kind = format!("{:?}", problem.verdict);
+            let news = match transition {
+                Transition::Found(problem, served) => {
+                    let kind = format!("{:?}", problem.severity);
                     let fields: Vec<&str> = problem.faults.iter().map(|fault| fault.field.as_str()).collect();
                     format!("{kind}({}) serving {served:?}", fields.join(","))
                 }
-                News::Healed(_) => "healed".to_owned(),
+                Transition::Healed(_) => "healed".to_owned(),
             };
             self.news.push(format!("{} {subject} {news}", file.path().display()));
         }
@@ -119,14 +119,14 @@ fn play(steps: Vec<(Vec<Write<'_>>, &str, &[&str])>) {
                 None => served.remove(name),
             };
         }
-        let (held, told) = served.settle();
+        let (held, told) = served.step();
         assert_eq!(
             (held.as_str(), told),
             (expected, news.iter().map(ToString::to_string).collect()),
             "step {number}"
         );
         // Nothing is done or told twice.
-        assert_eq!(served.settle(), (expected.to_owned(), Vec::new()), "after step {number}");
+        assert_eq!(served.step(), (expected.to_owned(), Vec::new()), "after step {number}");
     }
 }
 
@@ -183,11 +183,11 @@ fn a_broken_file_keeps_all_its_objects() {
 #[test]
 fn an_unreadable_file_keeps_its_objects() {
     let mut served = Served::default();
-    served.put("a", &service("x", 1)).settle();
+    served.put("a", &service("x", 1)).step();
     served.files.set(&key("a"), Content::Unreadable("permission denied".to_owned()));
-    assert_eq!(served.settle(), ("x=1".to_owned(), vec!["a file Bad() serving LastGood".to_owned()]));
+    assert_eq!(served.step(), ("x=1".to_owned(), vec!["a file Bad() serving LastGood".to_owned()]));
     served.put("a", &service("x", 1));
-    assert_eq!(served.settle(), ("x=1".to_owned(), vec!["a file healed".to_owned()]));
+    assert_eq!(served.step(), ("x=1".to_owned(), vec!["a file healed".to_owned()]));
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn strangers_are_passed_over() {
     ]);
     let mut files = Files::default();
     files.set(&key("a"), Content::of(list.as_bytes()));
-    files.settle();
+    files.take_changes();
     assert_eq!((files.count(), files.count_bad()), (1, 1));
 }
 
@@ -330,8 +330,8 @@ proptest! {
                 None => served.remove(FILES[file]),
             };
             if is_settled {
-                served.settle();
-                served.settle();
+                served.step();
+                served.step();
                 prop_assert!(served.news.is_empty(), "told twice: {:?}", served.news);
             }
         }
@@ -341,7 +341,7 @@ proptest! {
             served.put(file, &content);
             fresh.put(file, &content);
         }
-        prop_assert_eq!(served.settle().0, fresh.settle().0);
+        prop_assert_eq!(served.step().0, fresh.step().0);
         prop_assert_eq!(served.files.count_bad(), fresh.files.count_bad());
     }
 }

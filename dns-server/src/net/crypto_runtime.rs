@@ -9,12 +9,12 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 /// A runtime beside the main one, with threads for half of the cores.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct CryptoRuntime {
     handle: Handle,
     runtime: Option<Runtime>,
 }
 
-impl Aside {
+impl CryptoRuntime {
     /// # Errors
     ///
     /// If the system has no more threads.
@@ -30,7 +30,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for CryptoRuntime {
     fn drop(&mut self) {
         // Waiting for its threads is not allowed where this may be.
         if let Some(runtime) = self.runtime.take() {

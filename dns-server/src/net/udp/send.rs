@@ -2,7 +2,7 @@
 //!
 //! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
 //! the socket has had no room for its whole time limit is the rest given up, like any lost datagram. What is refused as
-//! a piece of several (`udp/pieces.rs`) is sent reply by reply: its way may be narrower than such pieces may be, or
+//! a piece of several (`udp/gso.rs`) is sent reply by reply: its way may be narrower than such messages may be, or
 //! lead through a tunnel that takes none.
 
 use std::io;
@@ -13,24 +13,24 @@ use libc::c_int;
 
 use super::BATCH;
 use super::batch::{NO_HEADER, NO_IOVEC, Slot};
-use super::pieces::Pieces;
+use super::gso::Messages;
 use crate::net::socket::get_option;
 
 /// For how many batches replies are sent one by one after a piece was refused: so long that the refusals cost nothing, and
 /// no longer, since a way that takes none may be that of one client.
-const PAUSE: u32 = 256;
+const GSO_PAUSE: u32 = 256;
 
-/// Sends replies, as pieces where that goes.
-pub(super) struct Outlet {
-    /// Whether the system cuts up pieces. One that does not know how to would send them as they are.
-    takes_pieces: bool,
+/// Sends replies, as messages where that goes.
+pub(super) struct ReplySender {
+    /// Whether the system cuts up messages. One that does not know how to would send them as they are.
+    has_gso: bool,
     /// For how many batches there are none, since the last ones were refused.
-    pause: u32,
+    gso_pause: u32,
 }
 
-impl Outlet {
+impl ReplySender {
     pub(super) fn new(socket: &UdpSocket) -> Self {
-        Self { takes_pieces: get_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(), pause: 0 }
+        Self { has_gso: get_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(), gso_pause: 0 }
     }
 
     /// Sends the replies of all slots that have one, out of `replies`. Gives how many were not sent, and why the last
@@ -41,63 +41,64 @@ impl Outlet {
         slots: &mut [Slot],
         replies: &[u8],
     ) -> Option<(usize, io::Error)> {
-        let may_be_alike = self.takes_pieces && self.pause == 0;
-        self.pause = self.pause.saturating_sub(1);
-        let alike = |first: usize, place: usize| may_be_alike && slots[first].goes_like(&slots[place]);
-        let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
-        let failed = send_pieces(socket, slots, replies, &pieces);
+        let may_be_alike = self.has_gso && self.gso_pause == 0;
+        self.gso_pause = self.gso_pause.saturating_sub(1);
+        let alike =
+            |first: usize, position: usize| may_be_alike && slots[first].shares_route(&slots[position]);
+        let messages = Messages::of(slots.iter().map(Slot::key), alike);
+        let failed = send_messages(socket, slots, replies, &messages);
         if failed.is_empty() {
             return None;
         }
-        let (refused, lost): (Vec<Failure>, Vec<Failure>) = failed
+        let (refused, lost): (Vec<Unsent>, Vec<Unsent>) = failed
             .into_iter()
-            .partition(|failure| failure.may_be_of_piece() && pieces.piece(failure.message).len() > 1);
-        let apart = pieces.apart(refused.iter().map(|failure| failure.message));
-        let lost_apart = send_pieces(socket, slots, replies, &apart);
-        if lost_apart.len() < apart.count() {
-            self.pause = PAUSE;
+            .partition(|unsent| unsent.may_be_due_to_gso() && messages.replies(unsent.message).len() > 1);
+        let single = messages.ungrouped(refused.iter().map(|unsent| unsent.message));
+        let lost_single = send_messages(socket, slots, replies, &single);
+        if lost_single.len() < single.count() {
+            self.gso_pause = GSO_PAUSE;
         }
-        let count = lost.iter().map(|failure| pieces.piece(failure.message).len()).sum::<usize>();
-        let last = lost_apart.last().or_else(|| lost.last())?;
-        Some((count + lost_apart.len(), io::Error::from_raw_os_error(last.code)))
+        let count = lost.iter().map(|unsent| messages.replies(unsent.message).len()).sum::<usize>();
+        let last = lost_single.last().or_else(|| lost.last())?;
+        Some((count + lost_single.len(), io::Error::from_raw_os_error(last.code)))
     }
 }
 
 /// A message that was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Failure {
+struct Unsent {
     message: usize,
     code: c_int,
 }
 
-impl Failure {
+impl Unsent {
     /// Whether it may be that the message was a piece: too large for the device, for a tunnel that takes none, or for a
     /// filter; or that the system does not know of them.
-    fn may_be_of_piece(self) -> bool {
+    fn may_be_due_to_gso(self) -> bool {
         matches!(self.code, libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::EPERM)
     }
 }
 
-/// Sends pieces. Gives those that were not sent.
-fn send_pieces(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], pieces: &Pieces) -> Vec<Failure> {
+/// Sends messages. Gives those that were not sent.
+fn send_messages(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], messages: &Messages) -> Vec<Unsent> {
     let mut iovecs = [NO_IOVEC; BATCH];
     let mut headers = [NO_HEADER; BATCH];
     let mut rest = &mut iovecs[..];
-    for (number, header) in headers.iter_mut().take(pieces.count()).enumerate() {
-        let places = pieces.piece(number);
+    for (number, header) in headers.iter_mut().take(messages.count()).enumerate() {
+        let positions = messages.replies(number);
         let own;
-        (own, rest) = rest.split_at_mut(places.len());
-        for (iovec, &place) in own.iter_mut().zip(places) {
-            let reply = &replies[slots[usize::from(place)].reply.clone()];
+        (own, rest) = rest.split_at_mut(positions.len());
+        for (iovec, &position) in own.iter_mut().zip(positions) {
+            let reply = &replies[slots[usize::from(position)].reply.clone()];
             *iovec = libc::iovec { iov_base: reply.as_ptr().cast_mut().cast(), iov_len: reply.len() };
         }
-        let slot = &mut slots[usize::from(places[0])];
+        let slot = &mut slots[usize::from(positions[0])];
         let header = &mut header.msg_hdr;
         header.msg_name = (&raw mut slot.peer).cast();
         header.msg_namelen = slot.peer_len;
-        let control = match places.len() {
-            1 => slot.control.of_reply(),
-            _ => Some(slot.control.of_piece(slot.reply.len() as u16)),
+        let control = match positions.len() {
+            1 => slot.control.for_reply(),
+            _ => Some(slot.control.for_segments(slot.reply.len() as u16)),
         };
         if let Some((control, length)) = control {
             header.msg_control = control.cast();
@@ -106,8 +107,8 @@ fn send_pieces(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], pieces: &
         header.msg_iov = own.as_mut_ptr();
         header.msg_iovlen = own.len() as _;
     }
-    send_all(pieces.count(), |sent| {
-        let rest = &mut headers[sent..pieces.count()];
+    send_all(messages.count(), |sent| {
+        let rest = &mut headers[sent..messages.count()];
         // SAFETY: each of these headers points to the name and control messages of a slot and, by its iovecs, to
         // parts of `replies`, with their lengths; all of these are borrowed until the function returns. The system
         // only reads what they point to, and writes lengths into the headers.
@@ -118,7 +119,7 @@ fn send_pieces(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], pieces: &
 
 /// Sends messages `0..count`, whatever becomes of single ones. `send` tries all from the given one on, and
 /// says how many it sent, or what is wrong with the first of them. Gives those that were not sent.
-fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> Vec<Failure> {
+fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> Vec<Unsent> {
     let mut failed = Vec::new();
     let mut retried = None;
     let mut at = 0;
@@ -142,7 +143,7 @@ fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> V
             libc::EAGAIN => count,
             _ => at + 1,
         };
-        failed.extend((at..end).map(|message| Failure { message, code }));
+        failed.extend((at..end).map(|message| Unsent { message, code }));
         at = end;
     }
     failed
@@ -156,7 +157,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::batch::tests::{receive_exactly, slots};
-    use super::super::batch::{Wait, prepare, receive, set_timestamps};
+    use super::super::batch::{Wait, configure, receive, set_timestamps};
     use super::*;
     use crate::net::socket::set_option;
 
@@ -222,7 +223,8 @@ mod tests {
         slots[2].reply = 0..replies.len();
         // And this one is to get nothing.
         slots[3].reply = 0..0;
-        let (lost, _) = Outlet::new(&server).send(&server, &mut slots[..clients.len()], &replies).unwrap();
+        let (lost, _) =
+            ReplySender::new(&server).send(&server, &mut slots[..clients.len()], &replies).unwrap();
         assert_eq!(lost, 2);
         for number in [0, 4] {
             let mut buffer = [0; 16];
@@ -272,7 +274,7 @@ mod tests {
             ("[::]:0", &["::1", "127.0.0.2", "127.0.0.3"]),
         ] {
             let server = UdpSocket::bind(bound).unwrap();
-            prepare(&server).unwrap();
+            configure(&server).unwrap();
             let port = server.local_addr().unwrap().port();
             let asked: Vec<IpAddr> = asked.iter().map(|address| address.parse().unwrap()).collect();
             let clients = with_one_port(&asked);
@@ -303,10 +305,10 @@ mod tests {
                     replies.extend_from_slice(slot.packet());
                     slot.reply = begin..replies.len();
                 }
-                let alike = |first: usize, place: usize| slots[first].goes_like(&slots[place]);
-                let pieces = Pieces::of(slots.iter().map(Slot::key), alike);
-                assert_eq!(pieces.count(), distinct.len(), "{bound}");
-                assert_eq!(send_pieces(&server, &mut slots, &replies, &pieces), []);
+                let alike = |first: usize, position: usize| slots[first].shares_route(&slots[position]);
+                let messages = Messages::of(slots.iter().map(Slot::key), alike);
+                assert_eq!(messages.count(), distinct.len(), "{bound}");
+                assert_eq!(send_messages(&server, &mut slots, &replies, &messages), []);
                 for (client, mut expected) in clients.iter().zip(expected) {
                     expected.sort_unstable();
                     assert_eq!(replies_to(client, expected.len()), expected, "{bound}");
@@ -325,17 +327,17 @@ mod tests {
         let mut slots = slots();
         receive_exactly(&server, &mut slots, 4);
         slots[..4].iter_mut().for_each(|slot| slot.reply = 0..10);
-        let mut outlet = Outlet::new(&server);
-        assert!(outlet.takes_pieces);
-        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
-        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, 0));
+        let mut sender = ReplySender::new(&server);
+        assert!(sender.has_gso);
+        assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, 0));
         // Without checksums no piece is taken.
         set_option(&server, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
-        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
-        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, PAUSE));
+        assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, GSO_PAUSE));
         // One by one from the beginning, for a while.
-        assert!(outlet.send(&server, &mut slots, &[7; 10]).is_none());
-        assert_eq!((replies_to(&client, 4).len(), outlet.pause), (4, PAUSE - 1));
+        assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
+        assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, GSO_PAUSE - 1));
     }
 
     #[test]
@@ -354,8 +356,8 @@ mod tests {
             let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in>() };
             peer.sin_addr.s_addr = u32::from(Ipv4Addr::new(192, 0, 2, 1)).to_be();
         }
-        let mut outlet = Outlet::new(&server);
-        let (lost, _) = outlet.send(&server, &mut slots, &[7; 10]).unwrap();
-        assert_eq!((lost, outlet.pause), (3, 0));
+        let mut sender = ReplySender::new(&server);
+        let (lost, _) = sender.send(&server, &mut slots, &[7; 10]).unwrap();
+        assert_eq!((lost, sender.gso_pause), (3, 0));
     }
 }

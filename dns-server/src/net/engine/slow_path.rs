@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tracing::field::display;
 use tracing::info;
 
-use super::{Exchange, Handled, Shared, Worker};
+use super::{AnsweredQuery, Handled, Shared, Worker};
 use crate::answer::cookie::Standing;
 use crate::answer::peer::Proto;
 use crate::answer::query::{self, Declined, Edns, Query, Question, Rcode, Style};
@@ -26,7 +26,7 @@ enum Outcome {
 
 impl Worker {
     #[cold]
-    pub(super) fn answer_slowly(
+    pub(super) fn answer_on_slow_path(
         &mut self,
         packet: &[u8],
         declined: Declined,
@@ -45,15 +45,15 @@ impl Worker {
             self.tally.ignored();
             return Handled::Ignore;
         };
-        let standing = self.settle(verdict.edns_mut(), peer);
+        let standing = self.complete_edns(verdict.edns_mut(), peer);
         let opened = matches!(verdict, Verdict::Signed(..))
             .then(|| tsig::open(packet, &self.shared.settings.keys, tsig::now()));
         // Who can sign is no forger, and a cookie is what whoever is over the limit is given.
-        let is_free = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
-        if !is_free && self.is_over_limit(standing, peer) {
+        let is_exempt = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
+        if !is_exempt && self.is_over_limit(standing, peer) {
             // Who has signed takes nothing that is not signed (RFC 8945 §5.3).
             let question = if opened.is_some() { None } else { Question::read(packet) };
-            return self.limit(packet, question.as_ref(), verdict.edns(), peer, out);
+            return self.answer_over_limit(packet, question.as_ref(), verdict.edns(), peer, out);
         }
         let start = out.len();
         let outcome = match (&verdict, opened) {
@@ -69,11 +69,11 @@ impl Worker {
         let (qtype, edns) = (verdict.qtype(packet), verdict.edns());
         match outcome {
             Outcome::Transfer(transfer) => {
-                self.note_transfer(&Exchange { peer, packet, qtype, edns, rcode: Rcode::NoError });
+                self.record_transfer(&AnsweredQuery { peer, packet, qtype, edns, rcode: Rcode::NoError });
                 Handled::Transfer(transfer)
             }
             Outcome::Replied(rcode) => {
-                self.note(&Exchange { peer, packet, qtype, edns, rcode }, &out[start..]);
+                self.record(&AnsweredQuery { peer, packet, qtype, edns, rcode }, &out[start..]);
                 Handled::Reply
             }
         }
@@ -109,7 +109,7 @@ impl Worker {
             }
         };
         let limit =
-            self.style_beside(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
+            self.style_reserving(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
         // A reply that is not whole beside its signature says no more than that (RFC 8945 §5.3).
         if query::is_truncated(&out[start..]) || out.len() - start > limit {
             out.truncate(start);
@@ -126,7 +126,7 @@ impl Worker {
     }
 
     /// How a reply is made that a signature of so many octets is to follow.
-    fn style_beside(&self, signature: usize) -> Style {
+    fn style_reserving(&self, signature: usize) -> Style {
         Style { reserve: signature, ..self.style }
     }
 
@@ -146,7 +146,7 @@ impl Worker {
                 self.transfer(packet, (peer, signer), query, *wanted, out)
             }
             verdict => {
-                let style = self.style_beside(signer.map_or(0, Signer::room));
+                let style = self.style_reserving(signer.map_or(0, Signer::room));
                 Outcome::Replied(slow::reply(&self.answers, style, verdict, packet, self.turn, out))
             }
         }
@@ -162,7 +162,7 @@ impl Worker {
         wanted: Wanted,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let style = self.style_beside(signer.map_or(0, Signer::room));
+        let style = self.style_reserving(signer.map_or(0, Signer::room));
         let question = &query.question;
         let error = |rcode, out| {
             Outcome::Replied(query::render_error(packet, question.end(), rcode, query.edns, out))

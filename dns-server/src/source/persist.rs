@@ -41,7 +41,7 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
         }
         Err(error) => anyhow::bail!("--snapshot {shown}: the folder {shown_folder} cannot be used: {error}"),
     }
-    snapshot::is_there(file).map_err(|error| anyhow::anyhow!("--snapshot {shown}: {error}"))?;
+    snapshot::exists(file).map_err(|error| anyhow::anyhow!("--snapshot {shown}: {error}"))?;
     Ok(())
 }
 
@@ -66,7 +66,7 @@ pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
 
 /// Writes the file after changes, and now and then without any, so that it does not grow too old while it is
 /// still true. Nothing is written before everything has synced.
-pub async fn keep(
+pub async fn run(
     file: PathBuf,
     max_age: Duration,
     state: Arc<State>,
