@@ -1,5 +1,5 @@
-//! What each kind of packet costs a worker, sockets and system calls left out, beside a good query: nobody should get more
-//! work out of the server by packets that are wrong than by asking.
+//! Cost of each kind of packet for a worker, without sockets and system calls, compared with a good
+//! query. No client should cause more work by malformed packets than by queries.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be set up has failed")]
 #![expect(clippy::print_stdout, reason = "a table for the page of benchmarks")]
@@ -24,7 +24,8 @@ const ANY: u16 = 255;
 const COOKIE: u16 = 10;
 const KEEPALIVE: u16 = 11;
 
-/// Times that a packet is answered in a round, and rounds, of which the shortest counts.
+/// How often a packet is answered per round, and the number of rounds, of which the shortest
+/// counts.
 const TIMES: u32 = 50_000;
 const ROUNDS: usize = 7;
 
@@ -43,7 +44,7 @@ fn main() {
     }
     let asked = query(1, SMALL, A);
     show("good, with `--debug-top`", measure(&mut worker(|_| {}, Tallies::new(100)), &asked));
-    // The collector takes nothing, so that nearly all is dropped.
+    // The collector reads nothing, so nearly all messages are dropped.
     let (tap, _writer) = dnstap::tap("unix:/nowhere".parse().unwrap(), &TapMetrics::default());
     let mut tapped = worker(|settings| settings.tap = Some(tap), Tallies::default());
     show("good, with `--dnstap` and a full queue", measure(&mut tapped, &asked));
@@ -62,7 +63,7 @@ fn worker(change: impl FnOnce(&mut Settings), tallies: Tallies) -> Worker {
     Engine::new(Arc::new(state()), settings, tallies).worker(Proto::Udp)
 }
 
-/// Nanoseconds per packet.
+/// Returns the nanoseconds per packet.
 fn measure(worker: &mut Worker, packet: &[u8]) -> u128 {
     let mut out = Vec::with_capacity(8192);
     let round = |_| {
@@ -108,7 +109,7 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("unusual: EDNS version 1", version_1(opt(&[]))),
         ("unusual: a name of 126 labels", name_of_127_labels),
         ("bad: empty", Vec::new()),
-        ("bad: 11 octets", good[..11].to_vec()),
+        ("bad: 11 bytes", good[..11].to_vec()),
         ("bad: a reply", with(&|packet| packet[2] |= 0x80)),
         ("bad: opcode 9", with(&|packet| packet[2] |= 9 << 3)),
         ("bad: no question", counts(0, 0)),
@@ -116,21 +117,21 @@ fn packets(cookie: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("bad: 255 questions", counts(0, 255)),
         ("bad: cut in the name", good[..20].to_vec()),
         ("bad: cut in the type", good[..good.len() - 1].to_vec()),
-        ("bad: an octet too many", [&good[..], &[0]].concat()),
-        ("bad: 3000 octets too many", [&good[..], &[0; 3000]].concat()),
+        ("bad: a byte too many", [&good[..], &[0]].concat()),
+        ("bad: 3000 bytes too many", [&good[..], &[0; 3000]].concat()),
         ("bad: a record promised", counts(3, 1)),
         ("bad: 255 records promised", counts(3, 255)),
         ("bad: an answer in a query", [&counts(1, 1)[..], record].concat()),
         ("bad: 8 answers in a query", [&counts(1, 8)[..], &record.repeat(8)].concat()),
         ("bad: 8 additional records", [&counts(3, 8)[..], &record.repeat(8)].concat()),
         ("bad: a pointer for a name", [&good[..12], &[0xc0, 12, 0, 1, 0, 1]].concat()),
-        ("bad: a name of 256 octets", [&good[..12], &[1; 300][..], &[0, 0, 1, 0, 1]].concat()),
-        ("bad: a record with a name of 20000 octets", [&counts(3, 1)[..], long].concat()),
-        ("bad: a cookie of 9 octets", opt(&option(COOKIE, &[5; 9]))),
+        ("bad: a name of 256 bytes", [&good[..12], &[1; 300][..], &[0, 0, 1, 0, 1]].concat()),
+        ("bad: a record with a name of 20000 bytes", [&counts(3, 1)[..], long].concat()),
+        ("bad: a cookie of 9 bytes", opt(&option(COOKIE, &[5; 9]))),
         ("bad: an option cut off", opt(&[0, 10, 0, 8, 1])),
         ("bad: two OPT records", two_opts(opt(&[]))),
-        ("bad: 500 octets of 0xff", vec![0xff; 500]),
-        ("bad: 500 octets of 0", vec![0; 500]),
+        ("bad: 500 bytes of 0xff", vec![0xff; 500]),
+        ("bad: 500 bytes of 0", vec![0; 500]),
     ]
 }
 

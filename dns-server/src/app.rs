@@ -1,5 +1,5 @@
-//! Wiring: everything is bound and loaded before anything runs, so that a start either fails with one line
-//! or holds.
+//! Wires the parts together. Everything is bound and loaded before anything runs, so that the
+//! program either fails at the start with one line, or runs.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -30,19 +30,19 @@ use crate::store::journal;
 use crate::store::state::State;
 use crate::store::zone::{ZoneSettings, Zones};
 
-/// How long what is under way at the end of the lameduck may take.
+/// Time limit for finishing connections and writes after the lameduck period.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Serves until a signal, or says why it cannot start.
+/// Serves until a signal. Returns an error if the program cannot start.
 pub fn run(config: Config) -> Result<()> {
     let log_level = log::init(&config.log)?;
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        warn!(%error, "the limit of open files stays as it is");
+        warn!(%error, "could not raise the limit of open files");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // The calling thread may block in what follows: signals and probes are answered on others.
+    // The main future may block this thread. Signals and probes are handled on others.
     let outcome = runtime.block_on(serve(config, log_level));
-    // A thread that reads from a file system which hangs would hold up the end.
+    // Does not wait for threads: one may hang in a read from a network file system.
     runtime.shutdown_background();
     outcome
 }
@@ -59,12 +59,12 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let (transfers, notifies) = (TransferMetrics::default(), NotifierMetrics::default());
     let (tap_metrics, latency) = (TapMetrics::default(), metrics::programming_latency());
 
-    // What fails at once comes first, what takes time after it.
+    // What can fail at once comes first; what takes time comes later.
     let admin = match config.admin {
         Some(address) => Some(Admin::bind(address).await?),
         None => None,
     };
-    // What comes while something else is loaded is not lost.
+    // A SIGHUP that arrives while files are loaded is not lost.
     let hangups = Hangups::new();
     let secrets = Secrets::load(&config)?;
     if let Some((file, _)) = &config.snapshot {
@@ -113,7 +113,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     let (tap, tap_writer) = config.dnstap.map(|to| dnstap::tap(to, &tap_metrics)).unzip();
     if config.rate_limit.as_ref().is_some_and(|(_, exempt)| exempt.is_empty()) {
         warn!(
-            "--rate-limit limits CoreDNS and NodeLocal DNSCache, too, which ask for everybody: name their networks by --rate-limit-exempt"
+            "--rate-limit also limits CoreDNS and NodeLocal DNSCache, which forward the queries of many clients; give their networks as --rate-limit-exempt"
         );
     }
     let settings = Settings {
@@ -133,7 +133,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     }
     let listening: Vec<SocketAddr> = listeners.dns_addresses().collect();
     listeners.serve(&engine, &tasks, &shutdown)?;
-    // The writer ends with the last listener.
+    // The dnstap writer ends when the last engine is dropped.
     drop(engine);
     if let Some(writer) = tap_writer {
         tasks.spawn(writer.run(shutdown.clone()));
@@ -158,9 +158,9 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     starting.ready();
 
     let outcome = tokio::select! {
-        biased; // the source ends with the shutdown too
+        biased; // after a shutdown the source ends too, which is no error
         () = shutdown.cancelled() => Ok(()),
-        _ = source => Err(anyhow!("the source of objects is no longer followed; see the log")),
+        _ = source => Err(anyhow!("the source of objects has failed; the log tells why")),
     };
     shutdown.cancel();
     if let Err(unfinished) = drain::finish(&tasks, DEADLINE).await {
@@ -170,7 +170,7 @@ async fn serve(config: Config, log_level: LogLevel) -> Result<()> {
     outcome
 }
 
-/// Says once what the answers are made of, and where that comes from.
+/// Logs once what the answers are made of, and which source it came from.
 fn log_synced(state: &State, origin: &str, was_restored: bool) {
     let (services, slices, endpoints) = state.sizes();
     let zones: Vec<String> = state.answers().zones().iter().map(|zone| zone.apex().to_string()).collect();

@@ -1,4 +1,4 @@
-//! The command line, and what it means once it is checked.
+//! The command line, and the configuration that it is checked into.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -24,16 +24,18 @@ use crate::store::reverse::{PRIVATE, Ranges, Reverse};
 /// DNS for the second NICs of pods.
 ///
 /// Serves MultiNetworkServices as headless services: A, AAAA, SRV, TXT and PTR records of the ready
-/// endpoints in their MultiNetworkEndpointSlices, below `<service>.<namespace>.svc.<zone>`. The objects
-/// come from YAML files, or from the Kubernetes API server. CoreDNS reaches the server by a `forward`
-/// stanza.
+/// endpoints in their MultiNetworkEndpointSlices, below `<service>.<namespace>.svc.<zone>`. The
+/// objects come from YAML files or from the Kubernetes API server. CoreDNS reaches the server by a
+/// `forward` stanza.
 #[derive(Debug, Parser)]
 #[command(name = "multinet-dns", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Args {
-    /// File or folder with MultiNetworkServices and -EndpointSlices in YAML or JSON, followed as it changes
+    /// File or folder with MultiNetworkServices and -EndpointSlices in YAML or JSON; changes are
+    /// served within a second
     ///
-    /// A folder is walked; objects of other kinds are passed over. May be repeated. Without it the objects
-    /// come from the Kubernetes API server of the pod's service account, or of KUBECONFIG.
+    /// Folders are read recursively; objects of other kinds are ignored. May be repeated. Without
+    /// this flag the objects come from the Kubernetes API server, as configured by KUBECONFIG or
+    /// the pod's service account.
     #[arg(
         long,
         value_name = "PATH",
@@ -43,16 +45,17 @@ pub struct Args {
     )]
     manifests: Vec<PathBuf>,
 
-    /// File to keep what is known in, to answer from (marked stale) until the next run has synced
+    /// File that keeps the objects, so that the next run can answer (marked stale) until it has
+    /// synced
     #[arg(long, value_name = "FILE", env = "MULTINET_SNAPSHOT", help_heading = "Source")]
     snapshot: Option<PathBuf>,
 
-    /// How old a snapshot may be
+    /// Maximum age of a snapshot that is used
     #[arg(long, value_name = "TIME", env = "MULTINET_SNAPSHOT_MAX_AGE", default_value = "1h",
           value_parser = duration, requires = "snapshot", help_heading = "Source")]
     snapshot_max_age: Duration,
 
-    /// Zone to answer for; may be repeated, reverse names lead into the first
+    /// Zone to answer for; may be repeated, PTR records point into the first
     #[arg(long, value_name = "NAME", env = "MULTINET_ZONE", value_delimiter = ',', value_parser = zone,
           default_value = "multinet.cluster.local", help_heading = "Answers")]
     zone: Vec<Name>,
@@ -64,28 +67,29 @@ pub struct Args {
 
     /// Network whose addresses have names in the reverse zones; may be repeated
     ///
-    /// Whoever writes a service chooses its addresses: give your second networks' ranges. An address has the names of
-    /// the 16 oldest services at most.
+    /// Anyone who may write a service chooses its addresses, so give the ranges of your secondary
+    /// networks. An address has the names of at most the 16 oldest services.
     #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_RANGE", value_delimiter = ',', value_parser = network,
           default_values = PRIVATE, help_heading = "Answers")]
     reverse_range: Vec<IpNet>,
 
-    /// Network within these whose addresses have no names, such as the cluster's Services and pods; may be repeated
+    /// Network within these whose addresses have no names, such as that of the cluster's Services
+    /// or pods; may be repeated
     #[arg(long, value_name = "CIDR", env = "MULTINET_REVERSE_EXCLUDE", value_delimiter = ',', value_parser = network,
           help_heading = "Answers")]
     reverse_exclude: Vec<IpNet>,
 
-    /// Time to live in seconds, 0 to 3600, of services that do not say their own
+    /// TTL in seconds, 0 to 3600, of services that do not set their own
     #[arg(long, value_name = "SECONDS", env = "MULTINET_TTL", default_value_t = 5, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=3600), help_heading = "Answers")]
     ttl: u32,
 
-    /// Whether address records begin at a different one in every answer
+    /// Whether each answer begins with another address record
     #[arg(long, env = "MULTINET_ANSWER_ORDER", default_value = "rotate", help_heading = "Answers")]
     answer_order: AnswerOrder,
 
-    /// Address of this server, for `ns.dns.<zone>`; may be repeated [default: the listening ones that are
-    /// not wildcards]
+    /// Address of this server, for `ns.dns.<zone>`; may be repeated [default: the addresses that it
+    /// listens on, except wildcards]
     #[arg(
         long,
         value_name = "IP",
@@ -96,8 +100,8 @@ pub struct Args {
     )]
     ns_address: Vec<IpAddr>,
 
-    /// Who may transfer zones (AXFR, IXFR): the hosts of a network, or whoever signs with a key; may be repeated,
-    /// one of them is enough [default: nobody]
+    /// Network of hosts, or TSIG key of clients, that may transfer zones (AXFR, IXFR); may be
+    /// repeated, one match is enough [default: no transfers]
     #[arg(
         long,
         value_name = "CIDR|key:NAME",
@@ -107,7 +111,7 @@ pub struct Args {
     )]
     transfer_to: Vec<Allowed>,
 
-    /// Secondary to tell of every change (NOTIFY), signed with a key if one is named; may be repeated
+    /// Secondary to notify of every change (NOTIFY), signed if a key is named; may be repeated
     #[arg(
         long,
         value_name = "ADDR[:PORT][@KEY]",
@@ -117,12 +121,13 @@ pub struct Args {
     )]
     notify: Vec<Secondary>,
 
-    /// File with keys for TSIG, as tsig-keygen writes them; read again on SIGHUP
+    /// File with TSIG keys, as tsig-keygen writes them; reread on SIGHUP
     #[arg(long, value_name = "FILE", env = "MULTINET_TSIG_KEY_FILE", help_heading = "Transfers")]
     tsig_key_file: Option<PathBuf>,
 
-    /// Where to listen: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`, `quic://…`; may be repeated
-    /// [default: `dns://127.0.0.1:5353` with --manifests, else `dns://[::]:53`]
+    /// Address to listen on: `[dns://]ADDR:PORT` (UDP and TCP), `tls://…`, `https://…`,
+    /// `quic://…`; may be repeated [default: `dns://127.0.0.1:5353` with --manifests, else
+    /// `dns://[::]:53`]
     #[arg(
         long,
         value_name = "URL",
@@ -132,7 +137,8 @@ pub struct Args {
     )]
     listen: Vec<Listen>,
 
-    /// Certificate chain in PEM for tls, https and quic; followed as it changes, and read at once on SIGHUP
+    /// Certificate chain in PEM for tls, https and quic; reread when it changes, and at once on
+    /// SIGHUP
     #[arg(
         long,
         value_name = "FILE",
@@ -156,9 +162,9 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "MULTINET_UDP_WORKERS", help_heading = "Listeners")]
     udp_workers: Option<NonZeroUsize>,
 
-    /// TCP and TLS connections at one time, of HTTPS and QUIC a sixteenth each
+    /// Limit on TCP and TLS connections; HTTPS and QUIC may each have a sixteenth as many
     ///
-    /// For one more, the idlest connection of the client with the most is closed.
+    /// Beyond it, the longest idle connection of the client with the most connections is closed.
     #[arg(
         long,
         value_name = "N",
@@ -168,51 +174,54 @@ pub struct Args {
     )]
     tcp_max_connections: NonZeroUsize,
 
-    /// Largest UDP payload in octets that is sent and announced, 512 to 4096
+    /// Largest UDP payload in bytes that is sent and announced, 512 to 4096
     ///
-    /// More than 1232 may be sent in fragments, which some networks lose.
-    #[arg(long, value_name = "OCTETS", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = 1232,
+    /// Payloads above 1232 may be sent in fragments, which some networks drop.
+    #[arg(long, value_name = "BYTES", env = "MULTINET_UDP_PAYLOAD_SIZE", default_value_t = 1232,
           value_parser = clap::value_parser!(u16).range(512..=4096), help_heading = "Protection")]
     udp_payload_size: u16,
 
-    /// Queries per second over UDP of each network of clients, /24 or /56 [default: any number]
+    /// Queries per second over UDP from each network of clients, /24 or /56 [default: no limit]
     ///
-    /// More are answered with TC, or BADCOOKIE if the client knows cookies, or not at all. Clients with a
-    /// cookie of ours, and those over TCP, TLS, HTTPS and QUIC, are never limited.
+    /// A query beyond the limit is answered with TC (with BADCOOKIE if the client sends cookies),
+    /// or dropped. Clients with a valid cookie, and those over TCP, TLS, HTTPS and QUIC, are never
+    /// limited.
     #[arg(long, value_name = "N", env = "MULTINET_RATE_LIMIT",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Protection")]
     rate_limit: Option<u32>,
 
-    /// Network that the rate limit is not for, such as that of CoreDNS; may be repeated
+    /// Network exempt from the rate limit, such as that of CoreDNS; may be repeated
     #[arg(long, value_name = "CIDR", env = "MULTINET_RATE_LIMIT_EXEMPT", value_delimiter = ',',
           value_parser = network, requires = "rate_limit", help_heading = "Protection")]
     rate_limit_exempt: Vec<IpNet>,
 
-    /// File with the secret of cookies, which replicas behind one address share [default: a secret of its own]
+    /// File with the secret of DNS cookies, shared by replicas behind one address [default: a
+    /// random secret]
     ///
-    /// A line of 32 hexadecimal digits. A second line is a secret that is on its way in or out: cookies made
-    /// with it are good, too. Read again on SIGHUP.
+    /// A line of 32 hexadecimal digits. During a rollover, a second line holds the next or the
+    /// previous secret, whose cookies are also valid. Reread on SIGHUP.
     #[arg(long, value_name = "FILE", env = "MULTINET_COOKIE_SECRET_FILE", help_heading = "Protection")]
     cookie_secret_file: Option<PathBuf>,
 
-    /// Where /metrics, /livez, /readyz, /logging and /debug are served [default: nowhere]
+    /// Address of /metrics, /livez, /readyz, /logging and /debug [default: not served]
     #[arg(long, value_name = "ADDR:PORT", env = "MULTINET_ADMIN", help_heading = "Operation")]
     admin: Option<SocketAddr>,
 
-    /// Let clients of other hosts set the log filter by PUT /logging, too, and not only those of this host
+    /// Let clients on other hosts set the log filter by PUT /logging, not only those on this host
     #[arg(long, env = "MULTINET_ADMIN_ALLOW_LOGGING", value_parser = FalseyValueParser::new(),
           help_heading = "Operation")]
     admin_allow_logging: bool,
 
-    /// How many names to show of those asked for most, at /debug/top, 1 to 1000 [default: none]
+    /// Number of most frequent queries to show at /debug/top, 1 to 1000 [default: none]
     ///
-    /// Each takes some 330 octets per UDP thread, and of every other transport in use per thread of the runtime.
+    /// Each takes some 330 bytes per UDP thread, and per thread of the runtime for every other
+    /// transport in use.
     #[arg(long, value_name = "N", env = "MULTINET_DEBUG_TOP", requires = "admin",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(top::MAX_CAPACITY)),
           help_heading = "Operation")]
     debug_top: Option<u16>,
 
-    /// How long to go on answering after SIGTERM, being no longer ready
+    /// Time for which the server still answers after SIGTERM, while it is not ready
     #[arg(long, value_name = "TIME", env = "MULTINET_LAMEDUCK", default_value = "5s", value_parser = duration,
           help_heading = "Operation")]
     lameduck: Duration,
@@ -222,9 +231,9 @@ pub struct Args {
           help_heading = "Operation")]
     log_queries: bool,
 
-    /// Collector that every query and reply is passed on to by dnstap [default: none]
+    /// Collector that receives every query and reply by dnstap [default: none]
     ///
-    /// What it does not take in time is lost and counted: answers never wait.
+    /// Messages that it does not take in time are dropped and counted. Answers never wait.
     #[arg(long, value_name = "unix:PATH|tcp:ADDR:PORT", env = "MULTINET_DNSTAP", help_heading = "Operation")]
     dnstap: Option<Collector>,
 
@@ -246,7 +255,7 @@ Exit status: 0 after SIGTERM or SIGINT; 2 if it could not start, with one line t
 /// Order of the address records in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AnswerOrder {
-    /// Beginning at a different record each time.
+    /// Each answer begins with another record.
     Rotate,
     /// Ascending.
     Fixed,
@@ -255,80 +264,80 @@ pub enum AnswerOrder {
 /// A checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where objects come from.
+    /// Source of objects.
     pub source: Source,
-    /// The snapshot file, and how old it may be.
+    /// The snapshot file and its maximum age.
     pub snapshot: Option<(PathBuf, Duration)>,
-    /// Forward zones, at least one.
+    /// Forward zones; at least one.
     pub zones: Vec<Name>,
     /// Reverse zones.
     pub reverse_zones: Vec<Name>,
-    /// Which addresses have names in them.
+    /// Addresses that have names in the reverse zones.
     pub reverse_ranges: Ranges,
-    /// Default time to live, in seconds.
+    /// Default TTL in seconds.
     pub ttl: u32,
     /// Whether address records rotate.
     pub rotate: bool,
-    /// What `ns.dns.<zone>` owns, if it was said.
+    /// Addresses of `ns.dns.<zone>`; empty for those of the listeners.
     pub ns_addresses: BTreeSet<IpAddr>,
-    /// Who may transfer zones.
+    /// Hosts and keys that may transfer zones.
     pub transfer_to: Vec<Allowed>,
-    /// Who is told of changes.
+    /// Secondaries to notify of changes.
     pub notify: Vec<Secondary>,
-    /// Where keys are.
+    /// File with TSIG keys.
     pub tsig_key_file: Option<PathBuf>,
-    /// Where to listen, at least one.
+    /// Addresses to listen on; at least one.
     pub listen: Vec<Listen>,
-    /// Certificate and key; there if a listener needs them.
+    /// Certificate and key files; set if a listener needs them.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// UDP threads per address.
+    /// Number of UDP threads per address.
     pub udp_workers: usize,
-    /// Most TCP and TLS connections.
+    /// Limit on TCP and TLS connections.
     pub tcp_max_connections: usize,
-    /// Largest UDP payload.
+    /// Largest UDP payload in bytes.
     pub udp_payload: u16,
-    /// Queries per second over UDP and network, and who is exempt.
+    /// Queries per second over UDP from each network of clients, and the exempt networks.
     pub rate_limit: Option<(u32, Vec<IpNet>)>,
-    /// Where the secret of cookies is.
+    /// File with the cookie secret.
     pub cookie_secret_file: Option<PathBuf>,
-    /// Where admin endpoints are served.
+    /// Address of the admin endpoints.
     pub admin: Option<SocketAddr>,
-    /// Whether clients of other hosts may set the log filter there.
+    /// Whether clients on other hosts may set the log filter there.
     pub admin_allow_logging: bool,
-    /// How many names are counted; 0 for none.
+    /// Number of names that `/debug/top` shows; 0 for none.
     pub debug_top: u16,
-    /// Time between SIGTERM and silence.
+    /// Time for which the server still answers after SIGTERM.
     pub lameduck: Duration,
     /// Whether queries are logged.
     pub log_queries: bool,
-    /// Where queries and replies are passed on to.
+    /// Collector of dnstap messages.
     pub dnstap: Option<Collector>,
-    /// How logs are written.
+    /// Format and filter of logs.
     pub log: LogArgs,
 }
 
-/// Flags that do not go together.
+/// A conflict between flags.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A zone given twice.
+    /// A zone is given twice.
     #[error("--zone/--reverse-zone {0}: given twice; name each zone once")]
     DuplicateZone(Name),
-    /// A zone among the names that another zone makes up.
+    /// A zone lies among the names of another zone's services.
     #[error("--zone {0}: lies among the services of --zone {1}; choose zones that do not overlap")]
     OverlappingZone(Name, Name),
-    /// A zone whose own names would be too long.
+    /// A zone is so long that no name fits below it.
     #[error("--zone {0}: too long, no service name fits below it; choose a shorter zone")]
     LongZone(Name),
-    /// A listener that needs a certificate.
+    /// A listener needs a certificate.
     #[error("--listen {0}: needs a certificate; give --tls-cert FILE and --tls-key FILE")]
     NoCertificate(Listen),
-    /// Two listeners that cannot both have their address.
+    /// Two listeners need the same port.
     #[error("--listen {0}: takes the same port as --listen {1}; give each listener a port of its own")]
     OverlappingListen(Listen, Listen),
 }
 
 impl Config {
-    /// Checks what no single flag can know.
+    /// Checks the flags against each other.
     pub fn new(args: Args) -> Result<Self, ConfigError> {
         let Args {
             manifests,
@@ -413,7 +422,7 @@ fn check_zones(forward: &[Name], reverse: &[Name]) -> Result<(), ConfigError> {
         }
     }
     for outer in forward {
-        // The shortest service name, `a.b.svc.<zone>`, and the server's own names have to fit.
+        // The shortest service name, `a.b.svc.<zone>`, and the server's own names must fit.
         if outer.as_wire().len() + "hostmaster".len() + 1 > crate::store::name::MAX_NAME {
             return Err(ConfigError::LongZone(outer.clone()));
         }
@@ -449,7 +458,7 @@ fn reverse_zone(text: &str) -> Result<Name, String> {
     let name: Name = text.parse().map_err(|error| format!("{error}"))?;
     match name.with_labels(Reverse::of) {
         Some(Reverse::Above(_)) => Ok(name),
-        // The name of a single address owns PTR records; a zone's apex has other things to say.
+        // The name of a single address owns PTR records, so it cannot be the apex of a zone.
         Some(Reverse::Address(_)) => {
             Err("a reverse zone holds more than one address: leave out the first part".to_owned())
         }
@@ -464,7 +473,7 @@ fn reverse_zone(text: &str) -> Result<Name, String> {
 fn ns_address(text: &str) -> Result<IpAddr, String> {
     let address = text.parse::<IpAddr>().map_err(|error| error.to_string())?.to_canonical();
     if address.is_unspecified() {
-        return Err("nobody can be reached there; give the address that clients use".to_owned());
+        return Err("this is not the address of a host; give the address that clients use".to_owned());
     }
     Ok(address)
 }

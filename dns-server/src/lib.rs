@@ -1,24 +1,24 @@
 //! An authoritative DNS server for the second NICs of pods.
 //!
-//! MultiNetworkServices and their slices become headless-style records; the answers are those of the
-//! Kubernetes DNS specification, with addresses of secondary networks. This crate is the server; the
-//! binary `multinet-dns` is [`app::run`].
+//! The records of MultiNetworkServices and their slices are those of headless services in the
+//! Kubernetes DNS specification, with addresses of secondary networks. This crate is the server;
+//! [`app::run`] is the program `multinet-dns`.
 //!
-//! # How an answer comes about
+//! # How a query is answered
 //!
-//! All decisions are made when the cluster changes. A query is one look-up of the service that it is about; its address
-//! records are copied as they lie, and records with names in them are put together from the endpoint's label and the end
-//! of the name in the question.
+//! All decisions are made when the cluster changes. A query takes one lookup of its service.
+//! Address records are copied as they are; records with names in them are composed from the
+//! endpoint's label and the end of the name in the question.
 //!
 //! ```text
 //!   source::{kube, manifests, snapshot}
 //!        │ start · apply · delete · reset · commit
 //!        v
-//!   store   state ── index ──> build, group ──> publisher ──> answers     once per change, per service
+//!   store   state ── index ──> build, group ──> publisher ──> answers     per change
 //!                    objects   pure                           the maps
 //! - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -  │  - - - - - - - - - -
 //!                                                                  v
-//!   net     udp · tcp ──> engine ──>   answer   query::render ──> lookup, compose ──> reply   once per query
+//!   net     udp · tcp ──> engine ──>   answer   query::render ──> lookup, compose ──> reply   per query
 //!           https · quic   │  ▲
 //!                          v  │
 //!                        answer::slow     odd packets; signatures (secondary::tsig)
@@ -33,29 +33,35 @@
 //! | [`net`] | sockets, and the engine that answers what they receive | all of these |
 //! | [`source`] | objects from Kubernetes, from manifests, from a snapshot | `store`, `ops` |
 //!
-//! Secondaries follow beside that: with every change the publisher feeds a [journal](store::journal), the
-//! [notifier](secondary::notifier) tells them of it, and they fetch what has changed ([`secondary::transfer`]).
+//! Secondaries follow along: with every change the publisher feeds a [journal](store::journal), the
+//! [notifier](secondary::notifier) tells the secondaries, and they fetch what has changed
+//! ([`secondary::transfer`]).
 //!
-//! # What is shared, and how
+//! # Shared state
 //!
-//! | what | who writes | who reads | how |
+//! | data | written by | read by | shared through |
 //! |---|---|---|---|
-//! | [`Answers`](store::answers::Answers) | the publisher, one at a time | every worker | a concurrent map of services, each swapped whole; addresses in order behind a lock |
-//! | index, publisher and journal | the source's thread | transfers, snapshots, `/debug/state` | one mutex in [`State`](store::state::State), never taken by an ordinary query |
+//! | [`Answers`](store::answers::Answers) | the publisher | every worker | a concurrent map |
+//! | index, journal | the source's thread | transfers, snapshots, `/debug/state` | one mutex |
 //! | counters | their own thread | the scrape | relaxed atomics without contention |
-//! | what is asked for most, if that is wanted | the same | `/debug/top` | a mutex for each |
+//! | sketches of the most frequent queries | their own thread | `/debug/top` | a mutex each |
 //! | certificates | the follower | handshakes | an `ArcSwap` |
 //!
-//! # What has to hold
+//! The map's entries are services, each of which is replaced as a whole. No ordinary query takes
+//! the mutex of the index, which is in [`State`](store::state::State).
 //!
-//! - A service is in the map exactly if it has a ready endpoint, so that a miss proves NXDOMAIN.
-//! - All that is said of a service comes from one version of it, so no set points at a host that is not there.
-//! - What is known in part is not served: until every watch has synced there is SERVFAIL, or a snapshot.
-//! - Whatever the packet, the reply is well-formed, and the same from the fast and the slow path.
+//! # Invariants
+//!
+//! - A service is in the map exactly if it has a ready endpoint, so a miss proves NXDOMAIN.
+//! - All answers about a service come from one version of it, so no record names a host that does
+//!   not exist.
+//! - Partial knowledge is not served: until every watch has synced, the answer is SERVFAIL or comes
+//!   from a snapshot.
+//! - The reply to any packet is well-formed, and the same from the fast and the slow path.
 
 #![deny(unsafe_code)]
 
-// In the order of the arrows: a module uses only those above it (`make check`).
+// In the order of the arrows: a module uses only modules above it (`make check` tests this).
 
 mod sync;
 

@@ -1,4 +1,4 @@
-//! All listeners together: every socket is bound before the first one is served.
+//! All listeners together. Every socket is bound before the first one is served.
 
 use std::net::SocketAddr;
 
@@ -16,28 +16,30 @@ use crate::net::tls::Certificates;
 use crate::net::udp::UdpListener;
 use crate::ops::metrics::ConnectionMetrics;
 
-/// HTTPS may have one connection where TCP and TLS may have this many.
+/// HTTPS may have one connection per this many of TCP and TLS.
 const HTTPS_SHARE: usize = 16;
 
-/// QUIC may have one connection where TCP and TLS may have this many.
+/// QUIC may have one connection per this many of TCP and TLS.
 const QUIC_SHARE: usize = 16;
 
-/// Descriptors for everything but listeners and connections to clients: the API server, files, probes.
+/// File descriptors kept for everything but listeners and client connections: the API server,
+/// files, probes.
 const OTHER_FILES: usize = 128;
 
-/// Bound sockets, and what they need to serve.
+/// Bound sockets, and what serving them needs.
 pub struct Listeners {
     bound: Vec<Bound>,
     certificates: Option<Certificates>,
     connections: Connections,
-    /// HTTPS has a limit of its own, so that it cannot starve plain DNS; its connections hold more, too.
+    /// HTTPS has a limit of its own, so that it cannot starve plain DNS. Its connections also hold
+    /// more memory.
     https: Connections,
-    /// So has QUIC, for the same reasons.
+    /// QUIC has a limit of its own for the same reasons.
     quic: Connections,
     shortfall: Option<Shortfall>,
 }
 
-/// Far fewer connections than wanted, for want of descriptors.
+/// The limit of connections when file descriptors allow far fewer than configured.
 struct Shortfall {
     most: usize,
     files: usize,
@@ -71,7 +73,7 @@ impl Bound {
         })
     }
 
-    /// How many descriptors it has.
+    /// Returns the number of its file descriptors.
     fn sockets(&self) -> usize {
         match self {
             Self::Dns(bound) => bound.udp.len() + 1,
@@ -79,7 +81,7 @@ impl Bound {
         }
     }
 
-    /// Where this listens, with the port that was found.
+    /// Returns the protocol and address, with the port that was bound.
     fn listen(&self) -> Listen {
         let (proto, addr) = match self {
             Self::Dns(bound) => (ListenProto::Dns, bound.addr),
@@ -100,7 +102,7 @@ impl Listeners {
             Bound::bind(*listen, config.udp_workers).with_context(|| format!("--listen {listen}"))
         };
         let bound = config.listen.iter().map(bind).collect::<Result<Vec<_>>>()?;
-        // With no descriptor left the API server's watches could not be opened anew.
+        // Without a free file descriptor, the watches of the API server could not be reopened.
         let files = rlimit::Resource::NOFILE.get_soft().map_or(usize::MAX, |files| files as usize);
         let sockets: usize = bound.iter().map(Bound::sockets).sum();
         let most = connection_limit(config.tcp_max_connections, files.saturating_sub(sockets));
@@ -114,22 +116,27 @@ impl Listeners {
         })
     }
 
-    /// Where the listeners are.
+    /// Returns the bound addresses.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.bound.iter().map(|bound| bound.listen().addr)
     }
 
-    /// Where plain DNS is served.
+    /// Returns the bound addresses of plain DNS.
     pub fn dns_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let listening = self.bound.iter().map(Bound::listen);
         listening.filter(|listen| listen.proto == ListenProto::Dns).map(|listen| listen.addr)
     }
 
-    /// Serves until `shutdown`, and then what is under way; all of it is in `tasks`.
+    /// Serves until `shutdown`, and then until queries in progress are answered. All tasks are
+    /// tracked in `tasks`.
     pub fn serve(self, engine: &Engine, tasks: &TaskTracker, shutdown: &CancellationToken) -> Result<()> {
         let Self { bound, certificates, connections, https, quic, shortfall } = self;
         if let Some(Shortfall { most, files }) = shortfall {
-            warn!(most, files, "less than half of --tcp-max-connections fits into the limit of open files");
+            warn!(
+                most,
+                files,
+                "the limit of open files allows less than half of --tcp-max-connections; raise it (ulimit -n)"
+            );
         }
         let certificates_for = |listen: Listen| {
             certificates.as_ref().ok_or_else(|| anyhow!("--listen {listen}: needs --tls-cert and --tls-key"))
@@ -170,8 +177,8 @@ impl Listeners {
     }
 }
 
-/// How many of `wanted` descriptors are left when HTTPS has its share too and the rest of the server what it
-/// needs.
+/// Returns how many of the `wanted` connections fit into `files` file descriptors, beside those of
+/// HTTPS and of the rest of the server.
 fn connection_limit(wanted: usize, files: usize) -> usize {
     let free = files.saturating_sub(OTHER_FILES.min(files / 2));
     wanted.min(free / (HTTPS_SHARE + 1) * HTTPS_SHARE).max(1)
@@ -182,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_descriptors_for_the_rest() {
+    fn the_connection_limit_leaves_file_descriptors_for_the_rest() {
         for (wanted, files, most) in [
             (20_000, 1 << 20, 20_000),
             (20_000, 20_000, 18_688),

@@ -1,4 +1,4 @@
-//! The `multinet-dns` binary: reads the command line, then [`multinet_dns::app`] takes over.
+//! The `multinet-dns` binary: parses the command line and runs [`multinet_dns::app`].
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ const PROGRAM: &str = "multinet-dns";
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        // Help and version are no errors: clap prints them and ends with 0.
+        // Help and version are not errors: clap prints them and exits with 0.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return end(PROGRAM, Err(one_line(&error, PROGRAM))),
     };

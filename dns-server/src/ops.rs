@@ -1,4 +1,4 @@
-//! What operators see: metrics, the most frequent queries, dnstap.
+//! Observability: metrics, the most frequent queries, dnstap.
 
 pub mod dnstap;
 pub mod metrics;

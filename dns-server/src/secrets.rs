@@ -1,4 +1,4 @@
-//! TSIG keys and the secrets of cookies: read from their files at the start, and again on SIGHUP.
+//! TSIG keys and cookie secrets: read from their files at the start, and again on SIGHUP.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::secondary::transfer::allow::Allowed;
 use crate::secondary::tsig::Keyring;
 use crate::store::name::Name;
 
-/// The secrets, and the files that they were read from.
+/// Secrets, and the files that they were read from.
 #[derive(Debug, Clone)]
 pub struct Secrets {
-    /// The keys; those that flags name are among them.
+    /// TSIG keys, including all that flags refer to.
     pub keys: Keyring,
-    /// The secrets of cookies, of this process alone where there is no file.
+    /// Cookie secrets. Without a file, a random secret of this process.
     pub cookies: Jar,
     key_file: Option<PathBuf>,
     cookie_file: Option<PathBuf>,
-    /// Keys that flags name, with the flag.
+    /// Keys that flags refer to, each with its flag.
     named: Arc<[(String, Name)]>,
 }
 
 impl Secrets {
-    /// Reads what `config` names.
+    /// Reads the files that `config` names.
     pub fn load(config: &Config) -> Result<Self> {
         let allowed = config.transfer_to.iter().filter_map(|allowed| match allowed {
             Allowed::Key(name) => Some((format!("--transfer-to key:{name}"), name.clone())),
@@ -40,7 +40,8 @@ impl Secrets {
         });
         let cookies = match &config.cookie_secret_file {
             Some(file) => Jar::load(file)?,
-            None => Jar::random().map_err(|error| anyhow!("the system gives no random numbers: {error}"))?,
+            None => Jar::random()
+                .map_err(|error| anyhow!("cannot get random numbers from the system: {error}"))?,
         };
         let mut secrets = Self {
             keys: Keyring::default(),
@@ -64,11 +65,12 @@ impl Secrets {
         }
     }
 
-    /// Reads the files again on every one of `hangups` until `shutdown`. What cannot be used is told of, and stays as it was.
+    /// Reads the files again on every SIGHUP until `shutdown`. If a file cannot be used, the old
+    /// secrets stay in use.
     pub async fn follow(self, mut hangups: Hangups, shutdown: CancellationToken) {
         while shutdown.run_until_cancelled(hangups.next()).await.is_some() {
             let secrets = self.clone();
-            // Reading may block, on a network file system even for ever.
+            // Reading may block, on a network file system even forever.
             let reading = tokio::task::spawn_blocking(move || secrets.reload());
             shutdown.run_until_cancelled(reading).await;
         }
@@ -79,15 +81,15 @@ impl Secrets {
             match self.load_keys() {
                 Ok(keys) => {
                     self.keys.replace_by(&keys);
-                    info!(file = %file.display(), "TSIG keys read again");
+                    info!(file = %file.display(), "TSIG keys reloaded");
                 }
-                Err(error) => warn!(%error, "the TSIG keys in use are kept"),
+                Err(error) => warn!(%error, "cannot reload the TSIG keys; keeping those in use"),
             }
         }
         if let Some(file) = &self.cookie_file {
             match self.cookies.reload(file) {
-                Ok(()) => info!(file = %file.display(), "secrets of cookies read again"),
-                Err(error) => warn!(%error, "the secrets of cookies in use are kept"),
+                Ok(()) => info!(file = %file.display(), "cookie secrets reloaded"),
+                Err(error) => warn!(%error, "cannot reload the cookie secrets; keeping those in use"),
             }
         }
     }

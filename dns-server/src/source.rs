@@ -1,4 +1,5 @@
-//! Where objects come from. Each source feeds [`State`] by the same four calls.
+//! Sources of objects. Each source feeds [`State`] through the calls of
+//! [`multinet_runtime::Index`].
 
 pub mod kube;
 pub mod manifests;
@@ -16,10 +17,10 @@ use tracing::error;
 use crate::ops::metrics::SourceMetrics;
 use crate::store::state::State;
 
-/// Where objects come from.
+/// The configured source of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Files and folders.
+    /// YAML and JSON files, and folders with such files.
     Manifests(Vec<PathBuf>),
     /// The Kubernetes API server.
     Kubernetes,
@@ -27,13 +28,13 @@ pub enum Source {
 
 /// A source that is ready to be followed.
 pub enum Prepared {
-    /// Files, loaded once.
+    /// Manifests that were loaded once.
     Manifests(Box<manifests::Manifests>),
-    /// Watches, not begun.
+    /// Watches that have not begun.
     Kubernetes(Box<kube::Watches>),
 }
 
-/// Loads manifests and publishes them, or finds the API server: all that a bad configuration would fail at.
+/// Loads and publishes manifests, or finds the API server. A bad configuration fails here.
 pub async fn prepare(
     source: &Source,
     state: &State,
@@ -53,7 +54,7 @@ pub async fn prepare(
 }
 
 impl Prepared {
-    /// Where objects come from, in words.
+    /// Returns a description of the source for the log: its paths or URL.
     pub fn origin(&self) -> String {
         match self {
             Self::Manifests(manifests) => manifests.origin(),
@@ -61,8 +62,8 @@ impl Prepared {
         }
     }
 
-    /// Feeds `state` until `shutdown`. If that ends before, something has panicked or given up: what the server says
-    /// would grow old without anybody noticing.
+    /// Feeds `state` until `shutdown`. If the future ends earlier, following has failed, and the
+    /// answers would become outdated unnoticed.
     pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) {
         let outcome = match self {
             Self::Manifests(manifests) => {

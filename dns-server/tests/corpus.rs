@@ -1,4 +1,4 @@
-//! The stored corpora of the fuzz targets, replayed.
+//! Replays the stored corpora of the fuzz targets.
 
 #![expect(clippy::expect_used, reason = "a check that cannot be set up has failed")]
 
@@ -20,16 +20,16 @@ fn folder(path: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn packets_of_the_corpus_pass() {
+fn packets_of_the_corpus_pass_the_check() {
     replay(&folder("fuzz/seeds/packet"), packet::check);
 }
 
 #[test]
-fn manifests_of_the_quickstart_and_their_mutants_are_read() {
+fn manifests_of_the_quickstart_and_their_mutants_pass_the_check() {
     replay(&folder("../deploy/examples/quickstart"), manifest::check);
 }
 
 #[test]
-fn snapshots_of_the_corpus_pass() {
+fn snapshots_of_the_corpus_pass_the_check() {
     replay(&folder("fuzz/seeds/snapshot"), snapshot::check);
 }

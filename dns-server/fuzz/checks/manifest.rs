@@ -1,4 +1,5 @@
-//! Any file: YAML, JSON, streams, lists, rubbish. Reading it ends, without a panic.
+//! Check for any manifest file: YAML, JSON, streams, lists or garbage. Reading it ends without a
+//! panic.
 
 /// Reads a manifest.
 pub(crate) fn check(bytes: &[u8]) {

@@ -1,7 +1,7 @@
-//! Any packet: the fast and the slow path give the same bytes, and every reply is a well-formed
-//! message with the question that was asked. The serial in an incremental transfer's query is the
-//! one that hickory reads. A signature is checked wherever one is claimed, and a packet that is
-//! signed with a known key comes back as it was.
+//! Check for any packet. The fast and the slow path give the same bytes. Every reply is a
+//! well-formed message with the question of the query. The serial in a query for an incremental
+//! transfer is the one that hickory reads. A signature is checked wherever one is claimed, and a
+//! packet that is signed with a known key is recovered unchanged.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -61,14 +61,14 @@ static ANSWERS: LazyLock<Arc<Answers>> = LazyLock::new(|| {
     answers
 });
 
-/// The time at which packets are signed and checked.
+/// The time at which packets are signed and verified.
 const NOW: u64 = 1_800_000_000;
 
 static KEYS: LazyLock<Keyring> = LazyLock::new(|| {
     [Key::new("k".parse().expect("a constant"), Algorithm::HmacSha256, b"a secret")].into_iter().collect()
 });
 
-/// The server, asked over UDP and over TCP.
+/// A server that is queried over UDP and TCP.
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     let state = State::new(Arc::clone(&ANSWERS), 5, |_| {});
     let settings = Settings { keys: KEYS.clone(), ..Settings::new(Jar::new([7; 16], None)) };
@@ -80,7 +80,7 @@ thread_local! {
         RefCell::new([(true, ENGINE.worker(Proto::Udp)), (false, ENGINE.worker(Proto::Tcp))]);
 }
 
-/// Checks what the server makes of a packet.
+/// Checks how the server handles a packet.
 pub(crate) fn check(packet: &[u8]) {
     check_signatures(packet);
     check_serial(packet);
@@ -115,7 +115,7 @@ pub(crate) fn check(packet: &[u8]) {
 
 fn check_serial(packet: &[u8]) {
     let Some(Verdict::Transfer(_, Wanted::Since(serial))) = slow::judge(packet) else { return };
-    // It reads more of the packet, and may find fault with that.
+    // hickory parses more of the packet, and may reject that.
     let Ok(message) = Message::from_vec(packet) else { return };
     let read = message.authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(soa.serial),
@@ -125,7 +125,7 @@ fn check_serial(packet: &[u8]) {
 }
 
 fn check_signatures(packet: &[u8]) {
-    // As if the sender of the packet had the key.
+    // Signs the packet as if its sender had the key.
     let Some(&[high, low]) = packet.get(..2).filter(|_| slow::judge(packet).is_some()) else { return };
     let mut signed = packet.to_vec();
     let key = KEYS.find(b"\x01k\0").expect("it is there");
@@ -134,7 +134,8 @@ fn check_signatures(packet: &[u8]) {
         Ok(opened) => assert_eq!(opened.packet, packet, "what was signed comes back"),
         Err(_) => assert!(Query::parse(packet).is_err(), "a good signature is refused"),
     }
-    // With a key of the moment, so that signed answers are made, and refusals of what the packet itself claims.
+    // A valid signature of now makes the server sign its answer; the packet's own signature may be
+    // refused.
     let mut current = packet.to_vec();
     Signer::of_query(key, u16::from_be_bytes([high, low])).sign(&mut current, 0, tsig::now());
     check_server(packet);
@@ -155,14 +156,14 @@ fn check_server(packet: &[u8]) {
     });
 }
 
-/// The cookie of the reply, at a moment at which those of the seeds are good.
+/// Fills in the reply's cookie, at a time when the cookies of the seeds are valid.
 fn stamp(edns: &mut Option<Edns>) {
     if let Some(cookie) = edns.as_mut().and_then(|edns| edns.cookie.as_mut()) {
         Jar::new([7; 16], None).stamp(cookie, [127, 0, 0, 1].into(), 1_795_000_000);
     }
 }
 
-/// Checks a reply, over UDP with what the packet was taken for.
+/// Checks a reply. For UDP, `datagram` is the verdict on the packet.
 fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&Verdict>) {
     let message = Message::from_vec(reply).expect("a reply is a message");
     let cookie = message.edns.as_ref().and_then(|edns| edns.option(EdnsCode::Cookie));
@@ -171,7 +172,7 @@ fn check_reply(packet: &[u8], reply: &[u8], datagram: Option<&Verdict>) {
     assert_eq!(message.metadata.message_type, MessageType::Response);
     if let Some(verdict) = datagram {
         let most = verdict.edns().map_or(512, |edns| usize::from(edns.payload).min(query::MAX_UDP));
-        assert!(reply.len() <= most, "{} octets, of {most}", reply.len());
+        assert!(reply.len() <= most, "{} bytes, of {most}", reply.len());
     }
     assert!(message.queries.len() <= 1);
     if let Some(question) = query::Question::read(packet).filter(|_| message.queries.len() == 1) {

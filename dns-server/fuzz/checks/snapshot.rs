@@ -1,11 +1,12 @@
-//! Any snapshot file: it is refused, or read, and then written and read again to the same. So is the same file with a
-//! checksum that is right, or nothing behind the checksum would ever be reached.
+//! Check for any snapshot file: it is refused, or it is read, and written and read again with the
+//! same result. The same file with a correct checksum is checked too, since the fuzzer would never
+//! reach the code behind the checksum otherwise.
 
 use std::time::Duration;
 
 use multinet_dns::source::snapshot::{decode, encode};
 
-/// Checks a file as it is, and with the right checksum.
+/// Checks a file as it is, and with a correct checksum.
 pub(crate) fn check(bytes: &[u8]) {
     check_as_it_is(bytes);
     let (summed, _) = bytes.split_at(bytes.len().saturating_sub(4));

@@ -11,7 +11,7 @@ fn listen(flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn where_it_listens_depends_on_the_source() {
+fn the_default_listener_depends_on_the_source() {
     assert_eq!(listen(&["--manifests", "x"]), ["dns://127.0.0.1:5353"]);
     assert_eq!(listen(&[]), ["dns://[::]:53"]);
     assert_eq!(
@@ -35,7 +35,7 @@ fn defaults_are_those_of_the_documentation() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn flags_that_conflict_are_refused() {
     for (flags, message) in [
         (&["--zone", "a", "--zone", "A."][..], "given twice"),
         (&["--zone", "a", "--zone", "b.svc.a"], "lies among the services"),

@@ -1,5 +1,6 @@
-//! Threads for cryptography with clients, which costs a server a hundred times what it costs a client: a flood of handshakes
-//! takes these threads, and the kernel gives all others, which answer queries and probes, their share.
+//! Threads for cryptographic handshakes. A handshake costs the server about a hundred times what it
+//! costs the client. A flood of handshakes takes only these threads; the kernel still gives the
+//! threads that answer queries and probes their share of the cores.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -7,7 +8,7 @@ use std::thread::available_parallelism;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// A runtime beside the main one, with threads for half of the cores.
+/// A tokio runtime for handshakes beside the main one, with threads for half of the cores.
 #[derive(Debug)]
 pub(crate) struct CryptoRuntime {
     handle: Handle,
@@ -15,6 +16,8 @@ pub(crate) struct CryptoRuntime {
 }
 
 impl CryptoRuntime {
+    /// Starts the threads, which are all called `name`.
+    ///
     /// # Errors
     ///
     /// If the system has no more threads.
@@ -32,7 +35,8 @@ impl CryptoRuntime {
 
 impl Drop for CryptoRuntime {
     fn drop(&mut self) {
-        // Waiting for its threads is not allowed where this may be.
+        // `shutdown_background` does not wait: blocking here could panic, since the caller may be
+        // an async task.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

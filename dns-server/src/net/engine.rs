@@ -1,8 +1,9 @@
-//! What every listener holds: the answers, how they are made, who may have a whole zone, which keys there are,
-//! and the counting.
+//! The engine that all listeners share: it holds the answers, the settings, the TSIG keys and the
+//! counters.
 //!
-//! A [`Worker`] is one thread's or one connection's share of it. It tries the fast path, falls back to
-//! the slow one, counts, and logs the query where that is asked for.
+//! Each thread or connection answers with a [`Worker`] of its own. A worker tries the fast path
+//! first and falls back to the slow path. It counts every query and logs it if `--log-queries` is
+//! set.
 
 mod slow_path;
 
@@ -28,7 +29,7 @@ use crate::store::answers::Answers;
 use crate::store::name::Presented;
 use crate::store::state::State;
 
-/// Shared by all listeners.
+/// The state and settings that all listeners share; cheap to clone.
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 
@@ -39,31 +40,33 @@ struct Shared {
     tallies: Tallies,
 }
 
-/// How queries are answered.
+/// Settings of an [`Engine`].
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether address records begin at a different one each time.
+    /// Whether the address records of each answer begin at another record than those of the last
+    /// one.
     pub rotate: bool,
     /// Whether every query is logged.
     pub log_queries: bool,
-    /// Who may transfer zones.
+    /// Hosts and keys that may transfer zones.
     pub transfer_to: Vec<Allowed>,
-    /// What queries may be signed with.
+    /// TSIG keys that queries may be signed with.
     pub keys: Keyring,
-    /// What is counted of transfers and signatures.
+    /// Counters of zone transfers and signatures.
     pub transfers: TransferMetrics,
-    /// The largest UDP payload that is sent and announced.
+    /// Largest UDP payload in bytes that the server sends and announces by EDNS.
     pub udp_payload: u16,
-    /// Who may ask how much over UDP; nothing for everybody as much as they like.
+    /// Rate limiter for UDP queries; `None` means no limit.
     pub limiter: Option<Arc<Limiter>>,
-    /// The cookies of clients.
+    /// Secrets that DNS cookies are made with.
     pub cookies: Jar,
-    /// Where queries and replies are passed on to.
+    /// Queue to the dnstap collector, if there is one.
     pub tap: Option<Tap>,
 }
 
 impl Settings {
-    /// Answers for all, in a fixed order, with these cookies.
+    /// Returns settings without limits, logs or transfers: every client is answered, and records
+    /// keep their order.
     pub fn new(cookies: Jar) -> Self {
         Self {
             rotate: false,
@@ -80,19 +83,21 @@ impl Settings {
 }
 
 impl Engine {
-    /// An engine that answers from `state`.
+    /// Returns an engine that answers from `state`.
     pub fn new(state: Arc<State>, settings: Settings, tallies: Tallies) -> Self {
         let desk = Desk::new(settings.transfer_to.clone(), settings.transfers.clone());
         Self(Arc::new(Shared { state, settings, desk, tallies }))
     }
 
-    /// A worker for one thread or connection.
+    /// Returns a worker for one thread or connection.
     pub fn worker(&self, proto: Proto) -> Worker {
         let style = Style { datagram: proto == Proto::Udp, rotate: self.0.settings.rotate, reserve: 0 };
         let answers = Arc::clone(self.0.state.answers());
-        // Connections are short: a common start would give them all the same turn.
+        // Connections are short. If all workers began at the same turn, all clients would get the
+        // same first address.
         let turn = random_turn();
-        // A client's address is its own where it has to receive before it can ask.
+        // Only UDP source addresses can be forged: every other transport has completed a handshake
+        // with the client.
         let limiter = self.0.settings.limiter.clone().filter(|_| proto == Proto::Udp);
         let tally = self.0.tallies.handle(proto);
         let (shared, sampler) = (Arc::clone(&self.0), Sampler::new(turn));
@@ -114,47 +119,48 @@ impl Engine {
     }
 }
 
-/// Seconds since 1970, which wrap around as a cookie's do.
+/// Returns the seconds since 1970, which wrap around as those in a cookie do (RFC 9018 §4.3).
 fn now() -> u32 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }
 
-/// A number that differs from call to call; not one that nobody could guess.
+/// Returns a number that differs from call to call. It need not be unpredictable.
 fn random_turn() -> u32 {
     use std::hash::BuildHasher as _;
     foldhash::fast::RandomState::default().hash_one(0u8) as u32
 }
 
-/// What became of a packet.
+/// Result of answering a packet.
 #[derive(Debug)]
 pub enum Handled {
     /// A reply was appended.
     Reply,
-    /// Nothing is to be sent.
+    /// The packet gets no reply.
     Ignore,
-    /// The messages of a zone transfer are to be sent.
+    /// The caller sends the messages of this zone transfer instead of a reply.
     Transfer(Box<Transfer>),
 }
 
-/// One thread's or connection's way of answering.
+/// The part of the engine that one thread or connection answers with.
 pub struct Worker {
     shared: Arc<Shared>,
     answers: Arc<Answers>,
     tally: TallyHandle,
     sampler: Sampler,
-    /// Whether more is made of queries than numbers.
+    /// Whether queries are logged, or their names counted, beyond the plain counters.
     records_details: bool,
     tap: Option<Box<Tap>>,
     style: Style,
     proto: Proto,
     turn: u32,
     limiter: Option<Arc<Limiter>>,
-    /// Queries over the limit that had no cookie.
+    /// Hash over the number of queries over the limit that had no cookie; decides which of them get
+    /// a reply.
     limited: u32,
 }
 
 impl Worker {
-    /// Appends the whole reply to `packet` to `out`.
+    /// Answers `packet` and appends the whole reply to `out`.
     pub fn answer(&mut self, packet: &[u8], peer: impl Into<Peer>, out: &mut Vec<u8>) -> Handled {
         let peer = peer.into();
         if self.tap.is_some() {
@@ -164,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// The same, and passes both on.
+    /// Answers a packet, and passes query and reply on to the dnstap collector.
     #[cold]
     fn answer_tapped(&mut self, packet: &[u8], peer: Peer, out: &mut Vec<u8>) -> Handled {
         let (asked_at, start) = (SystemTime::now(), out.len());
@@ -197,43 +203,47 @@ impl Worker {
         Handled::Reply
     }
 
-    /// Notes that so many packets were passed over.
+    /// Counts packets that were dropped unanswered under overload.
     pub fn shed(&mut self, packets: u64) {
         self.tally.shed(packets);
     }
 
-    /// Whether to say of the next batch of queries how long it [`record_duration`](Self::record_duration). Whoever has to read the clock
-    /// for that asks; who knows anyway need not.
+    /// Tells whether the caller should measure the next batch of queries and report it by
+    /// [`record_duration`](Self::record_duration). A caller that knows the time anyway may report
+    /// every batch.
     pub fn should_time(&mut self) -> bool {
         self.sampler.should_sample()
     }
 
-    /// Notes how long each of `queries` queries record_duration.
+    /// Records that each of `queries` queries took the time `each`.
     pub fn record_duration(&mut self, queries: u32, each: Duration) {
         self.tally.record_duration(queries, each);
     }
 
-    /// Says what the reply's OPT record holds; and what the query's cookie proves, if there is one.
+    /// Fills in the EDNS fields of the reply. Returns the validity of the query's cookie, if it has
+    /// one.
     fn complete_edns(&self, edns: &mut Option<Edns>, peer: IpAddr) -> Option<Standing> {
         let edns = edns.as_mut()?;
         edns.announced = self.shared.settings.udp_payload;
-        // Where all can be read its length gives nothing away, and padding would help floods to grow (RFC 7830 §6).
+        // On a plain transport padding hides nothing, and would amplify floods (RFC 7830 §6).
         edns.padded &= self.proto.is_encrypted();
         let standing = self.shared.settings.cookies.stamp(edns.cookie.as_mut()?, peer, now());
         self.tally.cookie(standing);
         Some(standing)
     }
 
-    /// Whether there is to be no answer but a word about the limit.
+    /// Tells whether the query exceeds the rate limit, so that it gets at most a short reply.
     fn is_over_limit(&self, standing: Option<Standing>, peer: IpAddr) -> bool {
-        // Who has a cookie is no forger; if it is one who asks too much, that is for a firewall.
+        // A valid cookie proves the source address, so the client is exempt. Throttling real
+        // clients is left to a firewall.
         standing != Some(Standing::Proven)
             && self.limiter.as_ref().is_some_and(|limiter| limiter.is_over(peer))
     }
 
-    /// Over the limit: a client that knows cookies is given one, others are sent to TCP (or told that there is only
-    /// QUERY) or not answered, in turn. None of it is longer than the query by more than a cookie, and a client that
-    /// is real gets on.
+    /// Answers a query over the rate limit. A client that sends cookies gets BADCOOKIE with a fresh
+    /// one. Of other queries, half get a truncated reply, which sends the client to TCP (NOTIMP if
+    /// the opcode is not QUERY), and half get none. No reply is longer than its query by more than
+    /// a cookie, and a genuine client still gets through.
     #[cold]
     fn answer_over_limit(
         &mut self,
@@ -249,7 +259,8 @@ impl Worker {
         let rcode = if edns.is_some_and(|edns| edns.cookie.is_some()) {
             query::render_error(packet, question.end(), Rcode::BadCookie, edns, out)
         } else {
-            // Every second one, but not of a pair of A and AAAA always the same.
+            // Reply to half of the queries in a pattern that does not always drop the same one of
+            // an A and AAAA pair.
             self.limited = self.limited.wrapping_add(0x9e37_79b9);
             if self.limited >> 31 == 0 {
                 return Handled::Ignore;
@@ -257,7 +268,7 @@ impl Worker {
             if query::is_query(packet) {
                 query::render_truncated(packet, question.end(), edns, out)
             } else {
-                // Without an error it would look done.
+                // Without an error code, an empty reply to another opcode would look like success.
                 query::render_error(packet, question.end(), Rcode::NotImp, edns, out)
             }
         };
@@ -277,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// A transfer that begins; how long its messages will be nobody knows yet.
+    /// Records a transfer that begins. The size of its messages is not known yet.
     #[cold]
     fn record_transfer(&self, query: &AnsweredQuery<'_>) {
         self.tally.transferred(query.is_ipv6(), query.qtype, query.packet.len());
@@ -313,7 +324,7 @@ impl Worker {
     }
 }
 
-/// A query and what was said to it.
+/// A query with its reply code, as counters and logs need it.
 struct AnsweredQuery<'a> {
     peer: IpAddr,
     packet: &'a [u8],

@@ -1,8 +1,8 @@
-//! DNS over HTTPS (RFC 8484): hyper in front of our answers, over HTTP/2 and HTTP/1.1.
+//! DNS over HTTPS (RFC 8484) over HTTP/2 and HTTP/1.1, with hyper for HTTP.
 //!
-//! Connections are accepted by [`crate::net::tcp`], under a limit of their own. One may hold a handful of replies
-//! that its client does not take, and ends when nothing has been asked for a while. Over all connections, queries
-//! that are coming and replies that wait are counted.
+//! [`crate::net::tcp`] accepts the connections, under a limit of their own. A connection may hold a
+//! handful of replies that its client does not read, and ends when no request has come for a while.
+//! Incoming queries and waiting replies count toward the memory budget of all connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,43 +30,44 @@ use crate::answer::peer::Peer;
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::{ConnectionPermit, MemoryAccount};
 
-/// The protocols that a client may choose from.
+/// ALPN protocols that a client may choose from.
 pub const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The path of queries, the one that everybody uses.
+/// Path of queries, which all clients use by default.
 const PATH: &str = "/dns-query";
 
-/// The media type of DNS messages (RFC 8484 §6).
+/// Media type of DNS messages (RFC 8484 §6).
 const MEDIA_TYPE: &str = "application/dns-message";
 
-/// How long a request may take to arrive.
+/// Time limit for a request to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// How long a connection may be without a request; the same as for TCP.
+/// Time limit for a connection without requests; the same as for TCP.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// Time between two pings, and how long an answer to one may take, so that dead peers are noticed.
+/// Time between two pings, and time limit for the answer to one, so that dead peers are noticed.
 const PING: Duration = Duration::from_secs(20);
 
-/// Requests under way on one connection, as many as RFC 9113 §6.5.2 asks for.
+/// Limit on concurrent requests of one connection: the minimum that RFC 9113 §6.5.2 recommends.
 const STREAMS: u32 = 100;
 
-/// Replies of one connection that its client has not taken, of 64 KiB at most. Further queries wait.
+/// Limit on replies of one connection that its client has not read, of 64 KiB each. Further queries
+/// wait.
 const REPLIES: usize = 16;
 
-/// What may be on its way in one stream, in each direction: a message.
+/// Bytes in flight on one stream in each direction: room for one message.
 const STREAM_WINDOW: u32 = 68 << 10;
 
-/// What requests may have on their way in one connection.
+/// Bytes of requests in flight on one connection.
 const WINDOW: u32 = 256 << 10;
 
-/// Octets of a request's head; a query in a path has at most some 700.
+/// Limit on the bytes of a request's head. A query in a URL needs at most some 700.
 const MAX_HEAD: u32 = 8 << 10;
 
-/// A query has no more bytes than TCP's length can say.
+/// Limit on the bytes of a query: the largest length that DNS over TCP can state.
 const MAX_QUERY: usize = 65_535;
 
-/// The whole life of one connection, after its handshake, in which the client has chosen HTTP/2 or not.
+/// Serves one connection, after a handshake in which the client has chosen HTTP/2 or not.
 ///
 /// # Errors
 ///
@@ -104,8 +105,8 @@ pub async fn serve(
     }
 }
 
-/// Drives a connection until it ends, and for a while only once nothing has been asked for [`IDLE_TIME`]: a
-/// client that answers pings, or does not take its replies, would keep its place for ever.
+/// Drives a connection until it ends or no request has come for [`IDLE_TIME`]. Without that limit,
+/// a client that answers pings but does not read its replies would keep its place forever.
 async fn drive<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     end_gracefully: impl FnOnce(Pin<&mut C>),
@@ -122,10 +123,10 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
 }
 
-/// What is wrong with a request.
+/// Status and message of a rejected request.
 type HttpError = (StatusCode, &'static str);
 
-/// A reply, which counts until nothing of it is left to send.
+/// A reply body. Its memory stays accounted for until hyper has sent all of it.
 struct Reply {
     bytes: Vec<u8>,
     _memory: MemoryAccount,
@@ -138,7 +139,7 @@ impl AsRef<[u8]> for Reply {
     }
 }
 
-/// Answers one request, or refuses it.
+/// Answers one request, or rejects it.
 async fn answer(
     request: Request<Incoming>,
     peer: Peer,
@@ -154,13 +155,13 @@ async fn answer(
     if head.method == Method::HEAD { without_body(response) } else { response }
 }
 
-/// Takes the rest of a request that has been answered. Clients such as curl do not look at the response once their
-/// stream has been reset, or their connection closed, while they send.
+/// Reads the rest of a request that was answered early. Clients such as curl ignore the response if
+/// their stream is reset, or their connection closed, while they send.
 async fn drain(mut body: Incoming) {
     while let Some(Ok(_)) = body.frame().await {}
 }
 
-/// The response to HEAD; hyper leaves out the body over HTTP/1.1 only.
+/// Turns a response into that to HEAD. hyper drops the body by itself over HTTP/1.1 only.
 fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     let (mut head, body) = response.into_parts();
     if let Some(length) = body.size_hint().exact() {
@@ -179,7 +180,7 @@ async fn respond(
     let begun = Instant::now();
     let received = async {
         let query = read(head, body, &mut memory).await?;
-        // None is ever closed.
+        // The semaphore is never closed, so acquiring cannot fail.
         Ok((query, replies.acquire_owned().await.ok()))
     };
     let (query, slot) = timeout(REQUEST_TIME, received)
@@ -211,9 +212,10 @@ async fn respond(
 
 const INTERNAL: HttpError = (StatusCode::INTERNAL_SERVER_ERROR, "a header could not be written");
 
-const NO_ROOM: HttpError = (StatusCode::SERVICE_UNAVAILABLE, "too much is held for clients; try again");
+const NO_ROOM: HttpError =
+    (StatusCode::SERVICE_UNAVAILABLE, "the server's memory for clients is used up; try again");
 
-/// The query of a request, by either method (RFC 8484 §4.1).
+/// Reads the query of a request by GET or POST (RFC 8484 §4.1).
 async fn read(head: &Parts, body: &mut Incoming, memory: &mut MemoryAccount) -> Result<Vec<u8>, HttpError> {
     if head.uri.path() != PATH {
         return Err((StatusCode::NOT_FOUND, "queries go to /dns-query"));
@@ -242,23 +244,24 @@ async fn read(head: &Parts, body: &mut Incoming, memory: &mut MemoryAccount) -> 
     }
 }
 
-/// Whether that is the media type of DNS messages, in whatever case and with whatever parameters (RFC 9110 §8.3.1).
+/// Tells whether `kind` is the media type of DNS messages, ignoring case and parameters (RFC 9110
+/// §8.3.1).
 fn is_dns_message(kind: &HeaderValue) -> bool {
     let kind = kind.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
     kind.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE.as_bytes())
 }
 
-/// The body of a request, counted as it grows.
+/// Reads the body of a request, and accounts for its memory as it grows.
 async fn receive(body: &mut Incoming, memory: &mut MemoryAccount) -> Result<Vec<u8>, HttpError> {
     const TOO_LARGE: HttpError = (StatusCode::PAYLOAD_TOO_LARGE, "a DNS message has at most 65535 bytes");
-    // Whoever says so first need not send it.
+    // Rejects an announced length early, so that the client need not send the body.
     if body.size_hint().lower() > MAX_QUERY as u64 {
         return Err(TOO_LARGE);
     }
     let mut query = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
-        // What is no data are trailers, which say nothing here.
+        // Frames other than data are trailers, which are ignored.
         let Ok(data) = frame.into_data() else { continue };
         if query.len() + data.len() > MAX_QUERY {
             return Err(TOO_LARGE);
@@ -280,7 +283,8 @@ fn refuse((status, reason): HttpError) -> Response<Full<Bytes>> {
     response
 }
 
-/// For how many seconds HTTP caches may keep a reply: no longer than any of its records (RFC 8484 §5.1).
+/// Returns the seconds for which HTTP caches may keep a reply: the lowest TTL of its records (RFC
+/// 8484 §5.1).
 fn max_age(reply: &[u8]) -> u32 {
     let Ok(message) = Message::from_vec(reply) else { return 0 };
     message.all_sections().map(|record| record.ttl).min().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Where the server listens: the URLs of `--listen`, and the sockets that they stand for.
+//! Addresses to listen on: the URLs of `--listen`, and binding their sockets.
 
 mod bind;
 
@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 pub use bind::{BindError, BoundDns, bind_dns, bind_tcp, bind_udp};
 
-/// How right values look.
+/// Syntax of `--listen`, for error messages.
 const FORM: &str = "write [dns://]ADDR:PORT, tls://ADDR:PORT, https://ADDR:PORT or quic://ADDR:PORT, \
                     as in dns://10.0.0.1:53 or tls://[::]:853";
 
-/// What is spoken at an address.
+/// Protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ListenProto {
     /// DNS over UDP and TCP.
@@ -54,18 +54,18 @@ impl ListenProto {
     }
 }
 
-/// One address to listen on, written as a URL.
+/// An address to listen on, written as a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Listen {
-    /// What is spoken there.
+    /// Protocol spoken at the address.
     pub proto: ListenProto,
-    /// The address; port 0 stands for any free one.
+    /// Address and port; port 0 stands for any free port.
     pub addr: SocketAddr,
 }
 
 impl Listen {
-    /// Whether both cannot be had: they share a port, and an address or a wildcard. `[::]` is a wildcard
-    /// for IPv4 too.
+    /// Tells whether both cannot be bound: they share a transport, a port, and an address or
+    /// wildcard. `[::]` covers IPv4 too.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.proto, other.proto);
         let share_transport = ours.uses_udp() && theirs.uses_udp() || ours.uses_tcp() && theirs.uses_tcp();
@@ -78,7 +78,7 @@ impl Listen {
     }
 }
 
-/// Whether a socket at `wildcard` gets what is sent to `address`.
+/// Tells whether a socket at `wildcard` receives what is sent to `address`.
 fn is_covered(address: IpAddr, wildcard: IpAddr) -> bool {
     match wildcard {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => true,
@@ -93,13 +93,13 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Why a value of `--listen` cannot be used.
+/// Error in a value of `--listen`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// What stands before `://`.
+    /// The part before `://` is no known scheme.
     #[error("unknown scheme {0:?}; {FORM}")]
     Scheme(String),
-    /// What should be an address.
+    /// The address is not numeric, or has no valid port.
     #[error("{0:?} is not a numeric address with a port, IPv6 in brackets; {FORM}")]
     Address(String),
 }

@@ -1,20 +1,23 @@
-//! DNS over QUIC (RFC 9250): quinn in front of our answers, one stream for each query.
+//! DNS over QUIC (RFC 9250), with quinn for QUIC. Each query has a stream of its own.
 //!
-//! This file accepts connections and streams; what happens on one stream is told in `quic/stream.rs`.
+//! This file accepts connections and streams. `quic/stream.rs` serves each stream.
 //!
-//! **Nobody waits for anybody.** Every handshake, connection and stream has a task of its own; what is slow,
-//! reset or lost ends nothing but itself. Who breaks the protocol loses the connection (§4.3.3).
+//! **Isolation.** Every handshake, connection and stream has a task of its own. A slow, reset or
+//! lost one ends only itself. A client that breaks the protocol loses its connection (§4.3.3).
 //!
-//! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other listeners;
-//! beyond it another goes for a new one. When several handshakes are under way, or the limit is reached, a
-//! client that has not shown that it receives at its address must do so first, which costs us no state (RFC
-//! 9000 §8.1.2): forged addresses put nobody out. A connection has few streams and small windows. Over all connections,
-//! queries that are coming and replies that wait are counted.
+//! **Bounds.** Connections have a limit of their own, so that they cannot use up that of other
+//! listeners. At the limit a new connection evicts another. When several handshakes are in
+//! progress, or the limit is reached, a client must first prove its address by a Retry packet, for
+//! which the server keeps no state (RFC 9000 §8.1.2). Forged addresses therefore evict no genuine
+//! client. A connection has few streams and small windows. Incoming queries and waiting replies
+//! count toward the memory budget of all connections.
 //!
-//! All of it has threads of its own ([`CryptoRuntime`]): a flood of handshakes takes no more than those.
+//! The listener runs on threads of its own ([`CryptoRuntime`]): a flood of handshakes takes no
+//! other threads.
 //!
-//! On shutdown nothing more is accepted, and [`QuicListener::run`] returns when the queries under way are
-//! answered. Early data is not taken: it could be replayed (§4.5).
+//! After a shutdown no connection is accepted, and [`QuicListener::run`] returns when the queries
+//! in progress are answered. Early data (0-RTT) are not accepted, since they could be replayed
+//! (§4.5).
 
 mod stream;
 
@@ -39,38 +42,39 @@ use crate::net::engine::Engine;
 use crate::net::tcp::{ConnectionPermit, Connections};
 use crate::net::tls::Certificates;
 
-/// The ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
+/// ALPN protocol of DNS over QUIC (RFC 9250 §8.1).
 const ALPN: &[u8] = b"doq";
 
-/// How long a handshake may take.
+/// Time limit for a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// How long a connection may be without a packet, and without a query; the same as for TCP. More than a
-/// stream can last, so that none is under way when it has passed.
+/// Time limit for a connection without packets, and for one without queries; the same as for TCP.
+/// It exceeds the time limit of a stream, so no stream is open when it ends.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// How long queries under way have when the server stops.
+/// Time limit for queries in progress when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long peers may take to see that we have closed.
+/// Time limit for clients to see that the server has closed.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Handshakes under way from which on addresses must be proven.
+/// Number of handshakes in progress beyond which clients must prove their address.
 const MAX_UNVALIDATED: usize = 8;
 
-/// Connections that the endpoint keeps until we look; we look at once.
+/// Limit on connections that wait in the endpoint to be accepted. The accept loop takes them at
+/// once.
 const MAX_PENDING: usize = 256;
 
-/// What each of them may have sent by then.
+/// Limit on the bytes that a waiting connection may have sent.
 const PENDING_BYTES: u64 = 16 << 10;
 
-/// Queries under way on one connection.
+/// Limit on concurrent queries of one connection.
 const STREAMS: u8 = 16;
 
-/// What of a query may be on its way, or have come without what is before it. Longer ones come in parts.
+/// Bytes of a query in flight, or received out of order. Longer queries arrive in parts.
 const STREAM_WINDOW: u32 = 4 << 10;
 
-/// What of replies may be on its way in one connection.
+/// Bytes of replies in flight on one connection.
 const WINDOW: u32 = 256 << 10;
 
 /// DOQ_NO_ERROR (RFC 9250 §4.3).
@@ -79,9 +83,9 @@ const NO_ERROR: VarInt = VarInt::from_u32(0);
 /// DOQ_EXCESSIVE_LOAD.
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(4);
 
-/// Accepts connections at one address.
+/// A listener for QUIC connections at one address.
 pub struct QuicListener {
-    /// Where all of it runs: handshakes hold the lock of the endpoint.
+    /// Runtime of the whole listener, since handshakes hold the endpoint's lock.
     runtime: CryptoRuntime,
     endpoint: Endpoint,
     engine: Engine,
@@ -89,11 +93,11 @@ pub struct QuicListener {
 }
 
 impl QuicListener {
-    /// A listener at a bound socket that does not block. To be called within a tokio runtime.
+    /// Returns a listener on a bound, nonblocking socket. Requires a tokio runtime.
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the socket, or there are no more threads.
+    /// If the runtime cannot register the socket, or the system has no more threads.
     pub fn new(
         socket: std::net::UdpSocket,
         certificates: &Certificates,
@@ -115,16 +119,16 @@ impl QuicListener {
         Ok(Self { runtime, endpoint, engine, connections })
     }
 
-    /// Serves until `shutdown`, and then until the queries under way are answered.
+    /// Serves until `shutdown`, and then until the queries in progress are answered.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { runtime, endpoint, engine, connections } = self;
         let running = runtime.handle().spawn(Acceptor { endpoint, engine, connections }.run(shutdown));
-        // A panic is in the log, and ends this listener only.
+        // A panic is logged by its task, and ends only this listener.
         let _ = running.await;
     }
 }
 
-/// The listener without its threads.
+/// The accept loop, which runs on the listener's own threads.
 struct Acceptor {
     endpoint: Endpoint,
     engine: Engine,
@@ -142,14 +146,14 @@ impl Acceptor {
                 incoming = self.endpoint.accept() => incoming,
             };
             let Some(incoming) = incoming else {
-                error!("a QUIC listener has lost its socket; restart the server");
+                error!("a QUIC listener lost its socket; restart the server");
                 break;
             };
-            // One count is ours.
+            // The accept loop itself holds one of the counted references.
             let is_crowded = Arc::strong_count(&handshakes) > MAX_UNVALIDATED || self.connections.is_full();
             if is_crowded && !incoming.remote_address_validated() {
                 if let Err(error) = incoming.retry() {
-                    debug!(%error, "address not proven");
+                    debug!(%error, "could not ask the client to prove its address");
                 }
                 continue;
             }
@@ -164,7 +168,7 @@ impl Acceptor {
             });
         }
         tasks.close();
-        // Who comes now can go elsewhere at once.
+        // New clients are refused, so that they can go elsewhere at once.
         let refusing = async {
             while let Some(incoming) = self.endpoint.accept().await {
                 incoming.refuse();
@@ -176,7 +180,7 @@ impl Acceptor {
             () = refusing => {}
         }
         self.endpoint.close(NO_ERROR, b"");
-        // Who does not see it in time will time out.
+        // A client that misses the close will time out.
         let _ = timeout(CLOSE_TIME, self.endpoint.wait_idle()).await;
     }
 }
@@ -191,12 +195,13 @@ fn transport() -> TransportConfig {
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window((u32::from(STREAMS) * STREAM_WINDOW).into())
         .send_window(WINDOW.into())
-        // The size of a reply is not to tell what was asked (RFC 9250 §5.4).
+        // Padding hides the size of a reply, which could tell the name that was asked for (RFC 9250
+        // §5.4).
         .pad_to_mtu(true);
     transport
 }
 
-/// The whole life of one connection.
+/// Serves one connection to its end.
 async fn serve_connection(
     incoming: Incoming,
     handshake: Arc<()>,
@@ -239,14 +244,14 @@ async fn serve_connection(
             Err(_) => break,
         }
     }
-    // What had come before the shutdown; there are no more streams than these at a time.
+    // Accepts the streams that arrived before the shutdown; there cannot be more than this limit.
     for _ in 0..STREAMS {
         let Ok(stream) = timeout(Duration::ZERO, connection.accept_bi()).await else { break };
         serve(stream?);
     }
     streams.close();
     if timeout(GRACE, streams.wait()).await.is_err() {
-        debug!(peer = %connection.remote_address(), "queries under way given up");
+        debug!(peer = %connection.remote_address(), "queries in progress given up");
     }
     connection.close(NO_ERROR, b"");
     Ok(())

@@ -1,10 +1,11 @@
-//! DNS over streams: TCP (RFC 7766) and, behind a handshake, TLS (RFC 7858).
+//! DNS over streams: TCP (RFC 7766), and TLS (RFC 7858) behind a handshake.
 //!
-//! This file accepts connections; what happens on one is told in `tcp/connection.rs`.
+//! This file accepts connections. `tcp/connection.rs` serves each of them.
 //!
-//! All stream listeners share one limit on connections. Beyond it a new one is let in and another goes, and so
-//! it is when the system has no more descriptors. A TLS connection counts from the beginning of its handshake.
-//! On shutdown nothing more is accepted, and [`StreamListener::run`] returns when the last connection has ended.
+//! All stream listeners share one limit on connections. At the limit, and when the process has no
+//! file descriptors left, a new connection is admitted and another one is evicted. A TLS connection
+//! counts from the beginning of its handshake. After a shutdown no connection is accepted, and
+//! [`StreamListener::run`] returns when the last connection has ended.
 
 mod buffers;
 mod connection;
@@ -36,19 +37,19 @@ use crate::net::engine::Engine;
 use crate::net::https;
 use crate::net::tls::Certificates;
 
-/// Pause after a failure to accept that is not about a single connection.
+/// Pause after an error of the listener, as opposed to an error of one connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often failures to accept are logged: what is wrong with the host stays wrong for a while.
+/// How often errors of the listener are logged. They concern the host, and tend to last.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Time for a connection to end, so that its descriptor is free for the one that waits.
+/// Pause after an eviction, so that the connection can end and free its file descriptor.
 const EVICTION_PAUSE: Duration = Duration::from_millis(5);
 
-/// The ALPN protocol of DNS over TLS, as registered with IANA.
+/// ALPN protocol of DNS over TLS, as registered with IANA.
 const ALPN: &[u8] = b"dot";
 
-/// Accepts connections at one address.
+/// A listener for stream connections at one address.
 pub struct StreamListener {
     listener: TcpListener,
     protocol: Protocol,
@@ -56,11 +57,11 @@ pub struct StreamListener {
     connections: Connections,
 }
 
-/// What is spoken on a connection.
+/// Protocol of a listener's connections.
 #[derive(Clone)]
 enum Protocol {
     Tcp,
-    /// This one behind a TLS handshake.
+    /// A protocol behind a TLS handshake.
     Secured(TlsAcceptor, Proto, Arc<Handshakes>),
 }
 
@@ -71,7 +72,8 @@ impl Protocol {
 }
 
 impl StreamListener {
-    /// DNS over TCP. To be called within a tokio runtime, with a listener that does not block.
+    /// Returns a listener for DNS over TCP. Requires a tokio runtime, and a `listener` that is
+    /// nonblocking.
     ///
     /// # Errors
     ///
@@ -93,11 +95,11 @@ impl StreamListener {
         Ok(Self { listener: TcpListener::from_std(listener)?, protocol, engine, connections })
     }
 
-    /// DNS over TLS; otherwise as [`Self::tcp`].
+    /// Returns a listener for DNS over TLS, otherwise like [`Self::tcp`].
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the listener, or there are no more threads.
+    /// If the runtime cannot register the listener, or the system has no more threads.
     pub fn tls(
         listener: std::net::TcpListener,
         certificates: &Certificates,
@@ -108,11 +110,11 @@ impl StreamListener {
         Self::new(listener, Protocol::secured(acceptor, Proto::Tls)?, engine, connections)
     }
 
-    /// DNS over HTTPS; otherwise as [`Self::tcp`].
+    /// Returns a listener for DNS over HTTPS, otherwise like [`Self::tcp`].
     ///
     /// # Errors
     ///
-    /// If the runtime cannot register the listener, or there are no more threads.
+    /// If the runtime cannot register the listener, or the system has no more threads.
     pub fn https(
         listener: std::net::TcpListener,
         certificates: &Certificates,
@@ -123,7 +125,7 @@ impl StreamListener {
         Self::new(listener, Protocol::secured(acceptor, Proto::Https)?, engine, connections)
     }
 
-    /// Serves until `shutdown`, and then until all that its connections have read is answered.
+    /// Serves until `shutdown`, and then until every query that was read has been answered.
     pub async fn run(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         let mut warned_at: Option<Instant> = None;
@@ -136,18 +138,19 @@ impl StreamListener {
             match accepted {
                 Ok((stream, peer)) => {
                     let permit = self.connections.admit(peer.ip());
-                    // A token of its own: waiting for it takes a lock.
+                    // A child token per connection: waiting on the shared one would contend for its
+                    // lock.
                     tasks.spawn(self.serve_connection(stream, peer.into(), permit, shutdown.child_token()));
                 }
                 Err(error) if is_about_one_connection(&error) => {
-                    debug!(%error, "connection lost before it began")
+                    debug!(%error, "connection lost before it was accepted");
                 }
                 Err(error) => {
                     if warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                         warned_at = Some(Instant::now());
-                        warn!(%error, "cannot accept connections; trying on");
+                        warn!(%error, "cannot accept connections; retrying");
                     }
-                    // Not for ENFILE: what the host lacks may be others'.
+                    // Not for ENFILE: other processes may hold the files that the host lacks.
                     let is_out_of_files = error.raw_os_error() == Some(libc::EMFILE);
                     let pause = if is_out_of_files && self.connections.evict() {
                         EVICTION_PAUSE
@@ -163,7 +166,7 @@ impl StreamListener {
         tasks.wait().await;
     }
 
-    /// The whole life of one connection.
+    /// Serves one connection to its end.
     fn serve_connection(
         &self,
         stream: TcpStream,
@@ -173,15 +176,16 @@ impl StreamListener {
     ) -> impl Future<Output = ()> + Send + 'static {
         let (engine, protocol) = (self.engine.clone(), self.protocol.clone());
         async move {
-            // Replies are written whole; waiting for more of them only delays.
+            // Replies are written whole, so Nagle's algorithm would only delay them.
             let _ = stream.set_nodelay(true);
-            // An evicted connection ends at once: it is idle, or one of too many of its client.
+            // An evicted connection ends at once: it is idle, or its client has the most
+            // connections.
             select! {
                 biased;
-                () = permit.evicted() => debug!(%peer, "connection ended for another"),
+                () = permit.evicted() => debug!(%peer, "connection evicted in favor of another"),
                 ended = serve_as(protocol, stream, peer, &engine, &permit, shutdown) => {
                     if let Err(error) = ended {
-                        debug!(%peer, %error, "connection broken off");
+                        debug!(%peer, %error, "connection failed");
                     }
                 }
             }
@@ -199,7 +203,8 @@ async fn serve_as(
 ) -> io::Result<()> {
     match protocol {
         Protocol::Tcp => serve(stream, peer, engine.worker(Proto::Tcp), permit, shutdown).await,
-        // On the heap: a plain connection should not have to hold room for what only these need.
+        // Boxed, so that a plain TCP connection does not reserve memory for the state of TLS and
+        // HTTPS.
         Protocol::Secured(acceptor, proto, handshakes) => {
             let handshake = async move { handshakes.perform(&acceptor, stream, peer.ip).await };
             Box::pin(serve_secured(handshake, proto, peer, engine, permit, shutdown)).await
@@ -219,7 +224,7 @@ async fn serve_secured(
         () = shutdown.cancelled() => return Ok(()),
         stream = handshake => stream?,
     };
-    // What it takes and has not sent, nobody counts.
+    // The TLS session's buffer is not in any memory account, so it must stay small.
     stream.get_mut().1.set_buffer_limit(Some(GUARANTEED));
     match proto {
         Proto::Https => {
@@ -230,7 +235,8 @@ async fn serve_secured(
     }
 }
 
-/// Whether a failure to accept is that of the connection, so that the next may do well (accept(2)).
+/// Tells whether an accept error concerns only that connection, so that accepting may go on at once
+/// (accept(2)).
 fn is_about_one_connection(error: &io::Error) -> bool {
     const CODES: [i32; 11] = [
         libc::ECONNABORTED,

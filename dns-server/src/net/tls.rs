@@ -1,11 +1,12 @@
-//! The certificate of the encrypted listeners, followed as it changes.
+//! Certificate of the encrypted listeners. It is reloaded when its files change.
 //!
-//! The two files are looked at every few seconds and compared by content: a kubelet renews a mounted
-//! secret by swapping a symbolic link far above the files, which watches on the files do not see. A pair
-//! is taken when it has been the same for two looks, so that a certificate is not tried with the key of
-//! its predecessor, nor half of a file; on SIGHUP what is there is taken at once. A pair that cannot be used, or is
-//! outdated while the one before it is not, is logged once, and the one before it
-//! stays. Handshakes read the certificate of the moment without a lock; connections keep theirs.
+//! The two files are read every few seconds and compared by content. A kubelet renews a mounted
+//! secret by swapping a symbolic link far above the files, which a watch on the files would not
+//! see. A new pair is installed when two reads in a row have found it, so that a certificate is not
+//! tried with the key of its predecessor, nor half of a file. On SIGHUP the files are installed at
+//! once. A pair that cannot be used is logged once, and the old pair stays in use. The same holds
+//! for an outdated pair while the old one is valid. Handshakes read the current certificate without
+//! a lock; open connections keep theirs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,43 +23,43 @@ use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// Time between two looks at the files.
+/// Time between two reads of the files.
 const INTERVAL: Duration = Duration::from_secs(3);
 
 /// A certificate chain with its key, shared by all listeners.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     files: Files,
-    /// What the certificate in use was made of.
+    /// Contents of the files that the certificate was loaded from.
     loaded: Contents,
     current: Arc<CurrentCertificate>,
 }
 
 impl Certificates {
-    /// Reads a chain and its key, both in PEM.
+    /// Reads a certificate chain and its key, both in PEM.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read or used; the text says which, what is wrong, and what to do.
+    /// If a file cannot be read or used. The message names the file, the problem and the remedy.
     pub fn load(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, CertificateError> {
         let files = Files { cert: cert.into(), key: key.into() };
         let loaded = files.read()?;
         let certified = files.parse(&loaded)?;
         if let Some(problem) = multinet_pem::outdated(&certified.cert, UnixTime::now()) {
             let error = CertificateError::new(CERT, &files.cert, problem);
-            warn!(%error, "clients will refuse it");
+            warn!(%error, "the certificate is not valid now; clients will refuse it");
         }
         let current = Arc::new(CurrentCertificate(ArcSwap::new(certified)));
         Ok(Self { files, loaded, current })
     }
 
-    /// What chooses the certificate of a handshake: always the one of the moment.
+    /// Returns a resolver that presents the current certificate in each handshake.
     fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
         Arc::clone(&self.current) as _
     }
 
-    /// TLS 1.2 and 1.3 with the certificate of the moment. The protocols of `alpn` are offered; a client
-    /// that names none is welcome too.
+    /// Returns a TLS configuration for versions 1.2 and 1.3 with the current certificate. It offers
+    /// the protocols of `alpn`, and also accepts clients without ALPN.
     pub fn server_config(&self, alpn: &[&[u8]]) -> Arc<ServerConfig> {
         #[expect(clippy::expect_used, reason = "fails only if a provider has no suite for a version")]
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -69,7 +70,8 @@ impl Certificates {
         Arc::new(config)
     }
 
-    /// Follows the files until `shutdown`; what was made from `self` before sees the change.
+    /// Follows the files until `shutdown`. Configurations made earlier from `self` use the new
+    /// certificate.
     pub async fn follow(self, shutdown: CancellationToken) {
         let mut follower = Follower {
             last_read: Ok(self.loaded.clone()),
@@ -87,21 +89,21 @@ impl Certificates {
                 _ = ticks.tick() => false,
                 () = hangups.next() => true,
             };
-            // Reading may block, on a network file system even for ever.
+            // Reading may block, on a network file system even forever.
             let checking = tokio::task::spawn_blocking(move || {
                 follower.check(at_once);
                 follower
             });
             match shutdown.run_until_cancelled(checking).await {
                 Some(Ok(back)) => follower = back,
-                Some(Err(error)) => return warn!(%error, "certificates are no longer followed"),
+                Some(Err(error)) => return warn!(%error, "the certificate files are no longer followed"),
                 None => return,
             }
         }
     }
 }
 
-/// The certificate of the moment.
+/// The certificate that handshakes present now.
 #[derive(Debug)]
 struct CurrentCertificate(ArcSwap<CertifiedKey>);
 
@@ -111,20 +113,22 @@ impl ResolvesServerCert for CurrentCertificate {
     }
 }
 
-/// What looks at the files again and again.
+/// Reads the files again and again, and installs changes.
 struct Follower {
     files: Files,
     current: Arc<CurrentCertificate>,
-    /// What the last look found, or why it found nothing.
+    /// Result of the last read.
     last_read: Result<Contents, String>,
-    /// What was last taken or complained about.
+    /// The last contents that were installed or rejected.
     handled: Result<Contents, String>,
-    /// Whether that was only outdated: it is taken once it is valid, or the one in use is not any more.
+    /// Whether `handled` was rejected only for its validity period. It is installed once it is
+    /// valid, or once the certificate in use is outdated too.
     is_outdated: bool,
 }
 
 impl Follower {
-    /// Takes what is there, if it is new: `at_once`, or when it has been the same for two looks.
+    /// Reads the files and installs a change, either `at_once` or when two reads in a row have
+    /// found it.
     fn check(&mut self, at_once: bool) {
         let found = self.files.read().map_err(|error| error.to_string());
         let is_settled = at_once || found == self.last_read;
@@ -163,7 +167,7 @@ impl Follower {
     }
 }
 
-/// The octets of both files.
+/// Contents of both files.
 #[derive(Clone, PartialEq, Eq)]
 struct Contents {
     cert: Vec<u8>,
@@ -172,12 +176,12 @@ struct Contents {
 
 impl std::fmt::Debug for Contents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key, in no log.
+        // The key must not appear in logs.
         f.debug_struct("Contents").finish_non_exhaustive()
     }
 }
 
-/// Where they lie.
+/// Paths of the certificate and key files.
 #[derive(Debug, Clone)]
 struct Files {
     cert: PathBuf,
@@ -208,7 +212,7 @@ impl Files {
 const CERT: &str = "--tls-cert";
 const KEY: &str = "--tls-key";
 
-/// A certificate or key that cannot be used.
+/// An error about a certificate or key file.
 #[derive(Debug, thiserror::Error)]
 #[error("{flag} {}: {problem}", file.display())]
 pub struct CertificateError {
@@ -282,13 +286,13 @@ mod tests {
         assert!(error.starts_with("--tls-key") && error.contains("No such file"), "{error}");
     }
 
-    /// Lets the follower look `times` times.
+    /// Waits until the follower has read the files `times` times.
     async fn checks(times: u32) {
         tokio::time::sleep(INTERVAL * times + INTERVAL / 2).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_pair_is_taken_and_a_broken_one_is_not() {
+    async fn a_new_pair_is_installed_and_a_broken_one_is_not() {
         let (first, second, third) = (pair(), pair(), pair());
         let folder = Folder::of(&first, "");
         let certificates = load(folder.path()).unwrap();
@@ -301,7 +305,7 @@ mod tests {
         checks(2).await;
         assert_eq!(in_use(&certificates), second.der());
 
-        // The certificate of one pair with the key of another, then nothing at all.
+        // The certificate of one pair with the key of another, and then no key at all.
         fs::write(folder.path().join("tls.crt"), &third.chain).unwrap();
         checks(3).await;
         fs::remove_file(folder.path().join("tls.key")).unwrap();
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_swapped_link_is_a_new_pair() {
+    async fn a_pair_behind_a_swapped_link_is_installed() {
         let (first, second) = (pair(), pair());
         let (old, new) = (Folder::of(&first, ""), Folder::of(&second, ""));
         let mount = TempDir::new().unwrap();
@@ -343,9 +347,10 @@ mod tests {
         })
     }
 
-    /// One that is too early is taken when its time has come, without a change of the files.
+    /// A pair that is not valid yet is installed when its time comes, without a change of the
+    /// files.
     #[test]
-    fn a_valid_pair_gives_way_only_to_one_that_is() {
+    fn a_valid_pair_is_replaced_only_by_a_valid_one() {
         let (good, old) = (pair(), expired());
         let folder = Folder::of(&good, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();
@@ -355,11 +360,12 @@ mod tests {
         folder.put(&old, "");
         follower.check(true);
         assert_eq!(in_use(&follower), good.der());
-        // Once the one in use has expired as well, it is taken without a change of the files.
+        // Once the pair in use has expired as well, the outdated pair is installed without a change
+        // of the files.
         follower.current = load(Folder::of(&expired(), "").path()).unwrap().current;
         follower.check(false);
         assert_eq!(in_use(&follower), old.der());
-        // When it starts with one it has no better.
+        // At the start there is no better certificate than an expired one.
         let certificates = load(folder.path()).unwrap();
         follower.current = certificates.current;
         assert_eq!(in_use(&follower), old.der());
@@ -382,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sighup_has_the_files_read_at_once() {
+    async fn sighup_installs_the_files_at_once() {
         let (first, second) = (pair(), pair());
         let folder = Folder::of(&first, "");
         let certificates = load(folder.path()).unwrap();
@@ -391,14 +397,14 @@ mod tests {
         folder.put(&second, "");
         let pid = std::process::id().to_string();
         assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-        // By the clock of this test, less than a look.
+        // The paused clock has not reached the next read.
         while in_use(&certificates) != second.der() {
             tokio::task::yield_now().await;
         }
     }
 
     #[test]
-    fn a_pair_that_is_still_being_written_is_not_tried() {
+    fn a_pair_that_is_still_being_written_is_not_installed() {
         let (first, second) = (pair(), pair());
         let folder = Folder::of(&first, "");
         let Certificates { files, loaded, current, .. } = load(folder.path()).unwrap();

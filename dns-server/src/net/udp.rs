@@ -1,22 +1,25 @@
-//! UDP: one socket and one thread per worker, datagrams in batches.
+//! DNS over UDP: each worker is a thread with a socket of its own, and receives and sends datagrams
+//! in batches.
 //!
 //! ```text
 //!            ┌──────── Slot × 32 ────────┐
-//!  recvmmsg ─┤ packet, peer, asked       ├─> Worker::answer ─> one buffer of replies
-//!  sendmmsg <┤ to the peer, from `asked` ├<─ cut up ─────────────┘
+//!  recvmmsg ─┤ packet, peer, control     ├─> Worker::answer ─> one buffer of replies
+//!  sendmmsg <┤ peer, control, reply range├<─ grouped for GSO ───┘
 //!            └───────────────────────────┘
 //! ```
 //!
-//! Under load one pair of system calls moves up to 32 queries, and replies of one size to one peer go out as one piece
-//! (`udp/gso.rs`); with little to do a query is answered as soon as it is there. All buffers are made once, so a
-//! query allocates nothing. What has arrived when a worker is told to stop is still answered. Of more than it can answer
-//! a worker passes over the oldest (`udp/overload.rs`).
+//! Under load, one pair of system calls moves up to 32 queries and their replies. Replies of one
+//! size to one client go out as one message that the kernel cuts up (`udp/gso.rs`). When queries
+//! are rare, each is answered as soon as it arrives. All buffers are made once, so answering a
+//! query allocates nothing. A worker that is told to stop still answers the queries that have
+//! already arrived. A worker that receives more than it can answer drops the oldest queries
+//! (`udp/overload.rs`).
 //!
-//! The kernel chooses the socket by a hash of both addresses and ports, so that a client's port stays with
-//! its worker.
+//! The kernel chooses the socket by a hash of both addresses and ports, so that queries from one
+//! client port always reach the same worker.
 //!
-//! This file is the threads; the system calls, and what of them is unsafe, are in `udp/batch.rs` and `udp/send.rs`,
-//! what the kernel says of a datagram is in `udp/control.rs`.
+//! This file holds the threads. The system calls and their unsafe code are in `udp/batch.rs` and
+//! `udp/send.rs`; control messages are in `udp/control.rs`.
 
 #[expect(unsafe_code, reason = "recvmmsg has no safe wrapper")]
 mod batch;
@@ -44,22 +47,25 @@ use send::ReplySender;
 use crate::answer::peer::Proto;
 use crate::net::engine::{Engine, Handled, Worker};
 
-/// How long a worker sleeps when nothing comes, and so how late it may notice that it is to stop.
+/// Longest sleep of a worker to which no datagram comes. This is also how late it may notice that
+/// it should stop.
 const RECEIVE_TIME: Duration = Duration::from_millis(100);
 
-/// How long a worker waits for room in the socket's send buffer. Meanwhile it answers nobody.
+/// Longest wait for room in the socket's send buffer. The worker answers no queries meanwhile.
 const SEND_TIME: Duration = Duration::from_millis(20);
 
-/// How often a busy worker looks whether it is to stop: not at each batch, since looking takes a lock.
+/// How often a busy worker checks whether it should stop. Checking takes a lock, so it does not
+/// happen per batch.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Datagrams per system call.
 const BATCH: usize = 32;
 
-/// Batches that are answered after stopping. A receive buffer of 4 MiB does not hold more datagrams.
+/// Largest number of batches that are still answered after a stop. A receive buffer of 4 MiB holds
+/// no more datagrams.
 const DRAIN_BATCHES: usize = 512;
 
-/// Pause after a failure to receive that is not about a single datagram.
+/// Pause after an error of the socket, as opposed to an error about one datagram.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The threads that answer at one address.
@@ -69,11 +75,11 @@ pub struct UdpListener {
 }
 
 impl UdpListener {
-    /// Starts a thread for each of `sockets`, which blocks and answers until `stop` is cancelled.
+    /// Starts one thread for each of `sockets`. The threads answer until `stop` is cancelled.
     ///
     /// # Errors
     ///
-    /// If the system gives no more threads, or refuses an option that replies depend on.
+    /// If the system has no more threads, or refuses a socket option that replies depend on.
     pub fn spawn(sockets: Vec<UdpSocket>, engine: &Engine, stop: &CancellationToken) -> io::Result<Self> {
         for socket in &sockets {
             configure(socket)?;
@@ -87,21 +93,21 @@ impl UdpListener {
         Ok(Self { threads })
     }
 
-    /// Waits until all threads have ended; blocks.
+    /// Blocks until all threads have ended.
     pub fn join(self) {
         for thread in self.threads {
-            // They catch their panics.
+            // The threads catch panics themselves.
             let _ = thread.join();
         }
     }
 
-    /// Waits until all threads have ended, without blocking the runtime that it is called on.
+    /// Waits until all threads have ended, without blocking the runtime that polls the future.
     pub async fn finished(self) {
         let _ = tokio::task::spawn_blocking(|| self.join()).await;
     }
 }
 
-/// Sets what the loop depends on.
+/// Sets the socket options that the loop depends on.
 fn configure(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket.set_read_timeout(Some(RECEIVE_TIME))?;
@@ -109,31 +115,31 @@ fn configure(socket: &UdpSocket) -> io::Result<()> {
     batch::configure(socket)
 }
 
-/// Runs until told to stop. A panic would be a bug, in what answers one datagram; losing a part of all
-/// clients for good is too high a price for it. Its batch is.
+/// Runs a worker until it is told to stop, and restarts it after a panic. Losing one batch is
+/// better than losing every client that the kernel hashes to this socket.
 fn keep_running(socket: &UdpSocket, engine: &Engine, stop: &CancellationToken) {
     let run = || Runner::new(socket, engine.worker(Proto::Udp)).run(stop);
     while panic::catch_unwind(AssertUnwindSafe(run)).is_err() {
-        error!("a UDP worker panicked and starts anew; the queries that it was at are lost");
+        error!("a UDP worker panicked and is restarted; the queries of its batch are lost");
     }
 }
 
-/// One thread.
+/// State of one worker thread.
 struct Runner<'a> {
     socket: &'a UdpSocket,
     worker: Worker,
     slots: Box<[Slot]>,
-    /// How many datagrams to take at a time.
+    /// How many datagrams the next call asks for.
     batch_size: usize,
     replies: Vec<u8>,
     sender: ReplySender,
-    /// When the last batch came.
+    /// When the current batch was received.
     begun: Instant,
     /// Whether the last attempt to receive failed, so that a lasting failure is logged once.
     is_failing: bool,
     timestamps: TimestampSwitch,
     overload: Overload,
-    /// Whether arrival times come with datagrams.
+    /// Whether the kernel delivers arrival times with datagrams.
     is_stamped: bool,
 }
 
@@ -156,7 +162,7 @@ impl<'a> Runner<'a> {
     }
 
     fn run(mut self, stop: &CancellationToken) {
-        // Of a run that panicked.
+        // Clears the option that a run before a panic may have set.
         let _ = batch::set_timestamps(self.socket, false);
         let mut stop_check_at = self.begun;
         loop {
@@ -175,14 +181,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Receives a batch and answers it; says whether there was one.
+    /// Receives one batch and answers it. Returns whether a batch came.
     fn serve_batch(&mut self, wait: Wait) -> bool {
         let slots = &mut self.slots[..self.batch_size];
         match batch::receive(self.socket, slots, wait, self.is_stamped) {
             Ok(received) => {
                 self.is_failing = false;
-                // To look for one more than there is, is work for the system: where queries come one by one, they are
-                // taken one by one.
+                // Asking for more datagrams than there are costs the kernel a search. When queries
+                // come one by one, the worker asks for one at a time.
                 self.batch_size = if received == self.batch_size { BATCH } else { received.max(1) };
                 self.answer(received);
                 true
@@ -208,21 +214,21 @@ impl<'a> Runner<'a> {
                 continue;
             }
             let begin = self.replies.len();
-            // Nothing can be sent to port 0; who sends from there wants trouble.
+            // Port 0 cannot be sent to. A packet from it is forged or broken.
             let handled = match slot.peer().filter(|peer| peer.port() != 0) {
                 Some(peer) => self.worker.answer(slot.packet(), peer, &mut self.replies),
                 None => Handled::Ignore,
             };
             match handled {
                 Handled::Reply => count += 1,
-                // Transfers are for streams.
+                // The engine sends transfers over streams only.
                 Handled::Ignore | Handled::Transfer(_) => self.replies.truncate(begin),
             }
             slot.reply = begin..self.replies.len();
         }
         if count > 0 {
             if let Some((lost, error)) = self.sender.send(self.socket, slots, &self.replies) {
-                debug!(lost, %error, "replies not sent");
+                debug!(lost, %error, "could not send replies");
             }
             if self.worker.should_time() {
                 self.worker.record_duration(count, begun.elapsed());
@@ -238,20 +244,22 @@ impl<'a> Runner<'a> {
         if let Some(are_wanted) = self.timestamps.note_batch(is_full, begun) {
             match batch::set_timestamps(self.socket, are_wanted) {
                 Ok(()) => self.is_stamped = are_wanted,
-                Err(error) => debug!(%error, "no arrival times; nothing is passed over"),
+                Err(error) => {
+                    debug!(%error, "cannot get arrival times; late queries are not dropped under overload");
+                }
             }
         }
     }
 
     fn handle_failure(&mut self, error: &io::Error) {
         match error.raw_os_error() {
-            // Nothing came.
+            // No datagram came in time.
             Some(libc::EAGAIN | libc::EINTR) => self.is_failing = false,
-            // Some network answered an earlier reply with an ICMP error.
+            // A host or router answered an earlier reply with an ICMP error.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO) => {}
             _ => {
                 if !mem::replace(&mut self.is_failing, true) {
-                    warn!(%error, "cannot receive UDP; trying on");
+                    warn!(%error, "cannot receive on the UDP socket; retrying");
                 }
                 thread::sleep(FAILURE_PAUSE);
             }

@@ -1,13 +1,14 @@
-//! What is asked and answered, for a collector (<https://dnstap.info>).
+//! dnstap: passes queries and replies on to a collector (<https://dnstap.info>).
 //!
 //! ```text
 //!  Worker::answer ─> Tap ═══ bounded queue ═══> writer ─> Frame Streams ─> collector
 //!                     └─ full: drops and counts
 //! ```
 //!
-//! A worker copies the query and the reply, once, and goes on; encoding and writing is a task's. It is not even
-//! woken: it looks now and then, for waking somebody costs a worker more than answering. What the collector does not
-//! take in time is lost and counted; answers never wait.
+//! A worker copies the query and the reply once and goes on; a task encodes and writes them. The
+//! worker does not even wake the task, since waking costs more than answering: the task polls the
+//! queue. Messages that the collector does not take in time are dropped and counted. Answers never
+//! wait.
 
 mod frames;
 mod message;
@@ -29,18 +30,18 @@ use tokio::sync::mpsc;
 use crate::answer::peer::{Peer, Proto};
 pub use writer::Writer;
 
-/// Exchanges that wait to be written.
+/// Capacity of the queue, in exchanges.
 const QUEUE: usize = 8192;
 
-/// Octets of messages that wait to be written.
+/// Capacity of the queue, in bytes of messages.
 const QUEUE_BYTES: usize = 16 << 20;
 
-/// Where a collector listens.
+/// Address of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Collector {
-    /// At a socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
-    /// Over TCP.
+    /// A TCP address.
     Tcp(SocketAddr),
 }
 
@@ -67,7 +68,7 @@ impl fmt::Display for Collector {
     }
 }
 
-/// What is counted, of messages: a query and its reply are two.
+/// Counters of dnstap messages. A query and its reply are two messages.
 #[derive(Debug, Clone, Default)]
 pub struct TapMetrics {
     written: Counter,
@@ -75,22 +76,22 @@ pub struct TapMetrics {
 }
 
 impl TapMetrics {
-    /// Registers all.
+    /// Registers all counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("dnstap_messages", "dnstap messages written", self.written.clone());
-        let help = "dnstap messages that the collector did not take in time";
+        let help = "dnstap messages dropped because the collector did not take them in time";
         registry.register("dnstap_dropped", help, self.dropped.clone());
     }
 }
 
-/// A query, and the reply if there is one.
+/// A query and its reply, if it got one.
 #[derive(Debug)]
 struct Exchange {
     proto: Proto,
     peer: Peer,
     asked_at: SystemTime,
     answered_at: SystemTime,
-    /// The query and what follows it: the reply.
+    /// The query, followed by the reply.
     bytes: Bytes,
     query_len: usize,
 }
@@ -100,7 +101,7 @@ impl Exchange {
         self.bytes.slice(..self.query_len)
     }
 
-    /// Empty if there is none.
+    /// Returns the reply; empty if the query got none.
     fn reply(&self) -> Bytes {
         self.bytes.slice(self.query_len..)
     }
@@ -110,7 +111,7 @@ impl Exchange {
     }
 }
 
-/// A worker's end of the queue.
+/// The sending end of the queue to a collector, for one worker.
 #[derive(Debug, Clone)]
 pub struct Tap {
     queue: mpsc::Sender<Exchange>,
@@ -119,10 +120,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Passes on what was asked and what was replied, if anything. Never waits.
+    /// Queues a query and its reply, which may be empty. Never waits: what does not fit is dropped.
     pub fn send(&self, proto: Proto, peer: Peer, asked_at: SystemTime, query: &[u8], reply: &[u8]) {
         let size = query.len() + reply.len();
         let place = self.queue.try_reserve().ok().filter(|_| {
+            // Relaxed suffices: the sum only bounds memory. Another thread may briefly see too much,
+            // and drop a message that would have fit.
             let fits = self.waiting.fetch_add(size, Ordering::Relaxed) + size <= QUEUE_BYTES;
             if !fits {
                 self.waiting.fetch_sub(size, Ordering::Relaxed);
@@ -141,7 +144,7 @@ impl Tap {
     }
 }
 
-/// Both ends of a queue to a collector.
+/// Returns both ends of a queue to a collector.
 pub fn tap(collector: Collector, metrics: &TapMetrics) -> (Tap, Writer) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -154,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn collectors_are_read_as_they_are_shown() {
+    fn a_collector_is_parsed_as_it_is_shown() {
         for text in ["unix:/run/dnstap.sock", "unix:dnstap.sock", "tcp:10.0.0.1:6000", "tcp:[::1]:6000"] {
             assert_eq!(text.parse::<Collector>().unwrap().to_string(), text);
         }
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
+    fn a_message_that_does_not_fit_is_dropped_and_counted() {
         let metrics = TapMetrics::default();
         let (tap, _writer) = tap("unix:/nowhere".parse().unwrap(), &metrics);
         let peer = Peer::from(std::net::IpAddr::from([192, 0, 2, 1]));

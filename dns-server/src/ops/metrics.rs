@@ -1,7 +1,8 @@
-//! Metrics, named in CoreDNS' manner: counted where the query is answered, added up when somebody looks.
+//! Metrics, named like those of CoreDNS. They are counted where a query is answered, and summed at
+//! each scrape.
 //!
-//! A thread is the only writer of its counters, so counting is a plain load and store; sharing one set among
-//! threads would cost more than the answer does.
+//! Each counter has one thread as its only writer, so counting is a plain load and store. Counters
+//! shared by threads would cost more than the answer does.
 
 mod histogram;
 mod queries;
@@ -26,48 +27,49 @@ pub use sample::Sampler;
 pub use tallies::{Tallies, TallyHandle};
 pub use tally::Tally;
 
-/// What is counted of manifests.
+/// Metrics of manifests.
 #[derive(Debug, Clone, Default)]
 pub struct ManifestMetrics {
-    /// Bad manifests found, each time one goes bad or is bad in another way.
+    /// Number of times that a manifest went bad, or became bad in another way.
     pub found_bad: Counter,
-    /// Bad manifests there are: files, documents and objects that cannot be used.
+    /// Bad manifests now: files, documents and objects that cannot be used.
     pub bad: Gauge,
-    /// Paths of the command line that cannot be read.
+    /// Paths of the command line that cannot be read now.
     pub lost: Gauge,
 }
 
-/// What is counted of connections.
+/// Metrics of connections.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionMetrics {
-    /// Those that ended for others because there were too many.
+    /// Connections evicted at the limit in favor of others.
     pub evicted: Counter,
-    /// Messages and replies that there was no room for any more.
+    /// Messages and replies dropped because the memory for clients was used up.
     pub without_room: Counter,
 }
 
-/// What the sources count.
+/// Metrics of sources and connections.
 #[derive(Debug, Clone, Default)]
 pub struct SourceMetrics {
-    /// Manifests.
+    /// Metrics of manifests.
     pub manifests: ManifestMetrics,
     /// Snapshot files written.
     pub snapshots: Counter,
     /// Snapshot files that could not be written.
     pub snapshot_failures: Counter,
-    /// Connections.
+    /// Metrics of connections.
     pub connections: ConnectionMetrics,
 }
 
-/// The delay from a change in the cluster to its answer: the service level that users see.
+/// Returns a histogram for the delay from a change in the cluster to the changed answer: the
+/// service level that users see.
 pub fn programming_latency() -> Histogram {
     Histogram::new((0..20).map(|power| 0.001 * f64::from(1u32 << power)))
 }
 
-/// What the names of all our metrics begin with.
+/// Prefix of all metric names of this program.
 pub const PREFIX: &str = "multinet_dns";
 
-/// Registers everything that concerns queries and sources.
+/// Registers all metrics of queries and sources.
 pub fn register(
     registry: &mut Registry,
     tallies: Tallies,
@@ -78,7 +80,7 @@ pub fn register(
     let registry = registry.sub_registry_with_prefix(PREFIX);
     registry.register_with_unit(
         "programming_duration",
-        "Time from the change that a slice tells of to the changed answer",
+        "Time from the change recorded in a slice to the changed answer",
         Unit::Seconds,
         latency.clone(),
     );
@@ -87,26 +89,26 @@ pub fn register(
     registry.register("bad_manifests", "Manifests that are unusable now", manifests.bad.clone());
     registry.register(
         "lost_manifest_paths",
-        "Paths of manifests that cannot be read: the last answers stay",
+        "Manifest paths that cannot be read; their last answers are still served",
         manifests.lost.clone(),
     );
     registry.register("snapshots_written", "Snapshot files written", sources.snapshots.clone());
     registry.register("snapshot_failures", "Snapshot files not written", sources.snapshot_failures.clone());
     registry.register(
         "connections_evicted",
-        "Connections ended for others at the limit",
+        "Connections evicted at the limit in favor of others",
         sources.connections.evicted.clone(),
     );
     registry.register(
         "messages_without_room",
-        "Messages and replies given up for want of memory that is held for clients",
+        "Messages and replies dropped because the memory for clients is used up",
         sources.connections.without_room.clone(),
     );
     registry.register_collector(Box::new(QueryMetrics { tallies }));
     registry.register_collector(Box::new(SizeCollector { state }));
 }
 
-/// Reads sizes at each scrape: there are no gauges to keep in step.
+/// Reads sizes from the state at each scrape, so that no gauges must be kept in step.
 struct SizeCollector {
     state: Arc<State>,
 }
@@ -121,7 +123,7 @@ impl Collector for SizeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (services, slices, endpoints) = self.state.sizes();
         let answers = self.state.answers();
-        let help = "Answers over streams that hold a part of what there is";
+        let help = "Answers over streams that hold only some of the records";
         let metric = encoder.encode_descriptor("subset_responses", help, None, MetricType::Counter)?;
         ConstCounter::new(answers.subsets()).encode(metric)?;
         for (name, help, value) in [
@@ -131,7 +133,7 @@ impl Collector for SizeCollector {
             ("serial", "Serial of the zones", answers.serial() as usize),
             (
                 "journal_bytes",
-                "Octets of what is remembered for incremental transfers",
+                "Bytes of changes remembered for incremental transfers",
                 self.state.journal_octets(),
             ),
         ] {

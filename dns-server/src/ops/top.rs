@@ -1,12 +1,14 @@
-//! Which names are asked for most: a sketch of bounded size (Space-Saving; Metwally, Agrawal, El Abbadi 2005).
+//! The most frequent queries: a sketch of bounded size (Space-Saving; Metwally, Agrawal, El Abbadi
+//! 2005).
 //!
-//! There are as many counters as one wants to see names, or some more. What has no counter takes over that with
-//! the lowest count, with its count, which is then the most that may be wrong about it. So all that was asked
-//! for in more than one of `capacity` queries is there, and every count lies between the truth and `error` more.
+//! The sketch has a fixed number of counters. A query without a counter takes over the one with the
+//! lowest count, and continues from that count, which bounds its error. So every query that makes
+//! up more than one in `capacity` has a counter, and every count exceeds the true one by at most
+//! `error`.
 //!
-//! What is counted is a name with its type and the code of the reply: where search paths make clients ask for
-//! names that do not exist, that is what stands out. A query costs a hash and a dozen comparisons, and
-//! allocates nothing.
+//! The sketch counts names together with the query type and the reply code, so that names that do
+//! not exist, as search paths produce them, stand out. A query costs a hash and a dozen
+//! comparisons, and allocates nothing.
 
 mod merge;
 
@@ -18,7 +20,7 @@ pub use merge::{Top, merge};
 use crate::answer::query::Rcode;
 use crate::store::name::MAX_NAME;
 
-/// The most counters that a sketch has.
+/// Largest number of counters of a sketch.
 pub const MAX_CAPACITY: u16 = 1000;
 
 /// The counters of one worker.
@@ -28,20 +30,20 @@ pub struct Sketch {
     total: u64,
     hasher: foldhash::fast::RandomState,
     counters: Vec<Counter>,
-    /// Slots by falling count.
+    /// Counters by falling count.
     order: Vec<u16>,
-    /// Slots by the hash of what they count. That of two names is the same once in 2⁶⁴ pairs; they are then
-    /// counted as one.
+    /// Counters by the hash of their query. Two names have the same hash once in 2⁶⁴ pairs; they
+    /// are then counted as one.
     index: HashMap<u64, u16, BuildHasherDefault<IdentityHasher>>,
 }
 
-/// One counter. Names lie in it, for they change hands often.
+/// One counter. It holds its name inline, since counters change hands often.
 #[derive(Debug)]
 struct Counter {
     count: u64,
     error: u64,
     hash: u64,
-    /// Where it stands in the order.
+    /// Position in the order.
     position: u16,
     qtype: u16,
     rcode: Rcode,
@@ -49,39 +51,39 @@ struct Counter {
     name: [u8; MAX_NAME],
 }
 
-/// What is counted.
+/// A query that is counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryKey {
     /// The lowercased name in wire format.
     pub name: Box<[u8]>,
-    /// The type that was asked for.
+    /// Query type.
     pub qtype: u16,
-    /// What the reply said.
+    /// Reply code.
     pub rcode: u16,
 }
 
-/// How often it was, at most.
+/// Upper bound for how often a query came.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// No less than the truth.
+    /// Counted queries: at least the true number.
     pub count: u64,
-    /// By how much it may be more.
+    /// Upper bound for `count` minus the true count.
     pub error: u64,
 }
 
-/// What a sketch holds at a moment.
+/// Contents of a sketch at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct SketchSnapshot {
-    /// Queries counted.
+    /// Number of queries counted.
     pub total: u64,
-    /// What has a counter.
+    /// Queries that have a counter.
     pub counts: Vec<(QueryKey, Estimate)>,
-    /// How often anything else was asked for at most.
+    /// Upper bound for how often any other query came.
     pub rest: u64,
 }
 
 impl Sketch {
-    /// With so many counters, 1 to [`MAX_CAPACITY`].
+    /// Returns a sketch with this many counters, 1 to [`MAX_CAPACITY`].
     pub fn new(capacity: u16) -> Self {
         let capacity = usize::from(capacity.clamp(1, MAX_CAPACITY));
         Self {
@@ -90,12 +92,12 @@ impl Sketch {
             hasher: foldhash::fast::RandomState::default(),
             counters: Vec::with_capacity(capacity),
             order: Vec::with_capacity(capacity),
-            // With twice the room the map tidies up in place and never grows.
+            // With twice the room, the map cleans up removed keys in place and never grows.
             index: HashMap::with_capacity_and_hasher(2 * capacity + 2, BuildHasherDefault::default()),
         }
     }
 
-    /// Counts a query. A name that is longer than DNS allows is not one.
+    /// Counts a query. Ignores a name that is longer than DNS allows.
     pub fn count(&mut self, name: &[u8], qtype: u16, rcode: Rcode) {
         if name.len() > MAX_NAME {
             return;
@@ -109,7 +111,7 @@ impl Sketch {
         self.increment(counter);
     }
 
-    /// A counter for something new.
+    /// Assigns a counter to a new query.
     fn claim_counter(&mut self, hash: u64, name: &[u8], qtype: u16, rcode: Rcode) -> u16 {
         let lowest = self.order.last().copied().filter(|_| self.counters.len() == self.capacity);
         let number = lowest.unwrap_or_else(|| {
@@ -139,7 +141,7 @@ impl Sketch {
         number
     }
 
-    /// Counts one more, and puts the counter in front of those that it has had as much as.
+    /// Increments a counter, and moves it in front of those with the count that it had.
     fn increment(&mut self, number: u16) {
         let counter = &self.counters[usize::from(number)];
         let (count, from) = (counter.count, usize::from(counter.position));
@@ -151,7 +153,7 @@ impl Sketch {
         counter.count += 1;
     }
 
-    /// What it holds.
+    /// Returns the contents.
     pub fn snapshot(&self) -> SketchSnapshot {
         let counts = self.order.iter().map(|&number| {
             let counter = &self.counters[usize::from(number)];
@@ -165,7 +167,7 @@ impl Sketch {
     }
 }
 
-/// Takes a hash for what it is.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -175,7 +177,7 @@ impl Hasher for IdentityHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Only `write_u64` is called; this is for completeness.
+        // Only `write_u64` is ever called; the trait requires this.
         for &byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(byte);
         }

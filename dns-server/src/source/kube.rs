@@ -1,4 +1,4 @@
-//! The Kubernetes API server as the source: one guarded watch per kind.
+//! The Kubernetes API server as a source: one guarded watch per kind.
 
 use std::io;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::state::State;
 
-/// What to do when the API server does not know our kinds.
+/// Remedy to log when the API server does not know our kinds.
 const HINT: &str = "kubectl apply -f deploy/crds";
 
 /// Two watches that have not begun.
 pub struct Watches {
     client: Client,
-    /// The API server's URL.
+    /// URL of the API server.
     pub server: Arc<str>,
     metrics: WatchMetrics,
     services: ReadyGuard,
     slices: ReadyGuard,
 }
 
-/// Finds the API server's configuration; nothing is sent yet.
+/// Reads the client configuration for the API server. Sends nothing yet.
 pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Watches> {
     let (client, server) = client::connect()
         .await
@@ -42,25 +42,26 @@ pub async fn connect(readiness: &Readiness, metrics: WatchMetrics) -> Result<Wat
 }
 
 impl Watches {
-    /// Feeds `state` until `shutdown`; what is missing is waited for, and shown by `/readyz`. Ends before that only if
-    /// a watch has panicked.
+    /// Feeds `state` until `shutdown`. Waits for whatever is missing, which `/readyz` shows. Ends
+    /// earlier only if a watch has panicked.
     ///
     /// # Errors
     ///
-    /// If the system has no thread for it.
+    /// If the system has no thread for the watches.
     pub async fn follow(self, state: Arc<State>, shutdown: CancellationToken) -> io::Result<()> {
         let (ended, end) = oneshot::channel();
-        // A thread of its own: publishing a list is work that no connection should wait for.
+        // A thread of its own, since publishing a long list would delay connections on a shared
+        // one.
         std::thread::Builder::new().name("watches".to_owned()).spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
-            // Nobody waits for it after a shutdown.
+            // The receiver may be gone after a shutdown.
             let _ = ended.send(runtime.map(|runtime| runtime.block_on(self.run(&state, &shutdown))));
         })?;
-        // Nothing comes if the thread has panicked.
+        // The sender is dropped without a value if the thread has panicked.
         end.await.unwrap_or(Ok(()))
     }
 
-    /// Until one of the watches ends.
+    /// Runs both watches until one of them ends.
     async fn run(self, state: &Arc<State>, shutdown: &CancellationToken) {
         let Self { client, metrics, services, slices, .. } = self;
         let mut watches = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Objects from YAML and JSON files, followed as they change.
+//! Objects from YAML and JSON files, which are polled for changes.
 //!
 //! ```text
 //!   scan ──> tracker ──> read ──> documents ──> objects ──> files ──> Index
@@ -8,15 +8,15 @@
 //!
 //! | module | does | pure |
 //! |---|---|---|
-//! | `scan` | lists the files under the paths, with what tells one state of a file from the next | |
+//! | `scan` | lists the files under the paths, with stamps that change when a file does | |
 //! | `tracker` | decides which files have changed and may be read | yes |
 //! | `read` | reads files whole, with all cores | |
 //! | `documents`, `objects` | bytes to documents to objects, good and bad | yes |
 //! | `file` | the objects that one file claims | yes |
 //! | `files` | the objects that are served: last good versions, first file first | yes |
 //!
-//! One thread does all of it but the parsing. It scans several times a second, so that a changed file is served within
-//! a second on any file system, with or without notifications.
+//! One thread does everything except parsing. It scans several times a second, so that a changed
+//! file is served within a second on any file system, with or without notifications.
 
 mod documents;
 mod file;
@@ -49,27 +49,28 @@ use tracker::{Step, Tracker};
 
 use crate::ops::metrics::ManifestMetrics;
 
-/// The pause between scans.
+/// Pause between two scans.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The pause is at least this many times as long as a scan takes, so that many files cost a twentieth of a core.
+/// The pause lasts at least this many times as long as a scan, so that many files cost at most a
+/// twentieth of a core.
 const PAUSE_PER_SCAN: u32 = 19;
 
-/// At the start a file that was written to more recently than this may not be complete.
+/// At the start, a file that was written more recently than this may be incomplete.
 const YOUNG: Duration = Duration::from_millis(40);
 
-/// How often the start waits for young files at most.
+/// How often the start waits for such files.
 const MAX_WAITS: usize = 10;
 
-/// Manifests that cannot be followed.
+/// Error of the manifests source as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
-    /// A path given by name that cannot be read at the start.
+    /// A path of the command line cannot be read at the start.
     #[error("--manifests {}: {reason}; name a file or folder that is there and may be read", path.display())]
     Unreadable {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's description of the error.
         reason: String,
     },
     /// The thread that follows the files could not be started, or has panicked.
@@ -77,25 +78,25 @@ pub enum ManifestsError {
     Thread(String),
 }
 
-/// Files and folders that were read once, and can be followed.
+/// Manifests that were read once, and can be followed.
 pub struct Manifests {
     roots: Vec<PathBuf>,
     files: Files,
     tracker: Tracker,
-    /// Hashes of what was last read, to know a file that only looks new.
+    /// Hashes of the contents last read, to recognize a file that was only touched.
     contents: HashMap<FileKey, u64>,
-    /// The devices that the given paths were on.
+    /// The device that each given path was on, to recognize unmounted volumes.
     devices: BTreeMap<usize, u64>,
     readiness: Readiness,
     metrics: ManifestMetrics,
-    /// What there is to publish at first.
+    /// Updates to publish first; `None` once they are published.
     loaded: Option<Vec<Update>>,
 }
 
-/// Reads all manifests in files and folders. Bad ones are logged and counted; a path that itself cannot be
-/// read is an error. Blocks.
+/// Reads all manifests in files and folders; blocks. Bad manifests are logged and counted. A given
+/// path that cannot be read is an error.
 ///
-/// A path that can no longer be read later on is an outage: what was in it stays, and `readiness` says so.
+/// If a path becomes unreadable later, its objects are still served, and `readiness` shows that.
 pub fn load(
     paths: &[PathBuf],
     readiness: &Readiness,
@@ -134,13 +135,13 @@ pub fn load(
     Ok(manifests)
 }
 
-/// Finds the first of the given paths that cannot be read.
+/// Returns an error for the first given path that cannot be read.
 fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     for (root, path) in roots.iter().enumerate() {
         let key = FileKey::new(root, path);
         let reason = match scan.seen.get(&key) {
             Some(FileState::Unreadable(reason)) => reason.clone(),
-            // Opening shows what attributes do not: permissions.
+            // Metadata do not show whether the file may be read, so open it.
             Some(FileState::File(_)) => match read::open(path) {
                 Ok(_) => continue,
                 Err(error) => scan::reason(&error),
@@ -152,7 +153,7 @@ fn check_roots(roots: &[PathBuf], scan: &Scan) -> Result<(), ManifestsError> {
     Ok(())
 }
 
-/// How many objects are served of a file with these contents: a door for fuzzing.
+/// Returns how many objects of a file with these contents are served. For fuzzing.
 #[doc(hidden)]
 pub fn count_served(bytes: &[u8]) -> usize {
     let mut files = Files::default();
@@ -162,7 +163,8 @@ pub fn count_served(bytes: &[u8]) -> usize {
 }
 
 impl Manifests {
-    /// Hands everything that was read to `index`, which is in sync then. Later calls do nothing.
+    /// Applies everything that was read to `index`, which is in sync afterwards. Later calls do
+    /// nothing.
     pub fn publish<I>(&mut self, index: &I)
     where
         I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice>,
@@ -181,13 +183,14 @@ impl Manifests {
         commit(index);
     }
 
-    /// The paths that are followed.
+    /// Returns the followed paths, separated by commas.
     pub fn origin(&self) -> String {
         let roots: Vec<String> = self.roots.iter().map(|path| path.display().to_string()).collect();
         roots.join(",")
     }
 
-    /// Publishes everything, and then every change, until `shutdown` or until this future is dropped.
+    /// Publishes everything, and then every change, until `shutdown` or until the future is
+    /// dropped.
     pub async fn follow<I>(mut self, index: Arc<I>, shutdown: CancellationToken) -> Result<(), ManifestsError>
     where
         I: Index<MultiNetworkService> + Index<MultiNetworkEndpointSlice> + 'static,
@@ -195,13 +198,13 @@ impl Manifests {
         // Dropping the sender ends the thread.
         let (_following, followed) = mpsc::channel();
         let (ended, end) = oneshot::channel::<()>();
-        // A thread of its own: where a file system hangs, the process can still end.
+        // A thread of its own, so that the process can end even if a file system hangs.
         std::thread::Builder::new()
             .name("manifests".to_owned())
             .spawn(move || {
                 self.publish(&*index);
                 self.run(&*index, &followed);
-                // Nobody waits for it after a shutdown.
+                // The receiver may be gone after a shutdown.
                 let _ = ended.send(());
             })
             .map_err(|error| ManifestsError::Thread(error.to_string()))?;
@@ -229,7 +232,7 @@ impl Manifests {
         }
     }
 
-    /// Reads the files that are due, and returns what is to be done to objects.
+    /// Reads the files that are due after a scan. Returns the updates of objects.
     fn process(&mut self, mut scan: Scan, is_first: bool) -> Vec<Update> {
         let now = Instant::now();
         scan.distrust_empty_mount_points(&self.roots, &mut self.devices);
@@ -254,7 +257,7 @@ impl Manifests {
         self.collect_updates(now)
     }
 
-    /// Tells the metrics and `/readyz` which of the given paths cannot be read.
+    /// Shows unreadable paths in the metrics and in `/readyz`.
     fn note_lost(&self, scan: &Scan) {
         let lost: Vec<String> =
             scan.lost(&self.roots).map(|(path, reason)| format!("{}: {reason}", path.display())).collect();
@@ -263,7 +266,7 @@ impl Manifests {
         self.readiness.note("manifests", (!lost.is_empty()).then_some(note));
     }
 
-    /// Reads files. One that changes meanwhile is left for the next scan.
+    /// Reads files. A file that changes meanwhile is left to the next scan.
     fn read(&mut self, wanted: &[(FileKey, FileStamp)], now: Instant) {
         for ((key, stamp), outcome) in wanted.iter().zip(read::read_all(wanted, &self.contents)) {
             match outcome {
@@ -278,7 +281,7 @@ impl Manifests {
         }
     }
 
-    /// Notes what is in a file now, and the hash of that.
+    /// Notes the new content of a file, and its hash.
     fn set(&mut self, key: &FileKey, content: Content, hash: Option<u64>) {
         match hash {
             Some(hash) => self.contents.insert(key.clone(), hash),
@@ -287,7 +290,7 @@ impl Manifests {
         self.files.set(key, content);
     }
 
-    /// Returns what is to be done to objects, and reports what is bad.
+    /// Returns the updates of objects, and logs and counts bad manifests.
     fn collect_updates(&mut self, now: Instant) -> Vec<Update> {
         let Changes { updates, reports, reread } = self.files.take_changes();
         for key in reread {

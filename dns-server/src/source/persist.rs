@@ -1,4 +1,5 @@
-//! Keeps the snapshot file: reads it at the start, and writes it whenever there is something new to say.
+//! Persists the state in the snapshot file: loads the file at the start, and rewrites it after
+//! changes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,20 +17,21 @@ use crate::ops::metrics::SourceMetrics;
 use crate::store::answers::Freshness;
 use crate::store::state::{Objects, State};
 
-/// How often it is looked whether anything has changed: a burst of changes is one write.
+/// Time between two checks for changes, so that a burst of changes is written once.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Writing may take one part in this many of the time, however large the cluster and fast its changes.
+/// Writing takes at most one part in this many of the time, however large the cluster and fast its
+/// changes.
 const SHARE: u32 = 20;
 
-/// Pause after failures, however often and after however little time: a disk that is full may have room again.
+/// Longest pause after failures. A full disk may have room again later.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// Finds a place where no file can ever be written.
+/// Checks that the snapshot file can be written where it is configured.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in a line.
+/// If it cannot. The message states the problem and the remedy in one line.
 pub fn check(file: &Path) -> anyhow::Result<()> {
     let shown = file.display();
     let folder = snapshot::folder_of(file);
@@ -45,7 +47,7 @@ pub fn check(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an earlier run knew, if the file is there and good; else a line in the log says why not.
+/// Loads the snapshot of an earlier run. Logs the reason if the file is missing or cannot be used.
 pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
     match snapshot::read(file, Timestamp::now(), max_age) {
         Ok(Some(objects)) => {
@@ -54,18 +56,19 @@ pub fn load(file: &Path, max_age: Duration) -> Option<Objects> {
             Some(objects)
         }
         Ok(None) => {
-            info!(file = %file.display(), "no snapshot yet");
+            info!(file = %file.display(), "the snapshot file does not exist yet");
             None
         }
         Err(error) => {
-            warn!(file = %file.display(), %error, "snapshot ignored");
+            warn!(file = %file.display(), %error, "cannot use the snapshot; starting without it");
             None
         }
     }
 }
 
-/// Writes the file after changes, and now and then without any, so that it does not grow too old while it is
-/// still true. Nothing is written before everything has synced.
+/// Rewrites the file after changes until `shutdown`, but only while everything is synced. Without
+/// changes it still rewrites the file now and then, so that a true snapshot does not exceed its
+/// maximum age.
 pub async fn run(
     file: PathBuf,
     max_age: Duration,
@@ -98,7 +101,7 @@ pub async fn run(
                 Err(error) => {
                     metrics.snapshot_failures.inc();
                     if failures == 0 {
-                        warn!(file = %file.display(), "snapshot not written, trying on: {error:#}");
+                        warn!(file = %file.display(), "cannot write the snapshot, retrying: {error:#}");
                     }
                     failures += 1;
                 }
@@ -111,13 +114,14 @@ pub async fn run(
     }
 }
 
-/// How long to rest after a write that took so long: twice as long after each failure.
+/// Returns the pause after a write that took `took`. It doubles with each failure.
 fn pause(took: Duration, failures: u32) -> Duration {
     let usual = took * SHARE;
     usual.saturating_mul(1 << failures.min(20)).min(LONGEST_PAUSE.max(usual))
 }
 
-/// Writes what is known now, and gives its serial; none if that is not whole. File I/O may block, so it has a thread of its own.
+/// Writes the current objects and returns their serial; `None` if they are incomplete. File I/O may
+/// block, so it runs on a thread for blocking work.
 async fn write(file: PathBuf, state: Arc<State>) -> anyhow::Result<Option<u32>> {
     tokio::task::spawn_blocking(move || {
         let Some(objects) = state.objects() else { return Ok(None) };
@@ -132,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_written_is_tried_ever_less_often() {
+    fn a_write_that_fails_is_retried_ever_less_often() {
         let took = Duration::from_secs(1);
         let pauses = [0, 1, 2, 5, 6, 1000].map(|failures| pause(took, failures).as_secs());
         assert_eq!(pauses, [20, 40, 80, 600, 600, 600]);
-        // Never more often than one that can.
+        // A write that fails is never retried sooner than one that succeeds would be repeated.
         assert_eq!(pause(60 * took, 1000), 60 * SHARE * took);
         assert_eq!(pause(Duration::MAX / SHARE, 1000), Duration::MAX / SHARE * SHARE);
     }

@@ -1,4 +1,4 @@
-//! The snapshot file: what is known, so that the next process has something to say before it has synced.
+//! The snapshot file: all objects, so that the next process can answer before it has synced.
 //!
 //! ```text
 //! multinet-dns snapshot 3 serial=<u32> taken=<RFC 3339>\n
@@ -6,8 +6,9 @@
 //! crc32                                         of all before it, little-endian
 //! ```
 //!
-//! The header is one line of text, so that a person can look at it, and an old file is known before its body is
-//! read. Rows are written and read one at a time: the file of a million endpoints takes no memory of its own.
+//! The header is one line of text, readable for people, so that a file of another version is
+//! recognized before its body is read. Rows are written and read one at a time, so that even the
+//! file of a million endpoints is never in memory as a whole.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -26,62 +27,63 @@ use crate::store::index::Service;
 use crate::store::slice::Slice;
 use crate::store::state::Objects;
 
-/// What a file begins with; the number is the version of the format.
+/// Beginning of a file. The number is the version of the format.
 const MAGIC: &str = "multinet-dns snapshot 3 ";
 
-/// Longest header.
+/// Largest length of the header in bytes.
 const MAX_HEADER: u64 = 128;
 
-/// A longer row is none of ours: a slice has a thousand endpoints at most.
+/// Largest length of a row in bytes. A slice has at most a thousand endpoints, so no row is as
+/// long.
 const MAX_ROW: u32 = 64 << 20;
 
-/// How far the clock of whoever wrote the file may be ahead.
+/// How far the clock of the snapshot's writer may be ahead.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
-/// Why a file is not used.
+/// Reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// It begins otherwise.
+    /// The file does not begin with [`MAGIC`].
     #[error("not a snapshot of this version")]
     Foreign,
-    /// It is cut off or altered.
+    /// The file is truncated or altered.
     #[error("damaged: {0}")]
     Damaged(&'static str),
-    /// A row has the right length and says nothing.
+    /// A row has the right length but cannot be decoded.
     #[error("damaged: {0}")]
     Row(#[from] postcard::Error),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is older than allowed, or from the future.
+    /// The file is older than allowed, or from the future.
     #[error("taken at {taken}, which is {}", if *is_future { "in the future" } else { "too long ago" })]
     Age {
         /// When it was taken.
         taken: Timestamp,
-        /// Which of the two.
+        /// Whether it is from the future.
         is_future: bool,
     },
 }
 
-/// An object, as it is written.
+/// A row to be written: namespace, name and object.
 #[derive(Serialize)]
 enum RowRef<'a> {
     Service(&'a str, &'a str, &'a Service),
     Slice(&'a str, &'a str, &'a Slice),
 }
 
-/// An object, as it is read.
+/// A row that was read: namespace, name and object.
 #[derive(Deserialize)]
 enum Row {
     Service(String, String, Service),
     Slice(String, String, Slice),
 }
 
-/// Writes the contents of a file.
+/// Encodes objects as the contents of a file.
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// If `out` fails.
 pub fn encode(out: impl Write, taken: Timestamp, objects: &Objects) -> io::Result<()> {
     let Objects { serial, services, slices } = objects;
     let mut out = Checksummed::new(out);
@@ -101,11 +103,11 @@ pub fn encode(out: impl Write, taken: Timestamp, objects: &Objects) -> io::Resul
     out.inner.write_all(&crc.to_le_bytes())
 }
 
-/// Reads the contents of a file, if they are whole and not older than `max_age`.
+/// Decodes the contents of a file, if they are complete and not older than `max_age`.
 ///
 /// # Errors
 ///
-/// [`SnapshotError`] says what is wrong with them.
+/// If they are not; [`SnapshotError`] states the reason.
 pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Result<Objects, SnapshotError> {
     let line = header_line(&mut input)?;
     let header = Header::parse(&line).ok_or(SnapshotError::Damaged("unreadable header"))?;
@@ -123,10 +125,10 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         match length {
             0 => break,
             1..=MAX_ROW => {}
-            _ => return Err(SnapshotError::Damaged("a row too long")),
+            _ => return Err(SnapshotError::Damaged("a row is too long")),
         }
         row.clear();
-        // What a damaged length says is not believed before it is there.
+        // The length may be damaged, so memory grows only with the data that are there.
         let read = Read::take(&mut input, length.into()).read_to_end(&mut row)?;
         if read < length as usize {
             return Err(TRUNCATED);
@@ -145,14 +147,14 @@ pub fn decode(mut input: impl BufRead, now: Timestamp, max_age: Duration) -> Res
         return Err(SnapshotError::Damaged("wrong checksum"));
     }
     if input.read(&mut [0])? > 0 {
-        return Err(SnapshotError::Damaged("more than there should be"));
+        return Err(SnapshotError::Damaged("data after the checksum"));
     }
     Ok(objects)
 }
 
 const TRUNCATED: SnapshotError = SnapshotError::Damaged("cut off");
 
-/// The first line, with its end.
+/// Returns the first line, including its end.
 fn header_line(input: impl BufRead) -> Result<Vec<u8>, SnapshotError> {
     let mut line = Vec::new();
     input.take(MAX_HEADER).read_until(b'\n', &mut line)?;
@@ -177,7 +179,7 @@ impl Header {
     }
 }
 
-/// Sums up what passes.
+/// A reader or writer that computes the CRC-32 of all data that pass.
 struct Checksummed<T> {
     inner: T,
     sum: crc32fast::Hasher,
@@ -220,40 +222,41 @@ impl<T: Write> Write for Checksummed<T> {
     }
 }
 
-/// What `file` holds; nothing where there is none.
+/// Reads a snapshot file; `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// If the file is there and cannot be read or used.
+/// If the file exists and cannot be read or used.
 pub fn read(file: &Path, now: Timestamp, max_age: Duration) -> Result<Option<Objects>, SnapshotError> {
     if !exists(file)? {
         return Ok(None);
     }
-    // Not even by now is a pipe waited for.
+    // If a pipe has taken the file's place meanwhile, opening must not block.
     let opened =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(file)?;
     decode(BufReader::with_capacity(BUFFER, opened), now, max_age).map(Some)
 }
 
-/// Whether there is a file that may be replaced.
+/// Tells whether a file exists that may be replaced.
 ///
 /// # Errors
 ///
-/// If something else has its place: what is renamed to it would make a file of a device.
+/// If something other than a regular file is there. Renaming over it would replace a device by a
+/// file.
 pub fn exists(file: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(file) {
         Ok(found) if found.is_file() => Ok(true),
-        Ok(_) => Err(io::Error::other("is not a regular file; name one, or one that is not there yet")),
+        Ok(_) => Err(io::Error::other("is not a regular file; name one, or a file that does not exist yet")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Octets that are read and written at a time.
+/// Buffer size in bytes for reading and writing.
 const BUFFER: usize = 256 << 10;
 
-/// Replaces what `file` holds: whoever looks, also after a crash, sees the old contents or the new ones. What writers
-/// that were killed have left goes first, to make room.
+/// Replaces the contents of `file` atomically: readers see the old or the new contents, even after
+/// a crash. Files that killed writers left behind are removed first, to make room.
 ///
 /// # Errors
 ///
@@ -271,27 +274,28 @@ pub fn write(file: &Path, taken: Timestamp, objects: &Objects) -> io::Result<()>
     File::open(folder_of(file))?.sync_all()
 }
 
-/// An empty file beside `file`, to be put in its place: `.NAME.XXXXXX.new`, readable by its owner only, as tempfile
-/// makes it. It is locked as long as its writer lives, who may be another server with the same file.
+/// Creates an empty file beside `file` that will be renamed to it. Its name is `.NAME.XXXXXX.new`,
+/// and only its owner may read it. It stays locked while its writer lives, which may also be
+/// another server with the same file.
 fn create_temporary(file: &Path) -> io::Result<NamedTempFile> {
     let made = tempfile::Builder::new()
         .prefix(&prefix(file))
         .rand_bytes(RANDOM_LETTERS)
         .suffix(SUFFIX)
         .tempfile_in(folder_of(file))?;
-    // Without locks, as on some file systems, nothing is taken for a leftover either.
+    // Where the file system has no locks, leftovers cannot be recognized, and none is removed.
     let _ = made.as_file().try_lock();
     Ok(made)
 }
 
-/// Letters in the name of a file that is being written, by which two writers do not meet. tempfile takes no name that
-/// is there already, were it a link.
+/// Number of random letters in the name of a file being written, so that two writers do not
+/// collide. tempfile never reuses an existing name, not even that of a link.
 const RANDOM_LETTERS: usize = 6;
 
 /// The end of such a name.
 const SUFFIX: &str = ".new";
 
-/// The beginning of such a name.
+/// Returns the beginning of such a name.
 fn prefix(file: &Path) -> OsString {
     let mut prefix = OsString::from(".");
     prefix.push(file.file_name().unwrap_or_default());
@@ -299,7 +303,8 @@ fn prefix(file: &Path) -> OsString {
     prefix
 }
 
-/// Removes files as [`create_temporary`] makes them that nobody writes any more. What cannot be removed stays, and is tried again.
+/// Removes files of [`create_temporary`] whose writers have ended. A file that cannot be removed is
+/// tried again by the next write.
 fn remove_leftovers(file: &Path) {
     let prefix = prefix(file);
     let is_one = |name: &[u8]| {
@@ -317,15 +322,15 @@ fn remove_leftovers(file: &Path) {
     }
 }
 
-/// Whether it is a file that nobody has locked.
+/// Tells whether this is a file that no writer has locked.
 fn is_abandoned(path: &Path) -> bool {
-    // Neither is another file opened by way of a link, nor the other end of a pipe waited for. Who locks a file of NFS
-    // has to be able to write it.
+    // The flags avoid following a link and blocking on a pipe. Locking a file on NFS requires write
+    // access.
     let opened = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     opened.is_ok_and(|file| file.try_lock().is_ok())
 }
 
-/// The folder that a file is in.
+/// Returns the folder of a file.
 pub fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -376,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_snapshot_is_read_as_it_was_written() {
         let snapshot = snapshot();
         assert_eq!(decode(encoded(&snapshot).as_slice(), now(), HOUR).unwrap(), snapshot);
     }
 
     #[test]
-    fn age_counts_from_when_it_was_taken() {
+    fn the_age_of_a_snapshot_counts_from_when_it_was_taken() {
         let bytes = encoded(&snapshot());
         let after = |seconds| now() + SignedDuration::from_secs(seconds);
         assert!(decode(bytes.as_slice(), after(3600), HOUR).is_ok());
@@ -400,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_octet_and_every_cut_is_noticed() {
+    fn a_damaged_byte_or_a_cut_anywhere_is_noticed() {
         let snapshot = snapshot();
         let bytes = encoded(&snapshot);
         for position in 0..bytes.len() {
@@ -412,14 +417,15 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_writers_have_left_goes_with_the_next_write() {
+    fn files_of_killed_writers_are_removed_by_the_next_write() {
         let folder = tempfile::tempdir().unwrap();
         let names = || -> BTreeSet<OsString> {
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect()
         };
         let (file, other) = (folder.path().join("dns.snapshot"), folder.path().join("dns.snapshot.b"));
         let mut expected = BTreeSet::from(["dns.snapshot".into()]);
-        // Neither what somebody is writing, nor what belongs to another file, nor what has another name or is no file.
+        // Files that must stay: one being written, one of another snapshot, and others with similar
+        // names or that are links.
         let busy = create_temporary(&file).unwrap();
         let (_, left_of_other) = create_temporary(&other).unwrap().keep().unwrap();
         let by_hand = [".dns.snapshot.Abc123", ".dns.snapshot.Abc1234.new", "dns.snapshot.Abc123.new"];
@@ -434,14 +440,14 @@ mod tests {
             write(&file, now(), &snapshot()).unwrap();
             assert_eq!(names(), expected);
         }
-        // Its writer need not know.
+        // The writer is not disturbed by the cleanup.
         busy.persist(&file).unwrap();
         write(&other, now(), &snapshot()).unwrap();
         assert!(!left_of_other.exists());
     }
 
     #[test]
-    fn files_are_replaced_whole() {
+    fn a_file_is_replaced_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("dns.snapshot");
         let is = |serial| Objects { serial, ..snapshot() };
@@ -454,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_stays_what_it_is() {
+    fn a_path_that_is_no_regular_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         fs::create_dir(place("folder")).unwrap();

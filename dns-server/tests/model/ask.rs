@@ -1,4 +1,4 @@
-//! A state with its answers, asked by packets.
+//! A state and its answers, which tests query by packets.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
@@ -16,7 +16,7 @@ use multinet_dns::store::zone::{ZoneSettings, Zones};
 
 use crate::expected::DEFAULT_TTL;
 
-/// The forward zone, without the last dot.
+/// The forward zone, without the final dot.
 pub(crate) const ZONE: &str = "z.test";
 
 /// A state and its answers.
@@ -25,23 +25,23 @@ pub(crate) struct Asker {
     pub(crate) reader: Reader,
 }
 
-/// The answers alone, as a worker of the server has them.
+/// The answers alone, as a worker of the server uses them.
 #[derive(Clone)]
 pub(crate) struct Reader {
     answers: Arc<Answers>,
     turn: Cell<u32>,
 }
 
-/// What a question gets, in the terms of the model.
+/// A reply in the terms of the model.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) rcode: &'static str,
-    /// Time to live and data of the answer section's records.
+    /// TTL and data of the records in the answer section.
     pub(crate) records: BTreeSet<String>,
 }
 
 impl Asker {
-    /// A state that knows nothing yet.
+    /// Returns a state without objects.
     pub(crate) fn new() -> Self {
         let name = |text: &str| text.parse().expect("a name");
         let settings = ZoneSettings { ttl: DEFAULT_TTL, ns_addresses: BTreeSet::new() };
@@ -52,10 +52,10 @@ impl Asker {
         Self { state, reader: Reader { answers, turn: Cell::new(0) } }
     }
 
-    /// Asks as over TCP, and checks the form of the reply.
+    /// Sends a query as over TCP, and checks the form of the reply.
     ///
     /// # Panics
-    /// If the reply is no good reply.
+    /// If the reply is malformed.
     pub(crate) fn ask(&self, name: &str, qtype: &'static str) -> Reply {
         let message = self.reader.message(name, qtype);
         let records: BTreeSet<String> = message.answers.iter().map(data).collect();
@@ -72,7 +72,7 @@ impl Asker {
         Reply { rcode, records }
     }
 
-    /// The names that own records of services, by way of transfers.
+    /// Returns the names that own records of services, read from zone transfers.
     pub(crate) fn owners(&self) -> BTreeSet<String> {
         let own = ["", "ns.dns.", "dns-version."].map(|name| format!("{name}{ZONE}"));
         let own: HashSet<&str> = own.iter().map(String::as_str).chain(["in-addr.arpa", "ip6.arpa"]).collect();
@@ -96,7 +96,7 @@ impl Asker {
 }
 
 impl Reader {
-    /// The whole reply.
+    /// Returns the whole reply.
     pub(crate) fn message(&self, name: &str, qtype: &str) -> Message {
         let mut query = Message::query();
         let name = Name::from_ascii(format!("{name}.")).expect("a name");
@@ -111,7 +111,7 @@ impl Reader {
     }
 }
 
-/// Every target of an SRV record stands in the additional section with an address, and nothing else does.
+/// Checks that the additional section has addresses of exactly the targets of SRV records.
 fn check_additionals(message: &Message) {
     let targets: HashSet<&Name> = message
         .answers
@@ -129,7 +129,7 @@ fn check_additionals(message: &Message) {
     );
 }
 
-/// Time to live and data.
+/// Returns the TTL and data of a record.
 pub(crate) fn data(record: &Record) -> String {
     let name = |name: &Name| name.to_ascii().trim_end_matches('.').to_owned();
     let data = match &record.data {

@@ -1,4 +1,4 @@
-//! Events as a watch tells of them, and the objects that are there after them.
+//! Events of watches, and the objects that exist after them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use multinet_runtime::{Index, ObjectKey};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// The names that objects and their parts have: few, so that they meet.
+/// Names of objects and their parts: few, so that they collide.
 pub(crate) const NAMESPACES: [&str; 2] = ["red", "blue"];
 pub(crate) const SERVICES: [&str; 3] = ["one", "two", "three"];
 pub(crate) const NETWORKS: [&str; 2] = ["rail0", "rail1"];
@@ -20,19 +20,19 @@ pub(crate) const ADDRESSES: [&str; 8] =
     ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.1.1", "fd00::1", "fd00::2", "fd00:0:0:1::", "::1:1"];
 const SLICES: [&str; 5] = ["s0", "s1", "s2", "s3", "s4"];
 
-/// A service as far as DNS is concerned.
+/// The fields of a service that matter for DNS.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     pub(crate) ttl: Option<u16>,
 }
 
-/// A slice as far as DNS is concerned.
+/// The fields of a slice that matter for DNS.
 #[derive(Debug, Clone)]
 pub(crate) struct Slice {
-    /// The service that it says it belongs to.
+    /// The service that its label names.
     pub(crate) service: Option<&'static str>,
     pub(crate) network: &'static str,
-    /// Name, protocol, number; names are unique.
+    /// Name, protocol and number; names are unique.
     pub(crate) ports: Vec<(&'static str, &'static str, u16)>,
     pub(crate) endpoints: Vec<Endpoint>,
 }
@@ -44,20 +44,20 @@ pub(crate) struct Endpoint {
     pub(crate) ready: Option<bool>,
 }
 
-/// What a watch can tell.
+/// An event of a watch.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Service(ObjectKey, Service),
     Slice(ObjectKey, Slice),
     DeleteService(ObjectKey),
     DeleteSlice(ObjectKey),
-    /// A watch begins anew, and finds that of all objects only some are left, chosen by these bits.
+    /// A watch lists again, and finds only some of the objects, chosen by these bits.
     Relist(u64),
     /// A commit without a change.
     Nothing,
 }
 
-/// Any event.
+/// Generates any event.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let key = |names: &'static [&'static str]| {
         (prop::sample::select(&NAMESPACES[..]), prop::sample::select(names)).prop_map(|(namespace, name)| {
@@ -100,7 +100,7 @@ fn slice() -> impl Strategy<Value = Slice> {
         .prop_map(|(service, network, ports, endpoints)| Slice { service, network, ports, endpoints })
 }
 
-/// All objects that there are.
+/// All existing objects.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) services: BTreeMap<ObjectKey, Service>,
@@ -108,7 +108,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Lets an event happen, and tells the state of it as the watches would.
+    /// Applies an event to the objects, and to `state` as the watches would.
     pub(crate) fn take(&mut self, event: &Event, state: &State) {
         match event.clone() {
             Event::Service(key, service) => {
@@ -143,19 +143,19 @@ impl World {
         commit(state);
     }
 
-    /// The list of a watch that begins anew: every object once more.
+    /// Applies every object again, as a new list of a watch does.
     fn relist(&self, state: &State) {
         self.services.iter().for_each(|(key, service)| state.apply(service_object(key, service)));
         self.slices.iter().for_each(|(key, slice)| state.apply(slice_object(key, slice)));
     }
 
-    /// The end of both watches' lists.
+    /// Ends the lists of both watches.
     pub(crate) fn sync(&self, state: &State) {
         self.sync_one(state, true);
         self.sync_one(state, false);
     }
 
-    /// The end of one watch's list.
+    /// Ends the list of one watch.
     pub(crate) fn sync_one(&self, state: &State, services: bool) {
         if services {
             let live: HashSet<ObjectKey> = self.services.keys().cloned().collect();
@@ -168,13 +168,13 @@ impl World {
     }
 }
 
-/// Both watches have nothing more to tell for now.
+/// Commits the changes of both watches.
 pub(crate) fn commit(state: &State) {
     Index::<MultiNetworkService>::commit(state);
     Index::<MultiNetworkEndpointSlice>::commit(state);
 }
 
-/// The object as the API server has it.
+/// Returns the service as the API server stores it.
 pub(crate) fn service_object(key: &ObjectKey, service: &Service) -> MultiNetworkService {
     let object = json!({
         "apiVersion": "multinetwork.numaproj.io/v1alpha1",
@@ -188,7 +188,7 @@ pub(crate) fn service_object(key: &ObjectKey, service: &Service) -> MultiNetwork
     serde_json::from_value(object).expect("a service")
 }
 
-/// The object as the API server has it.
+/// Returns the slice as the API server stores it.
 pub(crate) fn slice_object(key: &ObjectKey, slice: &Slice) -> MultiNetworkEndpointSlice {
     let labels = slice.service.map(|service| json!({labels::SERVICE_NAME: service}));
     let ports: Vec<_> = slice
@@ -212,7 +212,7 @@ pub(crate) fn slice_object(key: &ObjectKey, slice: &Slice) -> MultiNetworkEndpoi
         "kind": "MultiNetworkEndpointSlice",
         "metadata": {"namespace": key.namespace, "name": key.name, "labels": labels.unwrap_or_else(|| json!({}))},
         "spec": {
-            "addressType": "IPv4", // of both families: what is served follows the addresses
+            "addressType": "IPv4", // both families may occur: records follow the addresses
             "network": {"name": slice.network, "namespace": key.namespace},
             "ports": ports,
             "endpoints": endpoints,

@@ -1,4 +1,4 @@
-//! The zone as the design describes it, made anew from all objects: slow and plain.
+//! The zone as the design describes it, built from all objects in the simplest way.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -7,19 +7,19 @@ use std::sync::LazyLock;
 use crate::ask::{Reply, ZONE};
 use crate::events::{ADDRESSES, HOSTS, NAMESPACES, NETWORKS, PORTS, SERVICES, World};
 
-/// Time to live where the service has none.
+/// TTL of services that set none.
 pub(crate) const DEFAULT_TTL: u32 = 5;
 
-/// Owner and type, then time to live and data.
+/// TTL and data of records, by owner and type.
 type Records = BTreeMap<(String, &'static str), BTreeSet<String>>;
 
-/// Every record that there has to be.
+/// All records that must exist.
 pub(crate) struct Expected {
     records: Records,
     existing: HashSet<String>,
 }
 
-/// A ready endpoint of a service: network, host label, address, and its ports.
+/// A ready endpoint of a service: its network, host label, address and ports.
 struct Member {
     network: &'static str,
     host: String,
@@ -60,7 +60,8 @@ impl Expected {
                     members.iter().filter(|member| member.network == network).collect();
                 add_group(&mut records, &format!("{network}._net.{base}"), ttl, &members);
             }
-            // A host with a name of its own goes before one that is named after its address.
+            // A host with a name of its own takes precedence over one that is named after its
+            // address.
             let addresses: BTreeSet<IpAddr> = members.iter().map(|member| member.address).collect();
             for address in addresses.into_iter().filter(is_private) {
                 let hosts =
@@ -87,12 +88,12 @@ impl Expected {
         Self { records, existing }
     }
 
-    /// The names that own records.
+    /// Returns the names that own records.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
         self.records.keys().map(|(owner, _)| owner.as_str())
     }
 
-    /// The reply to a question for ANY: one record that stands for all (RFC 8482 §4.2).
+    /// Returns the reply to a query for ANY: one record that stands for all (RFC 8482 §4.2).
     pub(crate) fn reply_to_any(&self, name: &str) -> Reply {
         let mut reply = self.reply(name, "none");
         let first = self.records.range((name.to_owned(), "")..).next();
@@ -105,7 +106,7 @@ impl Expected {
         reply
     }
 
-    /// The reply to a question.
+    /// Returns the reply to a query.
     pub(crate) fn reply(&self, name: &str, qtype: &'static str) -> Reply {
         let records = self.records.get(&(name.to_owned(), qtype)).cloned().unwrap_or_default();
         let rcode = if self.existing.contains(name) { "NOERROR" } else { "NXDOMAIN" };
@@ -113,12 +114,12 @@ impl Expected {
     }
 }
 
-/// The time to live that stands in front of a record.
+/// Returns the TTL at the beginning of a record.
 fn ttl_of(record: &str) -> &str {
     record.split(' ').next().unwrap_or_default()
 }
 
-/// The names of a service, or of one of its networks.
+/// Adds the names of a service, or of one of its networks.
 fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
     let mut add = |owner: &str, rtype, data: String| {
         records.entry((owner.to_owned(), rtype)).or_default().insert(format!("{ttl} {data}"));
@@ -130,7 +131,7 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
         add(&host, rtype, member.address.to_string());
         add(&host, "TXT", format!("addr={} net={}", member.address, member.network));
         for (name, protocol, port) in member.ports.iter().filter(|(name, _, _)| !name.is_empty()) {
-            // Every endpoint counts once, on however many networks or numbers it has the port.
+            // Every endpoint counts once, on however many networks or port numbers it has the port.
             let having = members.iter().filter(|other| {
                 other.ports.iter().any(|(other, proto, _)| (other, proto) == (name, protocol))
             });
@@ -144,7 +145,7 @@ fn add_group(records: &mut Records, base: &str, ttl: u32, members: &[&Member]) {
     }
 }
 
-/// Whether an address has a reverse name, if nothing else is said.
+/// Tells whether an address has a reverse name by default.
 fn is_private(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_private(),
@@ -152,7 +153,7 @@ fn is_private(address: &IpAddr) -> bool {
     }
 }
 
-/// The label of an endpoint without hostname.
+/// Returns the label of an endpoint without a hostname.
 fn dashed(address: IpAddr) -> String {
     let label = address.to_string().replace(['.', ':'], "-");
     let lead = if label.starts_with('-') { "0" } else { "" };
@@ -174,7 +175,7 @@ fn reverse(address: IpAddr) -> String {
     }
 }
 
-/// Every name that could own records or stand above one that does.
+/// Returns every name that may own records, or have a name below it that does.
 pub(crate) fn universe() -> &'static BTreeSet<String> {
     static UNIVERSE: LazyLock<BTreeSet<String>> = LazyLock::new(all_names);
     &UNIVERSE
@@ -205,7 +206,7 @@ fn all_names() -> BTreeSet<String> {
     for address in addresses {
         let reverse = reverse(address);
         let parents = reverse.match_indices('.').map(|(dot, _)| &reverse[dot + 1..]);
-        // As far as the zone's apex, whose records are none of this model's.
+        // Stops below the zone's apex, whose records are not part of this model.
         names.extend(parents.filter(|name| name.matches('.').count() > 1).map(ToOwned::to_owned));
         names.insert(reverse);
     }

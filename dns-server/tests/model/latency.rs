@@ -1,4 +1,4 @@
-//! How long a change took is told once per change, and not of what was there before the first sync.
+//! The latency of a change is reported once per change, and not for objects of the first sync.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -63,20 +63,20 @@ fn each_change_after_the_first_sync_is_timed_once() {
     commit();
     assert_eq!(count(), 1, "nor is one that tells of another time only");
 
-    // A clock that is behind must not make a panic of it.
+    // The clock that set the time stamp may be ahead of ours.
     Index::apply(&state, slice("10.0.0.3", ago(-100)));
     commit();
     assert_eq!(told.lock().expect("no panic").get(1), Some(&Duration::ZERO));
 }
 
-/// A new process finds what the last one knew, and nothing has changed.
+/// A new process reads the snapshot of the last one; nothing has changed.
 #[test]
-fn what_a_snapshot_holds_is_no_change() {
+fn an_object_of_a_snapshot_is_no_change() {
     let object = slice("10.0.0.1", Timestamp::now());
     let key = ObjectKey { namespace: "n".into(), name: "a".into() };
     let parsed = Slice::parse(&object).expect("an address").expect("a service");
-    let octets = postcard::to_stdvec(&parsed).expect("octets");
-    let restored: Slice = postcard::from_bytes(&octets).expect("a slice");
+    let bytes = postcard::to_stdvec(&parsed).expect("bytes");
+    let restored: Slice = postcard::from_bytes(&bytes).expect("a slice");
     let mut index = multinet_dns::store::index::Index::default();
     index.apply_slice(&key, restored);
     assert!(index.next_changed().is_some());

@@ -1,9 +1,11 @@
-//! The state against a plain model: after any sequence of events the answers are exactly those that the
-//! last events call for. No address is served that was not in a ready endpoint, and none is missing.
+//! The state compared with a plain model. After any sequence of events, the answers are exactly
+//! those that the objects require: no address is served that is in no ready endpoint, and none is
+//! missing.
 //!
-//! The model ([`expected`]) makes the whole zone anew from all objects, in the simplest way there is; the
-//! state follows the events. [`paths`] asks it in any way that a client may, and has another parser read the replies.
-//! [`publishing`] watches answers while they change; the crate `multinet-dns-orders` does so under a scheduler.
+//! The model ([`expected`]) builds the whole zone anew from all objects, in the simplest way; the
+//! state follows the events. [`paths`] sends every kind of query, and reads the replies with
+//! another parser. [`publishing`] watches answers while they change; the crate
+//! `multinet-dns-orders` does the same under a scheduler.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -24,10 +26,10 @@ use ask::Asker;
 use events::{Event, World};
 use expected::{Expected, universe};
 
-/// Names are compared in full after every so many events, and a sample of them after each.
+/// All names are compared after every this many events, and a sample of them after each event.
 const FULL_EVERY: usize = 40;
 
-/// How many names are asked for after each event.
+/// Number of names queried after each event.
 const SAMPLE: usize = 12;
 
 proptest! {
@@ -51,8 +53,8 @@ proptest! {
         }
     }
 
-    /// Weak point 1 of CoreDNS' kubernetes plugin: it answers from what it knows so far. Here nothing at all is
-    /// answered before everything has synced; then everything is.
+    /// CoreDNS' kubernetes plugin answers from incomplete knowledge. This server answers nothing
+    /// before everything has synced, and then everything.
     #[test]
     fn nothing_is_answered_before_both_kinds_have_synced(
         events in prop::collection::vec(events::event(), 1..40),
@@ -75,7 +77,7 @@ proptest! {
     }
 }
 
-/// The names that own records are those of the model, no more and no fewer.
+/// Checks that exactly the names of the model own records.
 fn check_names(asker: &Asker, expected: &Expected) -> Result<(), TestCaseError> {
     let published = asker.owners();
     let wanted: BTreeSet<String> = expected.owners().map(ToOwned::to_owned).collect();
@@ -85,7 +87,7 @@ fn check_names(asker: &Asker, expected: &Expected) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// A sample of all names that there can be gives the model's answers.
+/// Checks the answers for a sample of all possible names.
 fn check_answers(asker: &Asker, expected: &Expected, seed: u64, sample: usize) -> Result<(), TestCaseError> {
     let names = universe();
     let step = (names.len() / sample.min(names.len())).max(1);

@@ -1,5 +1,5 @@
-//! Both ways to an answer, by any query: the fast and the slow path give the same octets, a parser that is none of
-//! ours reads them, and they say what the model says.
+//! The fast and the slow path give the same bytes for any query. Another parser reads the replies,
+//! and they agree with the model.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,33 +17,34 @@ use crate::ask::{Asker, ZONE};
 use crate::events::{self, Endpoint, Event, NAMESPACES, NETWORKS, Service, Slice, World};
 use crate::expected::{Expected, universe};
 
-/// The types that the model knows.
+/// Types that the model knows.
 const TYPES: [&str; 5] = ["A", "AAAA", "SRV", "TXT", "PTR"];
 
-/// The type that asks for all types (RFC 8482).
+/// Query type for all types (RFC 8482).
 const ANY: u16 = 255;
 
 /// Types that no service owns.
 const OTHERS: [u16; 6] = [5, 15, 48, 64, ANY, 65_280];
 
-/// A service whose addresses and SRV records never fit a datagram without EDNS, in the terms of the model.
+/// A service whose addresses and SRV records never fit a datagram without EDNS, in the terms of the
+/// model.
 const MANY: &str = "many";
 
-/// How many addresses it has of each family.
+/// Number of its addresses of each family.
 const MANY_ADDRESSES: u8 = 90;
 
 /// A query as a client may send it.
 #[derive(Debug, Clone)]
 struct Asked {
-    /// Which of all names, or that of [`MANY`], and what is put in front of it.
+    /// One of all names, or [`MANY`] with this prefix.
     name: Option<prop::sample::Index>,
     prefix: Option<&'static str>,
-    /// Which letters are capitals.
+    /// Bits that choose which letters are uppercase.
     capitals: u64,
     qtype: Result<&'static str, u16>,
-    /// RD, CD, AD.
+    /// The flags RD, CD and AD.
     flags: [u8; 2],
-    /// The payload, and the octet of DO.
+    /// The payload size, and the byte with the DO bit.
     edns: Option<(u16, u8)>,
     datagram: bool,
     turn: u32,
@@ -75,7 +76,7 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 impl Asked {
-    /// The name in lower case.
+    /// Returns the name in lowercase.
     fn name(&self) -> String {
         let names = universe();
         let name = match self.name {
@@ -137,7 +138,7 @@ proptest! {
     }
 }
 
-/// The events that make [`MANY`].
+/// Returns the events that create [`MANY`].
 fn many() -> [Event; 2] {
     let key = ObjectKey { namespace: NAMESPACES[0].to_owned(), name: MANY.to_owned() };
     let addresses = (1..=MANY_ADDRESSES)
@@ -178,7 +179,8 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
     prop_assert_eq!(seen.rcode, wanted.rcode, "{:?}", asked.name());
     prop_assert_eq!(seen.has_opt, asked.edns.is_some());
     if is_truncated {
-        // As many whole address records as there is room for, and none of other types.
+        // A truncated reply holds as many whole address records as fit, and no records of other
+        // types.
         let room = asked.limit() - packet.len();
         let fitting = match asked.qtype {
             Ok("A") => room / 16,
@@ -194,7 +196,7 @@ fn check(asker: &Asker, expected: &Expected, asked: &Asked) -> Result<(), TestCa
     Ok(())
 }
 
-/// A padded query has the same reply, but for its padding (RFC 7830, RFC 8467).
+/// Checks that padding a query changes nothing in the reply but the padding (RFC 7830, RFC 8467).
 fn check_padded(asker: &Asker, asked: &Asked, plain: &[u8]) -> Result<(), TestCaseError> {
     let mut packet = asked.packet();
     packet.truncate(packet.len() - 2);
@@ -205,15 +207,15 @@ fn check_padded(asker: &Asker, asked: &Asked, plain: &[u8]) -> Result<(), TestCa
     slow::reply(asker.state.answers(), style, &verdict, &packet, asked.turn, &mut padded);
     let before = plain.len() - 2;
     prop_assert_eq!(&padded[..before], &plain[..before]);
-    prop_assert!(padded.len().is_multiple_of(468), "{} octets", padded.len());
+    prop_assert!(padded.len().is_multiple_of(468), "{} bytes", padded.len());
     prop_assert!(read(&padded)?.1.has_opt);
     Ok(())
 }
 
-/// A reply as another parser reads it.
+/// A reply as the other parser reads it.
 struct Seen {
     rcode: &'static str,
-    /// Time to live and data, as the model has them.
+    /// TTL and data, in the terms of the model.
     answers: BTreeSet<String>,
     authorities: usize,
     has_opt: bool,
@@ -253,7 +255,7 @@ fn read(reply: &[u8]) -> Result<(bool, Seen), TestCaseError> {
     Ok((header.tc(), Seen { rcode, answers: texts, authorities: authorities.len(), has_opt }))
 }
 
-/// As the model has it.
+/// Returns record data in the terms of the model.
 fn data(data: &AllRecordData<&[u8], ParsedName<&[u8]>>) -> String {
     match data {
         AllRecordData::Srv(srv) => {

@@ -1,7 +1,7 @@
-//! Answers while they change: what one answer names, the next one knows.
+//! Answers while they change: a name in one answer exists for the next query.
 //!
-//! Every change takes hosts that were never there before. So a reader that finds a host gone knows that
-//! whatever named it has to be gone, too, by the time it asks again.
+//! Every change uses new host names. So when a reader finds a host gone, every record that pointed
+//! to it must be gone too by the next query.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,14 +18,14 @@ use serde_json::{from_value, json, to_value};
 use crate::ask::{Asker, Reader, ZONE};
 use crate::events::{self, Service, Slice, commit, service_object, slice_object};
 
-/// How many changes there are.
+/// Number of changes.
 const CHANGES: usize = 3_000;
 
 fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: "red".to_owned(), name: name.to_owned() }
 }
 
-/// Publishes hosts `h<round>-0` and so on, at always the same addresses.
+/// Publishes hosts `h<round>-0` and so on, always at the same addresses.
 fn publish(state: &State, round: usize) {
     let endpoint = |n: u8| events::Endpoint { address: IpAddr::from([10, 0, 0, n]), host: None, ready: None };
     let slice = Slice {
@@ -43,7 +43,7 @@ fn publish(state: &State, round: usize) {
     commit(state);
 }
 
-/// The names that SRV or PTR records in the answer point at.
+/// Returns the targets of SRV and PTR records in the answer.
 fn targets(message: &Message) -> BTreeSet<String> {
     let target = |data: &RData| match data {
         RData::SRV(srv) => Some(srv.target.to_ascii()),
@@ -54,12 +54,12 @@ fn targets(message: &Message) -> BTreeSet<String> {
     targets.map(|name| name.trim_end_matches('.').to_owned()).collect()
 }
 
-/// Whether the name has addresses.
+/// Tells whether the name has addresses.
 fn has_addresses(asker: &Reader, name: &str) -> bool {
     !asker.message(name, "A").answers.is_empty()
 }
 
-/// What is found while a watch lists anew is not the whole: an endpoint may have moved to a slice that comes later.
+/// A list in progress is incomplete: an endpoint may have moved to a slice that comes later in it.
 #[test]
 fn a_list_changes_nothing_before_it_is_complete() {
     let asker = Asker::new();
@@ -105,12 +105,12 @@ fn a_list_changes_nothing_before_it_is_complete() {
 }
 
 #[test]
-fn what_an_answer_names_is_there() {
+fn a_name_in_an_answer_exists() {
     let asker = Asker::new();
     asker.state.apply(service_object(&key("one"), &Service { ttl: None }));
     let no_services = events::World::default();
     no_services.sync_one(&asker.state, false);
-    // The list of services holds the one that was applied.
+    // The list of services contains the one that was applied.
     let live = [key("one")].into();
     Index::<MultiNetworkService>::reset(&asker.state, &live);
     publish(&asker.state, 0);
@@ -119,7 +119,7 @@ fn what_an_answer_names_is_there() {
     let done = AtomicBool::new(false);
     let checked = AtomicUsize::new(0);
     let base = format!("one.red.svc.{ZONE}");
-    // All of them begin together.
+    // All threads begin together.
     let start = Barrier::new(5);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -139,7 +139,7 @@ fn what_an_answer_names_is_there() {
                 let qtype = if owner.ends_with("arpa") { "PTR" } else { "SRV" };
                 while !done.load(Ordering::Acquire) {
                     let named = targets(&asker.message(&owner, qtype));
-                    // The service always has endpoints: none of its names ever goes.
+                    // The service always has endpoints, so none of its names ever disappears.
                     assert!(!named.is_empty(), "{owner} {qtype} was gone for a moment");
                     let rounds: BTreeSet<_> =
                         named.iter().filter_map(|name| name.split('-').next()).collect();

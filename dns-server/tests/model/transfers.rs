@@ -1,5 +1,5 @@
-//! Transfers against one another: what a secondary makes of the differences, from whatever version it has, is
-//! the zone that it would have been given whole. And whoever asks for them is understood.
+//! Transfers compared with each other: a secondary that applies a difference to any of its versions
+//! gets the same zone as from a full transfer. The serial in a secondary's query is read correctly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use crate::ask::{Asker, ZONE};
 use crate::events::{self, World};
 
-/// The records of a transfer in their order, SOAs as their serials.
+/// Returns the records of a transfer in order; SOA records appear as their serials.
 fn records(apex: &Name, contents: Contents) -> Vec<Result<String, u32>> {
     let mut packet = vec![0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     packet.extend(apex.as_wire());
@@ -54,7 +54,7 @@ fn read(apex: &Name, copy: ZoneCopy) -> (u32, Zone) {
     (serial, zone)
 }
 
-/// Does what a secondary does with a difference (RFC 1995 §4), strictly.
+/// Applies a difference strictly as a secondary does (RFC 1995 §4).
 fn apply(zone: &mut Zone, mut serial: u32, newest: u32, records: &[Result<String, u32>]) {
     assert_eq!((records.first(), records.last()), (Some(&Err(newest)), Some(&Err(newest))));
     let mut is_adding = true;
@@ -84,7 +84,7 @@ proptest! {
         world.sync(state);
         let apexes: Vec<Name> = [ZONE, "in-addr.arpa", "ip6.arpa"].map(|apex| apex.parse().expect("a zone")).into();
         let mut versions: BTreeMap<(usize, u32), Zone> = BTreeMap::new();
-        // Whoever reads slowly has one version from beginning to end.
+        // A slow reader sees one version from beginning to end.
         let begun = apexes.clone().into_iter().map(|apex| {
             let read_at_once = whole(state, &apex);
             let copy = state.zone_copy(&apex).expect("a zone");
@@ -98,7 +98,7 @@ proptest! {
                 let before = versions.insert((number, newest), now.clone());
                 prop_assert!(before.is_none_or(|zone| zone == now), "a change under serial {}", newest);
                 for (&(_, serial), before) in versions.range((number, 0)..=(number, u32::MAX)) {
-                    // Zones are small here, and a difference larger than its zone is not given.
+                    // No difference is given if it exceeds the zone, and zones are small here.
                     let Some((version, steps)) = state.zone_since(apex, serial) else { continue };
                     prop_assert_eq!(version.serial, newest);
                     let mut zone = before.clone();
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// A name of some labels that are often the same, so that it is compressed.
+/// Generates names with repeated labels, so that they are compressed.
 fn owner() -> impl Strategy<Value = Owner> {
     let label = prop::sample::select(&["z", "test", "ns", "a-longer-one"][..]);
     let labels = prop::collection::vec(label, 0..5);

@@ -1,4 +1,4 @@
-//! What endpoints cost: memory for each. `make soak` does the same with a million, from a real API server.
+//! Memory per endpoint. `make soak` measures it with a million endpoints from a real API server.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -12,14 +12,16 @@ use multinet_dns::store::zone::{ZoneSettings, Zones};
 use multinet_runtime::{Index, ObjectKey};
 use serde_json::json;
 
-/// What an endpoint may take with its names, its text, its address both ways and its SRV records, in octets.
+/// Limit in bytes for a usual endpoint with its names, text, forward and reverse address, and SRV
+/// records.
 const MOST: usize = 600;
 
-/// Most octets of an endpoint whose every text is as long as the schema allows. With 200,000 of these, which is what a namespace may have
-/// (docs/operations.md), the server stays below the memory limit that we ship.
+/// Limit in bytes for an endpoint whose every text is as long as the schema allows. With 200,000 of
+/// these, the quota of a namespace (docs/operations.md), the server stays below the memory limit of
+/// our manifests.
 const MOST_EVER: usize = 1500;
 
-/// Most octets that a service takes in addition, with as many ports as the schema allows.
+/// Limit in bytes for what a service takes besides, with as many ports as the schema allows.
 const MOST_OF_A_SERVICE: usize = 32 << 10;
 
 /// Shape of the services that are measured.
@@ -31,18 +33,18 @@ struct Shape {
     slices: u32,
     endpoints: u32,
     ports: u32,
-    /// Texts are as long as the API server takes them.
+    /// Whether texts are as long as the API server accepts.
     is_long: bool,
 }
 
 const USUAL: Shape =
     Shape { services: 300, networks: 1, slices: 1, endpoints: 100, ports: 1, is_long: false };
 
-/// As the controller writes slices.
+/// Slices as the controller writes them.
 const LARGE: Shape =
     Shape { services: 1, networks: 4, slices: 400, endpoints: 25, ports: 100, is_long: true };
 
-/// Many ports, and next to no endpoints.
+/// Many ports, and hardly any endpoints.
 const SMALL: Shape = Shape { services: 500, networks: 2, slices: 1, endpoints: 1, ports: 100, is_long: true };
 
 fn key(name: String) -> ObjectKey {
@@ -67,12 +69,13 @@ fn service(name: &str) -> MultiNetworkService {
     serde_json::from_value(object).expect("a service")
 }
 
-/// A text made longer, if it is to be as long as it may.
+/// Pads a text to its maximum length, if the shape asks for that.
 fn text(begin: String, length: usize, shape: Shape) -> String {
     if shape.is_long { format!("{begin:x<length$}") } else { begin }
 }
 
-/// A slice of endpoints whose addresses begin at `first`, with all that the controller says of one.
+/// Returns a slice of endpoints whose addresses begin at `first`, with all fields that the
+/// controller writes.
 fn slice(name: &str, service: &str, network: u32, first: u32, shape: Shape) -> MultiNetworkEndpointSlice {
     let text = |begin: String, length| text(begin, length, shape);
     let endpoint = |number: u32| {
@@ -109,7 +112,7 @@ fn slice(name: &str, service: &str, network: u32, first: u32, shape: Shape) -> M
     serde_json::from_value(object).expect("a slice")
 }
 
-/// Services of this shape, in sync. Returns how many endpoints they have.
+/// Applies services of this shape, and syncs. Returns the number of endpoints.
 fn fill(state: &State, shape: Shape) -> usize {
     let (mut service_keys, mut slice_keys) = (HashSet::new(), HashSet::new());
     let mut endpoints = 0;
@@ -138,10 +141,10 @@ fn resident() -> usize {
     line.trim_end_matches("kB").trim().parse::<usize>().expect("a number") * 1024
 }
 
-/// One test, since all of a process' memory is measured.
+/// A single test, since it measures the memory of the whole process.
 #[test]
 fn an_endpoint_takes_little_memory() {
-    // What was given back would be taken again, and not be seen.
+    // Freed memory would be reused and escape the measurement.
     let mut kept = Vec::new();
     let mut taken = |shape| {
         let state = state();
@@ -156,6 +159,6 @@ fn an_endpoint_takes_little_memory() {
     let large = octets / endpoints;
     let (octets, endpoints) = taken(SMALL);
     let service = octets.saturating_sub(endpoints * large) / SMALL.services as usize;
-    eprintln!("an endpoint: {usual} octets; the largest: {large}; a service with 100 ports: {service}");
+    eprintln!("an endpoint: {usual} bytes; the largest: {large}; a service with 100 ports: {service}");
     assert!(usual <= MOST && large <= MOST_EVER && service <= MOST_OF_A_SERVICE);
 }

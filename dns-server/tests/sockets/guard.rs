@@ -1,4 +1,4 @@
-//! Cookies, the rate limit, and how much a reply over UDP may be, of a worker without its socket.
+//! Cookies, the rate limit, and the size of replies over UDP, on a worker without a socket.
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -38,7 +38,7 @@ fn ask(worker: &mut Worker, packet: &[u8], peer: IpAddr) -> Option<Vec<u8>> {
     matches!(worker.answer(packet, peer, &mut reply), Handled::Reply).then_some(reply)
 }
 
-/// The cookie of a reply.
+/// Returns the cookie of a reply.
 fn cookie_of(reply: &[u8]) -> Option<Vec<u8>> {
     match Message::from_vec(reply).unwrap().edns?.option(EdnsCode::Cookie)? {
         EdnsOption::Unknown(_, data) => Some(data.clone()),
@@ -55,7 +55,7 @@ fn is_truncated(reply: &[u8]) -> bool {
 }
 
 #[test]
-fn whoever_sends_a_cookie_gets_a_whole_one() {
+fn a_query_with_a_cookie_gets_a_complete_one() {
     let mut worker = engine().worker(Proto::Udp);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as u32;
     let client = option(COOKIE, &[5; 8]);
@@ -99,7 +99,7 @@ fn without_question(packet: &[u8]) -> Vec<u8> {
 fn both_paths_write_the_same_cookie() {
     let mut worker = engine().worker(Proto::Udp);
     let first = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &option(COOKIE, &[5; 8])), PEER).unwrap();
-    // With the server's cookie, which is young, nothing depends on the time any more.
+    // With a fresh server cookie, the replies no longer depend on the time.
     let cookie = option(COOKIE, &cookie_of(&first).unwrap());
     let fast = ask(&mut worker, &query_with_opt(1, SMALL, A, 1232, &cookie), PEER).unwrap();
     let slow = [cookie, option(65_001, b"x")].concat();
@@ -108,28 +108,28 @@ fn both_paths_write_the_same_cookie() {
 }
 
 #[test]
-fn over_the_limit_a_client_is_sent_to_tcp_or_not_answered() {
+fn a_query_over_the_limit_is_truncated_or_dropped() {
     let mut worker = limited(Proto::Udp);
     let replies: Vec<_> = (0..1010).map(|id| ask(&mut worker, &query(id, SMALL, A), PEER)).collect();
-    // A few more pass while this takes its time.
+    // The test itself takes time, so a few more queries pass.
     let whole = replies.iter().flatten().filter(|reply| answers(reply) == 1).count();
     assert!((10..40).contains(&whole), "{whole}");
     let cut: Vec<_> = replies.iter().flatten().filter(|reply| is_truncated(reply)).collect();
     assert!((450..550).contains(&cut.len()), "{}", cut.len());
     assert!(cut.iter().all(|reply| answers(reply) == 0 && reply.len() == query(0, SMALL, A).len()));
     assert_eq!(replies.iter().flatten().count(), whole + cut.len());
-    // Of pairs, such as A and AAAA, neither is preferred.
+    // Of pairs such as A and AAAA, both get replies equally often.
     let firsts = replies.iter().step_by(2).flatten().filter(|reply| is_truncated(reply)).count();
     assert!((200..300).contains(&firsts), "{firsts}");
-    // What cannot be read is not answered, and counts too.
+    // An unreadable packet gets no reply, but counts against the limit.
     assert!(ask(&mut worker, &query(1, SMALL, A)[..20], PEER).is_none());
-    // Another network has a number of its own.
+    // Another network has a limit of its own.
     assert_eq!(answers(&ask(&mut worker, &query(1, SMALL, A), [10, 1, 2, 3].into()).unwrap()), 1);
 }
 
-/// Without an error an UPDATE would look done.
+/// A reply without an error would look as if the UPDATE had succeeded.
 #[test]
-fn over_the_limit_what_is_no_query_is_not_taken_for_one() {
+fn an_update_over_the_limit_gets_an_error() {
     let mut worker = limited(Proto::Udp);
     for (what, opcode) in [("STATUS", 2), ("NOTIFY", 4), ("UPDATE", 5)] {
         for opt in [false, true] {
@@ -146,7 +146,7 @@ fn over_the_limit_what_is_no_query_is_not_taken_for_one() {
     }
 }
 
-/// A query for the small service's address that is signed with a key of this secret.
+/// Returns a query for the small service's address, signed with a key of this secret.
 fn signed(secret: &[u8]) -> (Vec<u8>, Signer) {
     let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, secret);
     let mut packet = query(7, SMALL, A);
@@ -155,9 +155,9 @@ fn signed(secret: &[u8]) -> (Vec<u8>, Signer) {
     (packet, signer)
 }
 
-/// RFC 8945 §5.3: who has signed takes no other answer.
+/// RFC 8945 §5.3: a client that signs ignores unsigned answers.
 #[test]
-fn over_the_limit_who_signs_gets_signed_answers_or_none() {
+fn a_signed_query_over_the_limit_gets_a_signed_answer_or_none() {
     let mut worker = worker_with(
         |settings| {
             let key = Key::new("k".parse().unwrap(), Algorithm::HmacSha256, &[1; 32]);
@@ -171,7 +171,7 @@ fn over_the_limit_who_signs_gets_signed_answers_or_none() {
         let reply = ask(&mut worker, &packet, PEER).unwrap();
         assert!(answers(&reply) == 1 && signer.verifies(&reply, tsig::now()));
     }
-    // Nor does it cost others: this is the first that counts.
+    // Forged signatures do not count against others: this is the first query that counts.
     assert_eq!(answers(&ask(&mut worker, &query(1, SMALL, A), PEER).unwrap()), 1);
     let forged = signed(&[2; 32]).0;
     let answered = (0..50).filter(|_| ask(&mut worker, &forged, PEER).is_some()).count();
@@ -179,7 +179,7 @@ fn over_the_limit_who_signs_gets_signed_answers_or_none() {
 }
 
 #[test]
-fn over_the_limit_a_client_with_cookies_gets_on() {
+fn a_client_with_a_valid_cookie_is_not_limited() {
     let mut worker = limited(Proto::Udp);
     let with = |cookie: &[u8]| query_with_opt(7, SMALL, A, 1232, &option(COOKIE, cookie));
     for _ in 0..100 {
@@ -187,22 +187,22 @@ fn over_the_limit_a_client_with_cookies_gets_on() {
     }
     let bad = ask(&mut worker, &with(&[5; 8]), PEER).unwrap();
     assert_eq!((rcode(&bad), answers(&bad)), (23, 0));
-    assert!(bad.len() <= with(&[5; 8]).len() + 16, "{} octets", bad.len());
+    assert!(bad.len() <= with(&[5; 8]).len() + 16, "{} bytes", bad.len());
     let cookie = cookie_of(&bad).unwrap();
     for _ in 0..100 {
         let reply = ask(&mut worker, &with(&cookie), PEER).unwrap();
         assert_eq!((rcode(&reply), answers(&reply)), (0, 1));
     }
-    // From another address it is worth nothing.
+    // From another address the cookie is worthless.
     for _ in 0..100 {
         let _ = ask(&mut worker, &query(1, SMALL, A), [10, 1, 2, 3].into());
     }
     assert_eq!(rcode(&ask(&mut worker, &with(&cookie), [10, 1, 2, 3].into()).unwrap()), 23);
 }
 
-/// RFC 7873 §5.4. What it is given says no more than what it would be given otherwise.
+/// RFC 7873 §5.4: the reply reveals no more than any other reply.
 #[test]
-fn who_asks_for_a_cookie_only_is_never_limited() {
+fn a_query_for_a_cookie_only_is_never_limited() {
     let mut worker = limited(Proto::Udp);
     let mut ask = |cookie: &[u8]| {
         let opt = query_with_opt(1, SMALL, A, 1232, &option(COOKIE, cookie));
@@ -213,7 +213,7 @@ fn who_asks_for_a_cookie_only_is_never_limited() {
     for _ in 0..50 {
         let reply = ask(&[5; 8]);
         assert_eq!((rcode(&reply), cookie_of(&reply).unwrap().len()), (0, 24));
-        // Its own cookie is good. Beside BADCOOKIE there is one that is.
+        // The client's cookie is valid. Beside BADCOOKIE there is a valid one.
         assert_eq!(rcode(&ask(&cookie_of(&reply).unwrap())), 0);
         let bad = ask(&[[5; 8], [7; 8], [7; 8]].concat());
         assert_eq!((rcode(&bad), rcode(&ask(&cookie_of(&bad).unwrap()))), (23, 0));
@@ -237,13 +237,13 @@ fn forwarders_and_streams_are_never_limited() {
 }
 
 #[test]
-fn a_reply_has_as_much_as_both_sides_take() {
+fn a_reply_is_as_large_as_both_sides_accept() {
     for (ours, theirs, limit) in
         [(1232, 4096, 1232), (4096, 4096, 4096), (4096, 2000, 2000), (512, 4096, 512), (4096, 0, 512)]
     {
         let mut worker = worker_with(|settings| settings.udp_payload = ours, Proto::Udp);
         let reply = ask(&mut worker, &query_with_opt(1, BIG, A, theirs, &[]), PEER).unwrap();
-        let case = format!("ours {ours}, theirs {theirs}: {} octets", reply.len());
+        let case = format!("ours {ours}, theirs {theirs}: {} bytes", reply.len());
         assert!(is_truncated(&reply) && reply.len() <= limit && reply.len() + 16 > limit, "{case}");
         assert_eq!(Message::from_vec(&reply).unwrap().edns.unwrap().max_payload(), ours, "{case}");
     }
@@ -257,7 +257,7 @@ fn names() -> impl Strategy<Value = &'static str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What is sent to an address that may be forged is bounded by what the query itself allows.
+    /// Replies to addresses that may be forged are bounded by what the query itself allows.
     #[test]
     fn replies_over_udp_are_bounded(
         name in names(),
@@ -275,11 +275,11 @@ proptest! {
         if let Some((at, octet)) = garble && let Some(place) = packet.get_mut(at) {
             *place = octet;
         }
-        // Where the garbled octet is the payload's, any payload may be meant.
+        // A garbled byte in the payload size may mean any size.
         let theirs = if garble.is_some() { u16::MAX } else { payload.unwrap_or(0) };
         let mut worker = worker_with(|settings| settings.udp_payload = ours, Proto::Udp);
         if let Some(reply) = ask(&mut worker, &packet, PEER) {
-            prop_assert!(reply.len() <= usize::from(ours.min(theirs.max(512))), "{} octets", reply.len());
+            prop_assert!(reply.len() <= usize::from(ours.min(theirs.max(512))), "{} bytes", reply.len());
             if payload.is_none() {
                 prop_assert!(reply.len() <= 512);
             }
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// ANY is the question of those who want much for little.
+/// ANY is used to get large replies to small queries.
 #[test]
 fn any_gives_one_small_record() {
     let mut worker = engine().worker(Proto::Udp);
@@ -295,6 +295,6 @@ fn any_gives_one_small_record() {
         let packet = query_with_opt(1, name, ANY, 4096, &[]);
         let reply = ask(&mut worker, &packet, PEER).unwrap();
         assert_eq!(answers(&reply), 1);
-        assert!(reply.len() <= packet.len() + 21, "{name}: {} for {} octets", reply.len(), packet.len());
+        assert!(reply.len() <= packet.len() + 21, "{name}: {} for {} bytes", reply.len(), packet.len());
     }
 }

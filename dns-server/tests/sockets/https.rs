@@ -1,4 +1,4 @@
-//! HTTP/2 in memory, without TLS in front.
+//! DNS over HTTPS with HTTP/2 in memory, without TLS.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{A, BIG, BIG_ADDRESSES, PEER, SMALL, answers, engine, query};
 
-/// A body of which the rest never comes.
+/// A body whose rest never comes.
 struct Half(Option<Bytes>);
 
 impl Body for Half {
@@ -40,10 +40,10 @@ impl Body for Half {
     }
 }
 
-/// A body of so many pieces, which tells when all of them have been taken.
-struct Pieces(usize, Option<oneshot::Sender<()>>);
+/// A body of this many chunks. The sender tells when all of them have been read.
+struct Chunks(usize, Option<oneshot::Sender<()>>);
 
-impl Body for Pieces {
+impl Body for Chunks {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -62,7 +62,7 @@ impl Body for Pieces {
     }
 }
 
-/// A client that takes so many octets of a reply before it looks.
+/// Connects a client with a receive window of this many bytes per stream.
 async fn connect<B>(connections: &Connections, window: u32) -> SendRequest<B>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
@@ -95,14 +95,15 @@ where
     requests.send_request(request.body(body).unwrap()).await.unwrap()
 }
 
-/// A query with so many octets.
+/// Returns a query padded to this many bytes.
 fn padded(name: &str, octets: usize) -> Full<Bytes> {
     let mut packet = query(0, name, A);
     packet.resize(packet.len().max(octets), 0);
     packet.into()
 }
 
-/// The codes that have come of so many requests on each of `count` connections, after a while; and the requests.
+/// Sends this many requests on each of `count` connections. Returns the status codes that came
+/// after a while, and the requests.
 async fn post_many<B>(
     connections: &Connections,
     (count, window): (usize, u32),
@@ -128,7 +129,8 @@ where
     (codes, posting)
 }
 
-/// What comes on a connection of its own of a small query, a long one, and one for much.
+/// Returns the status codes for a small query, a long query, and a query with a large reply, on a
+/// new connection.
 async fn ask(connections: &Connections) -> [StatusCode; 3] {
     let mut requests = connect(connections, 1 << 16).await;
     let small = post(&mut requests, padded(SMALL, 0)).await.status();
@@ -141,7 +143,7 @@ async fn ask(connections: &Connections) -> [StatusCode; 3] {
 }
 
 #[tokio::test]
-async fn a_query_may_come_in_the_address() {
+async fn a_query_in_the_url_is_answered() {
     let connections = Connections::new(100, ConnectionMetrics::default());
     let mut requests = connect(&connections, 1 << 16).await;
     let dns = URL_SAFE_NO_PAD.encode(query(0, SMALL, A));
@@ -160,7 +162,7 @@ async fn a_query_may_come_in_the_address() {
 }
 
 #[tokio::test]
-async fn head_has_the_head_of_get_and_no_body() {
+async fn a_head_request_gets_the_headers_of_get_without_a_body() {
     let connections = Connections::new(100, ConnectionMetrics::default());
     let mut requests = connect(&connections, 1 << 16).await;
     let dns = URL_SAFE_NO_PAD.encode(query(0, SMALL, A));
@@ -181,9 +183,9 @@ async fn head_has_the_head_of_get_and_no_body() {
     }
 }
 
-/// A stream that is reset while it is sent on is an error for curl, whatever the response says.
+/// curl reports an error if its stream is reset while it sends, whatever the response is.
 #[tokio::test]
-async fn all_of_a_refused_request_is_taken() {
+async fn a_refused_request_is_read_to_its_end() {
     let connections = Connections::new(100, ConnectionMetrics::default());
     let mut requests = connect(&connections, 1 << 16).await;
     for (media_type, expected) in [
@@ -191,7 +193,7 @@ async fn all_of_a_refused_request_is_taken() {
         ("application/dns-message", StatusCode::PAYLOAD_TOO_LARGE),
     ] {
         let (all, taken) = oneshot::channel();
-        let response = post_as(&mut requests, media_type, Pieces(100, Some(all))).await;
+        let response = post_as(&mut requests, media_type, Chunks(100, Some(all))).await;
         assert_eq!(response.status(), expected);
         taken.await.unwrap();
         assert!(!response.into_body().collect().await.unwrap().to_bytes().is_empty());
@@ -199,21 +201,21 @@ async fn all_of_a_refused_request_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_requests_may_be_under_way() {
+async fn a_hundred_concurrent_requests_are_answered() {
     let connections = Connections::new(100, ConnectionMetrics::default());
     let mut requests = connect(&connections, 1 << 16).await;
     let begun = Instant::now();
     let mut under_way = Vec::new();
     for _ in 0..100 {
-        // Refused, but the rest of it may come still.
+        // Refused, but the rest of the request may still come.
         under_way.push(post_as(&mut requests, "text/plain", Half(Some(vec![0; 9].into()))).await);
     }
-    // Whoever had to wait for others would have waited as long as a request may take.
+    // If requests waited for each other, this would take as long as a request may take.
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
-async fn a_media_type_may_have_capitals_and_parameters() {
+async fn a_media_type_with_capitals_and_parameters_is_accepted() {
     let connections = Connections::new(100, ConnectionMetrics::default());
     let mut requests = connect(&connections, 1 << 16).await;
     for (media_type, expected) in [
@@ -233,23 +235,23 @@ async fn a_media_type_may_have_capitals_and_parameters() {
 const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
 #[tokio::test(start_paused = true)]
-async fn what_has_come_on_all_connections_is_bounded() {
+async fn incomplete_requests_of_all_connections_are_bounded() {
     let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let half = || Half(Some(vec![0; 40_000].into()));
     let (codes, posting) = post_many(&connections, (4, 1 << 16), half).await;
     assert!((24..=36).contains(&codes.len()) && codes.iter().all(|&code| code == FULL), "{codes:?}");
-    // Who asks for little is not concerned.
+    // A small query is not affected.
     assert_eq!(ask(&connections).await[0], StatusCode::OK);
-    // There is room again when they have gone.
+    // The memory is free again when the requests have ended.
     sleep(Duration::from_secs(11)).await;
     assert_eq!(ask(&connections).await, [StatusCode::OK; 3]);
     drop(posting);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_on_all_connections_is_bounded() {
+async fn unread_replies_of_all_connections_are_bounded() {
     let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
-    // One octet of each reply goes.
+    // The client reads one byte of each reply.
     let (codes, posting) = post_many(&connections, (4, 1), || padded(BIG, 0)).await;
     let refused = codes.iter().filter(|&&code| code == FULL).count();
     assert!(codes.len() == 40 && (22..=26).contains(&refused), "{codes:?}");

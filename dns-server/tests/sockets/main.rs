@@ -1,5 +1,5 @@
-//! The listeners on real sockets, with a real engine behind them. What depends on time runs on tokio's paused
-//! clock and in-memory streams: nothing here measures how fast anything is.
+//! The listeners on real sockets, with a real engine behind them. Tests that depend on time use
+//! tokio's paused clock and in-memory streams. No test measures speed.
 
 #![expect(clippy::unwrap_used, reason = "tests, and the functions that they share")]
 

@@ -21,8 +21,8 @@ use crate::support::{
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
-/// A DoQ listener and the certificate that clients are to trust. quinn's clock is the real one, so these
-/// tests wait for what happens, with a time after which nothing will.
+/// A DoQ listener and the certificate that clients trust. quinn uses the real clock, so these tests
+/// wait for events, with a timeout.
 struct Server {
     addr: SocketAddr,
     trusted: RootCertStore,
@@ -48,7 +48,7 @@ impl Server {
         Self { addr, trusted, evicted, shutdown, running }
     }
 
-    /// A client's socket; connections last no longer than it.
+    /// Returns a client's socket. Its connections end when it is dropped.
     fn client(&self, alpn: &[u8]) -> Endpoint {
         let config = QuicClientConfig::try_from(client_config(&self.trusted, &[alpn])).unwrap();
         let mut client = Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
@@ -60,7 +60,7 @@ impl Server {
         self.client(b"doq").connect(self.addr, "dns.test").unwrap().await.unwrap()
     }
 
-    /// Begins `count` handshakes that nobody will go on with.
+    /// Begins `count` handshakes that no client continues.
     async fn silent_handshakes(&self, count: u32) {
         let between = UdpSocket::bind(LOOPBACK).await.unwrap();
         let target = between.local_addr().unwrap();
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Sends the octets on a stream of their own, and gives all that comes back.
+/// Sends bytes on a new stream, and returns all bytes that come back.
 async fn send(connection: &Connection, octets: &[u8]) -> Vec<u8> {
     let (mut to, mut from) = connection.open_bi().await.unwrap();
     to.write_all(octets).await.unwrap();
@@ -82,17 +82,17 @@ async fn send(connection: &Connection, octets: &[u8]) -> Vec<u8> {
     from.read_to_end(1 << 17).await.unwrap()
 }
 
-/// The one message that a framed query brings.
+/// Sends a query, and returns the one message of the reply.
 async fn ask(connection: &Connection, name: &str, qtype: u16) -> Vec<u8> {
     let reply = send(connection, &frame(&query(0, name, qtype))).await;
     assert_eq!(reply, frame(&reply[2..]), "one message");
     reply[2..].to_vec()
 }
 
-/// Less than a handshake may last that says nothing: whoever has to wait for one takes longer.
+/// Less than the time limit of a silent handshake: a client that waits for one takes longer.
 const UNDELAYED: Duration = Duration::from_millis(4500);
 
-/// The code with which the server closes a connection.
+/// Returns the code with which the server closes a connection.
 async fn close_code(connection: &Connection) -> VarInt {
     match timeout(Duration::from_secs(20), connection.closed()).await {
         Ok(ConnectionError::ApplicationClosed(close)) => close.error_code,
@@ -116,7 +116,7 @@ async fn many_queries_on_one_connection_are_answered() {
 }
 
 #[tokio::test]
-async fn more_than_a_window_passes() {
+async fn a_reply_larger_than_a_window_is_delivered() {
     let server = Server::start(10);
     let connection = server.connect().await;
     let mut asking = JoinSet::new();
@@ -129,7 +129,7 @@ async fn more_than_a_window_passes() {
 }
 
 #[tokio::test]
-async fn the_largest_query_passes() {
+async fn the_largest_query_is_answered() {
     let server = Server::start(10);
     let connection = server.connect().await;
     let mut long = query(0, SMALL, A);
@@ -137,21 +137,21 @@ async fn the_largest_query_passes() {
     assert!(!send(&connection, &frame(&long)).await.is_empty());
 }
 
-/// Sends half of a message; gives the stream, unless the server has ended it by then.
+/// Sends an incomplete message. Returns the stream, unless the server has already ended it.
 async fn send_half(connection: &Connection) -> Option<(SendStream, RecvStream)> {
     let (mut to, from) = connection.open_bi().await.ok()?;
     to.write_all(&[[255; 2].as_slice(), &[0; 40_000]].concat()).await.ok()?;
     Some((to, from))
 }
 
-/// Whether the server still waits for the rest, after a while.
+/// Tells whether the server still waits for the rest after a while.
 async fn is_waited_for(half: Option<(SendStream, RecvStream)>) -> bool {
     let Some((_to, mut from)) = half else { return false };
     timeout(Duration::from_millis(500), from.read(&mut [0])).await.is_err()
 }
 
 #[tokio::test]
-async fn what_has_come_on_all_connections_is_bounded() {
+async fn incomplete_queries_of_all_connections_are_bounded() {
     let server = Server::among(
         Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default()),
         Counter::default(),
@@ -163,13 +163,13 @@ async fn what_has_come_on_all_connections_is_bounded() {
         sending.spawn(async move { (send_half(&connection).await, connection) });
     }
     let (halves, connections): (Vec<_>, Vec<_>) = sending.join_all().await.into_iter().unzip();
-    // Who asks for little is not concerned.
+    // A client with a small query is not affected.
     assert_eq!(answers(&ask(&server.connect().await, SMALL, A).await), 1);
     let waiting: JoinSet<bool> = halves.into_iter().map(is_waited_for).collect();
     let waiting = waiting.join_all().await.into_iter().filter(|&waits| waits).count();
-    // Each holds 40,002 octets at least, twice as many at most.
+    // Each stream holds at least 40,002 bytes, and at most twice as many.
     assert!((5..=26).contains(&waiting), "{waiting}");
-    // There is room again when they have gone.
+    // The memory is free again when the connections have ended.
     drop(connections);
     let whole = async { while !is_waited_for(send_half(&server.connect().await).await).await {} };
     timeout(UNDELAYED, whole).await.unwrap();
@@ -183,18 +183,19 @@ async fn zones_are_not_transferred() {
 }
 
 #[tokio::test]
-async fn another_protocol_is_not_spoken() {
+async fn a_client_with_another_protocol_is_refused() {
     let server = Server::start(10);
     assert!(server.client(b"h3").connect(server.addr, "dns.test").unwrap().await.is_err());
 }
 
 #[tokio::test]
-async fn silent_handshakes_delay_nobody() {
+async fn silent_handshakes_do_not_delay_others() {
     let server = Server::start(20);
     server.silent_handshakes(1).await;
     let first = timeout(UNDELAYED, server.connect()).await.unwrap();
     assert_eq!(answers(&ask(&first, SMALL, A).await), 1);
-    // So many that the next client must prove its address: they do not use up the connections either.
+    // So many that the next client must prove its address; they must not use up the connections
+    // either.
     server.silent_handshakes(50).await;
     let second = timeout(UNDELAYED, server.connect()).await.unwrap();
     assert_eq!(answers(&ask(&second, SMALL, A).await), 1);
@@ -202,11 +203,11 @@ async fn silent_handshakes_delay_nobody() {
 }
 
 #[tokio::test]
-async fn at_the_limit_the_idlest_connection_goes() {
+async fn a_connection_beyond_the_limit_evicts_the_idlest() {
     let server = Server::start(1);
     let first = server.connect().await;
     assert_eq!(answers(&ask(&first, SMALL, A).await), 1);
-    // Who only pretends to be there does not get that far.
+    // Clients that never complete a handshake do not get that far.
     server.silent_handshakes(5).await;
     assert_eq!((server.evicted.get(), answers(&ask(&first, SMALL, A).await)), (0, 1));
     let second = server.connect().await;
@@ -219,7 +220,7 @@ async fn at_the_limit_the_idlest_connection_goes() {
 async fn a_reset_stream_ends_alone() {
     let server = Server::start(10);
     let connection = server.connect().await;
-    // More than may be open at a time.
+    // More streams than may be open at a time.
     for _ in 0..40 {
         let (mut to, mut from) = connection.open_bi().await.unwrap();
         to.write_all(&[0, 30, 0]).await.unwrap();
@@ -230,7 +231,7 @@ async fn a_reset_stream_ends_alone() {
 }
 
 #[tokio::test]
-async fn streams_do_not_wait_for_each_other() {
+async fn a_stream_does_not_wait_for_another() {
     let server = Server::start(10);
     let connection = server.connect().await;
     let (mut to, mut from) = connection.open_bi().await.unwrap();
@@ -243,7 +244,7 @@ async fn streams_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn who_breaks_the_protocol_loses_the_connection() {
+async fn a_client_that_breaks_the_protocol_loses_its_connection() {
     let server = Server::start(10);
     let good = query(0, SMALL, A);
     let mut reply = good.clone();
@@ -257,7 +258,7 @@ async fn who_breaks_the_protocol_loses_the_connection() {
     for (octets, what) in [
         (frame(&query(1, SMALL, A)), "an id"),
         ([frame(&good), frame(&good)].concat(), "two messages"),
-        (frame(&good)[..20].to_vec(), "half of a message"),
+        (frame(&good)[..20].to_vec(), "incomplete message"),
         (vec![0; 66_000], "too much"),
         (vec![], "nothing"),
         (vec![0, 0], "an empty message"),
@@ -267,16 +268,16 @@ async fn who_breaks_the_protocol_loses_the_connection() {
     ] {
         let connection = server.connect().await;
         let (mut to, _from) = connection.open_bi().await.unwrap();
-        // The server may close before it has all.
+        // The server may close before it has read everything.
         let _ = to.write_all(&octets).await;
         let _ = to.finish();
         assert_eq!(close_code(&connection).await, VarInt::from_u32(2), "{what}");
     }
 }
 
-/// Nothing of it is kept until the stream ends.
+/// The server does not keep the data until the stream ends.
 #[tokio::test]
-async fn more_than_a_message_is_not_waited_for() {
+async fn a_second_message_on_a_stream_ends_the_connection() {
     let server = Server::start(10);
     let connection = server.connect().await;
     let (mut to, _from) = connection.open_bi().await.unwrap();
@@ -285,14 +286,14 @@ async fn more_than_a_message_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_shutdown_finishes_what_was_begun() {
+async fn a_shutdown_answers_the_queries_in_progress() {
     let server = Server::start(10);
     let connection = server.connect().await;
     let idle = server.connect().await;
     let octets = frame(&query(0, BIG, A));
     let (mut to, mut from) = connection.open_bi().await.unwrap();
     to.write_all(&octets[..9]).await.unwrap();
-    // Streams are seen in their order.
+    // The server accepts streams in order.
     assert_eq!(answers(&ask(&connection, SMALL, A).await), 1);
 
     server.shutdown.cancel();

@@ -1,4 +1,4 @@
-//! An engine with a small and a big zone, queries for it, and framing.
+//! An engine with a small and a big service, queries for them, and framing.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,25 +35,25 @@ pub(crate) const BIG: &str = "big.n.svc.z";
 /// Addresses of the big service.
 pub(crate) const BIG_ADDRESSES: u32 = 4000;
 
-/// An engine for zone `z` with the two services; this host may transfer it.
+/// Returns a shared engine for zone `z` with the two services. This host may transfer the zone.
 pub(crate) fn engine() -> Engine {
     static ENGINE: LazyLock<Engine> = LazyLock::new(own_engine);
     ENGINE.clone()
 }
 
-/// The same, whose transfers are not those of other tests.
+/// Returns an engine like that of [`engine`], with transfer slots of its own.
 pub(crate) fn own_engine() -> Engine {
     let transfer_to = vec!["127.0.0.0/8".parse().unwrap()];
     let settings = Settings { transfer_to, ..Settings::new(jar()) };
     Engine::new(Arc::new(state()), settings, Tallies::default())
 }
 
-/// The cookies of all engines here.
+/// Returns the cookie secrets of all engines.
 pub(crate) fn jar() -> Jar {
     Jar::new([7; 16], None)
 }
 
-/// The zones that engines answer from.
+/// Returns the state that engines answer from.
 pub(crate) fn state() -> State {
     let settings = ZoneSettings { ttl: 5, ns_addresses: BTreeSet::new() };
     let zones = Zones::new(vec!["z".parse().unwrap()], &[], &settings).unwrap();
@@ -87,10 +87,10 @@ pub(crate) fn state() -> State {
     state
 }
 
-/// Who asks.
+/// Address of the client.
 pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A query without EDNS.
+/// Returns a query without EDNS.
 pub(crate) fn query(id: u16, name: &str, qtype: u16) -> Vec<u8> {
     let mut packet = id.to_be_bytes().to_vec();
     packet.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -104,7 +104,7 @@ pub(crate) fn query(id: u16, name: &str, qtype: u16) -> Vec<u8> {
     packet
 }
 
-/// A query with an OPT record that has these options, as they stand on the wire.
+/// Returns a query with an OPT record that has these encoded options.
 pub(crate) fn query_with_opt(id: u16, name: &str, qtype: u16, payload: u16, options: &[u8]) -> Vec<u8> {
     let mut packet = query(id, name, qtype);
     packet[11] = 1;
@@ -116,24 +116,24 @@ pub(crate) fn query_with_opt(id: u16, name: &str, qtype: u16, payload: u16, opti
     packet
 }
 
-/// An option as it stands on the wire.
+/// Encodes an EDNS option.
 pub(crate) fn option(code: u16, data: &[u8]) -> Vec<u8> {
     [&code.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat()
 }
 
-/// A message with its length in front.
+/// Returns a message with its length in front.
 pub(crate) fn frame(message: &[u8]) -> Vec<u8> {
     let mut frame = (message.len() as u16).to_be_bytes().to_vec();
     frame.extend(message);
     frame
 }
 
-/// Queries one after the other, with ids from 0.
+/// Returns framed queries with IDs from 0.
 pub(crate) fn frames(count: u16, name: &str) -> Vec<u8> {
     (0..count).flat_map(|id| frame(&query(id, name, A))).collect()
 }
 
-/// The next message of a stream; none at its end.
+/// Reads the next message of a stream; `None` at its end.
 pub(crate) async fn next_message(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let length = stream.read_u16().await.ok()?;
     let mut message = vec![0; usize::from(length)];
@@ -141,7 +141,7 @@ pub(crate) async fn next_message(stream: &mut (impl AsyncRead + Unpin)) -> Optio
     Some(message)
 }
 
-/// All messages up to the end of a stream.
+/// Reads all messages up to the end of a stream.
 pub(crate) async fn messages(stream: &mut (impl AsyncRead + Unpin)) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     while let Some(message) = next_message(stream).await {
@@ -150,7 +150,7 @@ pub(crate) async fn messages(stream: &mut (impl AsyncRead + Unpin)) -> Vec<Vec<u
     messages
 }
 
-/// A server's certificate and its key, and what clients are to trust.
+/// Returns a server's certificate and key, and the roots that clients trust.
 pub(crate) fn certificates() -> (Certificates, RootCertStore) {
     let authority = Authority::new();
     let folder = Folder::of(&authority.issue(&["dns.test"]), "");
@@ -158,7 +158,7 @@ pub(crate) fn certificates() -> (Certificates, RootCertStore) {
     (Certificates::load(cert, key).unwrap(), authority.roots())
 }
 
-/// The TLS of a client that trusts these and offers these protocols.
+/// Returns the TLS configuration of a client with these roots and protocols.
 pub(crate) fn client_config(trusted: &RootCertStore, alpn: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -169,17 +169,17 @@ pub(crate) fn client_config(trusted: &RootCertStore, alpn: &[&[u8]]) -> ClientCo
     config
 }
 
-/// A message's id.
+/// Returns the ID of a message.
 pub(crate) fn id(message: &[u8]) -> u16 {
     u16::from_be_bytes([message[0], message[1]])
 }
 
-/// How many answers a message has.
+/// Returns the number of answers in a message.
 pub(crate) fn answers(message: &[u8]) -> u16 {
     u16::from_be_bytes([message[6], message[7]])
 }
 
-/// The ids of messages that each have the one address of the small service.
+/// Returns the IDs of messages, and checks that each has the one address of the small service.
 pub(crate) fn small_ids(messages: &[Vec<u8>]) -> Vec<u16> {
     assert!(messages.iter().all(|message| answers(message) == 1));
     messages.iter().map(|message| id(message)).collect()

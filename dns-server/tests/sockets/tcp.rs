@@ -19,7 +19,7 @@ use crate::support::{
     own_engine, query, small_ids,
 };
 
-/// A connection in memory, which holds `room` octets in each direction.
+/// A connection in memory that buffers `room` bytes in each direction.
 struct Wire {
     client: DuplexStream,
     shutdown: CancellationToken,
@@ -52,7 +52,7 @@ impl Wire {
         next_message(&mut self.client).await
     }
 
-    /// What `serve` gives, and when.
+    /// Returns the result of `serve`, and how long it took.
     async fn ended(self) -> (io::Result<()>, Duration) {
         let begun = Instant::now();
         (self.server.await.unwrap(), begun.elapsed())
@@ -67,15 +67,15 @@ fn is_timeout(result: &io::Result<()>) -> bool {
 async fn pipelined_queries_are_all_answered() {
     let mut wire = Wire::new(1 << 20);
     wire.client.write_all(&frames(1000, SMALL)).await.unwrap();
-    // Half a connection is enough to hear the replies.
+    // A client that has closed its sending side still gets the replies.
     wire.client.shutdown().await.unwrap();
     assert_eq!(small_ids(&messages(&mut wire.client).await), (0..1000).collect::<Vec<_>>());
     wire.ended().await.0.unwrap();
 }
 
 #[tokio::test]
-async fn queries_may_come_octet_by_octet() {
-    // Room for one octet: each is a read of its own.
+async fn a_query_that_comes_byte_by_byte_is_answered() {
+    // A buffer of one byte, so that each byte is a read of its own.
     let mut wire = Wire::new(1);
     for octet in frames(3, SMALL) {
         wire.client.write_all(&[octet]).await.unwrap();
@@ -86,7 +86,7 @@ async fn queries_may_come_octet_by_octet() {
 }
 
 #[tokio::test]
-async fn the_largest_messages_pass_in_both_directions() {
+async fn the_largest_messages_are_delivered_in_both_directions() {
     let mut wire = Wire::new(1 << 20);
     wire.ask(1, BIG, A).await;
     let mut long = query(2, SMALL, A);
@@ -101,7 +101,7 @@ async fn the_largest_messages_pass_in_both_directions() {
 }
 
 #[tokio::test]
-async fn what_needs_no_reply_gets_none() {
+async fn a_message_that_is_no_query_gets_no_reply() {
     let mut wire = Wire::new(1 << 20);
     let mut response = query(1, SMALL, A);
     response[2] = 0x80;
@@ -139,11 +139,11 @@ async fn a_silent_connection_is_closed_after_half_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_message_is_waited_for_ten_seconds() {
+async fn an_incomplete_message_times_out_after_ten_seconds() {
     let mut wire = Wire::new(1 << 20);
     wire.ask(1, SMALL, A).await;
     wire.next().await.unwrap();
-    // An octet now and then gains no time, nor does the length that it announces take any room.
+    // Neither a byte now and then nor the announced length extends the time.
     let drip = tokio::spawn(async move {
         while wire.client.write_all(&[255]).await.is_ok() {
             sleep(Duration::from_secs(3)).await;
@@ -156,9 +156,9 @@ async fn half_a_message_is_waited_for_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_read_is_not_read_from_and_then_left() {
+async fn a_client_that_does_not_read_is_not_read_from_and_times_out() {
     let mut wire = Wire::new(1 << 10);
-    // Each query makes 64 KB; what waits to be written bounds how many are taken.
+    // Each reply has 64 KB. The limit on waiting data bounds how many queries are read.
     let queries = frames(100, BIG);
     let written = timeout(Duration::from_secs(5), wire.client.write_all(&queries)).await;
     assert!(written.is_err(), "all was read though nothing was written");
@@ -167,8 +167,8 @@ async fn who_does_not_read_is_not_read_from_and_then_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_on_all_connections_is_bounded() {
-    // Each of these would hold some 128 KiB.
+async fn unread_replies_of_all_connections_are_bounded() {
+    // Each of these connections would hold some 128 KiB.
     let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 10)).collect();
     for wire in &mut wires {
@@ -177,7 +177,7 @@ async fn what_waits_on_all_connections_is_bounded() {
     }
     let alive = wires.iter().filter(|wire| !wire.server.is_finished()).count();
     assert!((4..=8).contains(&alive), "{alive}");
-    // Who reads is not concerned, nor who asks for little.
+    // Clients that read, or that get small replies, are not affected.
     let mut reading = Wire::among(&connections, &engine(), 1 << 20);
     for id in 0..10 {
         reading.ask(id, BIG, A).await;
@@ -186,7 +186,7 @@ async fn what_waits_on_all_connections_is_bounded() {
     let mut little = Wire::among(&connections, &engine(), 16);
     little.client.write_all(&frames(20, SMALL)).await.unwrap();
     assert_eq!(id(&little.next().await.unwrap()), 0);
-    // There is room again when they have gone.
+    // The memory is free again when the connections have ended.
     drop(wires);
     sleep(Duration::from_secs(1)).await;
     let mut slow = Wire::among(&connections, &engine(), 1 << 10);
@@ -196,17 +196,17 @@ async fn what_waits_on_all_connections_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_come_on_all_connections_is_bounded() {
+async fn incomplete_messages_of_all_connections_are_bounded() {
     let connections = Connections::with_memory_limit(100, 1 << 20, ConnectionMetrics::default());
     let mut wires: Vec<Wire> = (0..50).map(|_| Wire::among(&connections, &engine(), 1 << 20)).collect();
-    // Half of a message each, for which there is room for all of one.
+    // An incomplete message on each connection; the budget allows a complete one.
     for wire in &mut wires {
         wire.client.write_all(&[[255; 2].as_slice(), &[0; 32_766]].concat()).await.unwrap();
         sleep(Duration::from_millis(10)).await;
     }
     let alive = wires.iter().filter(|wire| !wire.server.is_finished()).count();
     assert!((12..=16).contains(&alive), "{alive}");
-    // Who asks ordinary questions is not concerned, however they come.
+    // A client with ordinary queries is not affected, however they arrive.
     let mut little = Wire::among(&connections, &engine(), 1 << 20);
     let octets = frames(200, SMALL);
     for part in octets.chunks(1000) {
@@ -216,7 +216,7 @@ async fn what_has_come_on_all_connections_is_bounded() {
     for expected in 0..200 {
         assert_eq!(id(&little.next().await.unwrap()), expected);
     }
-    // There is room again when they have gone.
+    // The memory is free again when the connections have ended.
     sleep(Duration::from_secs(11)).await;
     assert!(wires.iter().all(|wire| wire.server.is_finished()));
     let mut large = Wire::among(&connections, &engine(), 1 << 10);
@@ -230,7 +230,7 @@ async fn what_has_come_on_all_connections_is_bounded() {
 async fn a_slow_but_steady_reader_gets_everything() {
     let mut wire = Wire::new(1 << 10);
     wire.client.write_all(&frames(20, BIG)).await.unwrap();
-    // 64 KB in two seconds, half a minute and more for all of it.
+    // 64 KB every two seconds: more than half a minute for all of it.
     for expected in 0..20 {
         sleep(Duration::from_secs(2)).await;
         assert_eq!(id(&wire.next().await.unwrap()), expected);
@@ -238,7 +238,7 @@ async fn a_slow_but_steady_reader_gets_everything() {
     assert!(!wire.server.is_finished());
 }
 
-/// How many messages a transfer of the zone has.
+/// Returns the number of messages of a transfer of the zone.
 async fn transfer_length(engine: &Engine) -> usize {
     let mut wire = Wire::with(engine, 1 << 20);
     wire.ask(1, "z", AXFR).await;
@@ -267,7 +267,7 @@ async fn queries_are_answered_in_the_middle_of_a_transfer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_transfers_share_a_connection_and_what_is_behind_them_waits() {
+async fn three_transfers_share_a_connection_and_later_queries_wait() {
     let engine = engine();
     let length = transfer_length(&engine).await;
     let mut wire = Wire::with(&engine, 16 << 10);
@@ -275,7 +275,7 @@ async fn three_transfers_share_a_connection_and_what_is_behind_them_waits() {
         wire.ask(query, "z", AXFR).await;
     }
     wire.ask(5, SMALL, A).await;
-    // That takes longer than a message may that does not arrive.
+    // This takes longer than the time limit of an incomplete message.
     let mut ids = Vec::new();
     for _ in 0..4 * length + 1 {
         sleep(Duration::from_secs(1)).await;
@@ -284,7 +284,7 @@ async fn three_transfers_share_a_connection_and_what_is_behind_them_waits() {
     for query in 1..=4 {
         assert_eq!(ids.iter().filter(|&&id| id == query).count(), length, "{ids:?}");
     }
-    // In turns, and the fourth when one has ended.
+    // Messages come in turns, and the fourth transfer begins when one has ended.
     let first = |query| ids.iter().position(|&id| id == query).unwrap();
     let last = |query| ids.iter().rposition(|&id| id == query).unwrap();
     assert!(first(3) < last(1) && last(1) < first(4), "{ids:?}");
@@ -295,7 +295,7 @@ async fn three_transfers_share_a_connection_and_what_is_behind_them_waits() {
 }
 
 #[tokio::test]
-async fn transfers_of_nothing_are_all_answered() {
+async fn empty_transfers_are_all_answered() {
     let mut wire = Wire::new(1 << 20);
     wire.ask(1, "z", 6).await;
     let soa = wire.next().await.unwrap();
@@ -304,7 +304,7 @@ async fn transfers_of_nothing_are_all_answered() {
     ixfr[9] = 1;
     ixfr.extend([0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
     ixfr.extend(numbers);
-    // Each ends with its first message, and the next ones are waiting for that.
+    // Each transfer ends with its first message, and further queries wait for that.
     wire.client.write_all(&frame(&ixfr).repeat(20)).await.unwrap();
     wire.client.shutdown().await.unwrap();
     let messages = messages(&mut wire.client).await;
@@ -313,11 +313,11 @@ async fn transfers_of_nothing_are_all_answered() {
 }
 
 #[tokio::test]
-async fn what_was_sent_before_the_shutdown_is_answered() {
+async fn queries_sent_before_the_shutdown_are_answered() {
     let mut wire = Wire::new(1 << 20);
     wire.client.write_all(&frames(200, SMALL)).await.unwrap();
     wire.client.write_all(&frames(1, SMALL)[..5]).await.unwrap();
-    // On a runtime of one thread, nothing of it has been read yet.
+    // On a runtime with one thread, the server has read nothing yet.
     wire.shutdown.cancel();
     assert_eq!(small_ids(&messages(&mut wire.client).await).len(), 200);
     drop(wire.client);
@@ -333,7 +333,7 @@ async fn an_idle_connection_is_closed_on_shutdown() {
     assert!(wire.next().await.is_none());
 }
 
-/// A listener on a real socket, with its counter of connections that ended for others.
+/// Starts a listener on a real socket. Returns its address and its counter of evicted connections.
 async fn listener(most: usize) -> (SocketAddr, Counter, CancellationToken, JoinHandle<()>) {
     listener_of(engine(), most).await
 }
@@ -356,7 +356,7 @@ async fn is_served(stream: &mut TcpStream) -> bool {
     stream.write_all(&frame(&query(1, SMALL, A))).await.is_ok() && next_message(stream).await.is_some()
 }
 
-/// A connection from one of this host's many addresses.
+/// Connects from one of this host's many addresses.
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
@@ -364,7 +364,7 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn at_the_limit_the_idlest_connection_goes() {
+async fn a_connection_beyond_the_limit_evicts_the_idlest() {
     let (addr, evicted, ..) = listener(2).await;
     let mut streams = Vec::new();
     for _ in 0..2 {
@@ -379,7 +379,7 @@ async fn at_the_limit_the_idlest_connection_goes() {
     assert!(is_served(&mut streams[0]).await);
     assert_eq!(evicted.get(), 1);
 
-    // A place that is free costs nobody theirs.
+    // A connection that finds a free place evicts no other.
     drop(third);
     sleep(Duration::from_millis(50)).await;
     assert!(is_served(&mut TcpStream::connect(addr).await.unwrap()).await);
@@ -387,7 +387,7 @@ async fn at_the_limit_the_idlest_connection_goes() {
 }
 
 #[tokio::test]
-async fn a_stranger_with_thousands_puts_nobody_else_out() {
+async fn a_client_with_thousands_of_connections_evicts_only_its_own() {
     rlimit::increase_nofile_limit(u64::MAX).unwrap();
     let (addr, evicted, ..) = listener(100).await;
     let mut few = Vec::new();
@@ -395,7 +395,7 @@ async fn a_stranger_with_thousands_puts_nobody_else_out() {
         few.push(connect("127.0.0.1", addr).await);
         assert!(is_served(few.last_mut().unwrap()).await);
     }
-    // From the same network, and from another; it stays idle, or asks all the time.
+    // Clients of the same network and of another one: one idle, one asking all the time.
     for from in ["127.0.0.2", "127.0.9.1"] {
         let mut many = Vec::new();
         for number in 0..1_000 {
@@ -413,7 +413,7 @@ async fn a_stranger_with_thousands_puts_nobody_else_out() {
 }
 
 #[tokio::test]
-async fn the_listener_ends_with_its_last_connection() {
+async fn a_stopped_listener_ends_with_its_last_connection() {
     let (addr, _, shutdown, running) = listener(10).await;
     let mut stream = TcpStream::connect(addr).await.unwrap();
     assert!(is_served(&mut stream).await);
@@ -423,9 +423,9 @@ async fn the_listener_ends_with_its_last_connection() {
     running.await.unwrap();
 }
 
-/// Each connection has three transfers under way, of fifty that it asks for and does not take.
+/// Each connection has three transfers in progress, of fifty that it asks for and does not read.
 #[tokio::test]
-async fn a_transfer_that_stands_still_makes_room_for_another() {
+async fn a_stalled_transfer_gives_way_to_another() {
     let (addr, ..) = listener_of(own_engine(), 100).await;
     let transfer = frame(&query(1, "z", AXFR));
     let mut still = Vec::new();
@@ -449,7 +449,7 @@ async fn a_transfer_that_stands_still_makes_room_for_another() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    // Sooner than clients that take nothing lose their connections anyway.
+    // Sooner than the timeout of clients that read nothing.
     timeout(Duration::from_secs(8), served).await.unwrap();
     assert!(refusals > 0, "no place was lacking");
 }

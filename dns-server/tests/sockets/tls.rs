@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{BIG, SMALL, certificates, client_config, engine, frames, messages, small_ids};
 
-/// A DoT listener and the certificate that clients are to trust.
+/// A DoT listener and the certificate that clients trust.
 struct Server {
     addr: SocketAddr,
     trusted: RootCertStore,
@@ -52,7 +52,7 @@ async fn queries_are_answered_over_tls() {
 }
 
 #[tokio::test]
-async fn more_than_a_session_buffers_passes() {
+async fn replies_larger_than_the_session_buffer_are_delivered() {
     let server = Server::start().await;
     let stream = server.connect(&[]).await.unwrap();
     let (mut receiving, mut sending) = tokio::io::split(stream);
@@ -69,7 +69,7 @@ async fn more_than_a_session_buffers_passes() {
 }
 
 #[tokio::test]
-async fn the_protocol_name_is_offered_but_not_required() {
+async fn a_client_without_alpn_is_accepted() {
     let server = Server::start().await;
     let stream = server.connect(&[b"dot"]).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"dot"[..]));
@@ -79,7 +79,7 @@ async fn the_protocol_name_is_offered_but_not_required() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_does_not_come_is_not_waited_for() {
+async fn a_silent_handshake_times_out() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.addr).await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);

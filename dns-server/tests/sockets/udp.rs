@@ -36,11 +36,11 @@ impl Drop for Server {
     }
 }
 
-/// A client that hears only from where it asked.
+/// Returns a client that receives only from the address it queried.
 fn client(from: IpAddr, to: impl Into<SocketAddr>) -> UdpSocket {
     let client = UdpSocket::bind((from, 0)).unwrap();
     client.connect(to.into()).unwrap();
-    // For a reply that never comes, so that the test fails and does not hang.
+    // Makes the test fail rather than hang if a reply never comes.
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     client
 }
@@ -52,7 +52,7 @@ fn reply(client: &UdpSocket) -> Vec<u8> {
 }
 
 #[test]
-fn the_reply_comes_from_the_address_that_was_asked() {
+fn the_reply_comes_from_the_address_that_was_queried() {
     for wildcard in ["0.0.0.0:0", "[::]:0"] {
         let server = Server::start(wildcard, 2);
         for asked in ["127.0.0.1", "127.0.0.2", "::1"] {
@@ -60,7 +60,7 @@ fn the_reply_comes_from_the_address_that_was_asked() {
             if asked.is_ipv6() && server.addr.is_ipv4() {
                 continue;
             }
-            // The client's own address would be the routing table's choice.
+            // From the client's own address, the routing table would choose another source.
             let from = if asked.is_ipv6() { asked } else { "127.0.0.1".parse().unwrap() };
             let client = client(from, (asked, server.addr.port()));
             client.send(&query(7, SMALL, A)).unwrap();
@@ -71,7 +71,7 @@ fn the_reply_comes_from_the_address_that_was_asked() {
 }
 
 #[test]
-fn every_query_of_many_gets_its_reply() {
+fn many_queries_at_once_are_all_answered() {
     let server = Server::start("127.0.0.1:0", 3);
     let clients: Vec<UdpSocket> =
         (0..10).map(|_| client("127.0.0.1".parse().unwrap(), server.addr)).collect();
@@ -87,17 +87,17 @@ fn every_query_of_many_gets_its_reply() {
 }
 
 #[test]
-fn nothing_that_is_sent_stops_a_worker() {
+fn a_worker_survives_anything_that_is_sent() {
     let server = Server::start("127.0.0.1:0", 1);
     let local = "127.0.0.1".parse().unwrap();
     let good = client(local, server.addr);
     for round in 0..20 {
-        // Who asks and goes: the reply comes back as an ICMP error.
+        // The client is gone before its reply, which comes back as an ICMP error.
         client(local, server.addr).send(&query(round, SMALL, A)).unwrap();
         good.send(b"").unwrap();
         good.send(b"short").unwrap();
         good.send(&[0xff; 100]).unwrap();
-        // More than a worker's buffer holds.
+        // Longer than a worker's buffer.
         let mut long = query(1000, SMALL, A);
         long.resize(20_000, 0);
         good.send(&long).unwrap();
@@ -113,7 +113,7 @@ fn nothing_that_is_sent_stops_a_worker() {
 }
 
 #[test]
-fn what_has_arrived_is_answered_after_the_stop() {
+fn queries_that_arrived_before_the_stop_are_answered() {
     let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 2).unwrap();
     let clients: Vec<UdpSocket> = (0..10).map(|_| client("127.0.0.1".parse().unwrap(), bound.addr)).collect();
     for id in 0..20 {
@@ -131,10 +131,10 @@ fn what_has_arrived_is_answered_after_the_stop() {
     }
 }
 
-/// A worker that cannot keep up passes over what nobody waits for any more, and goes on afterwards as if nothing
-/// had been.
+/// A worker that cannot keep up drops queries whose clients have given up, and recovers fully
+/// afterwards.
 #[test]
-fn under_overload_old_datagrams_are_passed_over() {
+fn old_datagrams_are_dropped_under_overload() {
     let (engine, shed) = counted_engine();
     let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 1).unwrap();
     let stop = CancellationToken::new();
@@ -145,7 +145,8 @@ fn under_overload_old_datagrams_are_passed_over() {
             let (client, flooding) =
                 (client("127.0.0.1".parse().unwrap(), bound.addr), Arc::clone(&flooding));
             std::thread::spawn(move || {
-                // Long answers take the worker more than the flood takes us; nobody reads them.
+                // Long answers take the worker longer than sending the queries takes the test; no
+                // client reads them.
                 let packet = query(1, BIG, A);
                 while flooding.load(Ordering::Relaxed) {
                     let _ = client.send(&packet);
@@ -175,7 +176,7 @@ fn under_overload_old_datagrams_are_passed_over() {
     listener.join();
 }
 
-/// An engine, and how many packets its workers have passed over.
+/// Returns an engine, and a function that counts the packets that its workers have dropped.
 fn counted_engine() -> (Engine, impl Fn() -> u64) {
     let tallies = Tallies::default();
     let state = Arc::new(state());
@@ -191,7 +192,7 @@ fn counted_engine() -> (Engine, impl Fn() -> u64) {
     let count = move || {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        // Not there before the worker is.
+        // The metric does not exist before the worker does.
         let line = text.lines().find(|line| line.starts_with("multinet_dns_shed_total{"));
         line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     };

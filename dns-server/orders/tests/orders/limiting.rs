@@ -6,13 +6,14 @@ use shuttle::{check_random, thread};
 
 const QUERIES: u64 = 3;
 
-/// How many of a network's queries may pass: a second's worth.
+/// Number of a network's queries that may pass: those of one second.
 const ALLOWED: u64 = 4;
 
-/// Orders that are tried.
+/// Number of schedules to try.
 const ORDERS: usize = 5_000;
 
-/// How many queries of each of three threads pass, each thread being a client in the given network.
+/// Returns how many queries of each of three threads pass. Each thread is a client in the given
+/// network.
 fn passing(networks: [u64; 3]) -> [u64; 3] {
     let set = Arc::new(Set::default());
     let is_over = |set: &Set, network: u64| set.is_over(network << TIME_BITS, 0, SECOND / ALLOWED);
@@ -24,7 +25,7 @@ fn passing(networks: [u64; 3]) -> [u64; 3] {
     threads.map(|thread| thread.join().expect("a thread"))
 }
 
-/// A thread that loses a race for a bucket looks again, and what the others took counts.
+/// A thread that loses the race for a bucket retries, and sees what the others took.
 #[test]
 fn threads_of_one_network_share_a_bucket() {
     let model = || {
@@ -35,7 +36,7 @@ fn threads_of_one_network_share_a_bucket() {
     check_random(model, ORDERS);
 }
 
-/// A network that comes at the same time takes nothing away.
+/// A network that queries at the same time takes nothing from another.
 #[test]
 fn networks_that_race_for_a_bucket_take_nothing_from_each_other() {
     let model = || {

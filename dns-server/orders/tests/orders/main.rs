@@ -1,8 +1,8 @@
-//! The store and the rate limiter under every order of steps that a scheduler finds.
+//! The store and the rate limiter under the schedules of shuttle.
 
 #![expect(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
-// What the two crates' tests share names the server by its own name.
+// The tests shared by both crates name the server by its own name.
 extern crate multinet_dns_orders as multinet_dns;
 
 #[path = "../../../tests/model/ask.rs"]

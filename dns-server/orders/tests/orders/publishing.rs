@@ -1,7 +1,8 @@
-//! The store under a scheduler that chooses the order of all steps that its writer and its readers take.
+//! The store under a scheduler that chooses the order of all steps of its writer and readers.
 //!
-//! One service changes twice and then goes. Whatever readers ask, by any of its names, they see its versions in that order: no
-//! name is ahead of another for long enough to go back, and none is gone before the service is.
+//! One service changes twice and is then deleted. Readers query all of its names and see its
+//! versions in that order: no name goes back to an older version, and none disappears before the
+//! service does.
 
 use std::net::IpAddr;
 
@@ -16,17 +17,18 @@ use shuttle::{check_pct, check_random, thread};
 use crate::ask::{Asker, Reader, ZONE};
 use crate::events::{self, Endpoint, Service, Slice, commit, service_object, slice_object};
 
-/// Versions of the service; after them it is gone.
+/// Number of versions of the service; after them it is deleted.
 const VERSIONS: usize = 3;
 
-/// Orders that are tried.
+/// Number of schedules to try.
 const ORDERS: usize = 2_000;
 
 fn key(name: &str) -> ObjectKey {
     ObjectKey { namespace: "red".to_owned(), name: name.to_owned() }
 }
 
-/// Publishes the host `h<version>` at always the same address, or nothing more after the last version.
+/// Publishes the host `h<version>`, always at the same address. After the last version, deletes the
+/// service.
 fn publish(state: &State, version: usize) {
     if version < VERSIONS {
         let address = IpAddr::from([10, 0, 0, 1]);
@@ -42,7 +44,7 @@ fn publish(state: &State, version: usize) {
     commit(state);
 }
 
-/// The version that an answer is of: that of the host that it names, or the last where there is none.
+/// Returns the version of an answer: that of the host in it, or [`VERSIONS`] if it is empty.
 fn version(reader: &Reader, name: &str, qtype: &str) -> usize {
     let answers = reader.message(name, qtype).answers;
     let Some(record) = answers.first() else { return VERSIONS };
@@ -63,7 +65,8 @@ fn serial(reader: &Reader) -> u32 {
     }
 }
 
-/// Asks by every name, in turns that differ by reader. Gives what was seen, each with the serial that was there before.
+/// Queries every name, beginning with another one in each reader. Returns the versions seen, each
+/// with the serial before it.
 fn read(reader: &Reader, first: usize) -> Vec<(u32, usize)> {
     let base = format!("one.red.svc.{ZONE}");
     let names = [
@@ -111,7 +114,7 @@ fn model() {
     }
     for reader in readers {
         for (serial, found) in reader.join().expect("a reader") {
-            // Secondaries ask for the serial first, and for what has changed only if it has risen.
+            // A secondary asks for the serial first, and for changes only if it has risen.
             let told = serials.iter().position(|&known| known == serial).expect("a serial of a commit");
             assert!(found >= told, "version {found} at the serial of {told}");
         }

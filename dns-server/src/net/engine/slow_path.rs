@@ -1,4 +1,5 @@
-//! Answers to everything that the fast path does not take: malformed packets, signatures, transfers.
+//! Answers to packets that the fast path declines: unusual or malformed queries, signed queries and
+//! zone transfers.
 
 use std::net::IpAddr;
 
@@ -16,11 +17,11 @@ use crate::store::answers::Freshness;
 use crate::store::rrset::{HEADER, rtype};
 use crate::store::zone::Zone;
 
-/// The result of a query that the slow path has taken.
+/// Result of the slow path.
 enum Outcome {
     /// A reply with this code was appended.
     Replied(Rcode),
-    /// A transfer is to be sent instead.
+    /// The caller sends this zone transfer instead of a reply.
     Transfer(Box<Transfer>),
 }
 
@@ -38,7 +39,8 @@ impl Worker {
             Declined::Question => Some(slow::judge_malformed(packet)),
             Declined::Unusual => slow::judge(packet),
         };
-        // Over QUIC an option of TCP is as bad as no query (RFC 9250 §5.5.2).
+        // edns-tcp-keepalive is forbidden over QUIC; such a packet is treated like one that is no
+        // query (RFC 9250 §5.5.2).
         let is_fit =
             |edns: Option<Edns>| self.proto != Proto::Quic || edns.is_none_or(|edns| !edns.keepalive);
         let Some(mut verdict) = verdict.filter(|verdict| is_fit(verdict.edns())) else {
@@ -48,10 +50,12 @@ impl Worker {
         let standing = self.complete_edns(verdict.edns_mut(), peer);
         let opened = matches!(verdict, Verdict::Signed(..))
             .then(|| tsig::open(packet, &self.shared.settings.keys, tsig::now()));
-        // Who can sign is no forger, and a cookie is what whoever is over the limit is given.
+        // A valid signature proves that the client is genuine. A query for a cookie is exempt
+        // because a cookie is what clients over the limit need.
         let is_exempt = matches!(verdict, Verdict::Cookie(_)) || matches!(opened, Some(Ok(_)));
         if !is_exempt && self.is_over_limit(standing, peer) {
-            // Who has signed takes nothing that is not signed (RFC 8945 §5.3).
+            // A client that has signed its query ignores unsigned replies, so it gets none (RFC
+            // 8945 §5.3).
             let question = if opened.is_some() { None } else { Question::read(packet) };
             return self.answer_over_limit(packet, question.as_ref(), verdict.edns(), peer, out);
         }
@@ -60,7 +64,7 @@ impl Worker {
             (Verdict::Signed(end, edns), Some(opened)) => {
                 self.respond_signed(opened, packet, peer, (*end, *edns), out)
             }
-            // One that is not ours is said to be none, beside the new one (RFC 7873 §5.4).
+            // The server cookie is not ours: reply BADCOOKIE with a fresh cookie (RFC 7873 §5.4).
             (Verdict::Cookie(edns), _) if standing == Some(Standing::Wrong) => {
                 Outcome::Replied(query::render_error(packet, HEADER, Rcode::BadCookie, *edns, out))
             }
@@ -79,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Answers what is in a signed packet, and signs the answer (RFC 8945 §5).
+    /// Answers a signed packet and signs the reply (RFC 8945 §5).
     fn respond_signed(
         &self,
         opened: Result<Opened, Refusal>,
@@ -91,10 +95,12 @@ impl Worker {
         let start = out.len();
         let (mut rcode, signature) = match opened {
             Ok(Opened { packet, signer }) => {
-                // What is left is a query, since the packet was one; two signatures are none.
+                // Without its signature the packet is still a query. If it had a second signature,
+                // it is malformed.
                 let mut verdict =
                     slow::judge(&packet).unwrap_or(Verdict::Error(Rcode::FormErr, question_end, edns));
-                // It is the same, and what the reply's is to hold has been put in.
+                // The EDNS data are those of the signed packet, with the fields of the reply
+                // already filled in.
                 *verdict.edns_mut() = edns;
                 match self.respond(&packet, peer, &verdict, Some(&signer), out) {
                     Outcome::Transfer(transfer) => {
@@ -110,12 +116,14 @@ impl Worker {
         };
         let limit =
             self.style_reserving(signature.as_ref().map_or_else(Refusal::room, Signer::room)).limit(edns);
-        // A reply that is not whole beside its signature says no more than that (RFC 8945 §5.3).
+        // A reply that does not fit beside its signature is sent empty and truncated (RFC 8945
+        // §5.3).
         if query::is_truncated(&out[start..]) || out.len() - start > limit {
             out.truncate(start);
             rcode = query::render_truncated(packet, question_end, None, out);
         }
-        // Behind the longest question there is no room for the longest names of keys either.
+        // The longest question with the longest key name leaves no room for a signature. The client
+        // then gets an unsigned reply.
         if out.len() - start <= limit {
             match signature {
                 Ok(mut signer) => signer.sign(out, start, tsig::now()),
@@ -125,12 +133,12 @@ impl Worker {
         Outcome::Replied(rcode)
     }
 
-    /// How a reply is made that a signature of so many octets is to follow.
+    /// Returns the reply style with `signature` bytes kept free for the TSIG record.
     fn style_reserving(&self, signature: usize) -> Style {
         Style { reserve: signature, ..self.style }
     }
 
-    /// Answers a packet that is not signed, or whose signature is good.
+    /// Answers a packet that is unsigned or has a valid signature.
     fn respond(
         &self,
         packet: &[u8],
@@ -152,8 +160,9 @@ impl Worker {
         }
     }
 
-    /// A transfer over a stream, or an ordinary reply, whose code is given. Over UDP that is the difference, if
-    /// it fits, else the SOA, which tells the asker to come back by TCP (RFC 1995 §2).
+    /// Starts a transfer over a stream, or appends an ordinary reply. Over UDP the reply is the
+    /// difference if it fits, and otherwise the SOA record, which tells the secondary to retry over
+    /// TCP (RFC 1995 §2).
     fn transfer(
         &self,
         packet: &[u8],
@@ -168,7 +177,7 @@ impl Worker {
             Outcome::Replied(query::render_error(packet, question.end(), rcode, query.edns, out))
         };
         if self.answers.freshness() == Freshness::Unsynced {
-            // As to every question: not ready.
+            // Like any other query before the first sync: SERVFAIL.
             return Outcome::Replied(query::render(&self.answers, style, query, packet, self.turn, out));
         }
         let is_apex = |zone: &&Zone| zone.apex().as_wire() == question.name();

@@ -1,10 +1,10 @@
-//! Sockets on a port that is ours alone.
+//! Binding sockets to a port that no other process uses.
 //!
-//! UDP workers share their port by SO_REUSEPORT, a door that the kernel opens to every process of the same
-//! user: a second server started by mistake would silently take half of the queries. So the first socket
-//! of a group is bound without it, which fails if anybody else is there, and gets the option afterwards,
-//! for the sockets of the other workers. TCP never shares, and a second server stumbles over that in any
-//! case.
+//! UDP workers share their port by SO_REUSEPORT. The kernel then lets every process of the same
+//! user join: a second server started by mistake would silently take half of the queries. So the
+//! first socket of a group is bound without the option, which fails if another process uses the
+//! port. It gets the option afterwards, for the sockets of the other workers. TCP ports are never
+//! shared.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -15,35 +15,35 @@ use tracing::debug;
 
 use crate::net::socket::set_option;
 
-/// Room for datagrams that wait for a worker, and for replies that wait for the network. The system
-/// gives what its own limits (`net.core.rmem_max`, `wmem_max`) allow.
+/// Buffer size in bytes for datagrams that wait for a worker, and for replies that wait for the
+/// network. The kernel caps it at `net.core.rmem_max` and `wmem_max`.
 const UDP_BUFFER: usize = 4 << 20;
 
-/// Connections that may wait to be accepted; the system lowers it to `net.core.somaxconn`.
+/// Connections that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 1024;
 
-/// Connections whose first query came with their first packet and that wait to be accepted.
+/// Connections with data in their first packet that may wait to be accepted.
 const FAST_OPEN: i32 = 256;
 
-/// How often a free TCP port may turn out to be taken for UDP before that is an error.
+/// Attempts to find a port that is free for both TCP and UDP.
 const PORT_ATTEMPTS: u32 = 16;
 
-/// The sockets of a `dns://` listener, on one port.
+/// Sockets of a `dns://` listener on one port.
 #[derive(Debug)]
 pub struct BoundDns {
-    /// Where they listen: with the port that was found, and 0.0.0.0 instead of `[::]` without IPv6.
+    /// Bound address: with the chosen port, and 0.0.0.0 instead of `[::]` on a host without IPv6.
     pub addr: SocketAddr,
-    /// One socket per worker; blocking.
+    /// One blocking socket per worker.
     pub udp: Vec<UdpSocket>,
-    /// The stream listener; not blocking, as tokio wants it.
+    /// TCP listener; nonblocking, as tokio requires.
     pub tcp: TcpListener,
 }
 
-/// Binds UDP for `workers` threads, at least one, and TCP to the same port.
+/// Binds TCP, and UDP for `workers` threads (at least one), to the same port.
 ///
 /// # Errors
 ///
-/// If the address cannot be had, whole and alone.
+/// If the address cannot be bound, or another process uses the port.
 pub fn bind_dns(addr: SocketAddr, workers: usize) -> Result<BoundDns, BindError> {
     or_ipv4(addr, |addr| {
         let mut attempt = 1;
@@ -51,7 +51,7 @@ pub fn bind_dns(addr: SocketAddr, workers: usize) -> Result<BoundDns, BindError>
             let tcp = tcp_listener(addr)?;
             let bound = tcp.local_addr().map_err(BindError::at(addr, "TCP"))?;
             match udp_group(bound, workers) {
-                // Another process has that port for UDP only; the next attempt gets another port.
+                // Another process uses this port for UDP. The next attempt gets another port.
                 Err(error) if error.is_in_use() && addr.port() == 0 && attempt < PORT_ATTEMPTS => {
                     attempt += 1;
                 }
@@ -63,20 +63,20 @@ pub fn bind_dns(addr: SocketAddr, workers: usize) -> Result<BoundDns, BindError>
     })
 }
 
-/// Binds a TCP port for `tls://` or `https://`; the listener is not blocking.
+/// Binds a TCP port for `tls://` or `https://`; the listener is nonblocking.
 ///
 /// # Errors
 ///
-/// If the address cannot be had.
+/// If the address cannot be bound.
 pub fn bind_tcp(addr: SocketAddr) -> Result<TcpListener, BindError> {
     or_ipv4(addr, tcp_listener)
 }
 
-/// Binds a UDP port for `quic://`; the socket is not blocking.
+/// Binds a UDP port for `quic://`; the socket is nonblocking.
 ///
 /// # Errors
 ///
-/// If the address cannot be had.
+/// If the address cannot be bound.
 pub fn bind_udp(addr: SocketAddr) -> Result<UdpSocket, BindError> {
     let nonblocking = |addr| {
         let socket = udp_socket(addr, false)?;
@@ -86,7 +86,7 @@ pub fn bind_udp(addr: SocketAddr) -> Result<UdpSocket, BindError> {
     or_ipv4(addr, nonblocking)
 }
 
-/// Takes 0.0.0.0 for `[::]` on a host without IPv6.
+/// Binds 0.0.0.0 instead of `[::]` on a host without IPv6.
 fn or_ipv4<T>(addr: SocketAddr, bind: impl Fn(SocketAddr) -> Result<T, BindError>) -> Result<T, BindError> {
     match bind(addr) {
         Err(error) => match ipv4_instead(addr, &error.error) {
@@ -100,13 +100,15 @@ fn or_ipv4<T>(addr: SocketAddr, bind: impl Fn(SocketAddr) -> Result<T, BindError
 fn tcp_listener(addr: SocketAddr) -> Result<TcpListener, BindError> {
     let listen = || {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-        // For connections of an earlier run that are still closing; a listener still keeps its port.
+        // Allows binding while connections of an earlier run are still closing. A live listener
+        // still keeps its port.
         socket.set_reuse_address(true)?;
         serve_ipv4_too(&socket, addr)?;
         socket.set_nonblocking(true)?;
         socket.bind(&addr.into())?;
         socket.listen(BACKLOG)?;
-        // TCP fast open (RFC 7413), where the kernel has it and `net.ipv4.tcp_fastopen` lets servers have it.
+        // TCP Fast Open (RFC 7413) works if the kernel supports it and `net.ipv4.tcp_fastopen`
+        // allows it for servers.
         if let Err(error) = set_option(&socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, FAST_OPEN) {
             debug!(%error, "no TCP fast open");
         }
@@ -130,7 +132,7 @@ fn udp_socket(addr: SocketAddr, is_shared: bool) -> Result<Socket, BindError> {
         let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_port(is_shared)?;
         serve_ipv4_too(&socket, addr)?;
-        // Whatever the system grants; less only means that bursts are lost sooner.
+        // The kernel may grant less. Then bursts are lost sooner, which is no reason to fail.
         let _ = socket.set_recv_buffer_size(UDP_BUFFER);
         let _ = socket.set_send_buffer_size(UDP_BUFFER);
         socket.bind(&addr.into())?;
@@ -139,12 +141,12 @@ fn udp_socket(addr: SocketAddr, is_shared: bool) -> Result<Socket, BindError> {
     bind().map_err(BindError::at(addr, "UDP"))
 }
 
-/// Whatever the host's default is: `[::]` means IPv4 too.
+/// Makes `[::]` accept IPv4 too, whatever the host's default is.
 fn serve_ipv4_too(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
     if addr.is_ipv6() { socket.set_only_v6(false) } else { Ok(()) }
 }
 
-/// An address that cannot be listened on.
+/// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr} ({transport}): {}", reason(*addr, error))]
 pub struct BindError {
@@ -158,13 +160,13 @@ impl BindError {
         move |error| Self { addr, transport, error }
     }
 
-    /// Whether somebody else is there.
+    /// Tells whether another process uses the port.
     pub fn is_in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-/// What is wrong and what to do, in one line.
+/// Returns the problem and its remedy, in one line.
 fn reason(addr: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_port_is_not_shared_with_whoever_would_share_it() {
+    fn a_udp_port_is_not_shared_with_a_process_that_allows_sharing() {
         let other = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
         other.set_reuse_port(true).unwrap();
         other.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -242,7 +244,8 @@ mod tests {
     #[test]
     fn every_socket_of_a_group_gets_datagrams() {
         let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 3).unwrap();
-        // The kernel chooses by a hash of the addresses: a hundred senders reach all three.
+        // The kernel chooses the socket by a hash of the addresses. With a hundred senders, each of
+        // the three sockets gets some.
         let senders: Vec<UdpSocket> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         for sender in &senders {
             sender.send_to(b"x", bound.addr).unwrap();
@@ -253,9 +256,9 @@ mod tests {
         }
     }
 
-    /// The hash is one of both addresses and ports: what a client's port sends is not spread.
+    /// The kernel hashes both addresses and ports, so datagrams from one port are not spread.
     #[test]
-    fn a_flow_stays_with_its_socket() {
+    fn datagrams_of_one_sender_reach_one_socket() {
         let bound = bind_dns("127.0.0.1:0".parse().unwrap(), 4).unwrap();
         let senders: Vec<UdpSocket> = (0..20).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         for _ in 0..25 {
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_the_wildcard_is_that_of_ipv4() {
+    fn a_wildcard_without_ipv6_is_that_of_ipv4() {
         for code in [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL] {
             let bind = |addr: SocketAddr| match addr {
                 SocketAddr::V4(_) => Ok(addr),

@@ -1,4 +1,4 @@
-//! One stream: a query in, its reply out.
+//! One stream: reads a query, writes its reply.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::answer::peer::Peer;
 use crate::net::engine::{Handled, Worker};
 use crate::net::tcp::MemoryAccount;
 
-/// How long a query may take to arrive, and a reply to be acknowledged.
+/// Time limit for a query to arrive, and for its reply to be acknowledged.
 const STREAM_TIME: Duration = Duration::from_secs(10);
 
-/// DOQ_INTERNAL_ERROR (RFC 9250 §4.3, as those below).
+/// DOQ_INTERNAL_ERROR (RFC 9250 §4.3, as are those below).
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(1);
 
 /// DOQ_PROTOCOL_ERROR.
@@ -25,18 +25,19 @@ const PROTOCOL_ERROR: VarInt = VarInt::from_u32(2);
 /// DOQ_UNSPECIFIED_ERROR.
 const UNSPECIFIED_ERROR: VarInt = VarInt::from_u32(5);
 
-/// Why a stream ends without a reply.
+/// Reason why a stream ends without a reply.
 enum StreamError {
-    /// It alone.
+    /// Ends only the stream, with this error code.
     Stream(VarInt, &'static str),
-    /// With its connection: the peer broke the protocol.
+    /// Ends the connection: the client broke the protocol.
     Connection(&'static str),
 }
 
-/// For want of memory.
-const NO_ROOM: StreamError = StreamError::Stream(EXCESSIVE_LOAD, "too much is held for clients");
+/// The memory budget for clients is used up.
+const NO_ROOM: StreamError =
+    StreamError::Stream(EXCESSIVE_LOAD, "the server's memory for clients is used up");
 
-/// The whole life of one stream.
+/// Serves one stream to its end.
 pub(super) async fn serve_stream(
     connection: Connection,
     worker: Arc<Mutex<Worker>>,
@@ -49,12 +50,12 @@ pub(super) async fn serve_stream(
         Ok(()) => {}
         Err(StreamError::Stream(code, reason)) => {
             debug!(%peer, reason, "no reply");
-            // Both fail only for what has ended already.
+            // Both calls fail only if the stream has already ended.
             let _ = to.reset(code);
             let _ = from.stop(code);
         }
         Err(StreamError::Connection(reason)) => {
-            debug!(%peer, reason, "connection closed");
+            debug!(%peer, reason, "connection closed for breaking the protocol");
             connection.close(PROTOCOL_ERROR, reason.as_bytes());
         }
     }
@@ -76,19 +77,21 @@ async fn respond(
     if !memory.set(reply.len()) {
         return Err(NO_ROOM);
     }
-    // Finished is what the peer has acknowledged: closing the connection would drop the rest.
+    // Waits for the acknowledgement: closing the connection would drop unacknowledged data.
     let sent = timeout(STREAM_TIME, async {
         let written = to.write_all_chunks(&mut [Bytes::from(reply)]).await;
         written.is_ok() && to.finish().is_ok() && to.stopped().await.is_ok()
     });
     match sent.await {
         Ok(true) => Ok(()),
-        Ok(false) | Err(_) => Err(StreamError::Stream(UNSPECIFIED_ERROR, "the reply was not taken")),
+        Ok(false) | Err(_) => {
+            Err(StreamError::Stream(UNSPECIFIED_ERROR, "the client did not acknowledge the reply"))
+        }
     }
 }
 
-/// What a stream carries, in order, as far as its one message goes. What has come beyond a gap stays with quinn, in the
-/// little that a stream's window allows.
+/// Reads the stream up to the end of its one message. quinn keeps data behind a gap, bounded by the
+/// stream's small window.
 async fn receive(from: &mut RecvStream, memory: &mut MemoryAccount) -> Result<Vec<u8>, StreamError> {
     let mut request = Vec::new();
     loop {
@@ -106,27 +109,28 @@ async fn receive(from: &mut RecvStream, memory: &mut MemoryAccount) -> Result<Ve
     }
 }
 
-/// What is wrong with a stream that goes on behind its message.
+/// Reason for rejecting a stream with data behind its message.
 const TRAILING_DATA: &str = "more than one message on a stream";
 
-/// The one message of a stream, if it is as RFC 9250 demands.
+/// Returns the one message of a stream, if the stream is as RFC 9250 requires.
 fn message(request: &[u8]) -> Result<&[u8], &'static str> {
     let (length, message) = request.split_first_chunk::<2>().ok_or("no message on a stream")?;
     let length = usize::from(u16::from_be_bytes(*length));
     if message.len() < length {
-        return Err("half of a message on a stream");
+        return Err("an incomplete message on a stream");
     }
     if message.len() > length {
         return Err(TRAILING_DATA);
     }
-    // §4.2.1
+    // The message ID must be 0 (§4.2.1).
     if message.get(..2) != Some(&[0; 2]) {
         return Err("the message id is not 0");
     }
     Ok(message)
 }
 
-/// The reply with its length in front. Zones are not transferred over this transport: the engine refuses.
+/// Returns the reply with its length in front. The engine refuses zone transfers over this
+/// transport.
 fn answer(worker: &Mutex<Worker>, peer: Peer, query: &[u8]) -> Result<Vec<u8>, StreamError> {
     let mut reply = Vec::with_capacity(512);
     reply.extend([0; 2]);

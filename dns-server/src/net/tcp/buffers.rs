@@ -1,30 +1,31 @@
-//! What a connection holds of both directions, as frames: messages with their length in front (RFC 1035
+//! Buffers of a connection. Both hold frames: messages with their length in front (RFC 1035
 //! §4.2.2).
 //!
-//! An inbox grows with what has arrived, not with what a length announces. Both buffers keep their room
-//! from query to query, and give it back after something big, or when told to.
+//! An inbox grows with the data that arrived, not with the length that a frame announces. Both
+//! buffers keep their memory from query to query. They shrink after a large message, and are freed
+//! when the connection is quiet.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long what waits to be written may take to go.
+/// Time limit for writing the data that wait at one moment.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
 
-/// Room in a fresh inbox: most clients send a query at a time.
+/// Size of a new inbox in bytes. Most clients send one query at a time.
 const FIRST_INBOX: usize = 512;
 
-/// Room in an inbox of a client that fills a fresh one.
+/// Size of an inbox in bytes once the client has filled a new one.
 const INBOX: usize = 4 << 10;
 
-/// The largest frame: length and message.
+/// Largest frame in bytes: the length and the message.
 const MAX_FRAME: usize = 2 + u16::MAX as usize;
 
-/// Room that an empty outbox may keep.
+/// Memory in bytes that an empty outbox may keep.
 const KEPT_OUTBOX: usize = 32 << 10;
 
-/// What has come and is not yet answered: `buffer[start..end]`.
+/// Received data that are not answered yet: `buffer[start..end]`.
 #[derive(Default)]
 pub(super) struct Inbox {
     buffer: Vec<u8>,
@@ -33,18 +34,18 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Whether there is not even a part of a message.
+    /// Tells whether not even part of a message is there.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The message at the front, if it is there in full.
+    /// Returns the first message, if it is complete.
     pub(super) fn frame(&self) -> Option<&[u8]> {
         let (length, rest) = self.buffer[self.start..self.end].split_first_chunk()?;
         rest.get(..usize::from(u16::from_be_bytes(*length)))
     }
 
-    /// Takes a frame away, with its length.
+    /// Removes a frame of this many bytes, including the length, from the front.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         if self.is_empty() {
@@ -59,7 +60,8 @@ impl Inbox {
         }
     }
 
-    /// Where to read to; there always is some, if there is no frame. Doubles when full.
+    /// Returns free space to read into; never empty unless a complete frame is there. Doubles a
+    /// full buffer.
     pub(super) fn spare(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -69,24 +71,25 @@ impl Inbox {
         &mut self.buffer[self.end..]
     }
 
-    /// How much memory it holds, if that is more than a client needs that sends ordinary queries.
+    /// Returns the inbox's memory in bytes if it exceeds what ordinary queries need, and otherwise
+    /// 0.
     pub(super) fn excess(&self) -> usize {
         Some(self.buffer.capacity()).filter(|&room| room > INBOX).unwrap_or(0)
     }
 
-    /// Whether it holds no memory.
+    /// Tells whether the inbox holds no memory.
     pub(super) fn is_released(&self) -> bool {
         self.buffer.capacity() == 0
     }
 
-    /// Gives the room back, if nothing is in it.
+    /// Frees the memory if the inbox is empty.
     pub(super) fn release(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }
     }
 
-    /// Takes what was read to somewhere else, when there is no room yet; gives how much that is.
+    /// Copies data that were read while the inbox had no memory. Returns their length.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> usize {
         if !bytes.is_empty() {
             let length = bytes.len().max(FIRST_INBOX);
@@ -98,63 +101,64 @@ impl Inbox {
         bytes.len()
     }
 
-    /// Notes how much was read to [`Self::spare`].
+    /// Notes that this many bytes were read into [`Self::spare`].
     pub(super) fn received(&mut self, bytes: usize) {
         self.end += bytes;
     }
 }
 
-/// What is to go: `buffer[sent..]`.
+/// Data to be written: `buffer[sent..]`.
 #[derive(Default)]
 pub(super) struct Outbox {
     buffer: Vec<u8>,
     sent: usize,
-    /// Whether the stream may still hold something back.
+    /// Whether the stream may still hold data that need a flush.
     is_held: bool,
-    /// There as long as there is something to write or flush.
+    /// Deadline for the client, as long as data wait to be written or flushed.
     due: Option<WriteDeadline>,
 }
 
-/// By when the next so many bytes must have gone. Then the same is asked of what waits by then: a client
-/// that reads steadily is given all the time that it needs.
+/// The time by which the next `bytes` bytes must be written. Then the data that wait at that moment
+/// get a deadline of their own, so a client that reads steadily gets all the time it needs.
 struct WriteDeadline {
     bytes: usize,
     at: Instant,
 }
 
 impl Outbox {
-    /// How much is not written.
+    /// Returns the number of bytes that are not written yet.
     pub(super) fn waiting(&self) -> usize {
         self.buffer.len() - self.sent
     }
 
-    /// All that is not written.
+    /// Returns the data that are not written yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.buffer[self.sent..]
     }
 
-    /// Where messages are appended to.
+    /// Returns the buffer that messages are appended to.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// When the client's time to read is over; nothing if nothing waits for it.
+    /// Returns the time by which the client must have read; `None` if no data wait for it.
     pub(super) fn due(&self) -> Option<Instant> {
         Some(self.due.as_ref()?.at)
     }
 
-    /// Whether all is on its way.
+    /// Tells whether all data were written and flushed.
     pub(super) fn is_flushed(&self) -> bool {
         self.waiting() == 0 && !self.is_held
     }
 
-    /// Begins a frame; its message is then appended to `buffer`.
+    /// Begins a frame and returns where its message starts; the caller appends the message to
+    /// `buffer`.
     pub(super) fn begin(&mut self) -> usize {
         self.buffer.extend_from_slice(&[0; 2]);
         self.buffer.len()
     }
 
-    /// Writes the length of the message that began at `begin`.
+    /// Writes the length of the message that started at `begin`.
     pub(super) fn finish(&mut self, begin: usize) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidData, "a reply is longer than 65535 bytes");
         let length = u16::try_from(self.buffer.len() - begin).map_err(too_long)?;
@@ -162,12 +166,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Takes a frame back.
+    /// Removes the frame whose message started at `begin`.
     pub(super) fn abandon(&mut self, begin: usize) {
         self.buffer.truncate(begin - 2);
     }
 
-    /// Sets a time for what waits, if none is set.
+    /// Sets a deadline for the waiting data, if none is set.
     pub(super) fn arm(&mut self, now: Instant) {
         let bytes = self.waiting();
         if bytes > 0 && self.due.is_none() {
@@ -175,7 +179,7 @@ impl Outbox {
         }
     }
 
-    /// Notes how much was written.
+    /// Notes that this many bytes were written.
     pub(super) fn sent(&mut self, bytes: usize, now: Instant) {
         self.sent += bytes;
         self.is_held = true;
@@ -192,7 +196,7 @@ impl Outbox {
         }
     }
 
-    /// Nothing is held back any more, and nothing waits.
+    /// Notes that all data were written and flushed.
     pub(super) fn flushed(&mut self, may_shrink: bool) {
         self.is_held = false;
         self.due = None;
@@ -201,12 +205,12 @@ impl Outbox {
         }
     }
 
-    /// Whether it holds no memory.
+    /// Tells whether the outbox holds no memory.
     pub(super) fn is_released(&self) -> bool {
         self.buffer.capacity() == 0
     }
 
-    /// Gives the room back, if nothing is in it.
+    /// Frees the memory if the outbox is empty.
     pub(super) fn release(&mut self) {
         if self.waiting() == 0 {
             self.buffer = Vec::new();
@@ -214,7 +218,7 @@ impl Outbox {
         }
     }
 
-    /// Moves what waits to the front, when that is no more than what is gained.
+    /// Moves waiting data to the front if at least as much space is gained as is moved.
     pub(super) fn compact(&mut self) {
         if self.sent > 0 && self.sent >= self.waiting() {
             self.buffer.drain(..self.sent);
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_as_they_are_completed() {
+    fn a_frame_comes_out_once_it_is_complete() {
         let mut inbox = Inbox::default();
         assert!(inbox.is_empty() && inbox.frame().is_none());
         receive(&mut inbox, &[0]);
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_grows_with_what_has_come_and_shrinks_again() {
+    fn an_inbox_grows_with_received_data_and_shrinks_again() {
         let mut inbox = Inbox::default();
         receive(&mut inbox, &[255, 255]);
         assert_eq!(inbox.spare().len(), FIRST_INBOX - 2);
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_has_room_for_as_much_as_comes_at_a_time() {
+    fn an_inbox_is_as_large_as_its_client_needs() {
         let frame = [&[0, 98][..], &[1; 98]].concat();
         let mut inbox = Inbox::default();
         assert!(inbox.is_released());
@@ -281,7 +285,7 @@ mod tests {
         receive(&mut inbox, &frame);
         inbox.consume(100);
         assert_eq!(inbox.spare().len(), FIRST_INBOX);
-        // What fills it is followed by more.
+        // A client that fills its inbox gets a larger one.
         receive(&mut inbox, &[&frame.repeat(5)[..], &frame[..12]].concat());
         inbox.consume(500);
         inbox.release();
@@ -296,7 +300,7 @@ mod tests {
         inbox.consume(500);
         inbox.release();
         assert!(inbox.is_released());
-        // On a fresh one as much as fits the stack.
+        // A new inbox takes as much as the buffer on the stack holds.
         assert_eq!(inbox.receive(&frame.repeat(20)), 2000);
         assert_eq!(inbox.buffer.len(), 2000);
         inbox.consume(2000);
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_with_their_length() {
+    fn frames_are_written_with_their_length() {
         let mut outbox = Outbox::default();
         push(&mut outbox, 3);
         let begin = outbox.begin();
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_given_for_what_waits_at_a_moment() {
+    fn a_deadline_is_for_the_data_that_wait_when_it_is_set() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
         let mut outbox = Outbox::default();
@@ -333,12 +337,12 @@ mod tests {
         assert_eq!(outbox.due(), None);
         push(&mut outbox, 98);
         outbox.arm(start);
-        // What comes later does not prolong it, nor does a part of what was there.
+        // Later data do not extend the deadline, nor does writing a part.
         push(&mut outbox, 98);
         outbox.arm(start + second);
         outbox.sent(99, start + second);
         assert_eq!(outbox.due(), Some(start + WRITE_TIME));
-        // Now it is the turn of the rest.
+        // The deadline is now that of the rest.
         outbox.sent(1, start + 2 * second);
         assert_eq!(outbox.due(), Some(start + 2 * second + WRITE_TIME));
         outbox.sent(100, start + 3 * second);
@@ -348,10 +352,10 @@ mod tests {
     }
 
     #[test]
-    fn an_outbox_does_not_keep_what_has_gone() {
+    fn an_outbox_does_not_keep_written_data() {
         let now = Instant::now();
         let mut outbox = Outbox::default();
-        // Never empty, but never more than two messages waiting.
+        // Never empty, but at most two messages wait.
         push(&mut outbox, 60_000);
         for _ in 0..100 {
             push(&mut outbox, 60_000);

@@ -1,4 +1,4 @@
-//! One connection: frames in, replies and zone transfers out.
+//! One connection: reads frames, writes replies and zone transfers.
 //!
 //! ```text
 //!           ┌──────────────────── Connection ────────────────────┐
@@ -7,17 +7,20 @@
 //!           └────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One task reads and writes at the same time. All queries that a read completes are answered into one
-//! buffer, which goes out with one write; in the steady state nothing is allocated. A zone transfer gives
-//! its next message when little else waits, so that replies to other queries pass between its messages.
+//! One task reads and writes at the same time. All queries that one read completes are answered
+//! into one buffer, which goes out with one write. In the steady state this allocates nothing. A
+//! zone transfer adds its next message only when little else waits, so that replies to other
+//! queries pass between its messages.
 //!
-//! **Bounds.** Nothing is read while [`HIGH_WATER`] waits to be written: who does not read cannot make us
-//! store. When much is held for all connections together, of replies that wait and of messages that are not complete,
-//! one for which more than a little is held ends. One that has been quiet for [`QUIET_TIME`] gives its buffers back: of
-//! the many that clients keep open, few are in use at a time.
+//! **Bounds.** The connection reads nothing while [`HIGH_WATER`] bytes wait to be written, so a
+//! client that does not read cannot make the server buffer without limit. Waiting replies and
+//! incomplete messages of all connections share one budget. When it is spent, a connection that
+//! holds more than a little of it ends. A connection that was quiet for [`QUIET_TIME`] frees its
+//! buffers: clients keep many connections open, of which few are in use at a time.
 //!
-//! **Patience** ends after [`IDLE_TIME`] without a query, after [`MESSAGE_TIME`] for a message that has
-//! begun, and after [`WRITE_TIME`](super::buffers::WRITE_TIME) for what waits to be written at a moment.
+//! **Timeouts** end a connection after [`IDLE_TIME`] without a query, after [`MESSAGE_TIME`] with
+//! an incomplete message, and after [`WRITE_TIME`](super::buffers::WRITE_TIME) with data that the
+//! client does not read.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -39,38 +42,38 @@ use crate::net::engine::{Handled, Worker};
 use crate::secondary::transfer::Transfer;
 use crate::store::rrset::HEADER;
 
-/// How long a connection may be silent. CoreDNS keeps connections for 10 s to use them again: it should be
-/// the one who closes, or it loses a query to a connection that is just going away.
+/// Time limit for a silent connection. CoreDNS reuses connections for 10 s. It should close them
+/// first, or it would lose queries that cross the server's close.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// How long a connection without a query keeps its buffers.
+/// How long a connection without queries keeps its buffers.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// Room on the stack for what comes first on a connection without buffers.
+/// Buffer on the stack, in bytes, for the first data of a connection that has no inbox.
 const FIRST_READ: usize = 2 << 10;
 
-/// How long a message may take to arrive, from its first octet on.
+/// Time limit for a message to arrive, from its first byte on.
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
 
-/// How long the client may take to see that we have closed.
+/// Time limit for the client to close its side after the server has closed.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Nothing is read, and no query answered, while this much waits to be written.
+/// Bytes waiting to be written at which the connection stops reading and answering.
 const HIGH_WATER: usize = 128 << 10;
 
-/// A transfer goes on when less than this waits to be written. With one of its messages, of 64 KiB at
-/// most, there still is room for replies below [`HIGH_WATER`].
+/// Bytes waiting to be written below which a transfer adds a message. A message has at most 64 KiB,
+/// so some room for replies remains below [`HIGH_WATER`].
 const LOW_WATER: usize = 32 << 10;
 
-/// Transfers on one connection at a time: the zones that a server has by default. Queries behind them wait until one
-/// has ended.
+/// Transfers on one connection at a time: as many as a server has zones by default. Later queries
+/// wait until one transfer has ended.
 const TRANSFERS: usize = 3;
 
-/// Reads after the shutdown, for queries that were there before it.
+/// Largest number of reads after the shutdown, for queries that had already arrived.
 const LAST_READS: u32 = 16;
 
-/// Answers the queries of one connection, until the client has enough or `shutdown` is cancelled. All that
-/// was read is answered before the end.
+/// Serves one connection until the client ends it or `shutdown` is cancelled. Answers every query
+/// that was read before the end.
 ///
 /// # Errors
 ///
@@ -91,7 +94,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         if connection.is_done() {
             break;
         }
-        // It may ring too early, not too late: it is not set anew for every query.
+        // The timer may fire too early but not too late, so it is not reset for every query.
         if connection.deadline() < timer.deadline() {
             timer.as_mut().reset(connection.deadline());
         }
@@ -101,7 +104,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             () = &mut cancelled, if !is_stopping => {
                 is_stopping = true;
                 connection.stop();
-                // With a fresh budget no read looks as if nothing were there.
+                // Tokio makes a read return `Pending` when the task's budget is spent. Yielding
+                // renews the budget, so that `Pending` means that no data are there.
                 tokio::task::yield_now().await;
             }
             () = &mut timer => {
@@ -112,7 +116,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     }
-    // On the heap, for only the end needs it.
+    // Boxed, since only the end of a connection needs this state.
     Box::pin(connection.close()).await;
     Ok(())
 }
@@ -127,24 +131,23 @@ struct Connection<'s, S> {
     outbox: Outbox,
     transfers: VecDeque<Box<Transfer>>,
     reads: Reads,
-    /// When something last came or went.
+    /// The time of the last read or write.
     now: Instant,
-    /// When a query last came, or something of a reply went.
+    /// The time of the last query, or of the last write of a reply.
     active_at: Instant,
-    /// When the message began of which a part is in the inbox.
+    /// When the incomplete message in the inbox began.
     begun_at: Option<Instant>,
-    /// How many replies the outbox has of which nothing has gone yet, and when their queries came.
+    /// Number of replies of which no byte was written yet, and when their queries arrived.
     unsent: Option<(u32, Instant)>,
 }
 
-/// How much is still read.
+/// How much the connection still reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
-    /// All that comes.
+    /// All data.
     All,
-    /// What is there already, with so many reads at most.
+    /// Data that have already arrived, by at most this many reads.
     Last(u32),
-    /// Nothing.
     None,
 }
 
@@ -168,11 +171,12 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         }
     }
 
-    /// Turns what came into what is to go.
+    /// Answers the complete messages of the inbox into the outbox.
     fn answer_queries(&mut self) -> io::Result<()> {
         self.outbox.compact();
         let (mut frames, mut replies) = (0, 0);
-        // What waits for the end of a transfer is looked at again when the last of it has gone.
+        // A query that has to wait for a transfer to end is looked at again after the last message
+        // of that transfer.
         while self.takes_queries()
             && let Some(packet) = self.inbox.frame()
         {
@@ -216,12 +220,12 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Ok(())
     }
 
-    /// Whether there is room for replies and transfers.
+    /// Tells whether there is room for another reply or transfer.
     fn takes_queries(&self) -> bool {
         self.outbox.waiting() < HIGH_WATER && self.transfers.len() < TRANSFERS
     }
 
-    /// Lets each transfer in turn give a message, as long as there is room.
+    /// Lets the transfers add messages in turn, as long as there is room.
     fn send_transfers(&mut self) -> io::Result<()> {
         while self.outbox.waiting() < LOW_WATER
             && let Some(mut transfer) = self.transfers.pop_front()
@@ -236,7 +240,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Ok(())
     }
 
-    /// Writes and reads; ready when either has changed something.
+    /// Writes and reads. Ready when either made progress.
     fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wrote = self.poll_write(cx)?;
         let read = self.poll_read(cx)?;
@@ -244,8 +248,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
             return Poll::Ready(Ok(()));
         }
         if !self.memory.set(self.outbox.waiting() + self.inbox.excess()) {
-            let reason =
-                "the client does not read its replies or finish its message, and there is no room for them";
+            let reason = "the client does not read its replies or finish its message, and the memory for that is used up";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, reason)));
         }
         Poll::Pending
@@ -297,8 +300,8 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
             Poll::Pending if self.reads == Reads::All => return Poll::Pending,
             Poll::Pending => 0,
             Poll::Ready(Ok(received)) => received,
-            // TLS, if the client has closed without saying so. Each message has its length, so nothing can have
-            // been cut off unnoticed.
+            // A TLS client has closed without close_notify. Each message carries its length, so no
+            // truncation goes unnoticed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         };
@@ -312,7 +315,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         Poll::Ready(Ok(()))
     }
 
-    /// When patience ends if nothing happens.
+    /// Returns when the connection times out if nothing happens.
     fn deadline(&self) -> Instant {
         match (self.outbox.due(), self.begun_at) {
             (Some(due), _) => due,
@@ -326,8 +329,8 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         self.inbox.is_released() && self.outbox.is_released()
     }
 
-    /// Ends what has gone on for too long: silence in good order, after a while without buffers, anything else
-    /// at once.
+    /// Handles a timeout. A silent connection first frees its buffers, and later ends in good
+    /// order. A client that is too slow ends it with an error.
     fn expire(&mut self) -> io::Result<()> {
         let too_slow = |what| Err(io::Error::new(io::ErrorKind::TimedOut, what));
         match (self.outbox.due(), self.begun_at) {
@@ -345,14 +348,14 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
         }
     }
 
-    /// Reads only what has arrived by now.
+    /// Limits reading to the data that have already arrived.
     fn stop(&mut self) {
         if self.reads == Reads::All {
             self.reads = Reads::Last(LAST_READS);
         }
     }
 
-    /// Reads and answers no more; what has been answered is still sent.
+    /// Stops reading and answering. Replies in the outbox are still sent.
     fn end(&mut self) {
         self.reads = Reads::None;
         self.inbox = Inbox::default();
@@ -365,8 +368,9 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> Connection<'s, S> {
             && self.outbox.is_flushed()
     }
 
-    /// Closes, and waits a little for the client to see it: if we went while more of its queries come in,
-    /// the system would reset the connection, and replies on their way would be lost.
+    /// Closes the connection, and waits a little for the client to close too. If the server went
+    /// away while further queries arrive, the kernel would reset the connection, and replies under
+    /// way would be lost.
     async fn close(mut self) {
         self.end();
         self.outbox.release();

@@ -1,7 +1,8 @@
-//! The limit on connections that listeners share, and what is held for their clients.
+//! The limit on connections that listeners share, and the memory that is held for their clients.
 //!
-//! Memory is counted over all connections: for the parts of messages that clients have sent, and for replies that
-//! they have not taken. Each may have some of both, but not all of them at the same time.
+//! One budget covers all connections. It counts incomplete messages from clients and replies that
+//! clients have not read. Each connection may hold some of both, but not all connections at the
+//! same time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,38 +14,39 @@ use tokio::time::Instant;
 
 use crate::ops::metrics::ConnectionMetrics;
 
-/// Octets that may be held for clients, over all connections.
+/// Budget in bytes for data held for clients, over all connections.
 const MAX_HELD: usize = 64 << 20;
 
-/// What may be held for one connection however much is held for all.
+/// Memory in bytes that every connection may hold even when the budget is spent.
 pub(super) const GUARANTEED: usize = 4 << 10;
 
-/// The limit on connections that some listeners share.
+/// A limit on connections that several listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections {
     places: Places,
     budget: Arc<MemoryBudget>,
 }
 
-/// MemoryBudget for what is held for clients.
+/// The memory that may be held for all clients together.
 #[derive(Debug)]
 struct MemoryBudget {
-    /// Octets that there may be, and how many there are.
+    /// Limit in bytes.
+    /// Bytes held now.
     most: usize,
     held: AtomicUsize,
     without_room: Counter,
 }
 
-/// A connection's place; free again when it is dropped.
+/// Permission for one connection to exist. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     place: Place,
-    /// Octets that are held for its client.
+    /// Bytes held for this connection's client.
     held: Arc<AtomicUsize>,
     budget: Arc<MemoryBudget>,
 }
 
-/// Octets that are held for a connection's client; none any more when it is dropped.
+/// Bytes held for one purpose on a connection. Dropping the account returns them to the budget.
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
     bytes: usize,
@@ -54,19 +56,19 @@ pub(crate) struct MemoryAccount {
 }
 
 impl Connections {
-    /// At most `most`, and at least one, at one time.
+    /// Allows up to `most` connections at a time, and at least one.
     pub fn new(most: usize, metrics: ConnectionMetrics) -> Self {
         Self::with_memory_limit(most, MAX_HELD, metrics)
     }
 
-    /// The same, with room for so many bytes that are held for clients.
+    /// Like [`Self::new`], with a budget of `most_held` bytes for data held for clients.
     pub fn with_memory_limit(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
         let ConnectionMetrics { evicted, without_room } = metrics;
         let budget = MemoryBudget { most: most_held, held: AtomicUsize::new(0), without_room };
         Self { places: Places::new(most, evicted), budget: Arc::new(budget) }
     }
 
-    /// A place for a newcomer, if need be that of another.
+    /// Admits a connection. At the limit, another connection is evicted for it.
     pub fn admit(&self, peer: IpAddr) -> ConnectionPermit {
         ConnectionPermit {
             place: self.places.admit(peer),
@@ -75,47 +77,50 @@ impl Connections {
         }
     }
 
-    /// Whether the next one takes the place of another.
+    /// Tells whether admitting a connection evicts another.
     pub(crate) fn is_full(&self) -> bool {
         self.places.is_full()
     }
 
-    /// Ends the connection that should go first, for want of something else than places. Says whether there was
-    /// one.
+    /// Evicts the connection that should go first, for lack of something other than places. Returns
+    /// whether there was one.
     pub(crate) fn evict(&self) -> bool {
         self.places.evict()
     }
 }
 
 impl ConnectionPermit {
-    /// Notes that something was asked.
+    /// Notes that the client has sent a query.
     pub fn used(&self, now: Instant) {
         self.place.used(now);
     }
 
-    /// An account of what is held for the client.
+    /// Returns a new account of memory held for the client.
     pub(crate) fn memory_account(&self) -> MemoryAccount {
         let (own, budget) = (Arc::clone(&self.held), Arc::clone(&self.budget));
         MemoryAccount { bytes: 0, own, budget, connection: self.place.evictor() }
     }
 
-    /// The means to end the connection for another.
+    /// Returns a handle that can evict the connection.
     pub(crate) fn evictor(&self) -> Evictor {
         self.place.evictor()
     }
 
-    /// Waits until the place is given to another.
+    /// Waits until the connection is evicted.
     pub(crate) async fn evicted(&self) {
         self.place.evicted().await;
     }
 }
 
 impl MemoryAccount {
-    /// Notes how many bytes are held. Says whether there is room for them: for a little there always is. Without room
-    /// a connection ends for which more than that is held besides.
+    /// Sets the number of bytes held, and returns whether they fit. A few bytes always fit. If the
+    /// budget is spent and the connection's other accounts hold more than a few, the connection is
+    /// evicted.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         if self.bytes != bytes {
-            // The sums wrap around and back when they shrink.
+            // Relaxed suffices: the sums are compared with limits, and order no other memory.
+            // Wrapping addition also subtracts: a negative difference wraps around, and the sum
+            // wraps back.
             let more = bytes.wrapping_sub(std::mem::replace(&mut self.bytes, bytes));
             self.own.fetch_add(more, Ordering::Relaxed);
             self.budget.held.fetch_add(more, Ordering::Relaxed);
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn much_is_held_for_a_few_and_a_little_for_all() {
+    fn a_spent_budget_leaves_a_little_memory_to_every_connection() {
         let connections = Connections::with_memory_limit(10, LIMIT, ConnectionMetrics::default());
         let [one, other] = [(); 2].map(|()| connections.admit([10, 0, 0, 1].into()));
         let [mut first, mut second] = [(); 2].map(|()| one.memory_account());
@@ -161,11 +166,12 @@ mod tests {
         let mut little = other.memory_account();
         assert!(little.set(GUARANTEED) && !little.set(GUARANTEED + 1));
         assert!(little.set(0));
-        // It counts what is held for all of a connection, and none of it holds much besides the other.
+        // All accounts of a connection count together. This connection is not evicted, since no
+        // other account of it holds much.
         let mut more = other.memory_account();
         assert!(little.set(GUARANTEED / 2) && more.set(GUARANTEED / 2) && !more.set(GUARANTEED));
         assert!(!is_evicted(&other));
-        // But here does.
+        // This connection is, since its other account holds much.
         assert!(!second.set(LIMIT / 2));
         assert!(is_evicted(&one));
         drop(first);

@@ -1,6 +1,6 @@
-//! TLS handshakes of a listener: on threads of their own, and so many at a time that each gets its turn while its client
-//! waits. Beyond that a newcomer takes the place of another, as everywhere ([`Places`]): of the network and the client that
-//! have begun most, the one that was begun first.
+//! TLS handshakes of a listener. They run on threads of their own, and their number is limited so
+//! that each gets its turn while its client waits. Beyond the limit a new handshake evicts another
+//! ([`Places`]): the oldest one of the network and client that have begun the most.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::net::crypto_runtime::CryptoRuntime;
 
-/// How long a handshake may take.
+/// Time limit for a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// Handshakes under way at a time. A signature by an RSA key of 4096 bits takes some 5 ms, so that the last one of these has
-/// its turn after a second or two.
+/// Limit on handshakes at a time. An RSA signature with 4096 bits takes some 5 ms, so the last of
+/// these handshakes gets its turn after a second or two.
 const MAX_HANDSHAKES: usize = 256;
 
-/// Makes handshakes.
+/// Performs TLS handshakes.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     runtime: CryptoRuntime,
@@ -32,6 +32,8 @@ pub(super) struct Handshakes {
 }
 
 impl Handshakes {
+    /// Starts the threads.
+    ///
     /// # Errors
     ///
     /// If the system has no more threads.
@@ -43,11 +45,11 @@ impl Handshakes {
         Ok(Self { runtime: CryptoRuntime::new("tls")?, places: Places::new(most, Counter::default()) })
     }
 
-    /// Makes one with a client at this address.
+    /// Performs a handshake with a client at address `peer`.
     ///
     /// # Errors
     ///
-    /// If it fails, takes too long, or ends for another.
+    /// If the handshake fails, takes too long, or is evicted in favor of another.
     pub(super) async fn perform(
         &self,
         acceptor: &TlsAcceptor,
@@ -75,7 +77,7 @@ mod tests {
     use crate::net::tls::Certificates;
 
     #[tokio::test]
-    async fn beyond_the_limit_the_oldest_handshake_of_who_has_begun_most_goes() {
+    async fn a_handshake_beyond_the_limit_evicts_the_oldest_of_the_busiest_client() {
         let folder = Folder::of(&Authority::new().issue(&["dns.test"]), "");
         let [cert, key, _] = folder.paths();
         let config = Certificates::load(cert, key).unwrap().server_config(&[]);

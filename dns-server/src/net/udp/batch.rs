@@ -1,4 +1,4 @@
-//! Datagrams in batches: what the standard library has no call for.
+//! Receiving datagrams in batches by `recvmmsg`, which the standard library does not offer.
 
 use std::io;
 use std::mem;
@@ -15,23 +15,23 @@ use super::control::Control;
 use super::gso::ReplyKey;
 use crate::net::socket::set_option;
 
-/// Room for a query. What is longer is cut off; no query needs as much.
+/// Buffer size for one query in bytes. A longer datagram is cut off; no valid query is as long.
 const DATAGRAM: usize = 4096;
 
-/// Whether to wait for a datagram.
+/// Whether a call waits for datagrams.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wait {
-    /// For the first, not for more.
+    /// Waits for the first datagram, and takes what else has arrived.
     ForOne,
-    /// Not at all.
+    /// Does not wait.
     Never,
 }
 
-/// Sets what the reply's source and way depend on.
+/// Sets the options that decide from which address and by which path replies are sent.
 pub(super) fn configure(socket: &UdpSocket) -> io::Result<()> {
     let local = socket.local_addr()?;
-    // Replies are small. Where one does not fit, it is better sent in fragments than lost, and nobody
-    // can make the path look narrower by forged ICMP messages.
+    // Replies are small. Where one exceeds the MTU, fragments are better than a loss. OMIT also
+    // ignores forged ICMP messages that would make the path look narrower.
     let _ = set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_OMIT);
     if local.is_ipv6() {
         let _ = set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_OMIT);
@@ -45,25 +45,25 @@ pub(super) fn configure(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Asks for the time at which each datagram has arrived, or not any more.
+/// Asks the kernel to deliver the arrival time of each datagram, or to stop doing so.
 pub(super) fn set_timestamps(socket: &UdpSocket, are_wanted: bool) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, are_wanted.into())
 }
 
-/// A datagram that was received, and where its reply lies.
+/// A received datagram, and the position of its reply.
 pub(super) struct Slot {
     packet: [u8; DATAGRAM],
     packet_len: usize,
     pub(super) peer: libc::sockaddr_storage,
     pub(super) peer_len: libc::socklen_t,
     pub(super) control: Control,
-    /// The reply within the buffer of replies; empty if there is none.
+    /// The reply's range in the buffer of replies; empty if there is none.
     pub(super) reply: Range<usize>,
 }
 
 impl Default for Slot {
     fn default() -> Self {
-        // SAFETY: a plain C structure, for which zeros are valid.
+        // SAFETY: a plain C structure for which all zeros are a valid value.
         let peer = unsafe { mem::zeroed() };
         let packet = [0; DATAGRAM];
         Self { packet, packet_len: 0, peer, peer_len: 0, control: Control::default(), reply: 0..0 }
@@ -71,18 +71,19 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// What came.
+    /// Returns the received packet.
     pub(super) fn packet(&self) -> &[u8] {
         &self.packet[..self.packet_len]
     }
 
-    /// How long the datagram has waited, if that is known.
+    /// Returns how long the datagram has waited in the socket, if its arrival time is known.
     pub(super) fn waited(&self, now: SystemTime) -> Option<Duration> {
-        // A clock that was set back has let nothing wait.
+        // `duration_since` fails if the clock was set back; then the datagram counts as just
+        // arrived.
         self.control.arrived().map(|arrived| now.duration_since(arrived).unwrap_or_default())
     }
 
-    /// What mostly tells its reply from others; none if there is no reply.
+    /// Returns the key by which replies are grouped into messages; `None` if the slot has no reply.
     pub(super) fn key(&self) -> Option<ReplyKey> {
         let size = u16::try_from(self.reply.len()).unwrap_or(u16::MAX);
         let (host, port) = match self.peer()? {
@@ -92,25 +93,26 @@ impl Slot {
         (size > 0).then_some(ReplyKey { host, port, size })
     }
 
-    /// Whether its reply goes to the same peer by the same way.
+    /// Tells whether both replies go to the same peer, from the same source address and interface.
     pub(super) fn shares_route(&self, other: &Self) -> bool {
         self.peer_bytes() == other.peer_bytes() && self.control.shares_route(&other.control)
     }
 
-    /// The peer as the system has written it.
+    /// Returns the peer's address as the kernel wrote it.
     fn peer_bytes(&self) -> &[u8] {
         let length = (self.peer_len as usize).min(size_of_val(&self.peer));
-        // SAFETY: so many octets lie there, borrowed with `self`, and all of them have been written: zeros at first.
+        // SAFETY: `length` bytes lie in `self.peer`, which is borrowed with `self`. All of them are
+        // initialized: the storage began as zeros.
         unsafe { slice::from_raw_parts(ptr::from_ref(&self.peer).cast(), length) }
     }
 
-    /// Where the datagram came from.
+    /// Returns the address that the datagram came from.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         let peer = ptr::from_ref(&self.peer);
         match c_int::from(self.peer.ss_family) {
             libc::AF_INET => {
-                // SAFETY: of this family is a `sockaddr_in`; the storage is large enough and aligned for all
-                // families, and lives as long as `self`.
+                // SAFETY: this family's address is a `sockaddr_in`. The storage is large enough and
+                // aligned for all families, and lives as long as `self`.
                 let peer = unsafe { &*peer.cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(peer.sin_addr.s_addr));
                 Some(SocketAddr::from((ip, u16::from_be(peer.sin_port))))
@@ -126,13 +128,14 @@ impl Slot {
     }
 }
 
-/// For the entries of a batch that are not used.
+/// Filler for unused entries of a batch.
 pub(super) const NO_IOVEC: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-// SAFETY: a plain C structure of numbers and pointers, for which zeros are valid.
+// SAFETY: a plain C structure of numbers and pointers for which all zeros are a valid value.
 pub(super) const NO_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
 
-/// Fills slots from the front; gives their number. `is_stamped` says whether arrival times were asked for.
+/// Receives datagrams into `slots` from the front, and returns their number. `is_stamped` tells
+/// whether arrival times were asked for.
 pub(super) fn receive(
     socket: &UdpSocket,
     slots: &mut [Slot],
@@ -157,9 +160,9 @@ pub(super) fn receive(
         header.msg_iov = &raw mut iovecs[position];
         header.msg_iovlen = 1;
     }
-    // SAFETY: the first `count` headers point to name, control and data buffers of the lengths that stand
-    // there, each in a slot of its own that is borrowed until the function returns, and to iovecs that live as
-    // long. A null timeout is allowed.
+    // SAFETY: each of the first `count` headers points to name, control and data buffers of the
+    // stated lengths, in a slot of its own that stays borrowed until the function returns, and to
+    // iovecs that live as long. The timeout may be null.
     let result = unsafe {
         libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, flags as _, ptr::null_mut())
     };
@@ -190,7 +193,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_too_long_is_cut_off() {
+    fn a_datagram_longer_than_the_buffer_is_cut_off() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.send_to(&[7; DATAGRAM + 100], server.local_addr().unwrap()).unwrap();
@@ -202,11 +205,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn peers_are_told_apart_by_all_that_they_are() {
+    fn peers_with_the_same_key_differ_by_address_or_scope() {
         let slot = |address: &str| {
             let peer_len = size_of::<libc::sockaddr_in6>() as _;
             let mut slot = Slot { peer_len, reply: 0..10, ..Slot::default() };
-            // SAFETY: the storage is large enough and aligned for all families, and all zeros.
+            // SAFETY: the storage is large enough and aligned for all families, and is all zeros.
             let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in6>() };
             (peer.sin6_family, peer.sin6_port) = (libc::AF_INET6 as _, 53);
             peer.sin6_addr.s6_addr = address.parse::<Ipv6Addr>().unwrap().octets();
@@ -222,11 +225,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn it_is_known_how_long_a_datagram_has_waited() {
+    fn arrival_times_tell_how_long_a_datagram_has_waited() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         set_timestamps(&server, true).unwrap();
-        // The system begins to take times a little after the first socket asks for them.
+        // The kernel starts to take arrival times a little after the first socket asks for them.
         let mut slots = slots();
         let waited = (0..100).find_map(|_| {
             let sent = SystemTime::now();
@@ -239,7 +242,7 @@ pub(super) mod tests {
             (waited >= Duration::from_millis(20)).then_some(waited)
         });
         assert!(waited.is_some());
-        // Not any more, though there is an old time in the slot.
+        // The slot still holds an old arrival time, which must not be used.
         set_timestamps(&server, false).unwrap();
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         receive(&server, &mut slots, Wait::ForOne, true).unwrap();

@@ -1,16 +1,18 @@
-//! Control messages: what the kernel says of a datagram beside what is in it, and what it is told of the reply.
+//! Control messages: metadata that the kernel passes with a received datagram, and that the server
+//! passes back with the reply.
 //!
-//! **The reply's source** is the address that the query was sent to. A socket bound to a wildcard would
-//! leave the choice to the routing table, and a pod with several networks would answer from the wrong
-//! one. So such a socket asks for packet info and hands it back with the reply, without the interface:
-//! where the way leads is for routing to say, except for link-local addresses, which mean nothing without
-//! one. An IPv6 socket gets IPv4 clients as mapped addresses, in packet info too.
+//! **The source address** of a reply must be the address that the query was sent to. A socket that
+//! is bound to a wildcard would let the routing table choose, and a pod with several networks would
+//! answer from the wrong address. Such a socket therefore asks for packet info and hands it back
+//! with the reply. The interface is cleared first: routing chooses it, except for link-local
+//! addresses, which need one. An IPv6 socket gets IPv4 clients as mapped addresses, in packet info
+//! too.
 //!
-//! **Arrival times** are asked for only under load; `udp/overload.rs` says why. The kernel writes them before
-//! packet info, which then follows right behind.
+//! **Arrival times** are asked for only under load; `udp/overload.rs` explains why. The kernel
+//! writes the arrival time first and packet info right behind it.
 //!
-//! **The size of segments** goes with replies that are sent as one piece, which the kernel cuts up (UDP GSO). It stands
-//! where the arrival time stood, likewise right before packet info.
+//! **The segment size** goes with several replies that are sent as one message and cut up by the
+//! kernel (UDP GSO). It takes the place of the arrival time, right before packet info.
 
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,25 +21,26 @@ use std::time::{Duration, SystemTime};
 
 use libc::c_int;
 
-/// The control messages of a datagram, then of its reply.
+/// Control messages of one datagram, and later of its reply.
 pub(super) struct Control {
     buffer: Buffer,
-    /// When the datagram arrived, if that was asked for.
+    /// When the datagram arrived, if the kernel was asked for that.
     arrived: Option<SystemTime>,
-    /// The octets of `buffer.packet_info` that are valid; none if the socket does not ask for packet info.
+    /// Number of valid bytes in `buffer.packet_info`; 0 if the socket does not ask for packet info.
     packet_info_len: usize,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        // SAFETY: plain C structures of numbers, for which zeros are valid.
+        // SAFETY: plain C structures of numbers for which all zeros are a valid value.
         let buffer = unsafe { mem::zeroed() };
         Self { buffer, arrived: None, packet_info_len: 0 }
     }
 }
 
 impl Control {
-    /// Where the system may write, and how many octets. `is_stamped` says whether an arrival time comes first.
+    /// Returns where the kernel may write control messages, and how many bytes. `is_stamped` tells
+    /// whether an arrival time comes first.
     pub(super) fn receive_buffer(&mut self, is_stamped: bool) -> (*mut u8, usize) {
         if is_stamped {
             (ptr::from_mut(&mut self.buffer).cast(), size_of::<Buffer>())
@@ -46,16 +49,17 @@ impl Control {
         }
     }
 
-    /// Takes what the system has written there, so many octets, and turns it into what is sent with the reply.
+    /// Reads the `length` bytes that the kernel wrote, and prepares packet info for the reply.
     pub(super) fn was_received(&mut self, length: usize, is_stamped: bool) {
         (self.arrived, self.packet_info_len) = (None, length);
         if is_stamped {
             let arrival_len = mem::offset_of!(Buffer, packet_info);
             if length >= arrival_len {
-                // SAFETY: the system has written all of it, and all bit patterns of a time and its header are valid.
+                // SAFETY: the kernel has written the whole header and time, for which all bit
+                // patterns are valid.
                 self.arrived = unsafe { self.buffer.leading.arrival }.time();
             }
-            // Without a time first, packet info is not where it is looked for.
+            // Without an arrival time, packet info is not at its usual offset.
             self.packet_info_len = if self.arrived.is_some() { length - arrival_len } else { 0 };
         }
         if !self.buffer.packet_info.prepare_for_reply(self.packet_info_len) {
@@ -67,22 +71,24 @@ impl Control {
         self.arrived
     }
 
-    /// What to send with the reply, and its octets.
+    /// Returns the control message for a single reply, and its length; `None` if the reply needs
+    /// none.
     pub(super) fn for_reply(&mut self) -> Option<(*mut u8, usize)> {
         (self.packet_info_len > 0)
             .then(|| (ptr::from_mut(&mut self.buffer.packet_info).cast(), self.packet_info_len))
     }
 
-    /// What to send with several replies, all of `size` octets, which go the way of this one as one piece.
+    /// Returns the control messages for several replies of `size` bytes each that are sent as one
+    /// message, and their length.
     pub(super) fn for_segments(&mut self, size: u16) -> (*mut u8, usize) {
         self.buffer.leading.segment_size = SegmentSize::of(size);
         let begin = mem::offset_of!(Buffer, packet_info) - SEGMENT_SIZE_LEN;
-        // A pointer into the whole buffer: what it leads to goes beyond one field.
+        // The pointer is derived from the whole buffer, since the kernel reads beyond one field.
         let buffer = ptr::from_mut(&mut self.buffer).cast::<u8>();
         (buffer.wrapping_add(begin), SEGMENT_SIZE_LEN + self.packet_info_len)
     }
 
-    /// Whether its reply goes the way of the other's.
+    /// Tells whether both replies have the same source address and interface.
     pub(super) fn shares_route(&self, other: &Self) -> bool {
         self.packet_info_len == other.packet_info_len
             && (self.packet_info_len == 0
@@ -90,21 +96,22 @@ impl Control {
     }
 }
 
-/// Buffer for control messages, in the order in which the kernel writes them, or reads.
+/// Control messages in the order in which the kernel writes and reads them.
 #[repr(C)]
 struct Buffer {
     leading: Leading,
     packet_info: PacketInfo,
 }
 
-/// What comes before packet info: on receiving one, on sending the other.
+/// The control message before packet info: an arrival time when receiving, a segment size when
+/// sending.
 #[repr(C)]
 union Leading {
     arrival: ArrivalTime,
     segment_size: SegmentSize,
 }
 
-/// A control message with a time; its length is that of the next one's offset.
+/// Control message with an arrival time. Its size is the offset at which the next message begins.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ArrivalTime {
@@ -124,33 +131,33 @@ impl ArrivalTime {
     }
 }
 
-/// The octets of the message in [`SegmentSize`], up to where the next one begins.
-// SAFETY: it only reckons.
+/// Length of the message in [`SegmentSize`], up to the beginning of the next one.
+// SAFETY: `CMSG_SPACE` only computes a number.
 const SEGMENT_SIZE_LEN: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
 
-/// A control message with the size of segments, at the end of the buffer of a [`ArrivalTime`].
+/// Control message with a segment size, placed at the end of the space of an [`ArrivalTime`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SegmentSize {
     gap: [u8; size_of::<ArrivalTime>() - SEGMENT_SIZE_LEN],
     head: libc::cmsghdr,
     size: u16,
-    /// What would be padding otherwise, which has no value.
+    /// Named padding, so that every byte is initialized.
     rest: [u8; SEGMENT_SIZE_LEN - size_of::<libc::cmsghdr>() - size_of::<u16>()],
 }
 
 impl SegmentSize {
     fn of(size: u16) -> Self {
-        // SAFETY: a plain C structure of numbers, for which zeros are valid.
+        // SAFETY: a plain C structure of numbers for which all zeros are a valid value.
         let mut head: libc::cmsghdr = unsafe { mem::zeroed() };
-        // SAFETY: it only reckons.
+        // SAFETY: `CMSG_LEN` only computes a number.
         head.cmsg_len = unsafe { libc::CMSG_LEN(size_of_val(&size) as u32) } as _;
         (head.cmsg_level, head.cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
         Self { gap: [0; _], head, size, rest: [0; _] }
     }
 }
 
-/// Buffer for one control message with packet info, of either family. A `cmsghdr` is followed by its data
+/// Space for one control message with packet info of either family. The data follow the `cmsghdr`
 /// at the next aligned offset (`CMSG_DATA`), which is where C puts the next field.
 #[repr(C)]
 union PacketInfo {
@@ -174,14 +181,15 @@ struct PacketInfo6 {
 }
 
 impl PacketInfo {
-    /// Turns what was received, so many octets, into what goes with the reply; says whether it is packet info.
+    /// Turns received packet info of `length` bytes into that of the reply. Returns whether it was
+    /// packet info.
     fn prepare_for_reply(&mut self, length: usize) -> bool {
         if length >= size_of::<PacketInfo4>() && self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
-            // Level and type say which one it is, and its whole length was received.
+            // Level and type identify the variant, and the whole message was received.
             self.v4.info.ipi_ifindex = 0;
             true
         } else if length >= size_of::<PacketInfo6>() && self.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
-            // SAFETY: level and type say which one it is, and its whole length was received.
+            // SAFETY: level and type identify the variant, and the whole message was received.
             let info = unsafe { &mut self.v6.info };
             if !Ipv6Addr::from(info.ipi6_addr.s6_addr).is_unicast_link_local() {
                 info.ipi6_ifindex = 0;
@@ -192,10 +200,10 @@ impl PacketInfo {
         }
     }
 
-    /// What of it decides about a reply: its source, and the interface if one is demanded.
+    /// Returns the source address of the reply, and the interface or 0.
     fn route(&self) -> Option<(IpAddr, u32)> {
         if self.is(libc::IPPROTO_IP, libc::IP_PKTINFO) {
-            // SAFETY: level and type say which one it is; all of its bit patterns are valid.
+            // SAFETY: level and type identify the variant; all bit patterns are valid.
             let info = unsafe { self.v4.info };
             Some((
                 Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into(),
@@ -211,7 +219,7 @@ impl PacketInfo {
     }
 
     fn is(&self, level: c_int, kind: c_int) -> bool {
-        // SAFETY: all variants begin with the header, and all of its bit patterns are valid.
+        // SAFETY: all variants begin with the header, for which all bit patterns are valid.
         let head = unsafe { self.head };
         head.cmsg_level == level && head.cmsg_type == kind
     }
@@ -239,7 +247,7 @@ mod tests {
                 assert_eq!(receive(&server, &mut slots, Wait::ForOne, is_stamped).unwrap(), 1);
                 let control = &slots[0].control;
                 assert!(control.buffer.packet_info.is(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
-                // SAFETY: as the line above says.
+                // SAFETY: the assertion above has checked the variant.
                 let info = unsafe { control.buffer.packet_info.v6.info };
                 assert_eq!(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_string(), mapped);
                 assert_eq!(info.ipi6_ifindex, 0);
@@ -259,7 +267,7 @@ mod tests {
             info.v6.info.ipi6_addr.s6_addr = asked.parse::<Ipv6Addr>().unwrap().octets();
             info.v6.info.ipi6_ifindex = 3;
             control.was_received(size_of::<PacketInfo6>(), false);
-            // SAFETY: it was written above.
+            // SAFETY: this variant was written above.
             let info = unsafe { control.buffer.packet_info.v6.info };
             assert_eq!(info.ipi6_ifindex, interface, "{asked}");
             assert_eq!(control.packet_info_len, size_of::<PacketInfo6>());
@@ -267,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_info_is_not_sent_back() {
+    fn a_control_message_that_is_no_packet_info_is_not_sent_back() {
         let mut control = Control::default();
         control.was_received(size_of::<PacketInfo>(), false);
         assert!(control.for_reply().is_none());

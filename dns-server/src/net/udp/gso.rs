@@ -1,48 +1,52 @@
-//! Which replies of a batch go out together, as one piece that the kernel, or the NIC, cuts up (UDP GSO).
+//! Grouping of a batch's replies into messages that the kernel or the NIC cuts up into datagrams
+//! (UDP GSO).
 //!
-//! Most of what a reply costs is the kernel's way through sockets, routes and filters, and a piece goes that way once.
-//! Its replies are all of one size and for one peer: those that ask much from one port are balancers such as dnsdist,
-//! load generators, and who sends several queries at once. Where each query comes from a port of its own there are no
-//! messages, and looking for them costs some nanoseconds a reply.
+//! Most of the cost of a reply is its path through the kernel: sockets, routes and filters. A
+//! message of several replies takes that path once. Its replies all have one size and go to one
+//! client port. Clients that send many queries from one port are balancers such as dnsdist, load
+//! generators, and resolvers that send several queries at once. Where each query comes from another
+//! port, every message holds one reply, and the search for groups costs some nanoseconds per reply.
 
 use std::iter;
 
 use super::BATCH;
 
-/// What a reply in a piece may have: what fits into IPv6's least MTU of 1280. A longer one may have to be sent in
-/// fragments, which messages do not allow.
+/// Largest reply in bytes that may share a message: what fits into IPv6's minimum MTU of 1280. A
+/// longer reply may need fragmentation, which GSO does not allow.
 const MAX_SEGMENT: u16 = 1232;
 
-// Linux takes so many segments in a piece at least, and so many octets.
+// Linux accepts at least 64 segments per message, and as many bytes as fit into a UDP datagram.
 const _: () = assert!(BATCH <= 64 && BATCH * MAX_SEGMENT as usize <= 65_507);
 
-/// What mostly tells replies single.
+/// Properties that usually suffice to tell replies apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ReplyKey {
-    /// The end of the peer's address.
+    /// The last 32 bits of the peer's address.
     pub(super) host: u32,
-    /// The peer's port.
     pub(super) port: u16,
     pub(super) size: u16,
 }
 
-/// Replies of a batch, by messages. They are named by their positions in the batch.
+/// The replies of a batch, grouped into messages. A reply is identified by its position in the
+/// batch.
 #[derive(Debug)]
 pub(super) struct Messages {
-    /// The replies, piece by piece.
+    /// Positions of the replies, message by message.
     positions: [u8; BATCH],
-    /// Where in `positions` each piece ends.
+    /// End of each message in `positions`.
     ends: [u8; BATCH],
     count: usize,
 }
 
 impl Messages {
-    /// Puts together what has the same key and is `alike` in all else. What has no key is no reply.
+    /// Groups replies that have the same key and are `alike` in all other respects. A position
+    /// without a key has no reply.
     pub(super) fn of(
         keys: impl Iterator<Item = Option<ReplyKey>>,
         alike: impl Fn(usize, usize) -> bool,
     ) -> Self {
-        // Of each piece its key, its first and last reply and their number; of each reply the next one of its piece.
+        // For each message: its key, its first and last reply, and the number of replies. `next`
+        // links the replies of a message.
         let mut known = [(ReplyKey::default(), 0_u8, 0_u8, 0_u8); BATCH];
         let (mut next, mut count) = ([0_u8; BATCH], 0);
         for (position, key) in keys.take(BATCH).enumerate() {
@@ -69,7 +73,7 @@ impl Messages {
         messages
     }
 
-    /// Each reply of those messages by itself.
+    /// Returns messages of one reply each, for all replies of the messages with these numbers.
     pub(super) fn ungrouped(&self, numbers: impl Iterator<Item = usize>) -> Self {
         let mut messages = Self::empty();
         for &position in numbers.flat_map(|number| self.replies(number)) {
@@ -78,12 +82,12 @@ impl Messages {
         messages
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// The replies of one.
+    /// Returns the positions of the replies in one message.
     pub(super) fn replies(&self, number: usize) -> &[u8] {
         &self.positions[self.end(number)..self.end(number + 1)]
     }
@@ -92,7 +96,7 @@ impl Messages {
         Self { positions: [0; BATCH], ends: [0; BATCH], count: 0 }
     }
 
-    /// Where the first so many messages end.
+    /// Returns the end of the first `count` messages in `positions`.
     fn end(&self, count: usize) -> usize {
         count.checked_sub(1).map_or(0, |last| self.ends[last].into())
     }
@@ -112,7 +116,7 @@ impl Messages {
 mod tests {
     use super::*;
 
-    /// The messages of replies to (port, size), of which those of size 0 are none.
+    /// Groups replies that are given as (port, size); size 0 stands for no reply.
     fn messages(replies: &[(u16, u16)], alike: impl Fn(usize, usize) -> bool) -> (Messages, Vec<Vec<u8>>) {
         let key = |&(port, size): &(u16, u16)| (size > 0).then_some(ReplyKey { host: 0, port, size });
         let messages = Messages::of(replies.iter().map(key), alike);
@@ -121,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_of_one_peer_and_one_size() {
+    fn a_message_holds_replies_of_one_size_to_one_peer() {
         for (replies, expected) in [
             (&[][..], vec![]),
             (&[(7, 50)], vec![vec![0]]),
@@ -132,7 +136,7 @@ mod tests {
         ] {
             assert_eq!(messages(replies, |_, _| true).1, expected, "{replies:?}");
         }
-        // The same port of another host, whose address ends alike.
+        // The same port of another host, whose address ends in the same bits.
         let (_, listed) = messages(&[(7, 50); 5], |first, position| first % 2 == position % 2);
         assert_eq!(listed, [vec![0, 2, 4], vec![1, 3]]);
         let (_, listed) = messages(&[(7, 50); BATCH], |_, _| true);
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_taken_apart() {
+    fn messages_can_be_split_into_single_replies() {
         let (all, _) = messages(&[(7, 50), (8, 50), (7, 50), (9, 50), (9, 50)], |_, _| true);
         let single = all.ungrouped([0, 1].into_iter());
         let listed: Vec<&[u8]> = (0..single.count()).map(|number| single.replies(number)).collect();

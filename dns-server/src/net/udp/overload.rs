@@ -1,45 +1,46 @@
-//! What a worker passes over when more comes than it can answer.
+//! Load shedding: decides which queries a worker drops when more come than it can answer.
 //!
-//! A queue that is always full makes every answer late and loses what is new, although it is the old that
-//! nobody waits for any more. So what has waited for longer than [`TARGET`] is passed over, which costs little,
-//! and the rest is answered within that time. But a queue that only was long, because the worker was not let
-//! run for a while, is answered whole: clients wait for seconds. Which it is shows in time, as in CoDel (RFC
-//! 8289): a queue that is never short for an [`INTERVAL`] will not get short by itself.
+//! A queue that is always full delays every answer, and loses new queries although the clients of
+//! the old ones have given up. Under overload a worker therefore drops queries that have waited
+//! longer than [`TARGET`], which is cheap, and answers the rest within that time. A queue that is
+//! long only because the worker was not scheduled for a while is answered whole, since clients wait
+//! for seconds. Time tells the two apart, as in CoDel (RFC 8289): a queue that is never short for
+//! an [`INTERVAL`] will not become short by itself.
 //!
-//! Arrival times cost some nanoseconds in the kernel for each datagram, so they are asked for only while
-//! batches are full: nothing is late where a batch is not.
+//! Arrival times cost the kernel some nanoseconds per datagram. They are asked for only while
+//! batches are full, since no query is late otherwise.
 
 use std::time::{Duration, Instant};
 
-/// What a datagram may wait for under overload: 2 ms, without the time in which the batch that it is in is answered, and some
-/// for the way there and back, also on a slow machine.
+/// Longest wait of a query under overload. The client sees about 2 ms: this wait, the time to
+/// answer its batch, and some for the network, also on a slow machine.
 const TARGET: Duration = Duration::from_micros(1600);
 
-/// How long all must have been late until some are passed over.
+/// How long all queries must have been late before late ones are dropped.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long none must have been late until all are answered again. Under overload one is every few milliseconds; less
-/// often only where the worker is not let run at times, of which the scheduler's period of 100 ms must not make a lasting
-/// overload.
+/// How long no query must have been late before all are answered again. Under overload some query
+/// is late every few milliseconds. The value is well below the scheduler's period of 100 ms, so
+/// that a worker that is merely descheduled at times does not seem overloaded for good.
 const CALM: Duration = Duration::from_millis(20);
 
-/// How long batches must have been full until arrival times are asked for.
+/// How long batches must have been full before arrival times are asked for.
 const FULL: Duration = Duration::from_millis(20);
 
-/// How long there must have been no full batch until they are not asked for any more.
+/// How long no batch must have been full before arrival times are no longer asked for.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Whether datagrams are passed over.
+/// Whether late queries are dropped.
 #[derive(Debug)]
 pub(super) enum Overload {
-    /// All are answered; with the moment from which on all were late.
+    /// All queries are answered. Holds the time since which all queries have been late.
     No(Option<Instant>),
-    /// Those that are late are not; with the moment when one last was.
+    /// Late queries are dropped. Holds the time of the last late query.
     Yes(Instant),
 }
 
 impl Overload {
-    /// Whether to pass over a datagram that has waited that long.
+    /// Tells whether to drop a query that has waited for `waited`.
     pub(super) fn sheds(&mut self, waited: Duration, now: Instant) -> bool {
         let is_late = waited >= TARGET;
         if matches!(self, Self::Yes(late_at) if now.duration_since(*late_at) >= CALM) {
@@ -59,7 +60,8 @@ impl Overload {
         is_late
     }
 
-    /// A batch was not full: the queue has got short by itself, however late what was in it.
+    /// Notes that a batch was not full: the queue became short by itself, however late its queries
+    /// were.
     pub(super) fn drained(&mut self) {
         if let Self::No(since) = self {
             *since = None;
@@ -67,17 +69,17 @@ impl Overload {
     }
 }
 
-/// Whether arrival times are worth asking for.
+/// Switches arrival times on while batches are full.
 #[derive(Debug, Default)]
 pub(super) struct TimestampSwitch {
-    /// Since when all batches have been full.
+    /// The time since which all batches have been full.
     full_since: Option<Instant>,
-    /// When one last was, if arrival times are asked for.
+    /// The time of the last full batch, while arrival times are on.
     last_full: Option<Instant>,
 }
 
 impl TimestampSwitch {
-    /// Notes a batch. Says whether to ask for arrival times, or not to any more, if that changes.
+    /// Notes a batch. Returns whether arrival times should be on, if that changes.
     pub(super) fn note_batch(&mut self, is_full: bool, now: Instant) -> Option<bool> {
         if !is_full {
             self.full_since = None;
@@ -100,7 +102,8 @@ impl TimestampSwitch {
 mod tests {
     use super::*;
 
-    /// Puts datagrams, as (moment, wait) in milliseconds, and gives those that are passed over.
+    /// Passes datagrams, given as (time, wait) in milliseconds, and returns the times of those that
+    /// are dropped.
     fn shed(overload: &mut Overload, begun: Instant, datagrams: &[(u64, u64)]) -> Vec<u64> {
         let ms = Duration::from_millis;
         let shed = |&&(at, waited): &&(u64, u64)| overload.sheds(ms(waited), begun + ms(at));
@@ -108,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_queue_that_stays_long_is_cut() {
+    fn only_a_queue_that_stays_long_is_shed() {
         let begun = Instant::now();
         for (case, datagrams, passed_over) in [
             ("a short queue", &[(0, 0), (50, 1), (150, 1), (300, 1)][..], &[][..]),
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_gets_short_by_itself_is_not_cut() {
+    fn a_queue_that_gets_short_by_itself_is_not_shed() {
         let begun = Instant::now();
         let mut overload = Overload::No(None);
         assert!(shed(&mut overload, begun, &[(0, 9), (90, 9)]).is_empty());
@@ -145,12 +148,12 @@ mod tests {
         assert_eq!(
             shed(&mut overload, begun, &[(260, 9)]),
             [260],
-            "once it is cut, it takes calm to end that"
+            "once queries are dropped, only calm ends that"
         );
     }
 
     #[test]
-    fn times_are_asked_for_while_batches_are_full() {
+    fn arrival_times_are_on_while_batches_are_full() {
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
         let mut switch = TimestampSwitch::default();

@@ -1,9 +1,9 @@
-//! Replies on their way out, in batches: what the standard library has no call for.
+//! Sending replies in batches by `sendmmsg`, which the standard library does not offer.
 //!
-//! **Failures to send** concern one datagram, not the batch: it is skipped and the rest is sent. Only when
-//! the socket has had no room for its whole time limit is the rest given up, like any lost datagram. What is refused as
-//! a piece of several (`udp/gso.rs`) is sent reply by reply: its way may be narrower than such messages may be, or
-//! lead through a tunnel that takes none.
+//! **A failure to send** concerns one datagram, not the batch: that datagram is skipped and the
+//! rest is sent. The rest is given up only if the socket has had no room for its whole write
+//! timeout. A message of several replies (`udp/gso.rs`) that the kernel refuses is sent again reply
+//! by reply: its path may have a smaller MTU, or lead through a tunnel without GSO.
 
 use std::io;
 use std::net::UdpSocket;
@@ -16,15 +16,16 @@ use super::batch::{NO_HEADER, NO_IOVEC, Slot};
 use super::gso::Messages;
 use crate::net::socket::get_option;
 
-/// For how many batches replies are sent one by one after a piece was refused: so long that the refusals cost nothing, and
-/// no longer, since a way that takes none may be that of one client.
+/// How many batches are sent reply by reply after a grouped message was refused. Long enough that
+/// refusals cost nothing, and no longer, since perhaps only one client's path lacks GSO.
 const GSO_PAUSE: u32 = 256;
 
-/// Sends replies, as messages where that goes.
+/// Sends replies, grouped into GSO messages where the path allows it.
 pub(super) struct ReplySender {
-    /// Whether the system cuts up messages. One that does not know how to would send them as they are.
+    /// Whether the kernel supports GSO. A kernel without it would send a grouped message as one
+    /// datagram.
     has_gso: bool,
-    /// For how many batches there are none, since the last ones were refused.
+    /// For how many more batches replies are not grouped, after a grouped message was refused.
     gso_pause: u32,
 }
 
@@ -33,8 +34,8 @@ impl ReplySender {
         Self { has_gso: get_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok(), gso_pause: 0 }
     }
 
-    /// Sends the replies of all slots that have one, out of `replies`. Gives how many were not sent, and why the last
-    /// of those was not.
+    /// Sends the replies of all slots that have one, out of `replies`. Returns the number of
+    /// replies that were lost and the last error; `None` if all were sent.
     pub(super) fn send(
         &mut self,
         socket: &UdpSocket,
@@ -64,7 +65,7 @@ impl ReplySender {
     }
 }
 
-/// A message that was not sent.
+/// A message that was not sent, by number, and the error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsent {
     message: usize,
@@ -72,14 +73,14 @@ struct Unsent {
 }
 
 impl Unsent {
-    /// Whether it may be that the message was a piece: too large for the device, for a tunnel that takes none, or for a
-    /// filter; or that the system does not know of them.
+    /// Tells whether grouping may be the cause: the message exceeds the device's MTU, a tunnel or
+    /// filter refuses GSO, or the kernel does not know it.
     fn may_be_due_to_gso(self) -> bool {
         matches!(self.code, libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::EPERM)
     }
 }
 
-/// Sends messages. Gives those that were not sent.
+/// Sends messages and returns those that were not sent.
 fn send_messages(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], messages: &Messages) -> Vec<Unsent> {
     let mut iovecs = [NO_IOVEC; BATCH];
     let mut headers = [NO_HEADER; BATCH];
@@ -109,16 +110,18 @@ fn send_messages(socket: &UdpSocket, slots: &mut [Slot], replies: &[u8], message
     }
     send_all(messages.count(), |sent| {
         let rest = &mut headers[sent..messages.count()];
-        // SAFETY: each of these headers points to the name and control messages of a slot and, by its iovecs, to
-        // parts of `replies`, with their lengths; all of these are borrowed until the function returns. The system
-        // only reads what they point to, and writes lengths into the headers.
+        // SAFETY: each header points to the name and control messages of a slot and, by its iovecs,
+        // to parts of `replies`, with their lengths. All of these stay borrowed until the function
+        // returns. The kernel only reads what the pointers lead to, and writes lengths into the
+        // headers.
         let result = unsafe { libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as _, 0) };
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
     })
 }
 
-/// Sends messages `0..count`, whatever becomes of single ones. `send` tries all from the given one on, and
-/// says how many it sent, or what is wrong with the first of them. Gives those that were not sent.
+/// Sends the messages `0..count`, past single failures. `send` tries all messages from the given
+/// one on, and returns how many it sent or the error of the first. Returns the messages that were
+/// not sent.
 fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> Vec<Unsent> {
     let mut failed = Vec::new();
     let mut retried = None;
@@ -134,12 +137,14 @@ fn send_all(count: usize, mut send: impl FnMut(usize) -> io::Result<usize>) -> V
         let code = error.raw_os_error().unwrap_or(libc::EIO);
         let end = match code {
             libc::EINTR => continue,
-            // An ICMP error from before, which is told of now and thereby gone: this message was not tried.
+            // A pending ICMP error of an earlier reply, which reading has cleared. This message was
+            // not tried yet.
             libc::ECONNREFUSED if retried != Some(at) => {
                 retried = Some(at);
                 continue;
             }
-            // No room after all that waiting; there is none for the others either.
+            // The socket's send buffer stayed full for the whole timeout, so the other messages
+            // have no room either.
             libc::EAGAIN => count,
             _ => at + 1,
         };
@@ -161,7 +166,8 @@ mod tests {
     use super::*;
     use crate::net::socket::set_option;
 
-    /// What a `sendmmsg` would do for messages of which some have something wrong.
+    /// Runs `send_all` with a stand-in for `sendmmsg` that fails with the given errors. Returns the
+    /// sent messages and the number of failures.
     fn send_with(errors: &[(usize, c_int)], count: usize) -> (Vec<usize>, usize) {
         let mut errors: Vec<(usize, c_int)> = errors.to_vec();
         let mut sent = Vec::new();
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_destination_does_not_drop_the_rest() {
+    fn a_message_that_cannot_be_sent_does_not_stop_the_rest() {
         for code in [libc::EMSGSIZE, libc::EINVAL, libc::EPERM, libc::ENETUNREACH, libc::ENOBUFS] {
             assert_eq!(send_with(&[(1, code)], 4), (vec![0, 2, 3], 1));
             assert_eq!(send_with(&[(0, code), (3, code)], 4), (vec![1, 2], 2));
@@ -187,15 +193,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_the_messages_fault_is_tried_again() {
+    fn a_message_is_sent_again_after_an_error_that_is_not_its_own() {
         assert_eq!(send_with(&[(1, libc::EINTR)], 3), (vec![0, 1, 2], 0));
         assert_eq!(send_with(&[(1, libc::ECONNREFUSED)], 3), (vec![0, 1, 2], 0));
-        // Again at once: now it is.
+        // The same error again is about this message.
         assert_eq!(send_with(&[(1, libc::ECONNREFUSED), (1, libc::ECONNREFUSED)], 3), (vec![0, 2], 1));
     }
 
     #[test]
-    fn no_room_gives_up_the_rest() {
+    fn a_full_send_buffer_gives_up_the_rest() {
         assert_eq!(send_with(&[(2, libc::EAGAIN)], 5), (vec![0, 1], 3));
     }
 
@@ -215,13 +221,13 @@ mod tests {
             replies.extend_from_slice(slot.packet());
             slot.reply = begin..replies.len();
         }
-        // Nobody can be sent to at port 0.
+        // Port 0 cannot be sent to.
         // SAFETY: the peer is of the family of the sockets above.
         unsafe { (*(&raw mut slots[1].peer).cast::<libc::sockaddr_in>()).sin_port = 0 };
-        // Nor 70000 octets at once.
+        // 70000 bytes do not fit into one datagram.
         replies.resize(70_000, 0);
         slots[2].reply = 0..replies.len();
-        // And this one is to get nothing.
+        // This client gets no reply.
         slots[3].reply = 0..0;
         let (lost, _) =
             ReplySender::new(&server).send(&server, &mut slots[..clients.len()], &replies).unwrap();
@@ -237,7 +243,7 @@ mod tests {
         }
     }
 
-    /// What a client gets, which is to be so much: from where, how long, and of which octet.
+    /// Receives `count` replies: the sender, the length, and the byte that each consists of.
     fn replies_to(client: &UdpSocket, count: usize) -> Vec<(SocketAddr, usize, u8)> {
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut buffer = [0; 2048];
@@ -255,18 +261,18 @@ mod tests {
         replies
     }
 
-    /// A socket on each of these addresses, all with the same port.
+    /// Binds a socket at each of these addresses, all with the same port.
     fn with_one_port(addresses: &[IpAddr]) -> Vec<UdpSocket> {
         let first = UdpSocket::bind((addresses[0], 0)).unwrap();
         let port = first.local_addr().unwrap().port();
         let others: io::Result<Vec<UdpSocket>> =
             addresses[1..].iter().map(|&address| UdpSocket::bind((address, port))).collect();
-        // Somebody else may have that port there.
+        // Another process may use that port at another of these addresses.
         others.map_or_else(|_| with_one_port(addresses), |others| iter::once(first).chain(others).collect())
     }
 
     #[test]
-    fn pieces_arrive_as_the_replies_that_they_are() {
+    fn grouped_replies_arrive_as_single_datagrams() {
         for (bound, asked) in [
             ("127.0.0.1:0", &["127.0.0.1"][..]),
             ("0.0.0.0:0", &["127.0.0.1", "127.0.0.2"]),
@@ -278,7 +284,8 @@ mod tests {
             let port = server.local_addr().unwrap().port();
             let asked: Vec<IpAddr> = asked.iter().map(|address| address.parse().unwrap()).collect();
             let clients = with_one_port(&asked);
-            // Each client asks the address that it has; the last one all that it can.
+            // Each client asks the address that it has; the last client asks all addresses of its
+            // family.
             let last = clients.len() - 1;
             let others = asked.iter().take(last).filter(|other| other.is_ipv4() == asked[last].is_ipv4());
             let ways: Vec<(usize, IpAddr)> =
@@ -318,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_is_refused_is_sent_reply_by_reply() {
+    fn a_grouped_message_that_is_refused_is_sent_reply_by_reply() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..4 {
@@ -331,17 +338,17 @@ mod tests {
         assert!(sender.has_gso);
         assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
         assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, 0));
-        // Without checksums no piece is taken.
+        // Without checksums the kernel refuses grouped messages.
         set_option(&server, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
         assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, GSO_PAUSE));
-        // One by one from the beginning, for a while.
+        // For a while, replies are sent one by one from the beginning.
         assert!(sender.send(&server, &mut slots, &[7; 10]).is_none());
         assert_eq!((replies_to(&client, 4).len(), sender.gso_pause), (4, GSO_PAUSE - 1));
     }
 
     #[test]
-    fn a_piece_that_nobody_can_be_sent_is_lost_with_all_its_replies() {
+    fn a_grouped_message_without_a_route_loses_all_its_replies() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..3 {
@@ -351,7 +358,7 @@ mod tests {
         receive_exactly(&server, &mut slots, 3);
         for slot in &mut slots[..3] {
             slot.reply = 0..10;
-            // From a loopback address nothing goes to the documentation's network.
+            // A loopback address has no route to the documentation network.
             // SAFETY: the peer is of the family of the sockets above.
             let peer = unsafe { &mut *(&raw mut slot.peer).cast::<libc::sockaddr_in>() };
             peer.sin_addr.s_addr = u32::from(Ipv4Addr::new(192, 0, 2, 1)).to_be();

@@ -1,21 +1,21 @@
-//! Frame Streams, the sender's half (<https://farsightsec.github.io/fstrm/>): data frames with their length in
-//! front, and control frames behind a length of 0.
+//! The sender's half of Frame Streams (<https://farsightsec.github.io/fstrm/>). A data frame has
+//! its length in front. A control frame follows a length of 0.
 //!
 //! ```text
 //!  ─> READY(content type)    <─ ACCEPT(content type)
 //!  ─> START(content type), data …, STOP    <─ FINISH
 //! ```
 
-/// What the data frames hold.
+/// Content type of the data frames.
 pub(super) const CONTENT_TYPE: &[u8] = b"protobuf:dnstap.Dnstap";
 
-/// The most bytes of a control frame, by the specification.
+/// Largest size in bytes of a control frame, by the specification.
 const MAX_CONTROL: u32 = 512;
 
-/// The one field that there is.
+/// The only field type of control frames.
 const FIELD_CONTENT_TYPE: u32 = 1;
 
-/// Control frames.
+/// Types of control frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Control {
@@ -29,7 +29,7 @@ pub(super) enum Control {
 impl Control {
     const ALL: [Self; 5] = [Self::Accept, Self::Start, Self::Stop, Self::Ready, Self::Finish];
 
-    /// As it is sent.
+    /// Returns the encoded frame, with its header.
     pub(super) fn frame(self) -> Vec<u8> {
         let mut payload = (self as u32).to_be_bytes().to_vec();
         if matches!(self, Self::Ready | Self::Start | Self::Accept) {
@@ -43,7 +43,7 @@ impl Control {
         frame
     }
 
-    /// What stands behind a header, if it is for us: a list of content types has ours in it.
+    /// Parses the payload of a control frame. Content types that it lists must include ours.
     pub(super) fn read(payload: &[u8]) -> Result<Self, &'static str> {
         let (kind, mut fields) = number(payload).ok_or("a control frame without a type")?;
         let control = Self::ALL
@@ -63,16 +63,16 @@ impl Control {
             }
             fields = rest;
         }
-        // None is any.
+        // A frame without content types allows any.
         if types.is_empty() || types.contains(&CONTENT_TYPE) {
             Ok(control)
         } else {
-            Err("the collector is for something else than dnstap")
+            Err("the collector does not accept dnstap messages")
         }
     }
 }
 
-/// The length of the control frame that begins with this.
+/// Returns the payload length of the control frame with this header.
 pub(super) fn control_len(header: [u8; 8]) -> Result<usize, &'static str> {
     match header {
         [0, 0, 0, 0, length @ ..] => Some(u32::from_be_bytes(length))
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_frames_are_those_of_the_specification() {
+    fn control_frames_are_encoded_as_in_the_specification() {
         let start = b"\0\0\0\0\0\0\0\x22\0\0\0\x02\0\0\0\x01\0\0\0\x16protobuf:dnstap.Dnstap";
         assert_eq!(Control::Start.frame(), start);
         assert_eq!(Control::Stop.frame(), b"\0\0\0\0\0\0\0\x04\0\0\0\x03");
@@ -105,18 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn a_malformed_control_frame_is_refused() {
         for (payload, reason) in [
             (&b""[..], "without a type"),
             (b"\0\0\0\x01\0", "cut off"),
             (b"\0\0\0\x01\0\0\0\x01\0\0\0\x03ab", "cut off"),
             (b"\0\0\0\x01\0\0\0\x01\xff\xff\xff\xffab", "cut off"),
-            (b"\0\0\0\x01\0\0\0\x01\0\0\0\x01x", "something else"),
+            (b"\0\0\0\x01\0\0\0\x01\0\0\0\x01x", "does not accept"),
             (b"\0\0\0\x06", "unknown"),
         ] {
             assert!(Control::read(payload).unwrap_err().contains(reason), "{payload:?}");
         }
-        // Unknown fields, and other types beside ours.
+        // Unknown fields are ignored, and so are other content types beside ours.
         let types =
             [&b"\0\0\0\x01\0\0\0\x07\0\0\0\x01x\0\0\0\x01\0\0\0\x01x"[..], &Control::Ready.frame()[12..]];
         assert_eq!(Control::read(&types.concat()), Ok(Control::Accept));

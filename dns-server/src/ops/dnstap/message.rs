@@ -1,4 +1,4 @@
-//! dnstap's messages in protobuf, as far as an authoritative server has something to say
+//! The parts of dnstap's protobuf messages that an authoritative server fills in
 //! (<https://github.com/dnstap/dnstap.pb/blob/master/dnstap.proto>).
 
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use prost::Message as _;
 use super::Exchange;
 use crate::answer::peer::Proto;
 
-/// `Dnstap.Type`.
+/// Value of `Dnstap.Type`.
 const MESSAGE: i32 = 1;
 
-/// `Message.Type`.
+/// Values of `Message.Type`.
 const AUTH_QUERY: i32 = 1;
 const AUTH_RESPONSE: i32 = 2;
 
-/// The whole of a data frame.
+/// Content of a data frame.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Dnstap {
     #[prost(bytes = "bytes", optional, tag = "1")]
@@ -56,17 +56,17 @@ struct Message {
     response_message: Option<Bytes>,
 }
 
-/// Who speaks.
+/// Encodes exchanges as dnstap messages of this server.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
-    /// The host, or pod.
+    /// Name of the host or pod.
     pub(super) identity: Bytes,
-    /// The program.
+    /// Program and version.
     pub(super) version: Bytes,
 }
 
 impl Encoder {
-    /// Appends the data frames of an exchange, one or two.
+    /// Appends one data frame for the query, and one for the reply if there is one.
     pub(super) fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         let asked = since_epoch(exchange.asked_at);
         let (family, address) = match exchange.peer.ip.to_canonical() {
@@ -103,13 +103,13 @@ impl Encoder {
     fn frame(&self, message: Message, out: &mut Vec<u8>) {
         let (identity, version) = (Some(self.identity.clone()), Some(self.version.clone()));
         let dnstap = Dnstap { identity, version, message: Some(message), kind: MESSAGE };
-        // Two DNS messages and little more: far below 4 GiB.
+        // Two DNS messages and a few fields are far below 4 GiB.
         out.put_u32(dnstap.encoded_len() as u32);
         dnstap.encode_raw(out);
     }
 }
 
-/// `SocketProtocol`.
+/// Returns the value of `SocketProtocol`.
 fn protocol(proto: Proto) -> i32 {
     match proto {
         Proto::Udp => 1,
@@ -120,7 +120,7 @@ fn protocol(proto: Proto) -> i32 {
     }
 }
 
-/// Seconds and nanoseconds.
+/// Returns the seconds and nanoseconds since 1970.
 fn since_epoch(time: SystemTime) -> (u64, u32) {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (since.as_secs(), since.subsec_nanos())

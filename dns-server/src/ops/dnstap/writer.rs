@@ -1,4 +1,5 @@
-//! The task that writes to the collector, and comes again when it has gone.
+//! The task that writes queued messages to the collector, and reconnects when the connection is
+//! lost.
 
 use std::io;
 use std::sync::Arc;
@@ -17,23 +18,23 @@ use super::frames::{self, Control};
 use super::message::Encoder;
 use super::{Collector, Exchange, TapMetrics};
 
-/// How often the queue is looked into.
+/// Time between two polls of the queue.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Octets that are gathered before they are written.
+/// Size in bytes at which encoded messages are written.
 const MAX_WRITE: usize = 256 << 10;
 
-/// How long the collector may take to be reached, to greet, and to take what is written.
+/// Time limit for connecting to the collector, for its handshake, and for each write.
 const COLLECTOR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the collector may take to say that it has everything, at the end.
+/// Time limit for the collector to confirm at the end that it has received everything.
 const FINISH_TIME: Duration = Duration::from_secs(1);
 
-/// The first pause after a failure, which doubles up to the last.
+/// Pause after a failure: first and longest. It doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Writes what the workers pass on.
+/// Writes the exchanges that workers queue to the collector.
 #[derive(Debug)]
 pub struct Writer {
     collector: Collector,
@@ -43,7 +44,7 @@ pub struct Writer {
     encoder: Encoder,
 }
 
-/// Nothing more will come.
+/// All workers have ended, so no more exchanges will come.
 struct Finished;
 
 impl Writer {
@@ -58,14 +59,14 @@ impl Writer {
         Self { collector, queue, waiting, metrics, encoder }
     }
 
-    /// Writes until the last worker has gone, or no collector is there and `shutdown` is cancelled.
+    /// Writes until the last worker has ended, or until `shutdown` if no collector is connected.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         let mut is_failing = false;
         loop {
             let session = match self.connect().await {
                 Ok(stream) => {
-                    info!("dnstap goes to {}", self.collector);
+                    info!("writing dnstap messages to {}", self.collector);
                     (pause, is_failing) = (FIRST_PAUSE, false);
                     self.write_all_to(stream).await
                 }
@@ -75,10 +76,10 @@ impl Writer {
                 Ok(Finished) => return,
                 Err(error) => error,
             };
-            // A lasting failure is said once.
+            // A lasting failure is logged once.
             if !std::mem::replace(&mut is_failing, true) {
                 warn!(
-                    "--dnstap {}: {error}; trying again, what does not fit meanwhile is lost",
+                    "--dnstap {}: {error}; retrying, messages that do not fit into the queue are dropped",
                     self.collector
                 );
             }
@@ -94,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// A stream to a collector that takes what we have.
+    /// Connects to the collector, and completes the handshake for dnstap.
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let connect = async {
             let mut stream: Box<dyn Stream> = match &self.collector {
@@ -131,7 +132,10 @@ impl Writer {
                         expect_control(&mut stream, Control::Finish).await
                     };
                     if !matches!(timeout(FINISH_TIME, finish).await, Ok(Ok(()))) {
-                        warn!("--dnstap {}: the collector may not have everything", self.collector);
+                        warn!(
+                            "--dnstap {}: the collector did not confirm that it has received everything",
+                            self.collector
+                        );
                     }
                     return Ok(Finished);
                 }
@@ -139,8 +143,8 @@ impl Writer {
         }
     }
 
-    /// Appends what waits, as much as is written at once. Says how many messages that are, and why there are no
-    /// more.
+    /// Encodes queued exchanges, up to the size of one write. Returns the number of messages, and
+    /// the reason if the queue has no more.
     fn encode_waiting(&mut self, frames: &mut Vec<u8>) -> (u64, Option<TryRecvError>) {
         let mut messages = 0;
         while frames.len() < MAX_WRITE {
@@ -157,20 +161,21 @@ impl Writer {
     }
 }
 
-/// Either kind of socket.
+/// A connection to a collector, over TCP or a Unix socket.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Waits a moment. The collector has nothing to say before the end: what comes is the end.
+/// Waits until the next poll. The collector sends nothing before the end, so any byte means that it
+/// has closed.
 async fn wait_interval(stream: &mut Box<dyn Stream>) -> io::Result<()> {
     match timeout(INTERVAL, stream.read_u8()).await {
-        Ok(_) => Err(io::Error::other("the collector has closed")),
+        Ok(_) => Err(io::Error::other("the collector has closed the connection")),
         Err(_) => Ok(()),
     }
 }
 
-/// Reads a control frame, which is to be this one.
+/// Reads a control frame, which must be `wanted`.
 async fn expect_control(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Result<()> {
     let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut header = [0; 8];
@@ -179,11 +184,11 @@ async fn expect_control(stream: &mut Box<dyn Stream>, wanted: Control) -> io::Re
     stream.read_exact(&mut payload).await?;
     match Control::read(&payload).map_err(invalid)? {
         control if control == wanted => Ok(()),
-        _ => Err(invalid("the collector says something else than expected")),
+        _ => Err(invalid("the collector sent an unexpected control frame")),
     }
 }
 
-/// What this machine calls itself; a pod has the pod's name.
+/// Returns the host name; in a pod, that is the pod's name.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

@@ -1,9 +1,9 @@
-//! Histograms of whole numbers. Which bucket a size belongs to is found without a search: it is looked up
-//! for every query, twice.
+//! Histograms of integers. The bucket of a size is computed without a search, since every query
+//! needs it twice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the duration histogram, in nanoseconds; the last bucket takes all.
+/// Upper bounds of the duration histogram in nanoseconds. The last bucket takes all greater values.
 pub(super) const NANOSECONDS: [u64; 11] = [
     10_000,
     25_000,
@@ -18,14 +18,14 @@ pub(super) const NANOSECONDS: [u64; 11] = [
     u64::MAX,
 ];
 
-/// Upper bounds of the size histograms, in bytes, as CoreDNS has them.
+/// Upper bounds of the size histograms in bytes, as in CoreDNS.
 pub(super) const BYTES: [u64; 10] = [64, 128, 256, 512, 1023, 2047, 4095, 16000, 64000, u64::MAX];
 
-/// Counts by bucket, and the sum.
+/// Counts per bucket, and the sum of all values.
 #[derive(Debug)]
 pub(super) struct Histogram<const N: usize> {
     pub(super) counts: [AtomicU64; N],
-    /// In bytes or nanoseconds: whole numbers add without rounding.
+    /// Sum in bytes or nanoseconds: integers add up without rounding.
     pub(super) sum: AtomicU64,
 }
 
@@ -36,14 +36,14 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// What is in a bucket.
+    /// Returns the count of a bucket.
     pub(super) fn count(&self, bucket: usize) -> u64 {
         self.counts[bucket].load(Ordering::Relaxed)
     }
 }
 
-/// For sizes by their number of significant bits: the lowest bucket that may be theirs, and its bound. No two
-/// bounds lie so close that it could be more than the next one.
+/// For each number of significant bits: the lowest bucket that a size with these bits may have, and
+/// its bound. The bounds lie so far apart that the size is in that bucket or the next.
 const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
     let mut buckets = [(0, 0); u16::BITS as usize + 1];
     let mut bits = 0;
@@ -59,7 +59,7 @@ const BUCKETS: [(u8, u16); u16::BITS as usize + 1] = {
     buckets
 };
 
-/// The bucket of a message's size.
+/// Returns the bucket of a message size.
 #[inline]
 pub(super) fn bucket_of_size(bytes: usize) -> usize {
     let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
@@ -67,7 +67,7 @@ pub(super) fn bucket_of_size(bytes: usize) -> usize {
     usize::from(bucket) + usize::from(bytes > bound)
 }
 
-/// The bucket of a duration.
+/// Returns the bucket of a duration.
 pub(super) fn bucket_of_time(nanoseconds: u64) -> usize {
     NANOSECONDS.partition_point(|&bound| bound < nanoseconds)
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_is_in_the_bucket_that_a_search_finds() {
+    fn the_bucket_of_every_size_is_the_one_that_a_search_finds() {
         for bytes in 0..=usize::from(u16::MAX) {
             let searched = BYTES.partition_point(|&bound| bound < bytes as u64);
             assert_eq!(bucket_of_size(bytes), searched, "{bytes}");

@@ -1,4 +1,4 @@
-//! The tallies, added up when somebody looks.
+//! Metrics of queries: the sums of all tallies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::tally::{COOKIES, FAMILIES, TYPES, Tally};
 use crate::answer::peer::Proto;
 use crate::answer::query::Rcode;
 
-/// Adds up the tallies at each scrape.
+/// Sums the tallies at each scrape.
 #[derive(Debug)]
 pub(super) struct QueryMetrics {
     pub(super) tallies: Tallies,
@@ -64,12 +64,12 @@ impl Collector for QueryMetrics {
         }
         type Pick = fn(&Tally) -> &AtomicU64;
         let single: [(&str, &str, Pick); 6] = [
-            ("shed", "Packets passed over under overload, for they had waited too long", |tally| &tally.shed),
+            ("shed", "Packets dropped under overload because they had waited too long", |tally| &tally.shed),
             ("limited", "Queries over the rate limit", |tally| &tally.limited),
-            ("ignored", "Packets not replied to: no queries", |tally| &tally.ignored),
+            ("ignored", "Packets without a reply: not queries", |tally| &tally.ignored),
             ("do_requests", "Queries with the DO bit", |tally| &tally.dnssec_ok),
             ("truncated_responses", "Replies with the TC bit", |tally| &tally.truncated),
-            ("slow_path_requests", "Packets beyond the fast path", |tally| &tally.slow),
+            ("slow_path_requests", "Packets that the fast path declined", |tally| &tally.slow),
         ];
         for (name, help, pick) in single {
             let mut metric = encoder.encode_descriptor(name, help, None, counter)?;
@@ -89,7 +89,7 @@ impl QueryMetrics {
         tallies: &[Arc<Tally>],
     ) -> Result<(), fmt::Error> {
         let name = "request_duration";
-        let help = "Time from receipt to hand-over of the reply; over UDP of some queries only";
+        let help = "Time from the receipt of a query to handing over its reply; sampled over UDP";
         encode_histogram(
             encoder,
             name,
@@ -107,7 +107,8 @@ impl QueryMetrics {
     }
 }
 
-/// Bounds, how many of their unit are one of the metric's, and where a tally keeps the histogram.
+/// Upper bounds, number of their units per unit of the metric, and the tally's field with the
+/// histogram.
 type HistogramOf<const N: usize> = (&'static [u64; N], f64, fn(&Tally) -> &Histogram<N>);
 
 fn encode_histogram<const N: usize>(
@@ -126,7 +127,7 @@ fn encode_histogram<const N: usize>(
             continue;
         }
         let buckets = bounds.iter().enumerate().map(|(bucket, &bound)| {
-            // The last is `le="+Inf"`, without which a histogram is none.
+            // OpenMetrics requires the last bucket to be `le="+Inf"`.
             let bound = if bound == u64::MAX { f64::INFINITY } else { bound as f64 / scale };
             (bound, of_proto.iter().map(|histogram| histogram.count(bucket)).sum())
         });

@@ -1,11 +1,11 @@
-//! Which batches are timed. Reading the clock costs more than counting a query does, and how long queries
-//! take is known as well from some of them.
+//! Sampling of batches whose duration is measured. Reading the clock costs more than counting a
+//! query, and a sample gives the distribution just as well.
 
-/// One batch in so many is timed, in the mean.
+/// Mean number of batches per measured one.
 const ONE_IN: u32 = 16;
 
-/// Says of some batches that they are to be timed, in advance, so that what they are does not matter. The gaps
-/// are random: nothing that happens at regular intervals is always hit or always missed.
+/// Chooses the batches to measure in advance, so that the choice does not depend on their content.
+/// The gaps are random, so that periodic events are neither always hit nor always missed.
 #[derive(Debug)]
 pub struct Sampler {
     left: u32,
@@ -13,15 +13,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// From anything.
+    /// Returns a sampler with any seed.
     pub fn new(seed: u32) -> Self {
-        // Xorshift stays at zero.
+        // Xorshift would stay at zero forever.
         let mut sampler = Self { left: 0, random: seed | 1 };
         sampler.left = sampler.gap();
         sampler
     }
 
-    /// Whether the next batch is to be timed.
+    /// Tells whether to measure the next batch.
     #[inline]
     pub fn should_sample(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
@@ -32,7 +32,7 @@ impl Sampler {
         true
     }
 
-    /// From 1 to twice the mean.
+    /// Returns the distance to the next measured batch: at least 1, and less than twice the mean.
     fn gap(&mut self) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
@@ -46,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_in_sixteen_at_irregular_intervals() {
+    fn the_sampler_chooses_one_batch_in_sixteen_at_random_intervals() {
         for seed in [0, 1, 12_345, u32::MAX] {
             let mut sampler = Sampler::new(seed);
             let timed: Vec<u32> = (0..1_600_000).filter(|_| sampler.should_sample()).collect();
             assert!((98_000..102_000).contains(&timed.len()), "{seed}: {}", timed.len());
-            // Of what comes every eighth time, an eighth of the sample.
+            // Of events in every eighth batch, the sample hits an eighth.
             let regular = timed.iter().filter(|&&at| at % 8 == 3).count();
             assert!((11_900..13_100).contains(&regular), "{seed}: {regular}");
             let gaps = timed.windows(2).map(|pair| pair[1] - pair[0]);

@@ -1,8 +1,9 @@
-//! Who counts where: a UDP worker in a tally of its own, all connections of a transport in that of the
-//! thread that they are on just then.
+//! The tallies of all threads. A UDP worker has a tally of its own. The connections of a transport
+//! count in the tally of the thread that runs them at the moment.
 //!
-//! So every tally has one writer and counting is a plain load and store. With atomic additions, six for a query,
-//! counting would cost ten times as much; with a tally for each connection a scrape would walk 20,000.
+//! So every tally has one writer, and counting is a plain load and store. Six atomic additions per
+//! query would cost ten times as much, and a tally per connection would make a scrape walk 20,000
+//! of them.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,45 +15,45 @@ use super::tally::Tally;
 use crate::answer::peer::Proto;
 use crate::ops::top::{self, SketchSnapshot};
 
-/// Threads that have tallies of their own; others share one, and pay for it. The runtime has a thread for
-/// each core.
+/// Number of threads with tallies of their own. Further threads share one by atomic additions. The
+/// runtime has one thread per core.
 const THREADS: usize = 64;
 
-/// All tallies. Their number is that of the threads, for each transport, however many connections there are.
+/// All tallies. There is one per thread and transport, however many connections there are.
 #[derive(Debug, Clone)]
 pub struct Tallies(Arc<Pool>);
 
 #[derive(Debug)]
 struct Pool {
-    /// How many names each tally has counters for; 0 for none.
+    /// Number of names that each tally counts; 0 for none.
     top: u16,
     workers: Mutex<WorkerTallies>,
     connections: [OnceLock<Arc<ThreadTallies>>; Proto::ALL.len()],
 }
 
-/// Those of UDP workers.
+/// Tallies of UDP workers.
 #[derive(Debug, Default)]
 struct WorkerTallies {
     all: Vec<Arc<Tally>>,
-    /// Of workers that have gone.
+    /// Tallies of workers that have ended, for reuse.
     idle: Vec<Arc<Tally>>,
 }
 
-/// Those of the connections of a transport.
+/// Tallies of one transport's connections.
 #[derive(Debug)]
 struct ThreadTallies {
     proto: Proto,
     top: u16,
-    /// By the number of the thread, the last for all without a place.
+    /// Indexed by the thread's number. The last one is shared by all threads beyond the limit.
     tallies: [OnceLock<Arc<Tally>>; THREADS + 1],
 }
 
 impl ThreadTallies {
-    /// The tally that nobody writes to but this thread, or that of all others.
+    /// Returns the tally that only this thread writes to, or the shared one.
     fn of_this_thread(&self) -> &Tally {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            /// A number is never given twice, even if its thread has ended.
+            /// A number is never reused, even after its thread has ended.
             static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
         }
         let number = NUMBER.try_with(|number| *number).map_or(THREADS, |number| number.min(THREADS));
@@ -60,7 +61,7 @@ impl ThreadTallies {
     }
 }
 
-/// Where a worker or a connection counts, as long as it has this.
+/// Access to the tally of a worker or connection.
 #[derive(Debug)]
 pub struct TallyHandle(HandleKind);
 
@@ -83,7 +84,7 @@ impl Deref for TallyHandle {
 }
 
 impl Drop for TallyHandle {
-    /// What was counted stays counted.
+    /// Returns a worker's tally to the pool; its counts remain.
     fn drop(&mut self) {
         if let HandleKind::Worker { tally, pool } = &self.0 {
             pool.workers.lock().unwrap_or_else(PoisonError::into_inner).idle.push(Arc::clone(tally));
@@ -98,18 +99,18 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// With counters for that many names in each tally; 0 for none.
+    /// Returns tallies that count this many names each; 0 for none.
     pub fn new(top: u16) -> Self {
         let (workers, connections) = (Mutex::default(), [const { OnceLock::new() }; Proto::ALL.len()]);
         Self(Arc::new(Pool { top, workers, connections }))
     }
 
-    /// Whether names are counted.
+    /// Tells whether names are counted.
     pub fn counts_names(&self) -> bool {
         self.0.top > 0
     }
 
-    /// A worker's or a connection's share.
+    /// Returns a handle for a new worker or connection.
     pub fn handle(&self, proto: Proto) -> TallyHandle {
         let top = self.0.top;
         if proto != Proto::Udp {
@@ -128,13 +129,13 @@ impl Tallies {
         TallyHandle(HandleKind::Worker { tally, pool: Arc::clone(&self.0) })
     }
 
-    /// What is asked for most, as JSON.
+    /// Returns the most frequent queries, as JSON.
     pub fn top(&self) -> Value {
         let sketches: Vec<SketchSnapshot> = self.all().iter().filter_map(|tally| tally.snapshot()).collect();
         top::merge(&sketches, self.0.top).describe()
     }
 
-    /// All tallies that there are.
+    /// Returns all existing tallies.
     pub(super) fn all(&self) -> Vec<Arc<Tally>> {
         let mut all = self.0.workers.lock().unwrap_or_else(PoisonError::into_inner).all.clone();
         let connections = self.0.connections.iter().filter_map(OnceLock::get);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_its_own_and_connections_that_of_the_thread() {
+    fn a_worker_has_a_tally_and_connections_share_that_of_their_thread() {
         let tallies = Tallies::default();
         let workers = [tallies.handle(Proto::Udp), tallies.handle(Proto::Udp)];
         workers.iter().for_each(|worker| worker.ignored());
@@ -165,7 +166,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| connections[0].ignored());
         });
-        // One for each thread, or one for both where no place is left.
+        // One tally per thread, or one for both if all are taken.
         let expected = total(&tallies, |_| 1);
         assert!((3..=4).contains(&expected), "{expected}");
         assert_eq!(total(&tallies, |tally| tally.ignored.load(Ordering::Relaxed)), 2 + 20_001);
@@ -174,9 +175,9 @@ mod tests {
         assert_eq!(total(&tallies, |_| 1), expected);
     }
 
-    /// Also among those that have no place of their own.
+    /// The shared tally of threads beyond the limit loses nothing either.
     #[test]
-    fn nothing_is_lost_among_threads() {
+    fn counts_of_many_threads_are_complete() {
         let tallies = Tallies::new(10);
         let connection = tallies.handle(Proto::Tls);
         std::thread::scope(|scope| {

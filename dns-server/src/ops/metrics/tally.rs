@@ -1,4 +1,4 @@
-//! What is counted of queries. By whom, and where, is in `metrics/tallies.rs`.
+//! Counters of queries. `metrics/tallies.rs` assigns them to threads.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use crate::answer::query::{self, Rcode};
 use crate::ops::top::{Sketch, SketchSnapshot};
 use crate::store::rrset::rtype;
 
-/// The values of the label `type`; all that is not listed is `other`, so that nobody's imagination grows
-/// the number of series.
+/// Values of the label `type`. All other types count as `other`, so that clients cannot create
+/// series at will.
 pub(super) const TYPES: [(u16, &str); 9] = [
     (rtype::A, "A"),
     (rtype::AAAA, "AAAA"),
@@ -26,7 +26,7 @@ pub(super) const TYPES: [(u16, &str); 9] = [
     (0, "other"),
 ];
 
-/// Where each type stands in [`TYPES`].
+/// Position of each type in [`TYPES`].
 const KINDS: [u8; 256] = {
     let mut kinds = [TYPES.len() as u8 - 1; 256];
     let mut kind = 0;
@@ -37,7 +37,7 @@ const KINDS: [u8; 256] = {
     kinds
 };
 
-/// Where a query's type stands in [`TYPES`].
+/// Returns the position of a query's type in [`TYPES`].
 #[inline]
 fn kind(qtype: Option<u16>) -> usize {
     let kind = qtype.and_then(|qtype| KINDS.get(usize::from(qtype)));
@@ -46,14 +46,14 @@ fn kind(qtype: Option<u16>) -> usize {
 
 pub(super) const FAMILIES: [&str; 2] = ["1", "2"];
 
-/// The values of the label `cookie`, in the order of [`Standing`].
+/// Values of the label `cookie`, in the order of [`Standing`].
 pub(super) const COOKIES: [&str; 3] = ["proven", "new", "wrong"];
 
-/// Response codes from 0 to the highest that is sent.
+/// Number of response codes, from 0 to the highest that the server sends.
 const RCODES: usize = Rcode::BadCookie as usize + 1;
 
-/// The counters of one thread. On cache lines of their own: what one thread counts does not slow down
-/// another.
+/// Counters of one thread. They are aligned to cache lines of their own, so that threads do not
+/// slow each other down.
 #[repr(align(128))]
 pub struct Tally {
     pub(super) proto: Proto,
@@ -70,17 +70,17 @@ pub struct Tally {
     pub(super) request_size: Histogram<{ BYTES.len() }>,
     pub(super) response_size: Histogram<{ BYTES.len() }>,
     pub(super) duration: Histogram<{ NANOSECONDS.len() }>,
-    /// What is asked for most, if that is wanted.
+    /// Sketch of the most frequent queries, if `--debug-top` is set.
     top: Option<Mutex<Sketch>>,
 }
 
-/// Adds to a counter of which this thread is the only writer.
+/// Adds to a counter whose only writer is this thread.
 #[inline]
 fn add_own(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
 
-/// Adds to a counter that others write to as well.
+/// Adds to a counter that several threads write to.
 #[inline]
 fn add_shared(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Tally {
             (&self.response_size.counts[bucket_of_size(reply.len())], 1),
             (&self.response_size.sum, reply.len() as u64),
         ];
-        // One look at which of the two it is, not one for each counter.
+        // Tests the flag once, not once per counter.
         if self.is_shared {
             counters.iter().for_each(|&(counter, by)| add_shared(counter, by));
         } else {
@@ -133,7 +133,8 @@ impl Tally {
         }
     }
 
-    /// Counts a query that is answered by many messages, whose size no other's is like.
+    /// Counts a query that is answered by a zone transfer. Its size would distort the histogram of
+    /// replies.
     pub fn transferred(&self, is_ipv6: bool, qtype: Option<u16>, request: usize) {
         self.add(&self.requests[usize::from(is_ipv6)][kind(qtype)], 1);
         self.add(&self.responses[Rcode::NoError as usize], 1);
@@ -141,32 +142,32 @@ impl Tally {
         self.add(&self.request_size.sum, request as u64);
     }
 
-    /// Counts a packet that no reply was sent to.
+    /// Counts a packet that got no reply.
     pub fn ignored(&self) {
         self.add(&self.ignored, 1);
     }
 
-    /// Counts a query that asks for DNSSEC records.
+    /// Counts a query with the DO bit, which asks for DNSSEC records.
     pub fn dnssec_ok(&self) {
         self.add(&self.dnssec_ok, 1);
     }
 
-    /// Counts a packet that the fast path did not take.
+    /// Counts a packet that the fast path declined.
     pub fn slow(&self) {
         self.add(&self.slow, 1);
     }
 
-    /// Counts a query with a cookie.
+    /// Counts a query with a cookie, by its validity.
     pub fn cookie(&self, standing: Standing) {
         self.add(&self.cookies[standing as usize], 1);
     }
 
-    /// Counts a query over the limit.
+    /// Counts a query over the rate limit.
     pub fn limited(&self) {
         self.add(&self.limited, 1);
     }
 
-    /// Counts packets that were passed over.
+    /// Counts packets dropped under overload.
     pub fn shed(&self, packets: u64) {
         self.add(&self.shed, packets);
     }
@@ -175,14 +176,14 @@ impl Tally {
         Some(self.top.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
     }
 
-    /// Counts what was asked for, if that is wanted.
+    /// Counts a query in the sketch, if there is one.
     pub fn asked_for(&self, name: &[u8], qtype: u16, rcode: Rcode) {
         if let Some(top) = &self.top {
             top.lock().unwrap_or_else(PoisonError::into_inner).count(name, qtype, rcode);
         }
     }
 
-    /// Notes how long each of some queries record_duration.
+    /// Records that each of `queries` queries took the time `each`.
     pub fn record_duration(&self, queries: u32, each: Duration) {
         let nanoseconds = u64::try_from(each.as_nanos()).unwrap_or(u64::MAX);
         self.add(&self.duration.counts[bucket_of_time(nanoseconds)], queries.into());

@@ -1,4 +1,4 @@
-//! The sketches of several workers as one.
+//! Merges the sketches of several workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,21 +10,22 @@ use super::{Estimate, QueryKey, SketchSnapshot};
 use crate::answer::query::Rcode;
 use crate::store::name::Presented;
 
-/// What was asked for most, of all workers.
+/// The most frequent queries over all workers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Top {
-    /// Queries counted.
+    /// Number of queries counted.
     pub total: u64,
-    /// Falling.
+    /// By falling count.
     pub counts: Vec<(QueryKey, Estimate)>,
 }
 
-/// Adds up. What a worker has no counter for it may have seen as often as it has seen the rest. Of the result
-/// there are `capacity`, and beyond that what may be more than one in `capacity` queries.
+/// Merges sketches. A worker without a counter for a query may have seen it up to `rest` times. The
+/// result has `capacity` queries, and beyond that all that may make up more than one in `capacity`.
 pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
     let total = sketches.iter().map(|seen| seen.total).sum::<u64>();
     let rest: u64 = sketches.iter().map(|seen| seen.rest).sum();
-    // As if nobody had a counter for it; then corrected for those who have.
+    // Starts from the bound for a query that has no counter anywhere, then corrects it for the
+    // workers that have one.
     let mut sums: BTreeMap<&QueryKey, Estimate> = BTreeMap::new();
     for seen in sketches {
         for (key, count) in &seen.counts {
@@ -43,7 +44,7 @@ pub fn merge(sketches: &[SketchSnapshot], capacity: u16) -> Top {
 }
 
 impl Top {
-    /// As `/debug/top` shows it.
+    /// Returns the JSON of `/debug/top`.
     pub fn describe(&self) -> Value {
         let names = self.counts.iter().map(|(key, count)| {
             json!({

@@ -31,13 +31,13 @@ fn truth(names: &[u16]) -> BTreeMap<QueryKey, u64> {
     counts
 }
 
-/// Names of which few are frequent.
+/// Names of which a few are frequent.
 fn names() -> impl Strategy<Value = Vec<u16>> {
     let name = prop_oneof![3 => 0u16..4, 2 => 0u16..20, 2 => 0u16..2000];
     prop::collection::vec(name, 0..400)
 }
 
-/// Checks that what is frequent is there, and that no count is wrong by more than it says.
+/// Checks that all frequent queries are there, and that each count is within its error.
 fn check(counts: &[(QueryKey, Estimate)], total: u64, truth: &BTreeMap<QueryKey, u64>, capacity: u16) {
     for (key, Estimate { count, error }) in counts {
         let real = truth[key];
@@ -77,14 +77,14 @@ proptest! {
 }
 
 #[test]
-fn few_names_are_counted_exactly() {
+fn names_that_fit_are_counted_exactly() {
     let top = merge(&[sketch_of(&[1, 2, 1], 3).snapshot(), sketch_of(&[3, 1], 3).snapshot()], 3);
     let of = |name, count| (key(name), Estimate { count, error: 0 });
     assert_eq!(top, Top { total: 5, counts: vec![of(1, 3), of(2, 1), of(3, 1)] });
 }
 
 #[test]
-fn types_and_codes_are_apart_and_shown_by_name() {
+fn queries_differ_by_type_and_code_and_show_their_names() {
     let mut sketch = Sketch::new(10);
     for (qtype, rcode, times) in [
         (rtype::A, Rcode::NoError, 4),
@@ -110,7 +110,7 @@ fn types_and_codes_are_apart_and_shown_by_name() {
     assert_eq!(merge(&[sketch.snapshot()], 10).describe(), expected);
 }
 
-/// Names nobody asks for twice: the counters change hands all the time, and nothing grows.
+/// Each name comes once, so the counters change hands all the time.
 #[test]
 fn a_flood_of_names_takes_no_memory() {
     let mut sketch = Sketch::new(100);
@@ -123,7 +123,7 @@ fn a_flood_of_names_takes_no_memory() {
         sketch.count(&name, rtype::A, Rcode::NxDomain);
     }
     let after = rooms(&sketch);
-    // A map's capacity is less what removed keys still take until it tidies up.
+    // A map's capacity excludes the room of removed keys until it cleans up.
     assert!((after.0, after.1) == (before.0, before.1) && after.2 <= before.2, "{after:?}");
     assert_eq!(sketch.index.len(), 100);
     assert!(size_of::<Counter>() <= 288);

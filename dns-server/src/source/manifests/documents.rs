@@ -1,4 +1,4 @@
-//! The documents of a file: bytes in, values out. Pure.
+//! Parsing of files into documents. Pure.
 
 use std::fmt;
 
@@ -8,27 +8,26 @@ use serde_saphyr::{
     Options, SnippetMode, Spanned, UserMessageFormatter, alias_limits, budget, options, render_options,
 };
 
-/// Values in one file: some 200 000 endpoints.
+/// Limit on the values in one file: enough for some 200,000 endpoints.
 const MAX_NODES: usize = 8_000_000;
 
-/// How much aliases may repeat in one file, in the parser's events ("billion laughs").
+/// Limit on the parser events that aliases repeat in one file, against "billion laughs".
 const MAX_REPEATED: usize = 250_000;
 
-/// One document of a file, not empty.
+/// A document of a file that is not empty.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// Which of the file's documents, from 1; empty ones do not count.
+    /// Position among the file's documents, from 1. Empty documents do not count.
     pub(super) number: usize,
-    /// The line that it begins on, from 1.
+    /// Line on which it begins, from 1.
     pub(super) line: u64,
-    /// What it says.
     pub(super) value: Value,
 }
 
-/// All documents of a file in YAML or JSON, or what is wrong and where. Anchors, aliases and merge keys are
-/// resolved; a key that is given twice is an error.
+/// Parses all documents of a file in YAML or JSON. Resolves anchors, aliases and merge keys. A
+/// duplicate key is an error. An error message names the problem and where it is.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Document>, String> {
-    // JSON documents may follow each other without separators, which YAML's flow style may not.
+    // JSON documents may follow each other without separators; in YAML's flow style they may not.
     let seems_json = bytes.trim_ascii_start().first().is_some_and(|first| b"{[".contains(first));
     let json_error = match seems_json.then(|| parse_json(bytes)) {
         Some(Ok(documents)) => return Ok(documents),
@@ -36,13 +35,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Document>, String> {
         None => None,
     };
     parse_yaml(bytes).map_err(|yaml_error| match json_error {
-        // What the file was meant to be shows in which of the two was understood for longer.
+        // The parser that got further understood the file's intended format.
         Some(json_error) if json_error.position > yaml_error.position => json_error.message,
         _ => yaml_error.message,
     })
 }
 
-/// What is wrong, and the line and column where it shows.
+/// A syntax error, with the line and column where it was found.
 struct Malformed {
     message: String,
     position: (u64, u64),
@@ -64,8 +63,8 @@ fn parse_yaml(bytes: &[u8]) -> Result<Vec<Document>, Malformed> {
     Ok(documents.collect())
 }
 
-/// Limits by the number of values, instead of the parser's own and lower ones by events and documents: many
-/// slices in one file are not an attack.
+/// Returns options that limit the number of values. The parser's own limits on events and documents
+/// are too low, since many slices in one file are not an attack.
 fn yaml_options() -> Options {
     options! {
         with_snippet: false,
@@ -101,7 +100,7 @@ fn parse_json(bytes: &[u8]) -> Result<Vec<Document>, Malformed> {
     }
 }
 
-/// A JSON value whose objects name no key twice. (serde_json's own takes the last.)
+/// A JSON value that rejects duplicate keys. serde_json itself would keep the last one.
 struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_have_numbers_and_lines() {
+    fn a_document_has_a_number_and_a_line() {
         let cases = [
             ("", vec![]),
             ("# only a comment\n---\n---\nnull\n", vec![]),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn an_error_names_line_and_column() {
         let cases = [
             ("a: 1\nb: [\n", "line 2, column 4"),
             ("a: 1\n---\nb: c: d\n", "line 3, column 5"),
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn billion_laughs_are_refused() {
+    fn a_file_that_expands_too_far_is_refused() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let below = vec![format!("*a{}", level - 1); 10].join(", ");

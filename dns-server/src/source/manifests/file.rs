@@ -1,4 +1,4 @@
-//! What one file says: which objects it claims, and what is wrong with it. Pure.
+//! The content of one file: the objects that it claims, and its problems. Pure.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -9,68 +9,67 @@ use serde::Serialize;
 
 use super::objects::{Candidate, Fault, Item, ObjectId};
 
-/// What a report is about, within its file.
+/// The part of a file that a problem concerns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// The file as a whole.
     File,
-    /// A document that says too little to be called by name.
+    /// A document, by number, that names no object.
     Document(usize),
     /// An object.
     Object(ObjectId),
-    /// A further mention of an object, in a document.
+    /// A repeated mention of an object, in the document with this number.
     Again(ObjectId, usize),
 }
 
-/// What is wrong with a file, a document or an object.
+/// A problem of a file, document or object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// The line that the document begins on.
+    /// Line on which the document begins.
     pub(super) line: Option<u64>,
-    /// At least one.
+    /// One or more faults.
     pub(super) faults: Vec<Fault>,
-    /// What is made of it.
     pub(super) severity: Severity,
 }
 
-/// What is made of something that has faults, from the least to the worst.
+/// Consequence of a problem, from the mildest to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// It is served, but may not say what was meant.
+    /// The object is served, but may not mean what was intended.
     Doubtful,
-    /// It is no concern of this server, but looks as if it was meant to be.
+    /// The object is ignored, but looks as if it was meant for this server.
     PassedOver,
-    /// It is bad: this version of it is not served.
+    /// This version of the object is not served.
     Bad,
 }
 
-/// What is known of one version of an object: its hash.
+/// Hash of one version of an object.
 pub(super) type Digest = u64;
 
-/// A file.
+/// State of one file.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// The objects that it names, and those that it may have meant to.
+    /// The objects that it names, and those that it named before and may have meant.
     pub(super) claims: BTreeMap<ObjectId, Claim>,
-    /// What is wrong with it.
     pub(super) problems: BTreeMap<Subject, Problem>,
-    /// Whether nothing can be had of it any more, because it cannot be read or is not YAML.
+    /// Whether nothing can be read from the file now, because it is unreadable or not YAML.
     pub(super) is_broken: bool,
 }
 
-/// What a file says of an object.
+/// A file's claim to an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     /// Its last good version.
     pub(super) good: Option<Digest>,
-    /// The line of the file that its document begins on.
+    /// Line on which the object's document begins.
     pub(super) line: u64,
-    /// Whether what the file says now is not that.
+    /// Whether the current version in the file is bad.
     pub(super) is_bad: bool,
 }
 
 impl File {
-    /// Reads a file that was `before`. Hands its good objects to `keep`.
+    /// Builds the state of a file from its current items and its state `before`. Passes good
+    /// objects to `keep`.
     pub(super) fn read(items: Vec<Item>, before: &Self, mut keep: impl FnMut(ObjectId, Object)) -> Self {
         let mut file = Self::default();
         let mut has_nameless = false;
@@ -108,7 +107,7 @@ impl File {
             }
         }
         if has_nameless {
-            // An object that is not named any more may be the one that has lost its name.
+            // An object that is no longer named may be the one that has lost its name.
             for (id, claim) in &before.claims {
                 file.claims.entry(id.clone()).or_insert(Claim { is_bad: true, ..*claim });
             }
@@ -116,13 +115,14 @@ impl File {
         file
     }
 
-    /// Notes that nothing can be had of the file now; its claims stay.
+    /// Marks the file as unreadable; its claims remain.
     pub(super) fn mark_broken(&mut self, reason: String) {
         self.is_broken = true;
         self.problems = BTreeMap::from([(Subject::File, Problem::bad(None, Fault::new("", reason)))]);
     }
 
-    /// Adds a problem to those of the same subject: all items of a list are one document.
+    /// Adds a problem, merged with others of the same subject: all items of a list are in one
+    /// document.
     fn add(&mut self, subject: Subject, problem: Problem) {
         match self.problems.get_mut(&subject) {
             Some(known) => {
@@ -137,7 +137,7 @@ impl File {
 }
 
 impl Problem {
-    /// Something bad.
+    /// Returns a problem that keeps an object from being served.
     pub(super) fn bad(line: Option<u64>, fault: Fault) -> Self {
         Self { line, faults: vec![fault], severity: Severity::Bad }
     }
@@ -165,7 +165,7 @@ fn hash(object: &impl Serialize) -> Digest {
     }
 
     let mut hashing = Hashing(DefaultHasher::new());
-    // Neither the writer nor objects that came from JSON values can fail here.
+    // Neither the writer nor objects that were parsed from JSON values can fail here.
     let _ = serde_json::to_writer(&mut hashing, object);
     hashing.0.finish()
 }

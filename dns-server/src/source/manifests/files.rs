@@ -1,11 +1,11 @@
-//! Which objects are served, by what the files said: contents in, changes out. Pure, and it remembers.
+//! Decides which objects are served, from the contents of all files. Pure, but stateful.
 //!
-//! Every file claims the objects that it names. The first claim in the order of the files is served, the
-//! others wait. A claim that goes bad, alone or with its whole file, keeps what is served of it; only
-//! a file that can be read and no longer names an object gives it up.
+//! Each file claims the objects that it names. The first claim in the order of the files is served;
+//! the others wait. If a claim becomes bad, alone or with its whole file, its last good version is
+//! still served. A file gives up an object only when it can be read and no longer names it.
 //!
-//! Objects themselves are handed on and not kept, only their hashes: an index keeps them already. When a
-//! claim is to take over, its file is read again.
+//! Objects are passed on and not kept, since the index keeps them; only their hashes are kept. When
+//! another claim takes over, its file is read again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -17,45 +17,44 @@ use multinet_crds::manifest::Object;
 use super::file::{Digest, File, Problem, Severity, Subject};
 use super::objects::{self, Fault, Item, ObjectId};
 
-/// A file, in the order in which files come before each other: as given, then by
-/// their paths as text.
+/// A file. The order is that of the given paths, then that of the file paths as text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileKey {
-    /// Which of the paths on the command line it was found under.
+    /// Position of the given path under which the file was found.
     pub(super) root: usize,
-    /// Its path, as a user would write it. Text compares faster than paths do.
+    /// The file's path as text, which compares faster than a path.
     text: Arc<OsStr>,
 }
 
 impl FileKey {
-    /// The key of a file at `path`, found under the path that was given at position `root`.
+    /// Returns the key of the file at `path`, found under the given path at position `root`.
     pub(super) fn new(root: usize, path: &Path) -> Self {
         Self { root, text: Arc::from(path.as_os_str()) }
     }
 
-    /// The file's path, as a user would write it.
+    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         Path::new(&self.text)
     }
 }
 
-/// What is known of a file.
+/// Content of a file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// It was read, and this is in it.
+    /// The parsed items.
     Items(Vec<Item>),
-    /// It cannot be read, for this reason.
+    /// The reason why the file cannot be read or parsed.
     Unreadable(String),
 }
 
 impl Content {
-    /// What is in a file.
+    /// Parses the content of a file.
     pub(super) fn of(bytes: &[u8]) -> Self {
         objects::items(bytes).map_or_else(Self::Unreadable, Self::Items)
     }
 }
 
-/// Transition about a problem.
+/// A change of a manifest's problem, to be logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) file: FileKey,
@@ -63,72 +62,72 @@ pub(super) struct Report {
     pub(super) transition: Transition,
 }
 
-/// What is new.
+/// How a problem has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Transition {
-    /// It is new, or not what it was; what is served all the same.
+    /// The problem is new or different. Tells what is served nevertheless.
     Found(Problem, Served),
-    /// This one is gone.
+    /// The problem is gone.
     Healed(Problem),
 }
 
-/// What is served of something bad.
+/// The version that is served in place of a bad one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Served {
     /// Nothing.
     Nothing,
-    /// The version before it went bad.
+    /// The last good version.
     LastGood,
-    /// The same object of another file.
+    /// The same object of another file, or of another place in the file.
     Other,
 }
 
-/// What is to be done to an object.
+/// A change of an object for the index.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// It is new or has changed.
+    /// The object is new or has changed.
     Apply(Object),
-    /// It is gone.
+    /// The object is gone.
     Delete(ObjectId),
 }
 
-/// What has changed since the last time.
+/// Changes since the last call.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// What is to be done to objects, in this order.
+    /// Updates of objects, in the order to apply them.
     pub(super) updates: Vec<Update>,
-    /// Problems that came and went.
+    /// Problems that appeared or went away.
     pub(super) reports: Vec<Report>,
-    /// Files to be read again, because an object of theirs is to be served that was not kept.
+    /// Files to read again, since one of their objects takes over and was not kept.
     pub(super) reread: BTreeSet<FileKey>,
 }
 
-/// All files and what they claim.
+/// All files and their claims.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: BTreeMap<FileKey, File>,
     claims: BTreeMap<ObjectId, BTreeSet<FileKey>>,
     served: BTreeMap<ObjectId, Digest>,
-    /// Objects whose claims have changed.
+    /// Objects whose claims have changed since the last decision.
     touched: BTreeSet<ObjectId>,
-    /// Objects as just read.
+    /// Objects that were just read.
     fresh: HashMap<(FileKey, ObjectId), Object>,
-    /// Objects that several files claim.
+    /// Objects with good versions in several files.
     rivals: BTreeMap<ObjectId, Rivals>,
     reported: BTreeMap<(FileKey, Subject), Problem>,
 }
 
-/// The files that have a good version of an object that several claim.
+/// The files that have a good version of the same object.
 #[derive(Debug)]
 struct Rivals {
-    /// The one that is served.
+    /// The file whose version is served.
     first: FileKey,
-    /// Those that wait for it to go.
+    /// Files whose versions wait.
     others: Vec<FileKey>,
 }
 
 impl Files {
-    /// Takes note of what a file holds now.
+    /// Sets the current content of a file.
     pub(super) fn set(&mut self, key: &FileKey, content: Content) {
         let reason = match content {
             Content::Items(items) => return self.replace(key, items),
@@ -139,7 +138,7 @@ impl Files {
         self.touched.extend(file.claims.keys().cloned());
     }
 
-    /// Forgets a file that is gone.
+    /// Removes a file that is gone.
     pub(super) fn remove(&mut self, key: &FileKey) {
         let Some(file) = self.files.remove(key) else {
             return;
@@ -171,9 +170,9 @@ impl Files {
         self.files.insert(key.clone(), file);
     }
 
-    /// What has changed since the last call.
+    /// Decides about all objects whose claims have changed, and returns the changes.
     ///
-    /// Files to read again are to be [`set`](Self::set) and this to be called once more.
+    /// The caller must [`set`](Self::set) the files to read again, and call this once more.
     pub(super) fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();
         for id in std::mem::take(&mut self.touched) {
@@ -184,17 +183,17 @@ impl Files {
         changes
     }
 
-    /// How many bad manifests there are.
+    /// Returns the number of bad manifests.
     pub(super) fn count_bad(&self) -> usize {
         self.reported.values().filter(|problem| problem.severity == Severity::Bad).count()
     }
 
-    /// The objects that are served.
+    /// Returns the objects that are served.
     pub(super) fn served(&self) -> impl Iterator<Item = &ObjectId> {
         self.served.keys()
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub(super) fn count(&self) -> usize {
         self.files.len()
     }
@@ -210,7 +209,7 @@ impl Files {
             }
             return;
         };
-        // Of a claim that is bad now, only what is served already can be served.
+        // A claim that is bad now can only keep what is served of it already.
         let servable = |key: &&FileKey| {
             self.files.get(key).is_some_and(|file| {
                 let claim = file.claims.get(&id);
@@ -223,7 +222,7 @@ impl Files {
         let mut servable = claimants.iter().filter(servable);
         let first = servable.next().cloned();
         let others: Vec<FileKey> = servable.cloned().collect();
-        // Nobody servable, but somebody still names it: what is served stays.
+        // No file has a good version, but some file still claims the object: it stays as served.
         let Some(first) = first else { return };
         if claimants.len() > 1 {
             self.rivals.insert(id.clone(), Rivals { first: first.clone(), others });
@@ -241,7 +240,7 @@ impl Files {
         }
     }
 
-    /// The difference between the problems there are and the problems that were reported.
+    /// Returns the difference between the current problems and those reported before.
     fn report(&mut self) -> Vec<Report> {
         let mut problems: BTreeMap<(FileKey, Subject), Problem> = BTreeMap::new();
         for (key, file) in &self.files {
@@ -270,7 +269,7 @@ impl Files {
         }
         for ((key, subject), problem) in std::mem::take(&mut self.reported) {
             let key = (key, subject);
-            // In a file that has become broken nothing has healed.
+            // A broken file hides its other problems, which does not mean that they are solved.
             let is_hidden =
                 key.1 != Subject::File && self.files.get(&key.0).is_some_and(|file| file.is_broken);
             if is_hidden || problems.contains_key(&key) {
@@ -293,7 +292,7 @@ impl Files {
             Subject::Object(id) => of(id),
             Subject::Again(..) => Served::Other,
             Subject::File | Subject::Document(_) => {
-                // Of a folder that cannot be read, that is what its files said.
+                // If a folder cannot be read, this considers the files that were in it.
                 let is_within =
                     |other: &FileKey| other.root == key.root && other.path().starts_with(key.path());
                 let mut files = self.files.iter().filter(|(other, _)| is_within(other));

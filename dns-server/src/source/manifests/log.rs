@@ -1,4 +1,4 @@
-//! What users are told of bad manifests: once when one appears or is bad in another way, once when it is gone.
+//! Logging of bad manifests: once when a problem appears or changes, and once when it is gone.
 
 use multinet_runtime::Escaped;
 use tracing::field::display;
@@ -8,10 +8,10 @@ use super::file::{Severity, Subject};
 use super::files::{Report, Served, Transition};
 use super::objects::Fault;
 
-/// Faults of one object that are told at one time.
+/// Number of faults of one object that a log line names.
 const MAX_FAULTS: usize = 5;
 
-/// Tells of problems that came and went.
+/// Logs problems that appeared or went away.
 pub(super) fn log_reports(reports: &[Report]) {
     for Report { file, subject, transition } in reports {
         let file = file.path().display().to_string();
@@ -48,7 +48,7 @@ pub(super) fn log_reports(reports: &[Report]) {
     }
 }
 
-/// What the subject is called; a file is called by its name alone.
+/// Returns the name of a subject; `None` for a whole file, which the path names.
 fn name(subject: &Subject) -> Option<String> {
     match subject {
         Subject::File => None,

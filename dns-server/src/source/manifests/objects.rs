@@ -1,4 +1,4 @@
-//! What a document is to this server: services and slices, good or bad, and what is passed over. Pure.
+//! Extraction of objects from documents: services and slices, good or bad. Pure.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::documents::{self, Document};
 
-/// Where kubectl puts objects that name no namespace.
+/// Namespace of objects that name none, as with kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// API group and version that is read; anything else is passed over.
+/// The API group and version that are served.
 const GROUP: &str = "multinetwork.numaproj.io";
 const VERSION: &str = "v1alpha1";
 
-/// The kinds that are served.
+/// Kinds that are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     Service,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Which object: the same in any file.
+/// Identity of an object, independent of its file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ObjectId {
     pub(super) kind: Kind,
@@ -49,10 +49,10 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// A field and what is wrong with it.
+/// A field and its fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Path of the field, empty where it is the whole.
+    /// Path of the field; empty for the object as a whole.
     pub(super) field: String,
     pub(super) message: String,
 }
@@ -72,29 +72,28 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What was found in a document.
+/// A possible object of a document.
 #[derive(Debug)]
 pub(super) enum Candidate {
-    /// An object that may be served, and what is doubtful about it.
+    /// An object that may be served, with its doubtful fields.
     Good(ObjectId, Object, Vec<Fault>),
-    /// One that may not, by name if it has one.
+    /// An object that may not be served, by name if it has one.
     Bad(Option<ObjectId>, Vec<Fault>),
-    /// One that was probably meant for this server, by its kind or group, but is of another version or kind.
+    /// An object with our group or kind, but another version or an unknown kind.
     Unsupported(Fault),
 }
 
-/// Something in a file, and where.
+/// A possible object and its place in the file.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Which of the file's documents it is in, from 1.
+    /// Number of its document in the file, from 1.
     pub(super) document: usize,
-    /// The line that the document begins on.
+    /// Line on which the document begins.
     pub(super) line: u64,
-    /// What it is.
     pub(super) found: Candidate,
 }
 
-/// All that is of concern in a file, or why it cannot be read.
+/// Returns all possible objects of a file, or the reason why it cannot be parsed.
 pub(super) fn items(bytes: &[u8]) -> Result<Vec<Item>, String> {
     let items = documents::parse(bytes)?.into_iter().flat_map(|document| {
         let (number, line) = (document.number, document.line);
@@ -103,14 +102,15 @@ pub(super) fn items(bytes: &[u8]) -> Result<Vec<Item>, String> {
     Ok(items.collect())
 }
 
-/// The objects in a document: one, a list's, or none where it is of no concern here.
+/// Returns the possible objects of a document: one, several from a list, or none.
 fn candidates(document: Document) -> Vec<Candidate> {
     let mut found = Vec::new();
     collect_candidates(document.value, None, "", &mut found);
     found
 }
 
-/// `listed` is the kind of an item of a typed list, which need not say so itself; `path` leads to the value.
+/// Collects the possible objects in `value`. `listed` is the kind of the items of a typed list,
+/// which need not name it themselves. `path` is the path of the value.
 fn collect_candidates(mut value: Value, listed: Option<Kind>, path: &str, found: &mut Vec<Candidate>) {
     if let Some(kind) = listed
         && let Some(object) = value.as_object_mut()
@@ -167,7 +167,7 @@ fn parse_object(kind: Kind, mut value: Value, path: &str) -> Candidate {
             }
             Candidate::Good(id, object, doubts)
         }
-        // It was found to be of the group above.
+        // The group was checked before, so this cannot happen.
         Ok(None) => {
             Candidate::Bad(Some(id), vec![as_fault("apiVersion".to_owned(), "is not known".to_owned())])
         }
@@ -183,7 +183,7 @@ fn has_service(object: &Object) -> bool {
     labels.is_some_and(|all| all.contains_key(labels::SERVICE_NAME))
 }
 
-/// Finds namespace and name, and puts the default namespace where there is none.
+/// Returns the object's identity, and fills in the default namespace if it has none.
 fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
     let metadata = value
         .get_mut("metadata")
@@ -211,7 +211,7 @@ fn identify(kind: Kind, value: &mut Value) -> Result<ObjectId, Fault> {
     Ok(ObjectId { kind, key: ObjectKey { namespace, name } })
 }
 
-/// A fault of an item, with the path of the item.
+/// Prefixes the field of a fault with the path of its item.
 fn with_prefix(path: &str, fault: Fault) -> Fault {
     Fault { field: format!("{path}{}", fault.field), ..fault }
 }
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found in a document, a line each.
+    /// Returns the possible objects of a document, one per line.
     fn found(value: Value) -> Vec<String> {
         let join = |faults: Vec<Fault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let found = candidates(Document { number: 1, line: 1, value });
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_known_by_kind_namespace_and_name() {
+    fn an_object_is_identified_by_kind_namespace_and_name() {
         let x = || service(json!({"name": "x", "namespace": "vision"}));
         let cases = [
             (x(), vec!["MultiNetworkService vision/x, "]),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn other_objects_are_passed_over() {
+    fn an_object_of_another_kind_or_version_is_passed_over() {
         let x = || service(json!({"name": "x"}));
         let cases = [
             (json!("text"), vec![]),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_looked_into() {
+    fn items_of_a_list_are_found() {
         let list = |kind: &str, version: &str, items: Vec<Value>| json!({"apiVersion": version, "kind": kind, "items": items});
         let untyped =
             |name: &str| json!({"metadata": {"name": name}, "spec": {"networks": [{"name": "rail0"}]}});

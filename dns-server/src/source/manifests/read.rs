@@ -1,4 +1,4 @@
-//! Reads files whole, or not at all if they change meanwhile, and makes of them what can be made of each by itself.
+//! Reading of whole files, in parallel. A file that changes meanwhile is not used.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -14,22 +14,22 @@ use std::thread;
 use super::files::{Content, FileKey};
 use super::scan::{self, FileStamp};
 
-/// The largest file that is read, in octets.
+/// Largest file that is read, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
-/// What came of a file.
+/// Result of reading a file.
 #[derive(Debug)]
 pub(super) enum ReadOutcome {
-    /// What is in it, and the hash of that; or why it cannot be read.
+    /// Its content and the hash of that; or the reason why it cannot be read.
     New(Content, Option<u64>),
-    /// It only looked new.
+    /// The content has not changed.
     Same,
-    /// It has changed meanwhile, or is gone.
+    /// The file changed while it was read, or is gone.
     Torn,
 }
 
-/// Reads files that are known to have had contents with these hashes. Parsing takes most of the time at a start,
-/// so that all cores take part in it.
+/// Reads files, given the hashes of their known contents. Parsing takes most of the time at the
+/// start, so all cores take part.
 pub(super) fn read_all(wanted: &[(FileKey, FileStamp)], known: &HashMap<FileKey, u64>) -> Vec<ReadOutcome> {
     let outcome =
         |(key, stamp): &(FileKey, FileStamp)| read_outcome(key.path(), stamp, known.get(key).copied());
@@ -71,12 +71,12 @@ fn read_outcome(path: &Path, stamp: &FileStamp, known: Option<u64>) -> ReadOutco
     }
 }
 
-/// Opens a file for reading. Never waits, should there be a pipe by now.
+/// Opens a file for reading. Does not block if a pipe has taken its place.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// What is in a file that looked like `stamp`; nothing if it looks different by now.
+/// Reads the file with this stamp; `None` if the stamp has changed.
 fn read(path: &Path, stamp: &FileStamp) -> io::Result<Option<Vec<u8>>> {
     if stamp.len > MAX_FILE {
         let limit = MAX_FILE >> 20;

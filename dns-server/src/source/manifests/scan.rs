@@ -1,5 +1,5 @@
-//! Lists the files under the given paths, with what tells one state of a file from the next. Reads folders and
-//! attributes, no contents.
+//! Lists the files under the given paths, with stamps that change when a file does. Reads folders
+//! and metadata, but no contents.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};
@@ -12,13 +12,13 @@ use walkdir::WalkDir;
 
 use super::files::FileKey;
 
-/// The most entries of folders that one scan goes through, so that `--manifests /` is an error at once.
+/// Limit on the folder entries that one scan visits, so that `--manifests /` fails soon.
 const MAX_ENTRIES: usize = 200_000;
 
 /// Extensions of the files that are read in folders.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// The state of a file: it differs from that before if the file has changed.
+/// Metadata of a file that change when its content does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileStamp {
     /// Size in bytes.
@@ -29,7 +29,7 @@ pub(super) struct FileStamp {
 }
 
 impl FileStamp {
-    /// Returns the state of the file with this metadata.
+    /// Returns the stamp of a file with this metadata.
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self {
             len: metadata.len(),
@@ -47,29 +47,29 @@ impl FileStamp {
     }
 }
 
-/// A file, or why it cannot be read.
+/// Result of looking at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FileState {
-    /// A file.
+    /// A file with this stamp.
     File(FileStamp),
-    /// Something that cannot be read, or a path of the command line at which there is nothing.
+    /// The reason why the path cannot be read. Includes given paths that do not exist.
     Unreadable(String),
 }
 
-/// The result of a scan.
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// All files, and all paths that should be files or folders and cannot be read.
     pub(super) seen: BTreeMap<FileKey, FileState>,
-    /// Folders that could not be read: the files that were in them may still be there.
+    /// Folders that could not be read: files in them may still exist.
     pub(super) unknown: Vec<FileKey>,
-    /// The device of each given path that is a folder, by the path's position.
+    /// The device of each given path that is a folder, by position.
     devices: BTreeMap<usize, u64>,
 }
 
 impl Scan {
-    /// Treats an empty folder on another device than before as unreadable: that is what remains where a volume was
-    /// unmounted. `devices` is what earlier scans have found.
+    /// Treats an empty folder on another device than before as unreadable, since its volume was
+    /// probably unmounted. `devices` holds the devices of earlier scans.
     pub(super) fn distrust_empty_mount_points(
         &mut self,
         roots: &[PathBuf],
@@ -81,7 +81,7 @@ impl Scan {
                 let reason = "it is empty, and on another device than before; mount its volume again";
                 self.mark_unreadable(FileKey::new(root, &roots[root]), reason.to_owned());
             } else if is_empty {
-                // Nothing is lost with it.
+                // An empty folder has no objects to lose.
                 devices.remove(&root);
             } else {
                 devices.insert(root, device);
@@ -89,7 +89,7 @@ impl Scan {
         }
     }
 
-    /// Returns the given paths that cannot be read, with the reason.
+    /// Returns the given paths that cannot be read, with the reasons.
     pub(super) fn lost<'a>(&'a self, roots: &'a [PathBuf]) -> impl Iterator<Item = (&'a Path, &'a str)> {
         roots.iter().enumerate().filter_map(|(root, path)| match self.seen.get(&FileKey::new(root, path)) {
             Some(FileState::Unreadable(reason)) => Some((path.as_path(), reason.as_str())),
@@ -97,14 +97,15 @@ impl Scan {
         })
     }
 
-    /// Notes a path that cannot be read, and that there may be files below it.
+    /// Marks a path as unreadable, and notes that files below it may still exist.
     fn mark_unreadable(&mut self, key: FileKey, reason: String) {
         self.seen.insert(key.clone(), FileState::Unreadable(reason));
         self.unknown.push(key);
     }
 }
 
-/// Lists everything under `roots`. A file or folder that can be reached in several ways is listed once.
+/// Lists all files under `roots`. A file or folder that can be reached in several ways is listed
+/// once.
 pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     let mut scan = Scan::default();
     let mut known = HashSet::new();
@@ -114,7 +115,8 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     scan
 }
 
-/// `known` has the identities of the files and folders that were listed before.
+/// Lists the files under one given path. `known` holds the identities of the files and folders that
+/// were listed before.
 fn walk(root: usize, path: &Path, scan: &mut Scan, known: &mut HashSet<(u64, u64)>) {
     let mut walk = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
     let mut count = 0;
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_folder_on_another_device_is_a_lost_volume() {
+    fn an_empty_folder_on_another_device_is_unreadable() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         fs::write(&file, "").unwrap();
@@ -248,7 +250,7 @@ mod tests {
         };
         assert_eq!(rescan(&mut devices), (1, 0, 0));
         let here = devices[&0];
-        // With files in it, another device is a volume that has been replaced.
+        // A folder with files on another device is a volume that was replaced.
         devices.insert(0, here + 1);
         assert_eq!((rescan(&mut devices), devices[&0]), ((1, 0, 0), here));
         fs::remove_file(file).unwrap();

@@ -12,19 +12,19 @@ use tempfile::TempDir;
 use super::tracker::QUIET;
 use super::*;
 
-/// An index that remembers what it was index.
+/// An index that records the calls to it.
 #[derive(Default)]
 struct RecordingIndex(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Services and their times to live, as committed and as applied since.
+    /// Services and their TTLs: as last committed, and as applied since.
     committed: BTreeMap<String, Option<u16>>,
     services: BTreeMap<String, Option<u16>>,
-    /// How often anything was applied or deleted.
+    /// Number of calls to apply and delete.
     calls: usize,
     resets: usize,
-    /// Every state that was committed.
+    /// All committed states.
     history: Vec<BTreeMap<String, Option<u16>>>,
 }
 
@@ -77,7 +77,7 @@ impl Index<MultiNetworkEndpointSlice> for RecordingIndex {
     fn commit(&self) {}
 }
 
-/// A folder that is followed.
+/// A folder that is being followed.
 struct Followed {
     folder: TempDir,
     index: Arc<RecordingIndex>,
@@ -111,7 +111,7 @@ impl Followed {
         self.folder.path().join(name)
     }
 
-    /// Waits until this is served: `x=1` is service x with a time to live of 1.
+    /// Waits until these services are served. `x=1` stands for service x with a TTL of 1.
     async fn serves(&self, expected: &str) {
         for _ in 0..1000 {
             if self.now() == expected {
@@ -136,7 +136,7 @@ impl Followed {
         panic!("expected {expected} bad manifests, there are {}", self.metrics.bad.get());
     }
 
-    /// What was served one after the other.
+    /// Returns all served states in order.
     fn history(&self) -> Vec<String> {
         self.index.lock().history.iter().map(show).collect()
     }
@@ -150,7 +150,7 @@ fn show(services: &BTreeMap<String, Option<u16>>) -> String {
     services.join(" ")
 }
 
-/// A service with a time to live; one beyond 3600 is bad.
+/// Returns a service with this TTL; a TTL above 3600 is bad.
 fn service(name: &str, ttl: u32) -> String {
     format!(
         "---\napiVersion: multinetwork.numaproj.io/v1alpha1\nkind: MultiNetworkService\n\
@@ -165,7 +165,7 @@ fn one_file(folder: &Path) {
 }
 
 #[tokio::test]
-async fn files_come_change_and_go() {
+async fn files_that_come_change_and_go_are_followed() {
     let followed = Followed::new(|folder| {
         one_file(folder);
         fs::create_dir(folder.join("m/sub")).unwrap();
@@ -178,7 +178,7 @@ async fn files_come_change_and_go() {
     followed.serves("x=1 y1=2 z=3").await;
     fs::remove_file(followed.path("m/a.yaml")).unwrap();
     followed.serves("y1=2 z=3").await;
-    // New folders are followed too, and folders that are removed.
+    // New and removed folders are noticed too.
     fs::create_dir_all(followed.path("m/new/deep")).unwrap();
     fs::write(followed.path("m/new/deep/d.yaml"), service("d", 4)).unwrap();
     followed.serves("d=4 y1=2 z=3").await;
@@ -208,7 +208,7 @@ async fn a_file_may_be_replaced_by_renaming() {
         followed.serves(&format!("x={ttl}")).await;
     }
     assert_eq!(followed.history(), ["x=1", "x=2", "x=3", "x=4"]);
-    // As some editors do: the old file is moved away first.
+    // Some editors move the old file away first.
     fs::rename(followed.path("m/a.yaml"), followed.path("m/a.yaml~")).unwrap();
     fs::write(followed.path("m/a.yaml"), service("x", 9)).unwrap();
     followed.serves("x=9").await;
@@ -222,7 +222,7 @@ async fn a_file_may_be_rewritten_in_place_slowly() {
     let text = service("x", 3) + &service("y1", 4);
     let mut file = fs::File::create(followed.path("m/a.yaml")).unwrap();
     for part in text.as_bytes().chunks(text.len() / 3) {
-        // What is there by now may be valid, and is not all.
+        // A part of the file may be valid, and must not be served.
         tokio::time::sleep(QUIET / 2).await;
         file.write_all(part).unwrap();
     }
@@ -240,7 +240,7 @@ async fn a_config_map_is_followed_through_its_links() {
         symlink(version, folder.join("..data_tmp")).unwrap();
         fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     };
-    // The whole folder, and a single file of it.
+    // Both the whole folder and a single file of it.
     for path in ["", "a.yaml"] {
         let folder = tempfile::tempdir().unwrap();
         version(folder.path(), "..2026_11_21", 1);
@@ -270,7 +270,7 @@ async fn files_behind_links_elsewhere_are_followed() {
         fs::write(folder.join("two/b.yaml"), service("y1", 2)).unwrap();
         symlink("../one/file", folder.join("m/a.yaml")).unwrap();
         symlink(folder.join("two"), folder.join("m/two")).unwrap();
-        // Circles, and a second way to the same files.
+        // Circles of links, and a second link to the same files.
         symlink(".", folder.join("m/circle")).unwrap();
         symlink("../m", folder.join("two/circle")).unwrap();
         symlink("two", folder.join("m/zwei")).unwrap();
@@ -283,7 +283,7 @@ async fn files_behind_links_elsewhere_are_followed() {
 }
 
 #[tokio::test]
-async fn bad_manifests_heal() {
+async fn a_bad_manifest_is_served_once_it_is_good_again() {
     let followed = Followed::new(|folder| {
         one_file(folder);
         fs::write(folder.join("m/b.yaml"), service("y1", 2)).unwrap();
@@ -302,7 +302,7 @@ async fn bad_manifests_heal() {
 }
 
 #[tokio::test]
-async fn one_object_in_two_files() {
+async fn an_object_in_two_files_is_served_from_the_first() {
     let followed = Followed::new(|folder| {
         one_file(folder);
         fs::write(folder.join("m/b.yaml"), service("x", 2)).unwrap();
@@ -322,7 +322,7 @@ async fn a_single_file_may_go_and_come_back() {
     fs::write(&file, service("x", 1)).unwrap();
     let followed = Followed::follow(folder, &[file.clone(), file.clone()]);
     assert_eq!((followed.now().as_str(), followed.metrics.bad.get()), ("x=1", 0));
-    // Of a burst of changes the last one counts.
+    // The last of a burst of changes is served.
     for ttl in (2..200).rev() {
         fs::write(&file, service("x", ttl)).unwrap();
     }
@@ -331,7 +331,7 @@ async fn a_single_file_may_go_and_come_back() {
     fs::rename(file.with_extension("tmp"), &file).unwrap();
     followed.serves("x=4").await;
     fs::remove_file(&file).unwrap();
-    // It is wanted twice.
+    // The file was given twice.
     followed.has_bad(2).await;
     assert_eq!(followed.now(), "x=4");
     fs::write(&file, service("x", 3)).unwrap();
@@ -387,7 +387,7 @@ impl Followed {
 }
 
 #[tokio::test]
-async fn following_ends_with_the_shutdown() {
+async fn the_thread_ends_with_the_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let manifests =
         load(&[folder.path().to_owned()], &Readiness::default(), ManifestMetrics::default()).unwrap();
@@ -396,14 +396,14 @@ async fn following_ends_with_the_shutdown() {
     let following = tokio::spawn(manifests.follow(Arc::clone(&index), shutdown.clone()));
     shutdown.cancel();
     following.await.unwrap().unwrap();
-    // The thread ends soon after.
+    // The thread ends soon after the shutdown.
     for _ in 0..1000 {
         if Arc::strong_count(&index) == 1 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the thread goes on");
+    panic!("the thread has not ended");
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn a_path_that_is_not_there_is_an_error_of_one_line() {
         .err()
         .unwrap();
     assert!(circle.to_string().contains("symbolic link"), "{circle}");
-    // What is found in a folder is no reason not to start.
+    // A bad file in a folder does not prevent the start.
     symlink("nowhere", folder.path().join("dangling.yaml")).unwrap();
     let metrics = ManifestMetrics::default();
     load(&[folder.path().to_owned()], &Readiness::default(), metrics.clone()).unwrap();

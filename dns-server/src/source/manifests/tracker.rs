@@ -1,7 +1,8 @@
-//! Decides when a changed file is read. Pure; time is an argument.
+//! Decides when a changed file is read. Pure; the time is an argument.
 //!
-//! Half a YAML file is often a valid one, with fewer objects or endpoints. So a file is read when it has not changed for
-//! a moment. It is then read again if a later change could have left the same time stamp.
+//! Part of a YAML file is often a valid one with fewer objects or endpoints. So a file is read only
+//! when it has not changed for a moment. It is read again later if a further change could have left
+//! the same time stamp.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,25 +10,25 @@ use std::time::{Duration, Instant};
 use super::files::FileKey;
 use super::scan::FileState;
 
-/// How long a file has to stay the same before it is read: longer than the pauses of programs that write piece by
-/// piece, and short enough that a change is served within a second.
+/// How long a file must stay the same before it is read. The time exceeds the pauses of programs
+/// that write piece by piece, and still lets a change be served within a second.
 pub(super) const QUIET: Duration = Duration::from_millis(700);
 
-/// Changes within this time of each other may leave the same time stamp on coarse file systems.
+/// On coarse file systems, changes within this time of each other may leave the same time stamp.
 const COARSE: Duration = Duration::from_secs(3);
 
-/// What is to be done about a path.
+/// Action for a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Read the file, which is in this state.
+    /// Read the file.
     Read(FileKey),
-    /// Note that it cannot be read, for this reason.
+    /// Note that the path cannot be read, for this reason.
     Unreadable(FileKey, String),
-    /// Forget it.
+    /// Remove the file.
     Remove(FileKey),
 }
 
-/// The state in which every path was last dealt with, and the state that it has had since.
+/// The state in which each path was last handled, and its state since.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     paths: BTreeMap<FileKey, Tracked>,
@@ -35,16 +36,16 @@ pub(super) struct Tracker {
 
 #[derive(Debug, Default)]
 struct Tracked {
-    /// The state that was last dealt with; none for a path that is new.
+    /// The state of the path when it was last handled; `None` for a new path.
     done: Option<FileState>,
-    /// The state now, if that is different (none: it is gone), and since when.
+    /// The current state if it differs (`None` if the path is gone), and since when.
     pending: Option<(Option<FileState>, Instant)>,
-    /// When to read the file again although it looks the same.
+    /// When to read the file again although its stamp is the same.
     again: Option<Instant>,
 }
 
 impl Tracker {
-    /// Returns what is to be done now. The first scan is taken as it is, without waiting.
+    /// Returns the steps that are due now. The first scan is handled without waiting.
     pub(super) fn due(
         &mut self,
         mut seen: BTreeMap<FileKey, FileState>,
@@ -92,7 +93,7 @@ impl Tracker {
         steps
     }
 
-    /// Notes that a file was read that was last written to `age` before.
+    /// Notes that a file was read whose last write was `age` ago.
     pub(super) fn was_read(&mut self, key: &FileKey, age: Duration, now: Instant) {
         if let Some(tracked) = self.paths.get_mut(key)
             && age < COARSE
@@ -101,12 +102,13 @@ impl Tracker {
         }
     }
 
-    /// Returns the state in which a file is to be read.
+    /// Returns the state in which a file should be read.
     pub(super) fn state(&self, key: &FileKey) -> Option<&FileState> {
         self.paths.get(key)?.done.as_ref()
     }
 
-    /// Notes that a file has to be read once more: it changed while it was read, or was not kept.
+    /// Notes that a file must be read again: it changed while it was read, or its objects were not
+    /// kept.
     pub(super) fn forget(&mut self, key: &FileKey, now: Instant) {
         if let Some(tracked) = self.paths.get_mut(key) {
             tracked.again = Some(now);

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Files, and what an index that is fed by them would hold: the time to live of each service.
+/// Files, and an index that they feed: the TTL of each service.
 #[derive(Default)]
 struct Served {
     files: Files,
     services: BTreeMap<String, Option<u16>>,
     news: Vec<String>,
-    /// The contents that are read again when that is asked for.
+    /// Contents of the files, for reading them again.
     contents: BTreeMap<FileKey, String>,
 }
 
@@ -28,7 +28,8 @@ impl Served {
         self
     }
 
-    /// Settles, reads again what is wanted, and says what is served and what is new.
+    /// Takes the changes, reads files again as asked, and returns what is served and the changed
+    /// problems.
     fn step(&mut self) -> (String, Vec<String>) {
         self.news.clear();
         let changes = self.files.take_changes();
@@ -91,7 +92,7 @@ fn key(name: &str) -> FileKey {
     FileKey::new(0, Path::new(name))
 }
 
-/// A service with a time to live; one beyond 3600 is bad.
+/// Returns a service with this TTL; a TTL above 3600 is bad.
 fn service(name: &str, ttl: u32) -> String {
     format!(
         "---\napiVersion: multinetwork.numaproj.io/v1alpha1\nkind: MultiNetworkService\n\
@@ -106,10 +107,10 @@ fn nameless() -> String {
 
 const BROKEN: &str = "a: [\n";
 
-/// A file's new content, `None` where it is removed, in one step.
+/// The new content of a file; `None` removes it.
 type Write<'a> = (&'a str, Option<String>);
 
-/// What is served after each step, and what is told.
+/// Runs steps. After each, checks what is served and which problems are reported.
 fn play(steps: Vec<(Vec<Write<'_>>, &str, &[&str])>) {
     let mut served = Served::default();
     for (number, (writes, expected, news)) in steps.into_iter().enumerate() {
@@ -125,13 +126,13 @@ fn play(steps: Vec<(Vec<Write<'_>>, &str, &[&str])>) {
             (expected, news.iter().map(ToString::to_string).collect()),
             "step {number}"
         );
-        // Nothing is done or told twice.
+        // Without changes, no object is updated and no problem is reported again.
         assert_eq!(served.step(), (expected.to_owned(), Vec::new()), "after step {number}");
     }
 }
 
 #[test]
-fn objects_come_change_and_go() {
+fn objects_that_come_change_and_go_are_updated() {
     let both = service("x", 1) + &service("y1", 2);
     play(vec![
         (vec![("a", Some(both.clone()))], "x=1 y1=2", &[]),
@@ -209,7 +210,7 @@ fn the_first_file_is_served_and_the_second_takes_over() {
         (vec![("b", Some(service("x", 2)))], "x=2", &[]),
         (vec![("a", Some(service("x", 1)))], "x=1", &["b x Bad(metadata.name) serving Other"]),
         (vec![("c", Some(service("x", 3)))], "x=1", &["c x Bad(metadata.name) serving Other"]),
-        // What the first says wrong is no reason to serve the second.
+        // A bad version in the first file does not make the second one served.
         (vec![("a", Some(service("x", 9999)))], "x=1", &["a x Bad(spec.ttlSeconds) serving LastGood"]),
         (vec![("a", Some(BROKEN.to_owned()))], "x=1", &["a file Bad() serving LastGood"]),
         (vec![("a", None)], "x=2", &["c x Bad(metadata.name) serving Other", "a file healed", "b x healed"]),
@@ -227,7 +228,8 @@ fn a_bad_first_does_not_hide_a_good_second() {
             &["a x Bad(spec.ttlSeconds) serving Other"],
         ),
         (vec![("a", Some(service("x", 1)))], "x=1", &["b x Bad(metadata.name) serving Other", "a x healed"]),
-        // The second goes bad while it waits, and then is the only one: nothing better is known.
+        // The second file goes bad while it waits, and then is the only one: no better version is
+        // known.
         (vec![("b", Some(service("x", 9999)))], "x=1", &["b x Bad(spec.ttlSeconds) serving Other"]),
         (vec![("a", None)], "x=1", &[]),
         (vec![("b", Some(service("x", 7)))], "x=7", &["b x healed"]),
@@ -235,7 +237,7 @@ fn a_bad_first_does_not_hide_a_good_second() {
 }
 
 #[test]
-fn an_object_may_move_between_files() {
+fn an_object_that_moves_between_files_stays_served() {
     play(vec![
         (vec![("a", Some(service("x", 1))), ("b", Some(String::new()))], "x=1", &[]),
         (vec![("a", Some(String::new())), ("b", Some(service("x", 1)))], "x=1", &[]),
@@ -248,7 +250,7 @@ fn an_object_may_move_between_files() {
 }
 
 #[test]
-fn a_name_counts_once_in_a_file() {
+fn an_object_named_twice_in_a_file_is_served_once() {
     play(vec![
         (
             vec![("a", Some(service("x", 1) + &service("x", 2)))],
@@ -265,7 +267,7 @@ fn a_name_counts_once_in_a_file() {
 }
 
 #[test]
-fn what_comes_first_is_as_given_then_by_path() {
+fn files_are_ordered_as_given_then_by_path() {
     let order = [(0, "b.yaml"), (1, "a.yaml"), (1, "a/b.yaml"), (1, "a/b/c.yaml"), (1, "a/ba.yaml")];
     let keys = order.map(|(root, path)| FileKey::new(root, Path::new(path)));
     assert!(keys.is_sorted(), "{keys:?}");
@@ -282,7 +284,7 @@ fn unknown_fields_are_served_with_a_doubt() {
 }
 
 #[test]
-fn strangers_are_passed_over() {
+fn an_object_of_another_group_or_kind_is_passed_over() {
     let other = service("x", 1).replace("v1alpha1", "v9");
     let typo = service("x", 1).replace("MultiNetworkService", "MultiNetworkServices");
     let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod}\n- {apiVersion: \
@@ -304,7 +306,8 @@ fn strangers_are_passed_over() {
     assert_eq!((files.count(), files.count_bad()), (1, 1));
 }
 
-/// What a file may hold: nothing at all, no YAML, or these versions of three services, the last of them bad.
+/// Content of a file: broken YAML, a nameless service, or versions of three services, some of them
+/// bad.
 fn any_content() -> impl Strategy<Value = Option<String>> {
     let version = prop_oneof![Just(None), (1..4u32).prop_map(Some), Just(Some(9999))];
     let documents = [version.clone(), version.clone(), version].prop_map(|versions| {
@@ -315,9 +318,10 @@ fn any_content() -> impl Strategy<Value = Option<String>> {
 }
 
 proptest! {
-    /// Whatever happens on the way, files that are good in the end are served as if they had always been.
+    /// Files that are all good in the end are served, after any history, as if they had
+    /// always been.
     #[test]
-    fn what_is_served_in_the_end_does_not_depend_on_the_way(
+    fn what_is_served_in_the_end_does_not_depend_on_the_steps(
         steps in vec((0..3usize, any_content(), any::<bool>()), 0..20),
         last in [1..4u32, 1..4, 1..4],
         names in [0..3usize, 0..3, 0..3],

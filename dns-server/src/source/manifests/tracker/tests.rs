@@ -3,7 +3,7 @@ use std::path::Path;
 use super::super::scan::FileStamp;
 use super::*;
 
-/// A tracker and the file system as it sees it, with a clock that only moves when told to.
+/// A tracker and a simulated file system, with a clock that moves only when told.
 struct Simulation {
     tracker: Tracker,
     seen: BTreeMap<FileKey, FileState>,
@@ -16,7 +16,7 @@ fn key(name: &str) -> FileKey {
 }
 
 impl Simulation {
-    /// A file system with the file `a` of length 1, which has been read.
+    /// Returns a file system with the file `a` of length 1, which has been read.
     fn new() -> Self {
         let mut simulation = Self {
             tracker: Tracker::default(),
@@ -29,7 +29,7 @@ impl Simulation {
         simulation
     }
 
-    /// A file of this length; another length is another state.
+    /// Puts a file of this length; another length is another state.
     fn file(&mut self, name: &str, len: u64) {
         let mut stamp = FileStamp::of(&std::fs::metadata("/").unwrap());
         stamp.len = len;
@@ -41,7 +41,7 @@ impl Simulation {
         self
     }
 
-    /// Returns what is done now.
+    /// Returns the steps that are due now.
     fn steps(&mut self) -> Vec<String> {
         self.steps_at(false)
     }
@@ -71,7 +71,7 @@ fn a_change_is_read_once_the_file_has_stayed_the_same() {
     assert_eq!(simulation.after(QUIET / 2).steps(), ["read b"]);
     assert_eq!(simulation.after(QUIET / 2).steps(), ["read a"]);
     assert_eq!(simulation.after(QUIET).steps(), NOTHING);
-    // A change that is taken back is none.
+    // A change that is reverted in time causes no read.
     simulation.file("a", 4);
     assert_eq!(simulation.steps(), NOTHING);
     simulation.file("a", 3);
@@ -89,7 +89,7 @@ fn a_file_that_is_removed_and_written_anew_is_not_removed() {
     simulation.steps();
     assert_eq!(simulation.after(QUIET).steps(), ["remove a"]);
     assert_eq!(simulation.steps(), NOTHING);
-    // Nor is one that came and went between two reads.
+    // A file that came and went between two reads causes no step.
     simulation.file("b", 1);
     simulation.steps();
     simulation.seen.clear();
@@ -97,7 +97,7 @@ fn a_file_that_is_removed_and_written_anew_is_not_removed() {
 }
 
 #[test]
-fn a_young_file_is_read_again() {
+fn a_recently_written_file_is_read_again() {
     let mut simulation = Simulation::new();
     simulation.tracker.was_read(&key("a"), Duration::from_millis(10), simulation.now);
     assert_eq!(simulation.steps(), NOTHING);
@@ -115,7 +115,7 @@ fn a_file_that_changed_while_it_was_read_is_read_again() {
     simulation.file("a", 2);
     assert_eq!(simulation.steps(), NOTHING);
     assert_eq!(simulation.after(QUIET).steps(), ["read a"]);
-    // It is not forgotten if it is removed instead.
+    // A file that is removed instead of read again is still noticed.
     simulation.tracker.forget(&key("a"), simulation.now);
     simulation.seen.clear();
     simulation.steps();
