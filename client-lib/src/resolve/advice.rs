@@ -17,13 +17,18 @@ pub(super) fn of_name(name: &str, tried: &[String]) -> String {
     // Without a search path nothing completes a name.
     let end = if domains.is_empty() { format!("{SERVICES}.{CLUSTER}") } else { SERVICES.to_owned() };
     let Some(place) = labels.iter().position(|label| *label == "svc") else {
+        // A search path may have been made for short names.
+        if domains.iter().any(|domain| domain.contains(SERVICES)) {
+            return CHECK.to_owned();
+        }
         let (service, namespace) = match labels[..] {
             [service] => (service, namespace.unwrap_or("NAMESPACE")),
             [service, namespace] | [service, namespace, "multinet", ..] => (service, namespace),
             _ => return CHECK.to_owned(),
         };
         return format!(
-            "the full name of a service is SERVICE.NAMESPACE.{end}, such as {service}.{namespace}.{end}"
+            "the full name of a service is SERVICE.NAMESPACE.{end}, such as {service}.{namespace}.{end} (that of one of \
+             its pods has HOST. before it)"
         );
     };
     let (before, after) = (&labels[..place], &labels[place + 1..]);
@@ -88,8 +93,10 @@ mod tests {
     fn a_name_that_does_not_exist_gets_the_advice_that_fits_it() {
         let node = ["corp.example.com"];
         let core = "unless its zone is another one: that would be infer.vision.svc.multinet";
-        let cases: [(&str, &[&str], &str); 14] = [
+        let ours = ["vision.svc.multinet.cluster.local"];
+        let cases: [(&str, &[&str], &str); 15] = [
             ("infer", &POD, "SERVICE.NAMESPACE.svc.multinet, such as infer.vision.svc.multinet"),
+            ("infer", &ours, CHECK),
             ("infer", &node, "such as infer.NAMESPACE.svc.multinet"),
             ("infer", &[], "such as infer.NAMESPACE.svc.multinet.cluster.local"),
             ("infer.vision", &POD, "such as infer.vision.svc.multinet"),

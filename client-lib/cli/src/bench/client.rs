@@ -14,7 +14,6 @@ use super::report::Report;
 use super::table::Test;
 use super::target::Target;
 use super::{ClientArgs, bandwidth, latency};
-use crate::common::patiently;
 use crate::output::note;
 
 /// How long the first peer is waited for.
@@ -40,7 +39,7 @@ pub(super) async fn run(args: ClientArgs) -> anyhow::Result<ExitCode> {
         connector = connector.gpu(Arc::clone(gpu));
     }
     let connector = connector.wait(WAIT).build()?;
-    let peers = patiently(WAIT, connector.connect(&target.name, &target.port)).await?;
+    let peers = target.connect(&connector, WAIT).await?;
     everybody_is_there(&peers, args.connections.into()).await;
     let missing = missing(&peers.status(), &target)?;
     missing.iter().for_each(|who| note(&format!("not measured: {who}")));

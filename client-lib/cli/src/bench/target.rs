@@ -1,11 +1,14 @@
 //! Whom a command line names: a service, a host, or an address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
+use anyhow::bail;
+use multinet_client::nic::RouteError;
 use multinet_client::resolve::Question;
-use multinet_client::{ConnectorBuilder, ResolveError};
+use multinet_client::{ConnectError, Connector, ConnectorBuilder, DialError, PeerSet, ResolveError};
 
-use crate::common::{ConnectArgs, nobody};
+use crate::common::{ConnectArgs, nobody, patiently};
 use crate::output::Usage;
 
 /// What perftest and `Listener` listen on if nobody says otherwise.
@@ -76,13 +79,21 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Usage`], if no certificate can be for what is named; or if DNS or TLS cannot be set up.
+    /// [`Usage`], if no certificate can be for what is named, or its network is not known; or if DNS or TLS cannot be set up.
     pub(crate) fn connector(&self, args: &ConnectArgs) -> anyhow::Result<ConnectorBuilder> {
         let is_address = self.name.parse::<IpAddr>().is_ok();
         if is_address && args.tls.names_nobody() {
             let name = &self.name;
             return Err(Usage(format!(
                 "no certificate is for an address: say by --tls-name what that of {name} is for"
+            ))
+            .into());
+        }
+        if let (true, Some(alias)) = (is_address, &args.network.network) {
+            let name = &self.name;
+            return Err(Usage(format!(
+                "which network {name} is on is not known, as only DNS says it: leave out --network {alias}, or give the \
+                 service's name"
             ))
             .into());
         }
@@ -102,6 +113,31 @@ impl Target {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Connects to its peers, within `wait`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`](multinet_client::ConnectError), with what the name may have to do with it.
+    pub(crate) async fn connect(&self, connector: &Connector, wait: Duration) -> anyhow::Result<PeerSet> {
+        let error = match patiently(wait, connector.connect(&self.name, &self.port)).await {
+            Ok(peers) => return Ok(peers),
+            Err(error) => error,
+        };
+        let is_by_default_network = matches!(&error, ConnectError::Lasting { last, .. }
+            if matches!(**last, DialError::Route(RouteError::DefaultNetwork { .. })));
+        // Where short names lead in a pod.
+        if is_by_default_network && !self.is_multinets() {
+            let name = &self.name;
+            bail!("{error}; {name} may be a core Service: names of multinet's have svc.multinet in them");
+        }
+        Err(error.into())
+    }
+
+    /// Whether it is an address, or a name in the usual zone.
+    fn is_multinets(&self) -> bool {
+        self.name.parse::<IpAddr>().is_ok() || self.name.split('.').any(|label| label == "multinet")
     }
 
     /// As people would write it.

@@ -18,7 +18,7 @@ use super::source::{self, Fault, Part, Source};
 use super::stall::{Progress, Trouble};
 use super::{SendArgs, Summary};
 use crate::bench::target::Target;
-use crate::common::{LOST_PACKETS, patiently};
+use crate::common::LOST_PACKETS;
 use crate::output::{note, print};
 
 /// Frames that may wait for their acknowledgement, in memory.
@@ -39,7 +39,7 @@ pub(super) async fn run(args: SendArgs) -> anyhow::Result<ExitCode> {
     let wait = Duration::from_secs(args.wait);
     let connector = target.connector(&args.connect)?.delivery(Delivery::AtLeastOnce).choice(Choice::ByKey);
     let connector = connector.replay(WINDOW).wait(wait).build()?;
-    let peers = patiently(wait, receiver(&connector, &target)).await?;
+    let peers = receiver(&connector, &target, wait).await?;
     let transfer = Transfer::new(peers, source.total);
     let start = Instant::now();
     let outcome = tokio::select! {
@@ -88,8 +88,8 @@ impl SendArgs {
 
 /// The one endpoint that gets everything: the first that is connected, and whatever pod takes its
 /// place under the same name. Others, which may come up later, have not seen the beginning.
-async fn receiver(connector: &Connector, target: &Target) -> anyhow::Result<PeerSet> {
-    let all = connector.connect(&target.name, &target.port).await?;
+async fn receiver(connector: &Connector, target: &Target, wait: Duration) -> anyhow::Result<PeerSet> {
+    let all = target.connect(connector, wait).await?;
     let connected = all.status().into_iter().find(|status| status.is_connected);
     let host = connected.context("the receiver has gone")?.endpoint.host.clone();
     let changes = connector.resolver().watch(&target.name, &target.port);

@@ -43,7 +43,7 @@ fn help_names_every_subcommand_and_fits_a_terminal() {
 
 #[test]
 fn mistakes_are_named_in_one_line() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["frob"], "unrecognized subcommand 'frob'"),
         (&["resolve"], "<NAME>"),
         (&["resolve", "a", "--frob"], "--frob"),
@@ -54,6 +54,7 @@ fn mistakes_are_named_in_one_line() {
         (&["doctor", "a", "70000", "--resolv-conf", "/nonexistent"], "\"70000\" is not a port"),
         (&["resolve", "https://infer.vision.svc.multinet/"], "is a URL: give the name alone, infer.vision"),
         (&["bench", "client", "10.0.0.0/24"], "is a network: give an address alone, such as 10.0.0.0"),
+        (&["bench", "client", "10.0.0.1", "--network", "rail0"], "leave out --network rail0"),
         (&["send", "10.0.0.1", "model.bin"], "\"model.bin\" is not a port"),
         (
             &["send", "infer.vision.svc.multinet", "model.bin"],

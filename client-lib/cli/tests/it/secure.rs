@@ -58,3 +58,24 @@ fn an_address_without_a_name_is_not_waited_for() {
         assert_eq!(output.status.code(), Some(2));
     }
 }
+
+/// Neither by the side that connects nor by the one that listens.
+#[test]
+fn a_certificate_that_is_refused_is_not_waited_for() {
+    let (files, others) = (Files::new(), Files::new());
+    let (trusted, strange) = (files.flags(SERVER), others.flags("client.test"));
+    let server = Server::start(&with(&["bench", "server"], &trusted), 0, Says::Stdout);
+    let address = server.address.to_string();
+    let trust = ["--tls-ca".to_owned(), files.authority.ca().display().to_string()];
+    let only_ours = [&strange[..4], &trust].concat();
+    for (flags, reason) in [
+        (&strange, "the peer's certificate (for server.test) "),
+        (&only_ours, "the peer refuses: our certificate "),
+    ] {
+        let client = ["bench", "client", &address, "--tls-name", SERVER];
+        let output = run(&with(&client, flags), b"");
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains("can be connected: ") && said.contains(reason), "{said}");
+    }
+}
