@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, has_cause};
-use multinet_runtime::{Escaped, Leadership, ObjectKey};
+use multinet_runtime::{Leadership, ObjectKey, TerminalSafe};
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -171,7 +171,7 @@ impl Publisher {
     }
 
     async fn publish(&mut self, object: ObjectKey, notice: Notice) {
-        let Some(end) = self.leadership.ends() else { return };
+        let Some(end) = self.leadership.write_deadline() else { return };
         let now = Instant::now();
         if self.limiter.next(&object, now) > now {
             self.lost.inc();
@@ -199,7 +199,7 @@ impl Publisher {
         };
         self.lost.inc();
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!("cannot write events (events.k8s.io): {}", Escaped(&problem));
+            tracing::warn!("cannot write events (events.k8s.io): {}", TerminalSafe(&problem));
         }
     }
 

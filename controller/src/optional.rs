@@ -23,7 +23,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroupList;
 use kube::{Api, Client, Resource};
 use multinet_runtime::watch::{ANSWER_TIME, Problem, ProblemKind};
 use multinet_runtime::{
-    Escaped, Index, Readiness, ReadyGuard, Refresh, WatchConfig, WatchMetrics, random_fraction, watch,
+    Index, Readiness, ReadyGuard, Refresh, TerminalSafe, WatchConfig, WatchMetrics, random_fraction, watch,
 };
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
@@ -148,7 +148,7 @@ impl OptionalApis {
             let text = format!("cannot list the API groups: {}: {}", problem.kind, problem.message);
             asked.waiting_for(&text);
             if !std::mem::replace(&mut is_said, true) {
-                tracing::warn!("{}; retrying", Escaped(&text));
+                tracing::warn!("{}; retrying", TerminalSafe(&text));
             }
             sleep(problem.retry_after.unwrap_or(RETRY).mul_f64(1.0 + random_fraction() / 2.0)).await;
         }

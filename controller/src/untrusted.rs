@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE};
-use multinet_runtime::Escaped;
+use multinet_runtime::TerminalSafe;
 
 use crate::model::{NoAddressReason, Unreadable};
 
@@ -59,8 +59,8 @@ pub(crate) fn quoted(text: &str) -> String {
 /// Escapes untrusted text and shortens it to about `max` characters.
 pub(crate) fn shortened(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
-        Some((end, _)) => format!("{}…", Escaped(&text[..end])),
-        None => Escaped(text).to_string(),
+        Some((end, _)) => format!("{}…", TerminalSafe(&text[..end])),
+        None => TerminalSafe(text).to_string(),
     }
 }
 

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Client;
-use multinet_runtime::{Escaped, Leadership, ObjectKey, Refresh, drain};
+use multinet_runtime::{Leadership, ObjectKey, Refresh, TerminalSafe, drain};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -155,7 +155,7 @@ impl Writer {
         let ended = async {
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = leadership.ended(term) => {}
+                () = leadership.term_ended(term) => {}
             }
         };
         let mut ended = std::pin::pin!(ended);
@@ -277,7 +277,7 @@ impl Writer {
         self.metrics.retry(failure.reason);
         let is_news = self.state().outages.failed(service, failure.reason.label(), Instant::now());
         let service = service.to_string();
-        let service = Escaped(&service);
+        let service = TerminalSafe(&service);
         if is_news {
             tracing::warn!(%service, "cannot write; retrying: {failure}");
         } else {

@@ -240,7 +240,7 @@ pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition>
 }
 
 /// Whether there is a condition of this type with this status.
-pub fn is(conditions: &[Condition], kind: ConditionType, status: Status) -> bool {
+pub fn has_status(conditions: &[Condition], kind: ConditionType, status: Status) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.status == status.as_str())
 }
 
@@ -288,8 +288,8 @@ mod tests {
         let before = conditions.clone();
         upsert(&mut conditions, AddressConflictReason::DuplicateAddress, "10.0.0.1", None, &at(20));
         assert_eq!(conditions[..1], before);
-        assert!(is(&conditions, ConditionType::AddressConflict, Status::True));
-        assert!(!is(&conditions, ConditionType::Programmed, Status::Unknown), "absent");
+        assert!(has_status(&conditions, ConditionType::AddressConflict, Status::True));
+        assert!(!has_status(&conditions, ConditionType::Programmed, Status::Unknown), "absent");
         assert_eq!(find(&conditions, ConditionType::Accepted).unwrap().reason, "Accepted");
     }
 

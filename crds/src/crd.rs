@@ -97,6 +97,6 @@ pub fn crd_manifests() -> Result<Vec<(String, String)>, serde_saphyr::SerializeE
 fn to_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::SerializeError> {
     // JSON first, because bounds are floating-point numbers to JSONSchemaProps but look better without.
     let mut json = serde_json::to_value(crd).map_err(serde_saphyr::SerializeError::custom)?;
-    numbers::integral(&mut json);
+    numbers::integers_from_floats(&mut json);
     Ok(format!("{HEADER}---\n{}", serde_saphyr::to_string(&json)?))
 }

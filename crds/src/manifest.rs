@@ -183,7 +183,7 @@ pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
 /// nullable), integers are integers, and `status` is not a user's to write.
 fn normalise(document: &mut Value) {
     drop_nulls(document);
-    numbers::integral(document);
+    numbers::integers_from_floats(document);
     if let Some(members) = document.as_object_mut() {
         members.remove("status");
     }

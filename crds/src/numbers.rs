@@ -7,7 +7,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Turns floating-point numbers without a fraction into integers, throughout a document. The API server
 /// does the same where the schema says integer; multinet's schemas say number nowhere.
-pub(crate) fn integral(value: &mut Value) {
+pub(crate) fn integers_from_floats(value: &mut Value) {
     match value {
         Value::Number(number) => {
             if let Some(float) = number.as_f64().filter(|_| number.is_f64())
@@ -18,8 +18,8 @@ pub(crate) fn integral(value: &mut Value) {
                 *number = (float as i64).into();
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(integral),
-        Value::Object(members) => members.values_mut().for_each(integral),
+        Value::Array(items) => items.iter_mut().for_each(integers_from_floats),
+        Value::Object(members) => members.values_mut().for_each(integers_from_floats),
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn only_integers_become_integers() {
         let mut value = json!({"a": [5.0, 5.5, -1e3, 1e300, 7], "b": "5.0", "c": null});
-        integral(&mut value);
+        integers_from_floats(&mut value);
         assert_eq!(value, json!({"a": [5, 5.5, -1000, 1e300, 7], "b": "5.0", "c": null}));
     }
 }

@@ -6,7 +6,7 @@
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-use crate::syntax::{self, Text};
+use crate::syntax::{self, TextKind};
 
 /// Bounds of `spec.ports[].port`.
 pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 1..=u16::MAX;
@@ -31,7 +31,7 @@ macro_rules! texts {
 }
 
 texts! {
-    text {
+    rule_text {
         dns_label: DNS_LABEL,
         dns_subdomain: DNS_SUBDOMAIN,
         port_name: PORT_NAME,
@@ -41,7 +41,7 @@ texts! {
 
 // Texts that every endpoint has. As rules they cost the API server a fifth more for each write of a slice.
 texts! {
-    terse_text {
+    pattern_text {
         node_name: DNS_SUBDOMAIN,
         zone: LABEL_VALUE,
         target_kind: KIND,
@@ -58,7 +58,7 @@ texts! {
 /// A text whose kind is checked by a rule, which says in words what is allowed. The schema's own bound, which
 /// the cost of a rule is estimated by, is wider: where it is exceeded the API server checks no rules, and says
 /// so of a field `<nil>`.
-fn text(kind: &Text) -> Schema {
+fn rule_text(kind: &TextKind) -> Schema {
     json_schema!({
         "type": "string",
         "maxLength": 4 * kind.max(),
@@ -67,12 +67,12 @@ fn text(kind: &Text) -> Schema {
 }
 
 /// A text whose kind is checked by a pattern, which is cheaper: what is said of a wrong one is the pattern.
-fn terse_text(kind: &Text) -> Schema {
+fn pattern_text(kind: &TextKind) -> Schema {
     json_schema!({"type": "string", "maxLength": kind.max(), "pattern": kind.pattern()})
 }
 
 /// In CEL: whether the text that `variable` stands for is of this kind.
-pub(crate) fn rule(variable: &str, kind: &Text) -> String {
+pub(crate) fn rule(variable: &str, kind: &TextKind) -> String {
     format!("{variable}.size() <= {} && {variable}.matches(r'{}')", kind.max(), kind.pattern())
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
 
 /// metav1.LabelSelector, with the bounds and the rules that core types validate in Go.
 pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
-    let key = text(&syntax::QUALIFIED_NAME);
-    let value = text(&syntax::LABEL_VALUE);
+    let key = rule_text(&syntax::QUALIFIED_NAME);
+    let value = rule_text(&syntax::LABEL_VALUE);
     json_schema!({
         "type": "object",
         "x-kubernetes-map-type": "atomic",

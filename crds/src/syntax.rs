@@ -1,6 +1,6 @@
 //! Kinds of text: what a name, an address of a device or a label may look like.
 //!
-//! Each kind is one [`Text`]: the pattern that the API server checks and the function that checks the
+//! Each kind is one [`TextKind`]: the pattern that the API server checks and the function that checks the
 //! same in Rust stand side by side, and a property test holds them together.
 //!
 //! All kinds are ASCII, so that a length in characters is one in octets, as DNS counts them, and none
@@ -10,14 +10,14 @@ use std::fmt;
 
 /// A kind of text: a syntax and a greatest length.
 #[derive(Clone, Copy)]
-pub struct Text {
+pub struct TextKind {
     pattern: &'static str,
     max: usize,
     matches: fn(&str) -> bool,
     meaning: &'static str,
 }
 
-impl Text {
+impl TextKind {
     /// Whether `text` is of this kind.
     pub fn accepts(&self, text: &str) -> bool {
         text.chars().count() <= self.max && (self.matches)(text)
@@ -41,20 +41,20 @@ impl Text {
 }
 
 /// What is allowed, in words: "a DNS label such as rdma-a (a-z, 0-9 and -, …), at most 63 characters".
-impl fmt::Display for Text {
+impl fmt::Display for TextKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, at most {} characters", self.meaning, self.max)
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for TextKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Text").field("pattern", &self.pattern).field("max", &self.max).finish()
+        f.debug_struct("TextKind").field("pattern", &self.pattern).field("max", &self.max).finish()
     }
 }
 
 /// A DNS label in lower case (RFC 1123): names of services, namespaces, aliases and hosts.
-pub const DNS_LABEL: Text = Text {
+pub const DNS_LABEL: TextKind = TextKind {
     pattern: "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
     max: 63,
     matches: is_dns_label,
@@ -62,7 +62,7 @@ pub const DNS_LABEL: Text = Text {
 };
 
 /// DNS labels joined by dots: names of most Kubernetes objects.
-pub const DNS_SUBDOMAIN: Text = Text {
+pub const DNS_SUBDOMAIN: TextKind = TextKind {
     pattern: r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
     max: 253,
     matches: is_dns_subdomain,
@@ -71,7 +71,7 @@ pub const DNS_SUBDOMAIN: Text = Text {
 
 /// The name of a port. Its SRV record's owner has the label `_name`, which leaves 62 of the 63 octets
 /// of a label; an unnamed port has no SRV record.
-pub const PORT_NAME: Text = Text {
+pub const PORT_NAME: TextKind = TextKind {
     pattern: "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
     max: 62,
     matches: |text| text.is_empty() || is_dns_label(text),
@@ -80,7 +80,7 @@ pub const PORT_NAME: Text = Text {
 
 /// A qualified name, `[prefix/]name`: label keys, application protocols. Kubernetes bounds prefix (253)
 /// and name (63) each; the bound of 253 for both together covers the prefix's.
-pub const QUALIFIED_NAME: Text = Text {
+pub const QUALIFIED_NAME: TextKind = TextKind {
     pattern: concat!(
         r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
         r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -91,7 +91,7 @@ pub const QUALIFIED_NAME: Text = Text {
 };
 
 /// The value of a label, possibly empty: selectors, zones.
-pub const LABEL_VALUE: Text = Text {
+pub const LABEL_VALUE: TextKind = TextKind {
     pattern: "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
     max: 63,
     matches: |text| text.is_empty() || is_label_name(text),
@@ -100,7 +100,7 @@ pub const LABEL_VALUE: Text = Text {
 
 /// The name of a Linux network interface: IFNAMSIZ less the final zero, no `/`, `:` or space
 /// (`dev_valid_name` in net/core/dev.c).
-pub const INTERFACE: Text = Text {
+pub const INTERFACE: TextKind = TextKind {
     pattern: "^[!-.0-9;-~]+$",
     max: 15,
     matches: |text| {
@@ -110,7 +110,7 @@ pub const INTERFACE: Text = Text {
 };
 
 /// A hardware address: EUI-48, EUI-64 or the 20 octets of IP over InfiniBand, with colons.
-pub const MAC: Text = Text {
+pub const MAC: TextKind = TextKind {
     pattern: concat!(
         "^([0-9A-Fa-f]{2}:){5}",
         "([0-9A-Fa-f]{2}|([0-9A-Fa-f]{2}:){2}[0-9A-Fa-f]{2}|([0-9A-Fa-f]{2}:){14}[0-9A-Fa-f]{2})$"
@@ -121,7 +121,7 @@ pub const MAC: Text = Text {
 };
 
 /// A PCI address, domain first. Domains have four hexadecimal digits, more behind a VMD controller.
-pub const PCI_ADDRESS: Text = Text {
+pub const PCI_ADDRESS: TextKind = TextKind {
     pattern: r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]$",
     max: 16,
     matches: is_pci_address,
@@ -129,7 +129,7 @@ pub const PCI_ADDRESS: Text = Text {
 };
 
 /// Printable ASCII, not empty.
-const PRINTABLE: Text = Text {
+const PRINTABLE: TextKind = TextKind {
     pattern: "^[ -~]+$",
     max: 0,
     matches: |text| !text.is_empty() && text.bytes().all(|b| matches!(b, b' '..=b'~')),
@@ -137,11 +137,11 @@ const PRINTABLE: Text = Text {
 };
 
 /// Names of RDMA devices, several joined by commas, as the SR-IOV device plugin writes them.
-pub const RDMA_DEVICE: Text = PRINTABLE.at_most(64);
+pub const RDMA_DEVICE: TextKind = PRINTABLE.at_most(64);
 /// The kind of an object.
-pub const KIND: Text = PRINTABLE.at_most(63);
+pub const KIND: TextKind = PRINTABLE.at_most(63);
 /// The UID of an object: 36 characters today.
-pub const UID: Text = PRINTABLE.at_most(128);
+pub const UID: TextKind = PRINTABLE.at_most(128);
 
 fn is_dns_label(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Text; 11] = [
+    const ALL: [TextKind; 11] = [
         DNS_LABEL,
         DNS_SUBDOMAIN,
         PORT_NAME,
@@ -233,15 +233,15 @@ mod tests {
     ];
 
     /// The API server's verdict.
-    fn api_server_accepts(kind: &Text, text: &str) -> bool {
+    fn api_server_accepts(kind: &TextKind, text: &str) -> bool {
         static COMPILED: LazyLock<HashMap<&str, Regex>> = LazyLock::new(|| {
             ALL.iter().map(|kind| (kind.pattern, Regex::new(kind.pattern).unwrap())).collect()
         });
         text.chars().count() <= kind.max && COMPILED[kind.pattern].is_match(text)
     }
 
-    /// Text that is nearly right: of the kind, then perhaps changed in one place.
-    fn near(kind: Text) -> impl Strategy<Value = String> {
+    /// TextKind that is nearly right: of the kind, then perhaps changed in one place.
+    fn near(kind: TextKind) -> impl Strategy<Value = String> {
         let inside = kind.pattern.trim_start_matches('^').trim_end_matches('$');
         (string_regex(inside).unwrap(), any::<prop::sample::Index>(), prop::option::of("[ -~\n\u{0}é]|"))
             .prop_map(|(text, place, change)| {
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn kinds_at_their_edges() {
         let a = |length| "a".repeat(length);
-        let cases: [(Text, &str, bool); 26] = [
+        let cases: [(TextKind, &str, bool); 26] = [
             (DNS_LABEL, "a", true),
             (DNS_LABEL, "0-9", true),
             (DNS_LABEL, "", false),

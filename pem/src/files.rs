@@ -5,35 +5,35 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::Problem;
+use crate::FileProblem;
 
 /// Octets that such a file may have. Those of all authorities that browsers trust have a quarter of it.
-const MOST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// Reads a small file whole. Neither a pipe is waited for, nor is a device read that has no end.
 ///
 /// # Errors
 ///
-/// [`Problem::Unreadable`], [`Problem::Special`] or [`Problem::TooLarge`].
-pub fn read(file: &Path) -> Result<Vec<u8>, Problem> {
+/// [`FileProblem::Unreadable`], [`FileProblem::Special`] or [`FileProblem::TooLarge`].
+pub fn read(file: &Path) -> Result<Vec<u8>, FileProblem> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file);
-    let opened = opened.map_err(Problem::Unreadable)?;
-    if !opened.metadata().map_err(Problem::Unreadable)?.is_file() {
-        return Err(Problem::Special);
+    let opened = opened.map_err(FileProblem::Unreadable)?;
+    if !opened.metadata().map_err(FileProblem::Unreadable)?.is_file() {
+        return Err(FileProblem::Special);
     }
     let mut octets = Vec::new();
-    let read = opened.take(MOST + 1).read_to_end(&mut octets).map_err(Problem::Unreadable)?;
-    if read as u64 > MOST { Err(Problem::TooLarge(MOST)) } else { Ok(octets) }
+    let read = opened.take(MAX_SIZE + 1).read_to_end(&mut octets).map_err(FileProblem::Unreadable)?;
+    if read as u64 > MAX_SIZE { Err(FileProblem::TooLarge(MAX_SIZE)) } else { Ok(octets) }
 }
 
 /// Reads a small file of text.
 ///
 /// # Errors
 ///
-/// As [`read`]; [`Problem::Unreadable`] also if it is not UTF-8.
-pub fn read_text(file: &Path) -> Result<String, Problem> {
+/// As [`read`]; [`FileProblem::Unreadable`] also if it is not UTF-8.
+pub fn read_text(file: &Path) -> Result<String, FileProblem> {
     String::from_utf8(read(file)?).map_err(|_| {
-        Problem::Unreadable(io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
+        FileProblem::Unreadable(io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
     })
 }
 
@@ -48,9 +48,9 @@ mod tests {
     fn a_pipe_a_device_and_a_large_file_are_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
-        fs::write(file("most"), vec![0; MOST as usize]).unwrap();
-        assert_eq!(read(&file("most")).unwrap().len() as u64, MOST);
-        fs::write(file("more"), vec![0; MOST as usize + 1]).unwrap();
+        fs::write(file("most"), vec![0; MAX_SIZE as usize]).unwrap();
+        assert_eq!(read(&file("most")).unwrap().len() as u64, MAX_SIZE);
+        fs::write(file("more"), vec![0; MAX_SIZE as usize + 1]).unwrap();
         assert!(Command::new("mkfifo").arg(file("pipe")).status().unwrap().success());
         for (file, says) in [
             (file("more"), "is larger than 1 MiB"),

@@ -9,7 +9,7 @@
 //!  tls.key ───────────────────┘
 //! ```
 //!
-//! [`read`] is how such files are read, and those of other secrets; [`outdated`] says whether a chain is valid now. When
+//! [`read`] is how such files are read, and those of other secrets; [`validity_problem`] says whether a chain is valid now. When
 //! the files are read again is the callers' business, who know how their users name them.
 
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use files::{read, read_text};
-pub use time::{outdated, outdated_instead};
+pub use time::{replacement_problem, validity_problem};
 
 use rustls::InconsistentKeys;
 use rustls::crypto::CryptoProvider;
@@ -32,7 +32,7 @@ use rustls::sign::CertifiedKey;
 
 /// What is wrong with a file, and what to do. Stands behind the file's name: `tls.key: is encrypted; …`.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum FileProblem {
     /// It cannot be read at all.
     #[error("cannot be read: {0}; give a file that exists and that this user may read")]
     Unreadable(#[source] io::Error),
@@ -75,53 +75,56 @@ pub enum Problem {
 
 /// Which of the two files cannot be used, and why.
 #[derive(Debug)]
-pub enum Unusable {
+pub enum CertifiedKeyError {
     /// The one with the chain.
-    Certificate(Problem),
+    Certificate(FileProblem),
     /// The one with the private key.
-    Key(Problem),
+    Key(FileProblem),
 }
 
 /// All certificates of a text, in its order; none is no error here.
 ///
 /// # Errors
 ///
-/// [`Problem::BadPem`].
-pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Problem> {
-    CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(Problem::BadPem)
+/// [`FileProblem::BadPem`].
+pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileProblem> {
+    CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(FileProblem::BadPem)
 }
 
 /// The chain of `certificate` (a file's name, for errors, and its content), the own one first, with the private key of `key`.
 ///
 /// # Errors
 ///
-/// [`Unusable`], also if the two do not belong together.
+/// [`CertifiedKeyError`], also if the two do not belong together.
 pub fn certified_key(
     provider: &CryptoProvider,
     certificate: (&Path, &[u8]),
     key: &[u8],
-) -> Result<CertifiedKey, Unusable> {
-    let chain = certificates(certificate.1).map_err(Unusable::Certificate)?;
+) -> Result<CertifiedKey, CertifiedKeyError> {
+    let chain = certificates(certificate.1).map_err(CertifiedKeyError::Certificate)?;
     if chain.is_empty() {
-        return Err(Unusable::Certificate(Problem::NoCertificate));
+        return Err(CertifiedKeyError::Certificate(FileProblem::NoCertificate));
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
-        Unusable::Key(match error {
+        CertifiedKeyError::Key(match error {
             // Also the traditional form, whose headers are no base64.
-            _ if is_encrypted(key) => Problem::EncryptedKey,
-            pem::Error::NoItemsFound => Problem::NoKey,
-            error => Problem::BadPem(error),
+            _ if is_encrypted(key) => FileProblem::EncryptedKey,
+            pem::Error::NoItemsFound => FileProblem::NoKey,
+            error => FileProblem::BadPem(error),
         })
     })?;
-    let key = provider.key_provider.load_private_key(key).map_err(|_| Unusable::Key(Problem::UnknownKey))?;
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|_| CertifiedKeyError::Key(FileProblem::UnknownKey))?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         // Not every kind of key tells its public half; those that ring loads do.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(rustls::Error::InconsistentKeys(_)) => {
-            Err(Unusable::Key(Problem::OtherKey(certificate.0.to_owned())))
+            Err(CertifiedKeyError::Key(FileProblem::OtherKey(certificate.0.to_owned())))
         }
-        Err(error) => Err(Unusable::Certificate(Problem::BadCertificate(error))),
+        Err(error) => Err(CertifiedKeyError::Certificate(FileProblem::BadCertificate(error))),
     }
 }
 

@@ -39,7 +39,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::exposition;
-use crate::{EVERY, Escaped, LogLevel, Readiness, ipv4_instead};
+use crate::{LogLevel, Readiness, TerminalSafe, UNLIMITED, ipv4_fallback};
 
 /// Size limit of a request's body, in bytes. A log filter is short.
 const MAX_BODY: usize = 4096;
@@ -80,17 +80,17 @@ impl Admin {
 
     fn router(self) -> Router {
         let mut router = Router::new();
-        let metrics_turn = Arc::new(Mutex::new(()));
+        let metrics_lock = Arc::new(Mutex::new(()));
         for (path, page) in &self.pages {
             let (page, one_at_a_time) = (Arc::clone(page), Arc::new(Mutex::new(())));
-            router = router.route(path, get(move || page::show(page, one_at_a_time)));
+            router = router.route(path, get(move || page::respond(page, one_at_a_time)));
         }
         router
             .route("/livez", get(live))
             .route("/health", get(live))
             .route("/readyz", get(ready))
             .route("/ready", get(ready))
-            .route("/metrics", get(move |admin, headers| metrics(admin, headers, metrics_turn)))
+            .route("/metrics", get(move |admin, headers| metrics(admin, headers, metrics_lock)))
             .route("/logging", get(log_level).put(set_log_level))
             .with_state(self)
     }
@@ -113,7 +113,7 @@ async fn bind_by(
     address: SocketAddr,
 ) -> Result<TcpListener, BindError> {
     let bound = match bind(address).await {
-        Err(source) => match ipv4_instead(address, &source) {
+        Err(source) => match ipv4_fallback(address, &source) {
             Some(ipv4) => bind(ipv4).await,
             None => Err(source),
         },
@@ -138,18 +138,18 @@ async fn ready(State(admin): State<Admin>) -> Response {
         .map(|(name, reason)| (name, reason.unwrap_or_else(|| "not ready yet".to_owned())));
     for (name, text) in pending.chain(notes) {
         // Writing to a String cannot fail.
-        let _ = writeln!(lines, "{}: {}", Escaped(&name), Escaped(&text));
+        let _ = writeln!(lines, "{}: {}", TerminalSafe(&name), TerminalSafe(&text));
     }
     (status, lines).into_response()
 }
 
 /// Made for one client at a time, and on no thread that answers probes.
-async fn metrics(State(admin): State<Admin>, headers: HeaderMap, turn: Arc<Mutex<()>>) -> Response {
-    let turn = turn.lock_owned().await;
+async fn metrics(State(admin): State<Admin>, headers: HeaderMap, one_at_a_time: Arc<Mutex<()>>) -> Response {
+    let permit = one_at_a_time.lock_owned().await;
     let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).collect();
     let accept = accept.join(",");
     let encoded = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _permit = permit;
         exposition::encode(&admin.registry, &accept)
     });
     match encoded.await {
@@ -184,14 +184,14 @@ async fn set_log_level(
     // Before it takes effect, and whatever the filter is until then.
     let set = admin.log_level.set(filter, || {
         if tracing::enabled!(tracing::Level::WARN) {
-            tracing::warn!(name: EVERY, %peer, filter = %Escaped(filter), "the log filter is set");
+            tracing::warn!(name: UNLIMITED, %peer, filter = %TerminalSafe(filter), "the log filter is set");
         } else {
-            multinet_stderr::say(&format!("the log filter is set by {peer}: {filter}"));
+            multinet_stderr::write_line(&format!("the log filter is set by {peer}: {filter}"));
         }
     });
     match set {
         Ok(()) => Ok(format!("{filter}\n")),
-        Err(error) => Err((StatusCode::BAD_REQUEST, format!("{}\n", Escaped(&error.to_string())))),
+        Err(error) => Err((StatusCode::BAD_REQUEST, format!("{}\n", TerminalSafe(&error.to_string())))),
     }
 }
 

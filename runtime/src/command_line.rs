@@ -21,7 +21,7 @@ pub fn end(program: &str, outcome: Result<(), String>) -> ExitCode {
     let code = match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            multinet_stderr::say(&format!("{program}: {}", message.replace('\n', " ")));
+            multinet_stderr::write_line(&format!("{program}: {}", message.replace('\n', " ")));
             ExitCode::from(2)
         }
     };

@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The media type of the older format.
-const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns a media type and all metrics in it, by the request's header `Accept`. OpenMetrics goes before the older format
 /// if both are as welcome, and if neither is.
@@ -24,7 +24,7 @@ pub(crate) fn encode(registry: &Registry, accept: &str) -> Result<(&'static str,
     if weight(["text", "plain"]) <= weight(["application", "openmetrics-text"]) {
         return Ok((OPEN_METRICS, open_metrics));
     }
-    Ok((PROMETHEUS, older(&open_metrics)?))
+    Ok((PROMETHEUS_TEXT, to_prometheus_text(&open_metrics)?))
 }
 
 /// Returns the weight of a media type, in thousandths: that of the most specific range that holds it (RFC 9110 §12.5.1).
@@ -44,7 +44,7 @@ fn weight(accept: &str, [kind, subkind]: [&str; 2]) -> u16 {
 }
 
 /// Writes OpenMetrics in the older format: there a family has the name of its samples, and there are fewer types.
-fn older(open_metrics: &str) -> Result<String, Error> {
+fn to_prometheus_text(open_metrics: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {

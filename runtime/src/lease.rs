@@ -25,7 +25,7 @@
 //!
 //! # What this does not give
 //!
-//! - A write that is under way when leadership ends cannot be called back by this process. [`Leadership::ends`] leaves a
+//! - A write that is under way when leadership ends cannot be called back by this process. [`Leadership::write_deadline`] leaves a
 //!   tenth of the duration for that, and writes should be conditional on a resourceVersion besides.
 //! - A machine that is suspended stops its monotonic clock.
 //! - Who removes the holder from the lease by hand makes the next leader begin before the last one has noticed, which is
@@ -53,10 +53,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::election::{Answer, Election, Request, Standing};
-use self::health::Health;
+use self::election::{Answer, Election, Ownership, Request};
+use self::health::LeaseHealth;
 use self::leadership::Tenure;
-use crate::Escaped;
+use crate::TerminalSafe;
 use crate::watch::problem::{Problem, ProblemKind};
 
 pub use self::leadership::Leadership;
@@ -197,7 +197,7 @@ struct Elector {
     timing: Timing,
     election: Election,
     tenure: watch::Sender<Tenure>,
-    health: Health,
+    health: LeaseHealth,
     rounds: u64,
 }
 
@@ -211,7 +211,7 @@ impl Elector {
             timing: Timing::of(config.duration),
             election: Election::new(config),
             tenure,
-            health: Health::new(config.title(), &config.namespace),
+            health: LeaseHealth::new(config.title(), &config.namespace),
             rounds: 0,
         }
     }
@@ -227,7 +227,7 @@ impl Elector {
         while self.election.holds() && timeout_at(next, stopped.as_mut()).await.is_err() {
             next = self.round(&shutdown).await;
         }
-        self.lose();
+        self.stop_leading();
         if timeout(self.timing.renewal, self.release()).await.is_err() {
             tracing::warn!("could not give the lease {} back: the API server does not answer", self.title);
         }
@@ -237,26 +237,26 @@ impl Elector {
     /// Returns when the next round begins.
     async fn round(&mut self, shutdown: &CancellationToken) -> Instant {
         let due = Instant::now() + self.period();
-        let mut next = Some(self.election.begin(Timestamp::now()));
+        let mut next = Some(self.election.begin_round(Timestamp::now()));
         while let Some(request) = next.take() {
             if shutdown.is_cancelled() && !self.election.holds() {
                 return due;
             }
             let sent = Instant::now();
-            let answer = self.ask(&request).await;
-            let standing;
-            (standing, next) =
-                self.election.answered(&request, sent, answer, Instant::now(), Timestamp::now());
-            match standing {
-                Standing::Renewed => {
+            let answer = self.request(&request).await;
+            let ownership;
+            (ownership, next) =
+                self.election.handle_answer(&request, sent, answer, Instant::now(), Timestamp::now());
+            match ownership {
+                Ownership::Renewed => {
                     let timing = self.timing;
                     self.tenure.send_modify(|tenure| tenure.renewed(sent, Instant::now(), &timing));
                 }
-                Standing::NotOurs => self.lost(),
-                Standing::Unchanged => {}
+                Ownership::NotOurs => self.report_lost(),
+                Ownership::Unchanged => {}
             }
         }
-        self.health.round();
+        self.health.end_round();
         // Who has waited for answers in vain has waited enough: until the deadline every moment counts.
         due.max(Instant::now() + self.timing.retry / 8)
     }
@@ -272,7 +272,7 @@ impl Elector {
     }
 
     /// Sends a request, and says what its failure means if it has failed.
-    async fn ask(&mut self, request: &Request) -> Answer {
+    async fn request(&mut self, request: &Request) -> Answer {
         let leads = self.tenure.borrow().leads(Instant::now());
         let limit = if leads { self.timing.renewal } else { self.timing.request };
         let problem = match timeout(limit, self.send(request)).await {
@@ -284,7 +284,7 @@ impl Elector {
                 return Answer::Lease(Box::new(lease));
             }
             Ok(Err(kube::Error::Api(status))) => match (status.code, request) {
-                (404, Request::Look) => return Answer::Absent,
+                (404, Request::Read) => return Answer::Absent,
                 (404, Request::Update(_)) | (409, _) => return Answer::Conflict,
                 _ => status.into(),
             },
@@ -298,14 +298,14 @@ impl Elector {
     async fn send(&self, request: &Request) -> kube::Result<Lease> {
         let params = PostParams::default();
         match request {
-            Request::Look => self.api.get(&self.name).await,
+            Request::Read => self.api.get(&self.name).await,
             Request::Create(lease) => self.api.create(&params, lease).await,
             Request::Update(lease) => self.api.replace(&self.name, &params, lease).await,
         }
     }
 
-    fn lost(&mut self) {
-        if !self.lose() {
+    fn report_lost(&mut self) {
+        if !self.stop_leading() {
             return;
         }
         let Self { title, identity, .. } = self;
@@ -314,12 +314,12 @@ impl Elector {
             holder if holder == identity => tracing::warn!(
                 "the lease {title} has been taken over by another process named {identity}: names have to differ"
             ),
-            holder => tracing::warn!("the lease {title} has been taken over by {}", Escaped(holder)),
+            holder => tracing::warn!("the lease {title} has been taken over by {}", TerminalSafe(holder)),
         }
     }
 
     /// From now on this process does not lead. Returns whether it did.
-    fn lose(&self) -> bool {
+    fn stop_leading(&self) -> bool {
         let mut led = false;
         self.tenure.send_modify(|tenure| led = tenure.lost(Instant::now()));
         led
@@ -328,16 +328,22 @@ impl Elector {
     /// Gives the lease back, if it is ours.
     async fn release(&mut self) {
         while let Some(release) = self.election.release(Timestamp::now()) {
-            match self.ask(&release).await {
+            match self.request(&release).await {
                 Answer::Lease(_) => {
                     tracing::info!("gave the lease {} back", self.title);
                     return;
                 }
                 // It may have been renewed by a request of ours that was given up.
                 Answer::Conflict => {
-                    let (sent, answer) = (Instant::now(), self.ask(&Request::Look).await);
+                    let (sent, answer) = (Instant::now(), self.request(&Request::Read).await);
                     let failed = answer == Answer::Failed;
-                    self.election.answered(&Request::Look, sent, answer, Instant::now(), Timestamp::now());
+                    self.election.handle_answer(
+                        &Request::Read,
+                        sent,
+                        answer,
+                        Instant::now(),
+                        Timestamp::now(),
+                    );
                     if failed {
                         return;
                     }
@@ -362,27 +368,27 @@ struct Reporter {
     leadership: Leadership,
     metrics: LeaseMetrics,
     /// Leadership and term, as last told.
-    told: (bool, u64),
+    reported: (bool, u64),
 }
 
 impl Reporter {
     fn new(config: &LeaseConfig, leadership: Leadership, metrics: LeaseMetrics) -> Self {
         let renew_deadline = Timing::of(config.duration).renew_deadline;
-        Self { title: config.title(), renew_deadline, leadership, metrics, told: (false, 0) }
+        Self { title: config.title(), renew_deadline, leadership, metrics, reported: (false, 0) }
     }
 
     /// Never ends.
     async fn run(&mut self) {
         loop {
-            self.leadership.next(self.told).await;
+            self.leadership.next(self.reported).await;
             self.report();
         }
     }
 
     fn report(&mut self) {
-        let (led, old) = self.told;
+        let (led, old) = self.reported;
         let (leads, term) = self.leadership.now();
-        self.told = (leads, term);
+        self.reported = (leads, term);
         let title = &self.title;
         if led && (!leads || term != old) {
             self.metrics.lost();

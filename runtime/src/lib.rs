@@ -32,7 +32,7 @@
 //! - Whatever fails is tried again, in its own time; what has been learnt until then stays in use.
 //! - A problem is said once, in one line that tells what to do, and its end once. How often it was met is for the
 //!   metrics.
-//! - Text from outside goes through [`Escaped`] before it becomes part of a line.
+//! - Text from outside goes through [`TerminalSafe`] before it becomes part of a line.
 //! - All limits are constants with their reasons beside them. None has a flag: nobody should have to tune them.
 
 #![forbid(unsafe_code)]
@@ -45,27 +45,27 @@ pub mod log;
 pub mod watch;
 
 mod admin;
+mod connection_limit;
 mod exposition;
 mod guarded;
 mod hangups;
 mod index;
 mod metrics;
-mod places;
 mod process;
 mod random;
 mod ready;
 mod wildcard;
 
 pub use self::admin::{Admin, BindError, Page, page};
+pub use self::connection_limit::{ConnectionCloser, ConnectionLimit, ConnectionSlot, network_of};
 pub use self::guarded::{Guarded, Undecodable};
 pub use self::hangups::Hangups;
 pub use self::index::{Index, ObjectKey};
 pub use self::lease::{Leadership, LeaseConfig, LeaseError, LeaseMetrics, lease};
 pub use self::log::{LogArgs, LogError, LogFormat, LogLevel};
 pub use self::metrics::{METRICS_PREFIX, WatchMetrics, register_process_metrics};
-pub use self::places::{Evictor, Place, Places, network_of};
 pub use self::random::{random_fraction, random_number};
 pub use self::ready::{Readiness, ReadyGuard};
 pub use self::watch::{Refresh, WatchConfig, watch};
-pub use self::wildcard::ipv4_instead;
-pub use multinet_stderr::{EVERY, Escaped};
+pub use self::wildcard::ipv4_fallback;
+pub use multinet_stderr::{TerminalSafe, UNLIMITED};

@@ -32,7 +32,7 @@ impl Collector for ProcessCollector {
             MetricType::Counter,
         )?;
         for (reason, count) in
-            [("unread", multinet_stderr::lost()), ("repeated", multinet_stderr::left_out())]
+            [("unread", multinet_stderr::dropped_unread()), ("repeated", multinet_stderr::dropped_repeated())]
         {
             ConstCounter::new(count).encode(lines.encode_family(&[("reason", reason)])?)?;
         }

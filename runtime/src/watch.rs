@@ -62,11 +62,11 @@ use tracing::Instrument;
 
 use self::health::{Health, resource};
 pub use self::problem::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
-use self::refresh::Member;
 pub use self::refresh::Refresh;
+use self::refresh::RefreshMember;
 use self::sink::Sink;
 use crate::client::SILENCE;
-use crate::{Escaped, Guarded, Index, ReadyGuard, WatchMetrics};
+use crate::{Guarded, Index, ReadyGuard, TerminalSafe, WatchMetrics};
 
 /// How lists are asked for by default.
 ///
@@ -94,7 +94,7 @@ const PAGE: u32 = 100;
 const BURST: usize = 1024;
 
 /// A watch that has been open for this long without an error works, even if nothing has been told.
-const SETTLED: Duration = Duration::from_secs(1);
+const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
 /// The bookmark that ends a list within a stream.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
@@ -189,7 +189,7 @@ struct Watch<K, I: ?Sized> {
     labels: Option<String>,
     /// The last list was a stream, and broke off.
     broken_stream: bool,
-    refresh: Member,
+    refresh: RefreshMember,
     health: Health,
     sink: Sink<K, I>,
 }
@@ -241,7 +241,7 @@ where
         let mut events = match self.open("", STREAM_TIME, true).await {
             Ok(events) => events,
             Err(problem) if problem.kind == ProblemKind::Refused => {
-                let reason = Escaped(&problem.message);
+                let reason = TerminalSafe(&problem.message);
                 tracing::debug!("the API server has no streamed lists, asking for pages: {reason}");
                 self.lists = Lists::Pages;
                 return self.list_pages().await.map(|version| (version, None));
@@ -323,7 +323,7 @@ where
         let mut newest = pin!(OptionFuture::from(is_old.then(|| newest_version(self.api.clone()))).fuse());
         let opened = Instant::now();
         let mut last = opened;
-        let mut settled = false;
+        let mut is_healthy = false;
         loop {
             if self.sink.uncommitted() >= BURST {
                 self.sink.commit();
@@ -336,7 +336,7 @@ where
                 Some(event) => event,
                 None => {
                     self.sink.commit();
-                    let wait = if settled { last + SILENCE } else { opened + SETTLED };
+                    let wait = if is_healthy { last + SILENCE } else { opened + HEALTHY_AFTER };
                     let next = tokio::select! {
                         next = timeout_at(wait, events.next()) => next,
                         () = self.refresh.wanted() => return Ok(()),
@@ -347,9 +347,9 @@ where
                     };
                     match next {
                         Ok(event) => event,
-                        Err(_) if settled => return Ok(()),
+                        Err(_) if is_healthy => return Ok(()),
                         Err(_) => {
-                            settled = true;
+                            is_healthy = true;
                             self.health.healthy();
                             continue;
                         }
@@ -357,25 +357,25 @@ where
                 }
             };
             let Some(event) = event else {
-                return if settled {
+                return if is_healthy {
                     Ok(())
                 } else {
                     Err(Problem::new(ProblemKind::Cut, "a watch ended as soon as it had begun"))
                 };
             };
-            if let Some(newer) = self.take(event?)? {
+            if let Some(newer) = self.apply_event(event?)? {
                 *version = newer;
             }
             last = Instant::now();
-            if !settled {
-                settled = true;
+            if !is_healthy {
+                is_healthy = true;
                 self.health.healthy();
             }
         }
     }
 
     /// Hands an event to the index. Returns the version that the index has now.
-    fn take(&mut self, event: WatchEvent<Guarded<K>>) -> Result<Option<String>, Problem> {
+    fn apply_event(&mut self, event: WatchEvent<Guarded<K>>) -> Result<Option<String>, Problem> {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = object.meta().resource_version.clone();

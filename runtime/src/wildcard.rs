@@ -7,7 +7,7 @@ use tracing::info;
 
 /// What to listen on instead, if this error of binding `asked` means that the host has no IPv6: 0.0.0.0 for `[::]`,
 /// and nothing for an address that somebody chose.
-pub fn ipv4_instead(asked: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+pub fn ipv4_fallback(asked: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     // No sockets of that family, or none of its addresses.
     let no_ipv6 = matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL));
     if asked.ip() != Ipv6Addr::UNSPECIFIED || !no_ipv6 {
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn the_wildcard_alone_and_without_ipv6_alone() {
         let instead = |asked: &str, code| {
-            let instead = ipv4_instead(asked.parse().unwrap(), &io::Error::from_raw_os_error(code));
+            let instead = ipv4_fallback(asked.parse().unwrap(), &io::Error::from_raw_os_error(code));
             instead.map(|address| address.to_string())
         };
         for code in [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL] {

@@ -8,9 +8,9 @@ use std::fmt;
 /// it cannot start a line of its own, and no escape sequence reaches a terminal. (What events of a log say is escaped
 /// already.)
 #[derive(Clone, Copy, Debug)]
-pub struct Escaped<'a>(pub &'a str);
+pub struct TerminalSafe<'a>(pub &'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for TerminalSafe<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.0.split_inclusive(needs_escape) {
             let clean = part.trim_end_matches(needs_escape);
@@ -45,7 +45,7 @@ mod tests {
             ("", ""),
         ];
         for (text, expected) in cases {
-            assert_eq!(Escaped(text).to_string(), expected);
+            assert_eq!(TerminalSafe(text).to_string(), expected);
         }
     }
 }

@@ -7,7 +7,7 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
 
-use crate::Escaped;
+use crate::TerminalSafe;
 use crate::escape::needs_escape;
 
 /// Fields of events and spans as tracing's own format has them, escaped.
@@ -18,7 +18,7 @@ impl<'w> FormatFields<'w> for Plain {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
         let mut text = String::new();
         DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
-        write!(writer, "{}", Escaped(&text))
+        write!(writer, "{}", TerminalSafe(&text))
     }
 }
 

@@ -2,15 +2,15 @@
 //! stays text.
 //!
 //! ```text
-//!  events ──> few ──────────> fields, json ──> outlet ──────────────> a thread ──> standard error
+//!  events ──> few ──────────> fields, json ──> queue ──────────────> a thread ──> standard error
 //!             as many as      escaped          a queue; what it has                may not be read
 //!             people can read                  no room for is lost
 //! ```
 //!
 //! - What nobody reads (a stalled container runtime, a stopped terminal) fills the queue, and then is lost and counted
-//!   ([`lost`]). Only the thread waits.
+//!   ([`dropped_unread`]). Only the thread waits.
 //! - A line that peers can provoke is said some hundred times, and then once a second; what is left out is counted, too
-//!   ([`left_out`]). [`EVERY`] is for what people have asked for.
+//!   ([`dropped_repeated`]). [`UNLIMITED`] is for what people have asked for.
 //! - Control characters and those that turn the direction of writing are escaped in all that an event says.
 //!
 //! tracing-appender's writer is not used: at the end of a program it reports a full queue on standard error itself, and so
@@ -19,10 +19,10 @@
 #![forbid(unsafe_code)]
 
 mod escape;
-mod few;
 mod fields;
 mod filter;
-mod outlet;
+mod queue;
+mod rate_limit;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic;
@@ -33,13 +33,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::registry::LookupSpan;
 
-pub use escape::Escaped;
-pub use few::{EVERY, left_out};
+pub use escape::TerminalSafe;
 pub use filter::filter;
-pub use outlet::{Outlet, flush, lost, say, stderr};
+pub use queue::{LineQueue, dropped_unread, flush, stderr, write_line};
+pub use rate_limit::{UNLIMITED, dropped_repeated};
 
 /// How long a thread that panics waits for what it has said to be written.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const PANIC_FLUSH: Duration = Duration::from_millis(100);
 
 /// Form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ where
             lines.json().flatten_event(true).with_span_list(false).with_writer(fields::Json(writer)).boxed()
         }
     };
-    lines.with_filter(few::Few::default()).boxed()
+    lines.with_filter(rate_limit::RateLimit::default()).boxed()
 }
 
 /// Has panics logged as other errors are: the thread that panics would write to standard error itself, and wait.
@@ -83,13 +83,13 @@ pub fn log_panics() {
         if tracing::enabled!(tracing::Level::ERROR) {
             tracing::error!(thread, place, "panicked: {message}");
         } else {
-            say(&format!("the thread {thread} panicked at {place}: {message}"));
+            write_line(&format!("the thread {thread} panicked at {place}: {message}"));
         }
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
-            trace.to_string().lines().for_each(say);
+            trace.to_string().lines().for_each(write_line);
         }
-        flush(LAST_WORDS);
+        flush(PANIC_FLUSH);
     }));
 }
 

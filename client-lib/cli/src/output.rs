@@ -80,7 +80,7 @@ impl std::error::Error for Usage {}
 
 /// Tells people something that is no result, on standard error.
 pub(crate) fn note(message: &str) {
-    multinet_stderr::say(&format!("multinet: {}", in_flags(message).replace('\n', " ")));
+    multinet_stderr::write_line(&format!("multinet: {}", in_flags(message).replace('\n', " ")));
 }
 
 /// What the library's messages call its settings, and the flags that are those settings here.

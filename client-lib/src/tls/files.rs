@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use multinet_pem::Unusable;
+use multinet_pem::CertifiedKeyError;
 use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -195,7 +195,7 @@ impl Files {
 
     /// The new material, unless its chain is outdated while that of the old one is not.
     fn instead(&self, old: &Material, new: Material) -> Result<Material, TlsError> {
-        match multinet_pem::outdated_instead(&old.chain, &new.chain, UnixTime::now()) {
+        match multinet_pem::replacement_problem(&old.chain, &new.chain, UnixTime::now()) {
             Some(problem) => Err(bad(&self.certificate, &problem)),
             None => Ok(new),
         }
@@ -205,8 +205,8 @@ impl Files {
         let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
         multinet_pem::certified_key(provider, (&self.certificate, &certificate), &key).map_err(|unusable| {
             match unusable {
-                Unusable::Certificate(problem) => bad(&self.certificate, &problem),
-                Unusable::Key(problem) => bad(&self.key, &problem),
+                CertifiedKeyError::Certificate(problem) => bad(&self.certificate, &problem),
+                CertifiedKeyError::Key(problem) => bad(&self.key, &problem),
             }
         })
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use multinet_controller::model::Unreadable;
 use multinet_crds::Device;
-use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE, Text};
+use multinet_crds::syntax::{INTERFACE, MAC, PCI_ADDRESS, RDMA_DEVICE, TextKind};
 
 /// Checks that addresses are valid for the API server and for clients, within the limit, and
 /// without repetitions.
@@ -22,7 +22,7 @@ pub(crate) fn addresses(addresses: &[IpAddr]) {
 
 /// Checks that all details are valid in a slice.
 pub(crate) fn device(device: &Device) {
-    let text = |field: &Option<String>, kind: &Text| {
+    let text = |field: &Option<String>, kind: &TextKind| {
         assert!(field.as_ref().is_none_or(|text| kind.accepts(text)), "{device:?}");
     };
     text(&device.interface, &INTERFACE);

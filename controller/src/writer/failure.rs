@@ -5,7 +5,7 @@ use std::fmt;
 
 use kube::Resource;
 use kube::core::Status;
-use multinet_runtime::Escaped;
+use multinet_runtime::TerminalSafe;
 use multinet_runtime::watch::{NAMESPACE_TERMINATING, Problem, ProblemKind, has_cause};
 
 use crate::metrics::{Reason, Verb};
@@ -98,7 +98,7 @@ impl fmt::Display for Failure {
     /// Writes one line: what failed, why, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, message, .. } = self;
-        let message = Escaped(message);
+        let message = TerminalSafe(message);
         match self.reason {
             Reason::Conflict => write!(f, "{request}: {message}"),
             Reason::Invalid => {

@@ -62,7 +62,7 @@ impl Writer {
     fn leads_until(&self, term: u64) -> Option<Instant> {
         // Read the end before the term. If another term begins in between, the comparison then
         // fails.
-        let end = self.leadership.ends()?;
+        let end = self.leadership.write_deadline()?;
         (self.leadership.term() == term).then_some(end)
     }
 }

@@ -18,27 +18,27 @@ const ENVELOPE: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Checks an object; the paths of fields that its schema does not have.
 pub(super) fn check(document: &Value, schema: &JSONSchemaProps) -> Result<Vec<String>, Vec<Violation>> {
-    let mut walk = Walk::default();
-    walk.value(document, schema);
-    walk.ignored.retain(|path| !ENVELOPE.contains(&path.as_str()));
-    if walk.found.is_empty() { Ok(walk.ignored) } else { Err(walk.found) }
+    let mut check = ShapeCheck::default();
+    check.value(document, schema);
+    check.ignored.retain(|path| !ENVELOPE.contains(&path.as_str()));
+    if check.found.is_empty() { Ok(check.ignored) } else { Err(check.found) }
 }
 
 #[derive(Default)]
-struct Walk {
+struct ShapeCheck {
     path: String,
     found: Vec<Violation>,
     ignored: Vec<String>,
 }
 
-impl Walk {
+impl ShapeCheck {
     fn value(&mut self, value: &Value, schema: &JSONSchemaProps) {
         match value {
             Value::Object(members) if is(schema, "object") => self.object(members, schema),
             Value::Array(items) if is(schema, "array") => {
                 if let Some(JSONSchemaPropsOrArray::Schema(schema)) = &schema.items {
                     for (index, item) in items.iter().enumerate() {
-                        self.at(format_args!("[{index}]"), |walk| walk.value(item, schema));
+                        self.descend(format_args!("[{index}]"), |check| check.value(item, schema));
                     }
                 }
             }
@@ -70,27 +70,27 @@ impl Walk {
 
     fn object(&mut self, members: &serde_json::Map<String, Value>, schema: &JSONSchemaProps) {
         for name in schema.required.iter().flatten().filter(|name| !members.contains_key(*name)) {
-            self.at(format_args!(".{name}"), |walk| {
-                walk.fail("must be set".to_owned());
+            self.descend(format_args!(".{name}"), |check| {
+                check.fail("must be set".to_owned());
             });
         }
         let properties = schema.properties.as_ref();
         for (name, member) in members {
             let property = properties.and_then(|properties| properties.get(name));
-            self.at(format_args!(".{name}"), |walk| match (property, &schema.additional_properties) {
-                (Some(schema), _) => walk.value(member, schema),
-                (None, Some(JSONSchemaPropsOrBool::Schema(schema))) => walk.value(member, schema),
-                (None, _) => walk.ignored.push(walk.path.clone()),
+            self.descend(format_args!(".{name}"), |check| match (property, &schema.additional_properties) {
+                (Some(schema), _) => check.value(member, schema),
+                (None, Some(JSONSchemaPropsOrBool::Schema(schema))) => check.value(member, schema),
+                (None, _) => check.ignored.push(check.path.clone()),
             });
         }
     }
 
     /// Goes on at `step` from here.
-    fn at(&mut self, step: fmt::Arguments<'_>, walk: impl FnOnce(&mut Self)) {
+    fn descend(&mut self, step: fmt::Arguments<'_>, check: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         let step = step.to_string();
         self.path.push_str(if length == 0 { step.trim_start_matches('.') } else { &step });
-        walk(self);
+        check(self);
         self.path.truncate(length);
     }
 

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::ops::RangeInclusive;
 
 use super::Violation;
-use crate::syntax::Text;
+use crate::syntax::TextKind;
 
 /// The most of a wrong value that a message repeats.
 const QUOTED: usize = 80;
@@ -54,7 +54,7 @@ impl Check {
     }
 
     /// The text at the field `name` is of this kind.
-    pub(super) fn text(&mut self, name: &str, text: &str, kind: &Text) {
+    pub(super) fn text(&mut self, name: &str, text: &str, kind: &TextKind) {
         if !kind.accepts(text) {
             self.field(name, |check| {
                 check.fail(format!("must be {kind}; {} is not", quote(text)));
@@ -63,7 +63,7 @@ impl Check {
     }
 
     /// The text at the field `name`, if there is one, is of this kind.
-    pub(super) fn optional(&mut self, name: &str, text: Option<&String>, kind: &Text) {
+    pub(super) fn optional(&mut self, name: &str, text: Option<&String>, kind: &TextKind) {
         if let Some(text) = text {
             self.text(name, text, kind);
         }

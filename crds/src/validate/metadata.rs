@@ -3,13 +3,13 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::check::{Check, quote};
-use crate::syntax::{self, DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, Text};
+use crate::syntax::{self, DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, TextKind};
 
 /// How much of generateName is kept: with the five characters that are put behind it, 63.
 const GENERATED_PREFIX: usize = 58;
 
 /// Checks metadata; the name is of the kind `name`, which may be narrower than that of Kubernetes.
-pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &Text) {
+pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &TextKind) {
     check.field("metadata", |check| {
         self::name(check, metadata, name);
         check.optional("namespace", metadata.namespace.as_ref(), &DNS_LABEL);
@@ -31,7 +31,7 @@ pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &Text) {
     });
 }
 
-fn name(check: &mut Check, metadata: &ObjectMeta, kind: &Text) {
+fn name(check: &mut Check, metadata: &ObjectMeta, kind: &TextKind) {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if let Some(name) = given(&metadata.name) {
         // What no object may be called, then what this kind may not be called.

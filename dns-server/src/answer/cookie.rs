@@ -258,7 +258,7 @@ pub struct SecretError {
 #[derive(Debug, thiserror::Error)]
 enum SecretProblem {
     #[error(transparent)]
-    File(#[from] multinet_pem::Problem),
+    File(#[from] multinet_pem::FileProblem),
     // What stands there is not shown: it may be half of a secret.
     #[error("write one or two lines of 32 hexadecimal digits each, as `openssl rand -hex 16` makes them")]
     Form,

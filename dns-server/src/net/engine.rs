@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use multinet_runtime::EVERY;
+use multinet_runtime::UNLIMITED;
 use tracing::info;
 
 use crate::answer::cookie::{Jar, Standing};
@@ -310,7 +310,7 @@ impl Worker {
 
     fn log(&self, query: &AnsweredQuery<'_>, question: Option<&Question>, size: Option<usize>) {
         info!(
-            name: EVERY,
+            name: UNLIMITED,
             target: "dns",
             proto = self.proto.name(),
             peer = %query.peer.to_canonical(),

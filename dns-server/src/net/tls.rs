@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use multinet_pem::{Problem, Unusable};
+use multinet_pem::{CertifiedKeyError, FileProblem};
 use multinet_runtime::Hangups;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -45,7 +45,7 @@ impl Certificates {
         let files = Files { cert: cert.into(), key: key.into() };
         let loaded = files.read()?;
         let certified = files.parse(&loaded)?;
-        if let Some(problem) = multinet_pem::outdated(&certified.cert, UnixTime::now()) {
+        if let Some(problem) = multinet_pem::validity_problem(&certified.cert, UnixTime::now()) {
             let error = CertificateError::new(CERT, &files.cert, problem);
             warn!(%error, "the certificate is not valid now; clients will refuse it");
         }
@@ -142,7 +142,8 @@ impl Follower {
             Ok(contents) => match self.install(contents) {
                 Ok(()) => (None, false),
                 Err(error) => {
-                    let is_outdated = matches!(error.problem, Problem::TooEarly(_) | Problem::Expired(_));
+                    let is_outdated =
+                        matches!(error.problem, FileProblem::TooEarly(_) | FileProblem::Expired(_));
                     (Some(error.to_string()), is_outdated)
                 }
             },
@@ -159,7 +160,7 @@ impl Follower {
     fn install(&self, contents: &Contents) -> Result<(), CertificateError> {
         let new = self.files.parse(contents)?;
         let old = self.current.0.load();
-        if let Some(problem) = multinet_pem::outdated_instead(&old.cert, &new.cert, UnixTime::now()) {
+        if let Some(problem) = multinet_pem::replacement_problem(&old.cert, &new.cert, UnixTime::now()) {
             return Err(CertificateError::new(CERT, &self.files.cert, problem));
         }
         self.current.0.store(new);
@@ -203,8 +204,8 @@ impl Files {
             &contents.key,
         );
         certified.map(Arc::new).map_err(|unusable| match unusable {
-            Unusable::Certificate(problem) => CertificateError::new(CERT, &self.cert, problem),
-            Unusable::Key(problem) => CertificateError::new(KEY, &self.key, problem),
+            CertifiedKeyError::Certificate(problem) => CertificateError::new(CERT, &self.cert, problem),
+            CertifiedKeyError::Key(problem) => CertificateError::new(KEY, &self.key, problem),
         })
     }
 }
@@ -218,11 +219,11 @@ const KEY: &str = "--tls-key";
 pub struct CertificateError {
     flag: &'static str,
     file: PathBuf,
-    problem: Problem,
+    problem: FileProblem,
 }
 
 impl CertificateError {
-    fn new(flag: &'static str, file: &Path, problem: Problem) -> Self {
+    fn new(flag: &'static str, file: &Path, problem: FileProblem) -> Self {
         Self { flag, file: file.to_owned(), problem }
     }
 }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use multinet_runtime::Evictor;
+use multinet_runtime::ConnectionCloser;
 use tokio::time::Instant;
 
 pub use turns::Slot;
@@ -105,7 +105,7 @@ impl Transfer {
     }
 
     /// Notes what ends the connection that it goes by.
-    pub fn belongs_to(&self, connection: Evictor) {
+    pub fn belongs_to(&self, connection: ConnectionCloser) {
         if let Some(slot) = &self.slot {
             slot.belongs_to(connection);
         }

@@ -2,7 +2,7 @@
 //!
 //! **A newcomer is always let in**, so that probes are answered however many connections others hold: beyond
 //! [`MAX_CONNECTIONS`] another goes for it, of the network and the client with the most connections the one on which
-//! nothing has moved for longest ([`Places`]).
+//! nothing has moved for longest ([`ConnectionLimit`]).
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{Place, Places};
+use crate::{ConnectionLimit, ConnectionSlot};
 
 /// Connections at the same time.
 pub(super) const MAX_CONNECTIONS: usize = 256;
@@ -56,30 +56,30 @@ pub(super) async fn serve(listener: TcpListener, router: Router, shutdown: Cance
 }
 
 async fn accept(listener: &TcpListener, router: Router, connections: &TaskTracker) {
-    let places = Places::new(MAX_CONNECTIONS, Counter::default());
+    let limit = ConnectionLimit::new(MAX_CONNECTIONS, Counter::default());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let place = places.admit(peer.ip());
+                let slot = limit.admit(peer.ip());
                 let router = router.clone().layer(Extension(Peer(peer)));
                 connections.spawn(async move {
                     select! {
-                        () = place.evicted() => tracing::debug!(%peer, "a connection ended for another"),
-                        () = answer(stream, &place, router) => {}
+                        () = slot.evicted() => tracing::debug!(%peer, "a connection ended for another"),
+                        () = answer(stream, &slot, router) => {}
                     }
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection to the admin endpoints");
-                places.evict();
+                limit.evict();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-async fn answer(stream: TcpStream, place: &Place, router: Router) {
-    let stream = TokioIo::new(Noted { stream, place });
+async fn answer(stream: TcpStream, slot: &ConnectionSlot, router: Router) {
+    let stream = TokioIo::new(Tracked { stream, slot });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
@@ -94,35 +94,35 @@ async fn answer(stream: TcpStream, place: &Place, router: Router) {
 }
 
 /// A connection that is in use whenever something moves.
-struct Noted<'p> {
+struct Tracked<'p> {
     stream: TcpStream,
-    place: &'p Place,
+    slot: &'p ConnectionSlot,
 }
 
-impl Noted<'_> {
-    fn note<T>(&self, moved: Poll<T>) -> Poll<T> {
+impl Tracked<'_> {
+    fn touch<T>(&self, moved: Poll<T>) -> Poll<T> {
         if moved.is_ready() {
-            self.place.used(Instant::now());
+            self.slot.touch(Instant::now());
         }
         moved
     }
 }
 
-impl AsyncRead for Noted<'_> {
+impl AsyncRead for Tracked<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.note(read)
+        self.touch(read)
     }
 }
 
-impl AsyncWrite for Noted<'_> {
+impl AsyncWrite for Tracked<'_> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, octets);
-        self.note(written)
+        self.touch(written)
     }
 
     fn poll_write_vectored(
@@ -131,7 +131,7 @@ impl AsyncWrite for Noted<'_> {
         octets: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, octets);
-        self.note(written)
+        self.touch(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What to do next about the lease, from what has been seen of it and a clock. No I/O.
+//! What to do next about the lease, from what has been observed of it and a clock. No I/O.
 //!
 //! A round is at most [`ROUND`] requests: the leader renews at once what it knows; whoever does not hold the lease,
 //! or has just failed to write it, looks first. Every write names the version that it replaces, so that of two
@@ -21,7 +21,7 @@ const ROUND: u32 = 4;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
     /// What the lease is.
-    Look,
+    Read,
     /// To create it.
     Create(Box<Lease>),
     /// To replace the version that this one was made from.
@@ -43,7 +43,7 @@ pub(super) enum Answer {
 
 /// What an answer says about our leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Ownership {
     /// The lease is ours, written just now.
     Renewed,
     /// It is not ours.
@@ -52,9 +52,9 @@ pub(super) enum Standing {
     Unchanged,
 }
 
-/// The lease as it was last seen.
+/// The lease as it was last observed.
 #[derive(Debug)]
-struct Seen {
+struct Observed {
     /// None: there was none.
     lease: Option<Lease>,
     /// From when on we may take it, if it does not change until then.
@@ -68,16 +68,16 @@ pub(super) struct Election {
     name: String,
     identity: String,
     timing: Timing,
-    seen: Option<Seen>,
+    observed: Option<Observed>,
     /// The acquireTime of our last claim. It tells a lease that we hold from one that merely bears our name: another
     /// process may have been given the same, or somebody has written it there by hand.
     claim: Option<MicroTime>,
     /// Until when nobody else can have led, as we have led ourselves.
     undisputed: Option<Instant>,
-    /// Whether `seen` is what we have written ourselves, and nothing has failed since.
+    /// Whether `observed` is what we have written ourselves, and nothing has failed since.
     certain: bool,
     /// How many requests this round has had.
-    asked: u32,
+    requests: u32,
 }
 
 impl Election {
@@ -87,39 +87,39 @@ impl Election {
             name: config.name.clone(),
             identity: config.identity.clone(),
             timing: Timing::of(config.duration),
-            seen: None,
+            observed: None,
             claim: None,
             undisputed: None,
             certain: false,
-            asked: 0,
+            requests: 0,
         }
     }
 
     /// Begins a round. `wall`: the time of day, which others only read.
-    pub(super) fn begin(&mut self, wall: Timestamp) -> Request {
-        self.asked = 1;
+    pub(super) fn begin_round(&mut self, wall: Timestamp) -> Request {
+        self.requests = 1;
         match self.held() {
             Some(lease) if self.certain => self.renewal(lease, wall),
-            _ => Request::Look,
+            _ => Request::Read,
         }
     }
 
     /// Takes the answer to `request`. Returns what it says about our leadership, and what to ask next in this round.
-    pub(super) fn answered(
+    pub(super) fn handle_answer(
         &mut self,
         request: &Request,
         sent: Instant,
         answer: Answer,
         now: Instant,
         wall: Timestamp,
-    ) -> (Standing, Option<Request>) {
-        let (standing, next) = match request {
-            Request::Look => self.looked(answer, now, wall),
-            Request::Create(_) | Request::Update(_) => self.wrote(sent, answer, now),
+    ) -> (Ownership, Option<Request>) {
+        let (ownership, next) = match request {
+            Request::Read => self.handle_read(answer, now, wall),
+            Request::Create(_) | Request::Update(_) => self.handle_write(sent, answer, now),
         };
-        let next = next.filter(|_| self.asked < ROUND);
-        self.asked += 1;
-        (standing, next)
+        let next = next.filter(|_| self.requests < ROUND);
+        self.requests += 1;
+        (ownership, next)
     }
 
     /// Whether the lease is ours, as far as we know.
@@ -129,7 +129,7 @@ impl Election {
 
     /// Who holds the lease, as far as we know; empty if nobody does.
     pub(super) fn holder(&self) -> &str {
-        self.seen.as_ref().and_then(|seen| seen.lease.as_ref()).map_or("", holder)
+        self.observed.as_ref().and_then(|observed| observed.lease.as_ref()).map_or("", holder)
     }
 
     /// The lease without a holder, if it is ours to give back.
@@ -146,89 +146,93 @@ impl Election {
     }
 
     fn held(&self) -> Option<&Lease> {
-        let lease = self.seen.as_ref()?.lease.as_ref()?;
+        let lease = self.observed.as_ref()?.lease.as_ref()?;
         let acquired = lease.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref());
         let ours = holder(lease) == self.identity && acquired.is_some() && acquired == self.claim.as_ref();
         ours.then_some(lease)
     }
 
-    fn looked(&mut self, answer: Answer, now: Instant, wall: Timestamp) -> (Standing, Option<Request>) {
+    fn handle_read(&mut self, answer: Answer, now: Instant, wall: Timestamp) -> (Ownership, Option<Request>) {
         match answer {
             Answer::Lease(lease) => {
-                let changed = self.see(*lease, now);
+                let changed = self.observe(*lease, now);
                 if let Some(lease) = self.held() {
-                    return (Standing::Unchanged, Some(self.renewal(lease, wall)));
+                    return (Ownership::Unchanged, Some(self.renewal(lease, wall)));
                 }
                 if changed {
                     // Whatever we have sent for an earlier version will not be done any more.
                     self.claim = None;
                     self.undisputed = None;
                 }
-                (Standing::NotOurs, self.take_over(now, wall))
+                (Ownership::NotOurs, self.take_over(now, wall))
             }
             Answer::Absent => {
-                let standing = self.see_none(now);
-                (standing, self.create(now, wall))
+                let ownership = self.observe_absence(now);
+                (ownership, self.create(now, wall))
             }
-            Answer::Conflict | Answer::Failed => (Standing::Unchanged, None),
+            Answer::Conflict | Answer::Failed => (Ownership::Unchanged, None),
         }
     }
 
-    fn wrote(&mut self, sent: Instant, answer: Answer, now: Instant) -> (Standing, Option<Request>) {
+    fn handle_write(&mut self, sent: Instant, answer: Answer, now: Instant) -> (Ownership, Option<Request>) {
         self.certain = false;
         let Answer::Lease(lease) = answer else {
-            return (Standing::Unchanged, Some(Request::Look));
+            return (Ownership::Unchanged, Some(Request::Read));
         };
-        if !self.see(*lease, now) {
+        if !self.observe(*lease, now) {
             // Nothing was different from what was there (does our clock stand still?), so nobody saw us alive.
-            return (Standing::Unchanged, None);
+            return (Ownership::Unchanged, None);
         }
         if !self.holds() {
             // Somebody changes what is written, between us and the storage.
-            return (Standing::NotOurs, None);
+            return (Ownership::NotOurs, None);
         }
         self.certain = true;
         self.undisputed = Some(sent + self.timing.write_deadline);
-        (Standing::Renewed, None)
+        (Ownership::Renewed, None)
     }
 
-    /// Remembers a lease that was seen just now. Returns whether it has changed since the last time.
+    /// Remembers a lease that was observed just now. Returns whether it has changed since the last time.
     ///
     /// Only that tells whether its holder lives. When that was by the holder's clock (renewTime) says nothing here.
-    fn see(&mut self, lease: Lease, now: Instant) -> bool {
-        let known = self.seen.as_ref().and_then(|seen| seen.lease.as_ref());
+    fn observe(&mut self, lease: Lease, now: Instant) -> bool {
+        let known = self.observed.as_ref().and_then(|observed| observed.lease.as_ref());
         if known.is_some_and(|known| same_version(known, &lease)) {
             return false;
         }
         // Who bears our name when we look first is our predecessor, in a container that has been restarted.
-        let ours = self.seen.is_none() && holder(&lease) == self.identity;
+        let ours = self.observed.is_none() && holder(&lease) == self.identity;
         let free = if ours || holder(&lease).is_empty() {
             now
         } else {
-            now + patience(&lease, self.timing.duration)
+            now + hold_time(&lease, self.timing.duration)
         };
-        self.seen = Some(Seen { lease: Some(lease), free });
+        self.observed = Some(Observed { lease: Some(lease), free });
         true
     }
 
     /// Remembers that there is no lease. If there was one, its holder may not have noticed yet that it is
     /// gone, and is given the time.
-    fn see_none(&mut self, now: Instant) -> Standing {
-        match &mut self.seen {
-            None => self.seen = Some(Seen { lease: None, free: now }),
-            Some(Seen { lease: None, .. }) => {}
-            Some(Seen { lease: Some(lease), .. }) => {
-                let patience = patience(lease, self.timing.duration);
-                self.seen = Some(Seen { lease: None, free: now + patience });
+    fn observe_absence(&mut self, now: Instant) -> Ownership {
+        match &mut self.observed {
+            None => self.observed = Some(Observed { lease: None, free: now }),
+            Some(Observed { lease: None, .. }) => {}
+            Some(Observed { lease: Some(lease), .. }) => {
+                let hold_time = hold_time(lease, self.timing.duration);
+                self.observed = Some(Observed { lease: None, free: now + hold_time });
             }
         }
         // Until somebody else creates it, an undisputed leader goes on.
-        if self.undisputed.is_some_and(|until| now < until) { Standing::Unchanged } else { Standing::NotOurs }
+        if self.undisputed.is_some_and(|until| now < until) {
+            Ownership::Unchanged
+        } else {
+            Ownership::NotOurs
+        }
     }
 
     /// The lease as it is when we hold it from now on, if we may.
     fn take_over(&mut self, now: Instant, wall: Timestamp) -> Option<Request> {
-        let Seen { lease, free } = self.seen.as_ref()?;
+        let Observed { lease, free } = self.observed.as_ref()?;
         let lease = lease.as_ref().filter(|_| *free <= now)?;
         let spec = lease.spec.clone().unwrap_or_default();
         let transitions = spec.lease_transitions.unwrap_or(0);
@@ -243,7 +247,7 @@ impl Election {
     }
 
     fn create(&mut self, now: Instant, wall: Timestamp) -> Option<Request> {
-        let free = self.seen.as_ref().map_or(now, |seen| seen.free);
+        let free = self.observed.as_ref().map_or(now, |observed| observed.free);
         if now < free && self.undisputed.is_none_or(|until| until <= now) {
             return None;
         }
@@ -283,7 +287,7 @@ fn holder(lease: &Lease) -> &str {
 
 /// For how long a lease that does not change is its holder's: what it says itself, and not less than what we
 /// would claim. (During a change of the configuration, both may be.)
-fn patience(lease: &Lease, own: Duration) -> Duration {
+fn hold_time(lease: &Lease, own: Duration) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     own.max(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }

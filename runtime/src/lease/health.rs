@@ -3,28 +3,28 @@
 use tokio::time::Instant;
 
 use super::election::Request;
-use crate::Escaped;
+use crate::TerminalSafe;
 use crate::watch::problem::{Problem, ProblemKind};
 
 /// The state of an election's requests, as far as people are concerned.
 ///
 /// An outage lasts from the first request that fails until a round of them without any. However many fail during
 /// it, every kind of problem is said once, and its end once.
-pub(super) struct Health {
+pub(super) struct LeaseHealth {
     /// namespace/name
     title: String,
     namespace: String,
-    outage: Option<Outage>,
+    outage: Option<LeaseOutage>,
     /// Whether a request of this round has failed.
     failed: bool,
 }
 
-struct Outage {
+struct LeaseOutage {
     since: Instant,
-    seen: Vec<ProblemKind>,
+    reported: Vec<ProblemKind>,
 }
 
-impl Health {
+impl LeaseHealth {
     pub(super) fn new(title: String, namespace: &str) -> Self {
         Self { title, namespace: namespace.to_owned(), outage: None, failed: false }
     }
@@ -33,18 +33,18 @@ impl Health {
     pub(super) fn failed(&mut self, request: &Request, problem: &Problem) {
         self.failed = true;
         let text = self.explain(request, problem);
-        let new = || Outage { since: Instant::now(), seen: Vec::new() };
+        let new = || LeaseOutage { since: Instant::now(), reported: Vec::new() };
         let outage = self.outage.get_or_insert_with(new);
-        if outage.seen.contains(&problem.kind) {
-            tracing::debug!("{}", Escaped(&text));
+        if outage.reported.contains(&problem.kind) {
+            tracing::debug!("{}", TerminalSafe(&text));
         } else {
-            outage.seen.push(problem.kind);
-            tracing::warn!("{}", Escaped(&text));
+            outage.reported.push(problem.kind);
+            tracing::warn!("{}", TerminalSafe(&text));
         }
     }
 
     /// A round of requests is over.
-    pub(super) fn round(&mut self) {
+    pub(super) fn end_round(&mut self) {
         if !std::mem::take(&mut self.failed)
             && let Some(outage) = self.outage.take()
         {
@@ -65,7 +65,7 @@ impl Health {
             (ProblemKind::Missing, _) => {
                 format!("cannot create the lease {title}; waiting for the namespace: {message}")
             }
-            (_, Request::Look) => format!("cannot read the lease {title}: {kind}: {message}"),
+            (_, Request::Read) => format!("cannot read the lease {title}: {kind}: {message}"),
             (_, Request::Create(_) | Request::Update(_)) => {
                 format!("cannot write the lease {title}: {kind}: {message}")
             }

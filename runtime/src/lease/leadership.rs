@@ -49,7 +49,7 @@ impl Leadership {
     ///
     /// That is nine tenths of the duration after the last renewal was sent. The last tenth makes up for clocks
     /// that run at different rates, and for the flight of a request that was given up too late to be stopped.
-    pub fn ends(&self) -> Option<Instant> {
+    pub fn write_deadline(&self) -> Option<Instant> {
         let tenure = self.tenure.borrow();
         let now = Instant::now();
         tenure.held.filter(|held| now < held.begin).map(|held| held.end)
@@ -64,18 +64,18 @@ impl Leadership {
     /// Resolves once [`is_leader`](Self::is_leader) differs from `was`. A loss that comes by the mere passing of time
     /// is noticed as well. Where one is followed by a gain before anybody looks, only the term tells.
     pub async fn changed(&mut self, was: bool) {
-        self.until(|tenure, now| tenure.leads(now) != was).await;
+        self.wait_until(|tenure, now| tenure.leads(now) != was).await;
     }
 
     /// Resolves once the term of that number is over: leadership is lost, or has lapsed and been gained anew.
-    pub async fn ended(&mut self, term: u64) {
-        self.until(|tenure, now| !tenure.leads(now) || tenure.term != term).await;
+    pub async fn term_ended(&mut self, term: u64) {
+        self.wait_until(|tenure, now| !tenure.leads(now) || tenure.term != term).await;
     }
 
     /// Resolves once leadership or term differ from what was seen last. Returns them.
     pub(super) async fn next(&mut self, was: (bool, u64)) -> (bool, u64) {
         let seen = |tenure: &Tenure, now| (tenure.leads(now), tenure.term);
-        self.until(|tenure, now| seen(tenure, now) != was).await;
+        self.wait_until(|tenure, now| seen(tenure, now) != was).await;
         self.now()
     }
 
@@ -91,7 +91,7 @@ impl Leadership {
         tenure.held.is_some() && !tenure.leads(Instant::now())
     }
 
-    async fn until(&mut self, done: impl Fn(&Tenure, Instant) -> bool) {
+    async fn wait_until(&mut self, done: impl Fn(&Tenure, Instant) -> bool) {
         loop {
             let deadline = {
                 let tenure = self.tenure.borrow_and_update();
@@ -101,15 +101,15 @@ impl Leadership {
                 }
                 tenure.held.map(|held| held.begin).filter(|begin| now < *begin)
             };
-            let told = async {
+            let changed = async {
                 if self.tenure.changed().await.is_err() {
                     // Nobody is left to tell anything; what remains is the deadline.
                     std::future::pending::<()>().await;
                 }
             };
             match deadline {
-                Some(deadline) => drop(timeout_at(deadline, told).await),
-                None => told.await,
+                Some(deadline) => drop(timeout_at(deadline, changed).await),
+                None => changed.await,
             }
         }
     }
@@ -173,17 +173,17 @@ mod tests {
     async fn it_lapses_by_itself_two_thirds_after_the_renewal_was_sent() {
         let (tenure, mut leadership) = leadership();
         assert!(!leadership.is_leader());
-        assert_eq!((leadership.ends(), leadership.term()), (None, 0));
+        assert_eq!((leadership.write_deadline(), leadership.term()), (None, 0));
 
         let sent = Instant::now();
         tokio::time::advance(3 * SECOND).await;
         renew(&tenure, sent);
         assert!(leadership.is_leader());
-        assert_eq!(leadership.ends(), Some(sent + Duration::from_millis(13_500)));
+        assert_eq!(leadership.write_deadline(), Some(sent + Duration::from_millis(13_500)));
         leadership.changed(true).await;
         assert_eq!(sent.elapsed().as_millis() / 10, 1000, "10 s, give or take the timer");
         assert!(!leadership.is_leader());
-        assert_eq!((leadership.ends(), leadership.term()), (None, 1));
+        assert_eq!((leadership.write_deadline(), leadership.term()), (None, 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -228,12 +228,12 @@ mod tests {
     async fn a_term_ends_even_if_another_follows_at_once() {
         let (tenure, mut leadership) = leadership();
         renew(&tenure, Instant::now());
-        let going_on = tokio::time::timeout(SECOND, leadership.ended(1)).await;
+        let going_on = tokio::time::timeout(SECOND, leadership.term_ended(1)).await;
         assert!(going_on.is_err());
         tenure.send_modify(|tenure| assert!(tenure.lost(Instant::now())));
         renew(&tenure, Instant::now());
         assert_eq!(leadership.now(), (true, 2));
-        leadership.ended(1).await;
+        leadership.term_ended(1).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -243,6 +243,6 @@ mod tests {
         let ended = tokio::time::timeout(24 * 3600 * SECOND, leadership.changed(true)).await;
         assert!(ended.is_err() && leadership.is_leader());
         assert_eq!(leadership.term(), 1);
-        assert!(leadership.ends().is_some_and(|end| end > Instant::now() + 3600 * SECOND));
+        assert!(leadership.write_deadline().is_some_and(|end| end > Instant::now() + 3600 * SECOND));
     }
 }

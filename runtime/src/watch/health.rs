@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::backoff::Backoff;
 use super::problem::{Problem, ProblemKind};
 use crate::metrics::KindMetrics;
-use crate::{Escaped, ReadyGuard};
+use crate::{ReadyGuard, TerminalSafe};
 
 /// So many times the same routine problem within an outage are no routine.
 const ROUTINE: u32 = 4;
@@ -32,16 +32,16 @@ struct Outage {
     /// How often there was which problem.
     seen: Vec<(ProblemKind, u32)>,
     /// Whether any of them was said.
-    said: bool,
+    is_logged: bool,
 }
 
 impl Outage {
     fn new() -> Self {
-        Self { since: Instant::now(), seen: Vec::new(), said: false }
+        Self { since: Instant::now(), seen: Vec::new(), is_logged: false }
     }
 
     /// There was a problem. Returns whether to say so.
-    fn has(&mut self, kind: ProblemKind) -> bool {
+    fn record(&mut self, kind: ProblemKind) -> bool {
         let times = match self.seen.iter_mut().find(|(seen, _)| *seen == kind) {
             Some((_, times)) => {
                 *times = times.saturating_add(1);
@@ -52,9 +52,9 @@ impl Outage {
                 1
             }
         };
-        let say = times == if kind.is_routine() { ROUTINE } else { 1 };
-        self.said |= say;
-        say
+        let log = times == if kind.is_routine() { ROUTINE } else { 1 };
+        self.is_logged |= log;
+        log
     }
 }
 
@@ -76,10 +76,10 @@ impl Health {
         if let Some(ready) = &self.ready {
             ready.waiting_for(&text);
         }
-        if self.outage.get_or_insert_with(Outage::new).has(problem.kind) {
-            tracing::warn!("{}", Escaped(&text));
+        if self.outage.get_or_insert_with(Outage::new).record(problem.kind) {
+            tracing::warn!("{}", TerminalSafe(&text));
         } else {
-            tracing::debug!("{}", Escaped(&text));
+            tracing::debug!("{}", TerminalSafe(&text));
         }
         self.backoff.pause(problem.retry_after)
     }
@@ -88,7 +88,7 @@ impl Health {
     pub(super) fn healthy(&mut self) {
         self.backoff.reset();
         if let Some(outage) = self.outage.take()
-            && outage.said
+            && outage.is_logged
         {
             let seconds = outage.since.elapsed().as_secs();
             tracing::info!("watching {} again, after {seconds} s", self.resource);

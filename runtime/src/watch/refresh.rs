@@ -1,4 +1,4 @@
-//! Lists on demand.
+//! ListTimes on demand.
 //!
 //! A watch whose connection has died without a word goes on believing for up to [`SILENCE`](crate::client::SILENCE) that nothing
 //! has changed. Who is about to act on everything that several watches know, like a new leader, cannot have that: it has them
@@ -19,20 +19,20 @@ pub struct Refresh {
 
 #[derive(Debug)]
 struct Shared {
-    lists: Mutex<Lists>,
+    lists: Mutex<ListTimes>,
     /// When lists have to have begun. It changes as well when a list is complete or a watch ends.
     wanted: watch::Sender<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
-struct Lists {
+struct ListTimes {
     next_id: u64,
-    of: HashMap<u64, List>,
+    of: HashMap<u64, LastList>,
 }
 
 /// The last complete list of a watch.
 #[derive(Debug)]
-struct List {
+struct LastList {
     /// What the watch is of: `plural.group`.
     resource: String,
     begun: Option<Instant>,
@@ -54,29 +54,30 @@ impl Refresh {
             .send_modify(|wanted| *wanted = Some(wanted.map_or(since, |known| known.max(since))));
         let mut changes = self.shared.wanted.subscribe();
         // The sender lives as long as this.
-        let _ = timeout(limit, changes.wait_for(|_| self.shared.older_than(since).is_empty())).await;
-        self.shared.older_than(since)
+        let _ =
+            timeout(limit, changes.wait_for(|_| self.shared.resources_older_than(since).is_empty())).await;
+        self.shared.resources_older_than(since)
     }
 
     /// A watch of that resource, which listens from now on.
-    pub(super) fn join(&self, resource: String) -> Member {
+    pub(super) fn join(&self, resource: String) -> RefreshMember {
         let mut lists = self.shared.lists();
         lists.next_id += 1;
         let id = lists.next_id;
-        lists.of.insert(id, List { resource, begun: None });
+        lists.of.insert(id, LastList { resource, begun: None });
         drop(lists);
-        Member { id, shared: Arc::clone(&self.shared), listed: None }
+        RefreshMember { id, shared: Arc::clone(&self.shared), listed: None }
     }
 }
 
 impl Shared {
     /// No code panics while it holds the lock.
-    fn lists(&self) -> MutexGuard<'_, Lists> {
+    fn lists(&self) -> MutexGuard<'_, ListTimes> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has no list that is as young as that.
-    fn older_than(&self, since: Instant) -> Vec<String> {
+    fn resources_older_than(&self, since: Instant) -> Vec<String> {
         let lists = self.lists();
         let old = lists.of.values().filter(|list| list.begun < Some(since));
         let mut resources: Vec<String> = old.map(|list| list.resource.clone()).collect();
@@ -87,13 +88,13 @@ impl Shared {
 
 /// One of the watches.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct RefreshMember {
     id: u64,
     shared: Arc<Shared>,
     listed: Option<Instant>,
 }
 
-impl Member {
+impl RefreshMember {
     /// A list that began at that time is complete.
     pub(super) fn listed(&mut self, begun: Instant) {
         self.listed = Some(begun);
@@ -116,7 +117,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for RefreshMember {
     fn drop(&mut self) {
         self.shared.lists().of.remove(&self.id);
         self.shared.wanted.send_modify(|_| ());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube::Resource;
 
 use crate::metrics::KindMetrics;
-use crate::{Escaped, Guarded, Index, ObjectKey};
+use crate::{Guarded, Index, ObjectKey, TerminalSafe};
 
 /// Feeds an index; keeps count, and keeps undecodable objects away from it.
 pub(super) struct Sink<K, I: ?Sized> {
@@ -63,7 +63,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         match object {
             Guarded::Good(object) => {
                 if self.undecodable.remove(&key).is_some() {
-                    tracing::info!(object = %Escaped(&key.to_string()), "the object can be decoded again");
+                    tracing::info!(object = %TerminalSafe(&key.to_string()), "the object can be decoded again");
                     self.metrics.undecodable.set(self.undecodable.len() as i64);
                 }
                 self.index.apply(object);
@@ -73,10 +73,10 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
                 let version = object.metadata.resource_version;
                 if self.undecodable.get(&key) != Some(&version) {
                     tracing::warn!(
-                        object = %Escaped(&key.to_string()),
-                        version = %Escaped(version.as_deref().unwrap_or_default()),
+                        object = %TerminalSafe(&key.to_string()),
+                        version = %TerminalSafe(version.as_deref().unwrap_or_default()),
                         "cannot decode an object; its last good version, if any, stays in use: {}",
-                        Escaped(&object.error),
+                        TerminalSafe(&object.error),
                     );
                     self.undecodable.insert(key.clone(), version);
                     self.metrics.undecodable.set(self.undecodable.len() as i64);

@@ -50,10 +50,10 @@ async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
 
         let cut = Instant::now();
         switch.set(state);
-        let end = a.leadership.ends().unwrap();
+        let end = a.leadership.write_deadline().unwrap();
         let took = a.loses().await;
         assert!((7.9..=10.1).contains(&took), "{state}: 10 s after the last renewal, {took} s after the cut");
-        assert_eq!(a.leadership.ends(), None);
+        assert_eq!(a.leadership.write_deadline(), None);
         let lost = Instant::now();
         assert!(lost < end, "{state}: what is under way has time to end");
         b.gains().await;
@@ -94,7 +94,7 @@ async fn what_counts_is_when_a_renewal_was_sent() {
     let link = Link::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
     let a = Candidate::leading(&server, "a", link).await;
     assert_eq!(start.elapsed(), 2 * SECOND + SECOND / 10);
-    assert_eq!(a.leadership.ends(), Some(start + 13 * SECOND + SECOND / 2));
+    assert_eq!(a.leadership.write_deadline(), Some(start + 13 * SECOND + SECOND / 2));
 }
 
 /// A connection takes as long again, and is made with the first request.

@@ -44,7 +44,7 @@ async fn the_second_waits_for_as_long_as_the_first_renews() {
     let mut b = Candidate::start(&server, "b", good());
     let gained = timeout(600 * SECOND, b.leadership.changed(false)).await;
     assert!(gained.is_err() && a.leadership.is_leader());
-    assert_eq!(b.leadership.ends(), None);
+    assert_eq!(b.leadership.write_deadline(), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -175,7 +175,7 @@ impl World {
 async fn write(process: usize, mut leadership: Leadership, ledger: Ledger, mut random: Random) {
     loop {
         leadership.changed(false).await;
-        while let Some(limit) = leadership.ends() {
+        while let Some(limit) = leadership.write_deadline() {
             let (begin, term) = (Instant::now(), leadership.term());
             let end = if random.below(8) == 0 { limit } else { limit.min(begin + random.seconds(0.0, 2.0)) };
             let under_way = UnderWay { write: Write { process, term, begin, end }, ledger: &ledger };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use multinet_stderr::Escaped;
+use multinet_stderr::TerminalSafe;
 use serde::Serialize;
 
 /// How bad it is.
@@ -57,7 +57,7 @@ pub(super) fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { level, about, message, fix } in findings {
         // Some of it is what peers and DNS say.
-        let message = Escaped(message);
+        let message = TerminalSafe(message);
         text.push_str(&format!("{level:<8} {about:<9} {message}\n"));
         if let Some(fix) = fix {
             text.push_str(&format!("{:<8} {:<9} fix: {fix}\n", "", ""));

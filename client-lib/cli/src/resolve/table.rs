@@ -1,7 +1,7 @@
 //! Endpoints as aligned columns. Pure.
 
 use multinet_client::{Endpoint, EndpointAddress};
-use multinet_stderr::Escaped;
+use multinet_stderr::TerminalSafe;
 
 use super::change::{Difference, Kind};
 
@@ -106,5 +106,5 @@ fn row(endpoint: &Endpoint, address: &EndpointAddress) -> Row {
         known(pod.as_deref()),
     ]
     // What DNS says is anybody's.
-    .map(|cell| Escaped(&cell).to_string())
+    .map(|cell| TerminalSafe(&cell).to_string())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use multinet_client::{Listener, Received};
-use multinet_stderr::say;
+use multinet_stderr::write_line;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -76,7 +76,7 @@ async fn listen(args: &RecvArgs) -> anyhow::Result<Listener> {
     let listener = builder.bind().await?;
     for address in listener.local_addresses() {
         // Standard output may be the transfer itself.
-        say(&format!("listening on {address}"));
+        write_line(&format!("listening on {address}"));
     }
     match (args.listen.tls.is_on(), args.from.is_empty()) {
         (true, _) => {}
@@ -99,7 +99,7 @@ fn tell(Done { summary, came, took, place }: &Done, is_stdout: bool) -> anyhow::
         line = format!("{}, as {}\n", line.trim_end(), place.display());
     }
     if is_stdout {
-        say(line.trim_end());
+        write_line(line.trim_end());
         return Ok(());
     }
     print(&line)

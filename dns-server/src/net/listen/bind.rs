@@ -9,7 +9,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-use multinet_runtime::ipv4_instead;
+use multinet_runtime::ipv4_fallback;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::debug;
 
@@ -89,7 +89,7 @@ pub fn bind_udp(addr: SocketAddr) -> Result<UdpSocket, BindError> {
 /// Binds 0.0.0.0 instead of `[::]` on a host without IPv6.
 fn or_ipv4<T>(addr: SocketAddr, bind: impl Fn(SocketAddr) -> Result<T, BindError>) -> Result<T, BindError> {
     match bind(addr) {
-        Err(error) => match ipv4_instead(addr, &error.error) {
+        Err(error) => match ipv4_fallback(addr, &error.error) {
             Some(ipv4) => bind(ipv4),
             None => Err(error),
         },

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use multinet_runtime::{Evictor, Place, Places};
+use multinet_runtime::{ConnectionCloser, ConnectionLimit, ConnectionSlot};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ pub(super) const GUARANTEED: usize = 4 << 10;
 /// A limit on connections that several listeners share.
 #[derive(Debug, Clone)]
 pub struct Connections {
-    places: Places,
+    places: ConnectionLimit,
     budget: Arc<MemoryBudget>,
 }
 
@@ -40,7 +40,7 @@ struct MemoryBudget {
 /// Permission for one connection to exist. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ConnectionPermit {
-    place: Place,
+    place: ConnectionSlot,
     /// Bytes held for this connection's client.
     held: Arc<AtomicUsize>,
     budget: Arc<MemoryBudget>,
@@ -52,7 +52,7 @@ pub(crate) struct MemoryAccount {
     bytes: usize,
     own: Arc<AtomicUsize>,
     budget: Arc<MemoryBudget>,
-    connection: Evictor,
+    connection: ConnectionCloser,
 }
 
 impl Connections {
@@ -65,7 +65,7 @@ impl Connections {
     pub fn with_memory_limit(most: usize, most_held: usize, metrics: ConnectionMetrics) -> Self {
         let ConnectionMetrics { evicted, without_room } = metrics;
         let budget = MemoryBudget { most: most_held, held: AtomicUsize::new(0), without_room };
-        Self { places: Places::new(most, evicted), budget: Arc::new(budget) }
+        Self { places: ConnectionLimit::new(most, evicted), budget: Arc::new(budget) }
     }
 
     /// Admits a connection. At the limit, another connection is evicted for it.
@@ -92,18 +92,18 @@ impl Connections {
 impl ConnectionPermit {
     /// Notes that the client has sent a query.
     pub fn used(&self, now: Instant) {
-        self.place.used(now);
+        self.place.touch(now);
     }
 
     /// Returns a new account of memory held for the client.
     pub(crate) fn memory_account(&self) -> MemoryAccount {
         let (own, budget) = (Arc::clone(&self.held), Arc::clone(&self.budget));
-        MemoryAccount { bytes: 0, own, budget, connection: self.place.evictor() }
+        MemoryAccount { bytes: 0, own, budget, connection: self.place.closer() }
     }
 
     /// Returns a handle that can evict the connection.
-    pub(crate) fn evictor(&self) -> Evictor {
-        self.place.evictor()
+    pub(crate) fn evictor(&self) -> ConnectionCloser {
+        self.place.closer()
     }
 
     /// Waits until the connection is evicted.
@@ -130,7 +130,7 @@ impl MemoryAccount {
         }
         let own = self.own.load(Ordering::Relaxed);
         if own.saturating_sub(bytes) > GUARANTEED {
-            self.connection.evict();
+            self.connection.close();
         }
         if own > GUARANTEED {
             self.budget.without_room.inc();

@@ -1,12 +1,12 @@
 //! TLS handshakes of a listener. They run on threads of their own, and their number is limited so
 //! that each gets its turn while its client waits. Beyond the limit a new handshake evicts another
-//! ([`Places`]): the oldest one of the network and client that have begun the most.
+//! ([`ConnectionLimit`]): the oldest one of the network and client that have begun the most.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use multinet_runtime::Places;
+use multinet_runtime::ConnectionLimit;
 use prometheus_client::metrics::counter::Counter;
 use tokio::net::TcpStream;
 use tokio::select;
@@ -28,7 +28,7 @@ const MAX_HANDSHAKES: usize = 256;
 #[derive(Debug)]
 pub(super) struct Handshakes {
     runtime: CryptoRuntime,
-    places: Places,
+    places: ConnectionLimit,
 }
 
 impl Handshakes {
@@ -42,7 +42,10 @@ impl Handshakes {
     }
 
     fn with_limit(most: usize) -> io::Result<Self> {
-        Ok(Self { runtime: CryptoRuntime::new("tls")?, places: Places::new(most, Counter::default()) })
+        Ok(Self {
+            runtime: CryptoRuntime::new("tls")?,
+            places: ConnectionLimit::new(most, Counter::default()),
+        })
     }
 
     /// Performs a handshake with a client at address `peer`.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use multinet_runtime::Evictor;
+use multinet_runtime::ConnectionCloser;
 use tokio::time::Instant;
 
 use super::Version;
@@ -24,7 +24,7 @@ struct Turn {
     /// When its client last took a message.
     moved: Mutex<Instant>,
     /// Ends its connection.
-    connection: OnceLock<Evictor>,
+    connection: OnceLock<ConnectionCloser>,
     /// The zone and version of which it has a copy.
     copy: OnceLock<(Name, u32)>,
 }
@@ -74,7 +74,7 @@ impl Turn {
 
     fn end(&self) {
         if let Some(connection) = self.connection.get() {
-            connection.evict();
+            connection.close();
         }
     }
 }
@@ -86,7 +86,7 @@ impl Slot {
     }
 
     /// Notes what ends the connection. The first time counts.
-    pub(super) fn belongs_to(&self, connection: Evictor) {
+    pub(super) fn belongs_to(&self, connection: ConnectionCloser) {
         let _ = self.turn.connection.set(connection);
     }
 
@@ -113,23 +113,23 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    use multinet_runtime::{Place, Places};
+    use multinet_runtime::{ConnectionLimit, ConnectionSlot};
     use prometheus_client::metrics::counter::Counter;
 
     use super::*;
 
-    fn is_ended(place: &Place) -> bool {
+    fn is_ended(place: &ConnectionSlot) -> bool {
         pin!(place.evicted()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
     fn a_transfer_that_stands_still_loses_its_place_to_a_newcomer() {
         let (turns, begin) = (Turns::default(), Instant::now());
-        let places = Places::new(100, Counter::default());
-        let under_way: Vec<(Place, Slot)> = (0..TRANSFERS)
+        let places = ConnectionLimit::new(100, Counter::default());
+        let under_way: Vec<(ConnectionSlot, Slot)> = (0..TRANSFERS)
             .map(|_| {
                 let (place, slot) = (places.admit([10, 0, 0, 1].into()), turns.take(begin).unwrap());
-                slot.belongs_to(place.evictor());
+                slot.belongs_to(place.closer());
                 (place, slot)
             })
             .collect();
@@ -155,13 +155,13 @@ mod tests {
     fn a_copy_is_held_as_long_as_its_transfer_goes_on() {
         let (turns, begin) = (Turns::default(), Instant::now());
         let version = |serial| Version { apex: "z".parse().unwrap(), serial, soa: Vec::new() };
-        let place = Places::new(1, Counter::default()).admit([10, 0, 0, 1].into());
+        let place = ConnectionLimit::new(1, Counter::default()).admit([10, 0, 0, 1].into());
         let [still, moving, waiting] = [7, 8, 9].map(|serial| {
             let slot = turns.take(begin).unwrap();
             slot.holds(&version(serial));
             slot
         });
-        [&still, &moving].into_iter().for_each(|slot| slot.belongs_to(place.evictor()));
+        [&still, &moving].into_iter().for_each(|slot| slot.belongs_to(place.closer()));
         assert!(
             [7, 8, 9].into_iter().all(|serial| turns.hold(&version(serial))) && !turns.hold(&version(10))
         );

@@ -1,6 +1,6 @@
 //! Logging of bad manifests: once when a problem appears or changes, and once when it is gone.
 
-use multinet_runtime::Escaped;
+use multinet_runtime::TerminalSafe;
 use tracing::field::display;
 use tracing::{info, warn};
 
@@ -15,9 +15,9 @@ const MAX_FAULTS: usize = 5;
 pub(super) fn log_reports(reports: &[Report]) {
     for Report { file, subject, transition } in reports {
         let file = file.path().display().to_string();
-        let file = Escaped(&file);
+        let file = TerminalSafe(&file);
         let object = name(subject);
-        let object = object.as_deref().map(Escaped).map(display);
+        let object = object.as_deref().map(TerminalSafe).map(display);
         let (problem, served) = match transition {
             Transition::Found(problem, served) => (problem, served),
             Transition::Healed(problem) => {
@@ -30,9 +30,9 @@ pub(super) fn log_reports(reports: &[Report]) {
         let line = problem.line;
         let field =
             problem.faults.first().map(|fault| fault.field.as_str()).filter(|field| !field.is_empty());
-        let field = field.map(Escaped).map(display);
+        let field = field.map(TerminalSafe).map(display);
         let text = text(&problem.faults);
-        let text = Escaped(&text);
+        let text = TerminalSafe(&text);
         match problem.severity {
             Severity::Bad => {
                 let served = match served {

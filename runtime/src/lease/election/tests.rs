@@ -1,4 +1,4 @@
-//! Each test is a conversation: what is seen when, and what follows.
+//! Each test is a conversation: what is observed when, and what follows.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ impl Candidate {
             duration: Duration::from_secs(15),
         };
         let mut election = Election::new(&config);
-        let request = election.begin(wall(0.0));
-        assert_eq!(request, Request::Look);
+        let request = election.begin_round(wall(0.0));
+        assert_eq!(request, Request::Read);
         Self { election, start: Instant::now(), seconds: 0.0, request }
     }
 
@@ -38,13 +38,13 @@ impl Candidate {
     /// A new round, at second `at`.
     fn round(&mut self, at: f64) -> String {
         self.seconds = at;
-        self.request = self.election.begin(wall(at));
+        self.request = self.election.begin_round(wall(at));
         describe(&self.request)
     }
 
     /// A new round that looks, and is answered at once.
-    fn looks(&mut self, at: f64, answer: Answer) -> String {
-        assert_eq!(self.round(at), "look");
+    fn reads(&mut self, at: f64, answer: Answer) -> String {
+        assert_eq!(self.round(at), "read");
         self.gets(at, answer)
     }
 
@@ -52,17 +52,17 @@ impl Candidate {
     fn gets(&mut self, at: f64, answer: Answer) -> String {
         let (sent, now) = (self.instant(self.seconds), self.instant(at));
         self.seconds = at;
-        let (standing, next) = self.election.answered(&self.request, sent, answer, now, wall(at));
-        let standing = match standing {
-            Standing::Renewed => "renewed",
-            Standing::NotOurs => "not ours",
-            Standing::Unchanged => "unchanged",
+        let (ownership, next) = self.election.handle_answer(&self.request, sent, answer, now, wall(at));
+        let ownership = match ownership {
+            Ownership::Renewed => "renewed",
+            Ownership::NotOurs => "not ours",
+            Ownership::Unchanged => "unchanged",
         };
         let then = next.as_ref().map_or_else(|| "pause".to_owned(), describe);
         if let Some(next) = next {
             self.request = next;
         }
-        format!("{standing}; {then}")
+        format!("{ownership}; {then}")
     }
 
     /// What was to be written is, as `version`.
@@ -89,7 +89,7 @@ impl Candidate {
 /// `update 3, a since 0 at 14, 15 s, 2 transitions`: the version that is replaced, holder, acquireTime, renewTime.
 fn describe(request: &Request) -> String {
     let lease = match request {
-        Request::Look => return "look".to_owned(),
+        Request::Read => return "read".to_owned(),
         Request::Create(lease) => {
             assert_eq!(lease.metadata.resource_version, None);
             assert_eq!(lease.metadata.name.as_deref(), Some("leader"));
@@ -155,7 +155,7 @@ fn no_lease_is_created() {
 fn of_two_who_create_the_second_looks_again() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, Answer::Absent), "not ours; create");
-    assert_eq!(a.gets(0.0, Answer::Conflict), "unchanged; look");
+    assert_eq!(a.gets(0.0, Answer::Conflict), "unchanged; read");
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
 }
 
@@ -163,10 +163,10 @@ fn of_two_who_create_the_second_looks_again() {
 fn a_lease_is_taken_over_once_it_has_not_changed_for_its_duration() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(1.0, found("b", "1")), "not ours; pause");
-    assert_eq!(a.looks(14.0, found("b", "2")), "not ours; pause", "the version alone is a change");
-    assert_eq!(a.looks(16.5, found("b", "2")), "not ours; pause");
-    assert_eq!(a.looks(28.9, found("b", "2")), "not ours; pause");
-    assert_eq!(a.looks(29.0, found("b", "2")), "not ours; update 2, a since 29 at 29, 15 s, 8 transitions");
+    assert_eq!(a.reads(14.0, found("b", "2")), "not ours; pause", "the version alone is a change");
+    assert_eq!(a.reads(16.5, found("b", "2")), "not ours; pause");
+    assert_eq!(a.reads(28.9, found("b", "2")), "not ours; pause");
+    assert_eq!(a.reads(29.0, found("b", "2")), "not ours; update 2, a since 29 at 29, 15 s, 8 transitions");
     assert_eq!(a.succeeds(29.1, "3"), "renewed; pause");
     assert_eq!(a.round(31.0), "update 3, a since 29 at 31, 15 s, 8 transitions");
 }
@@ -176,9 +176,9 @@ fn time_in_which_nothing_was_seen_counts() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
     for second in 1..20 {
-        assert_eq!(a.looks(f64::from(second), Answer::Failed), "unchanged; pause");
+        assert_eq!(a.reads(f64::from(second), Answer::Failed), "unchanged; pause");
     }
-    assert_eq!(a.looks(20.0, found("b", "1")), "not ours; update 1, a since 20 at 20, 15 s, 8 transitions");
+    assert_eq!(a.reads(20.0, found("b", "1")), "not ours; update 1, a since 20 at 20, 15 s, 8 transitions");
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn the_longer_of_both_durations_counts() {
     for (said, free) in [(Some(40), 40.0), (Some(1), 15.0), (Some(-3), 15.0), (None, 15.0)] {
         let mut a = Candidate::new();
         assert_eq!(a.gets(0.0, with_duration(said)), "not ours; pause");
-        assert_eq!(a.looks(free - 0.1, with_duration(said)), "not ours; pause", "{said:?}");
-        assert!(a.looks(free, with_duration(said)).contains("update 1, a since"), "{said:?}");
+        assert_eq!(a.reads(free - 0.1, with_duration(said)), "not ours; pause", "{said:?}");
+        assert!(a.reads(free, with_duration(said)).contains("update 1, a since"), "{said:?}");
     }
 }
 
@@ -196,9 +196,9 @@ fn the_longer_of_both_durations_counts() {
 fn a_lease_without_a_holder_is_free_at_once() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
-    assert_eq!(a.looks(2.0, found("", "2")), "not ours; update 2, a since 2 at 2, 15 s, 8 transitions");
+    assert_eq!(a.reads(2.0, found("", "2")), "not ours; update 2, a since 2 at 2, 15 s, 8 transitions");
     // Somebody was faster.
-    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; look");
+    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
     assert_eq!(a.gets(2.0, found("c", "3")), "not ours; pause");
 
     let mut bare = Candidate::new();
@@ -213,9 +213,9 @@ fn a_predecessor_of_the_same_name_is_succeeded_at_once() {
     // A claim of our own, with the count as it was.
     assert_eq!(a.gets(3.0, found("a", "1")), "not ours; update 1, a since 3 at 3, 15 s, 7 transitions");
     // Also if the first attempts fail.
-    assert_eq!(a.gets(3.0, Answer::Failed), "unchanged; look");
+    assert_eq!(a.gets(3.0, Answer::Failed), "unchanged; read");
     assert_eq!(a.gets(3.0, Answer::Failed), "unchanged; pause");
-    assert_eq!(a.looks(4.0, found("a", "1")), "not ours; update 1, a since 3 at 4, 15 s, 7 transitions");
+    assert_eq!(a.reads(4.0, found("a", "1")), "not ours; update 1, a since 3 at 4, 15 s, 7 transitions");
     assert_eq!(a.succeeds(4.0, "2"), "renewed; pause");
 }
 
@@ -223,14 +223,14 @@ fn a_predecessor_of_the_same_name_is_succeeded_at_once() {
 fn our_name_on_what_we_have_not_written_is_somebody_else() {
     let mut leader = Candidate::leader();
     assert_eq!(leader.round(2.0), "update 1, a since 0 at 2, 15 s, 0 transitions");
-    assert_eq!(leader.gets(2.0, Answer::Conflict), "unchanged; look");
+    assert_eq!(leader.gets(2.0, Answer::Conflict), "unchanged; read");
     let mut other = lease("a", "2");
     other.spec.as_mut().unwrap().acquire_time = Some(micros(wall(1.0)));
     let other = Answer::Lease(Box::new(other));
     assert_eq!(leader.gets(2.0, other.clone()), "not ours; pause");
     assert!(!leader.election.holds());
-    assert_eq!(leader.looks(16.9, other.clone()), "not ours; pause");
-    assert_eq!(leader.looks(17.0, other), "not ours; update 2, a since 17 at 17, 15 s, 7 transitions");
+    assert_eq!(leader.reads(16.9, other.clone()), "not ours; pause");
+    assert_eq!(leader.reads(17.0, other), "not ours; update 2, a since 17 at 17, 15 s, 7 transitions");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_leader_looks_again_when_a_renewal_fails() {
         let mut a = Candidate::leader();
         assert_eq!(a.round(2.0), "update 1, a since 0 at 2, 15 s, 0 transitions");
         let before = a.wanted("1");
-        assert_eq!(a.gets(3.0, failure.clone()), "unchanged; look");
+        assert_eq!(a.gets(3.0, failure.clone()), "unchanged; read");
         // It is ours: our own write has got through, or somebody has edited a label.
         let mut edited = before.clone();
         edited.metadata.resource_version = Some("2".to_owned());
@@ -256,12 +256,12 @@ fn a_leader_looks_again_when_a_renewal_fails() {
 fn a_leader_that_sees_another_has_lost_at_once() {
     let mut a = Candidate::leader();
     a.round(2.0);
-    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; look");
+    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
     assert_eq!(a.gets(2.0, found("b", "2")), "not ours; pause");
     assert!(!a.election.holds());
     assert_eq!(a.election.holder(), "b");
-    assert_eq!(a.looks(16.9, found("b", "2")), "not ours; pause");
-    assert_eq!(a.looks(17.0, found("b", "2")), "not ours; update 2, a since 17 at 17, 15 s, 8 transitions");
+    assert_eq!(a.reads(16.9, found("b", "2")), "not ours; pause");
+    assert_eq!(a.reads(17.0, found("b", "2")), "not ours; update 2, a since 17 at 17, 15 s, 8 transitions");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_claim_whose_answer_was_lost_is_found_again() {
     assert_eq!(a.gets(1.0, found("", "1")), "not ours; update 1, a since 0 at 1, 15 s, 8 transitions");
     assert_eq!(a.gets(1.0, Answer::Conflict), "unchanged; pause", "the round has had its requests");
     assert_eq!(
-        a.looks(3.0, Answer::Lease(first)),
+        a.reads(3.0, Answer::Lease(first)),
         "unchanged; update 2, a since 0 at 3, 15 s, 8 transitions"
     );
     assert!(a.election.holds());
@@ -283,18 +283,18 @@ fn a_claim_whose_answer_was_lost_is_found_again() {
 fn a_round_is_bounded() {
     let mut a = Candidate::leader();
     assert!(a.round(2.0).starts_with("update"));
-    assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; look");
+    assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; read");
     assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; pause");
-    assert_eq!(a.looks(4.0, Answer::Failed), "unchanged; pause");
+    assert_eq!(a.reads(4.0, Answer::Failed), "unchanged; pause");
     let mut version = 1;
-    assert_eq!(a.round(6.0), "look");
+    assert_eq!(a.round(6.0), "read");
     let mut requests = 1;
     loop {
         version += 1;
         let mut lease = lease("a", &version.to_string());
         lease.spec.as_mut().unwrap().acquire_time = Some(micros(wall(0.0)));
         let answer =
-            if a.request == Request::Look { Answer::Lease(Box::new(lease)) } else { Answer::Conflict };
+            if a.request == Request::Read { Answer::Lease(Box::new(lease)) } else { Answer::Conflict };
         if a.gets(6.0, answer).ends_with("pause") {
             break;
         }
@@ -308,16 +308,16 @@ fn a_lease_that_vanishes_is_not_free_at_once() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
     // b may have renewed it until just now, and may create it again.
-    assert_eq!(a.looks(10.0, Answer::Absent), "not ours; pause");
-    assert_eq!(a.looks(24.9, Answer::Absent), "not ours; pause");
-    assert_eq!(a.looks(25.0, Answer::Absent), "not ours; create");
+    assert_eq!(a.reads(10.0, Answer::Absent), "not ours; pause");
+    assert_eq!(a.reads(24.9, Answer::Absent), "not ours; pause");
+    assert_eq!(a.reads(25.0, Answer::Absent), "not ours; create");
 }
 
 #[test]
 fn a_leader_creates_its_lease_again() {
     let mut a = Candidate::leader();
     a.round(2.0);
-    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; look");
+    assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
     assert_eq!(a.gets(2.0, Answer::Absent), "unchanged; create");
     assert_eq!(a.succeeds(2.0, "9"), "renewed; pause");
     assert_eq!(a.round(4.0), "update 9, a since 0 at 4, 15 s, 0 transitions");
@@ -327,11 +327,11 @@ fn a_leader_creates_its_lease_again() {
 fn a_leader_that_was_cut_off_for_long_does_not() {
     let mut a = Candidate::leader();
     a.round(2.0);
-    assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; look");
+    assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; read");
     assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; pause");
     // Others may have led meanwhile.
-    assert_eq!(a.looks(60.0, Answer::Absent), "not ours; pause");
-    assert_eq!(a.looks(75.0, Answer::Absent), "not ours; create");
+    assert_eq!(a.reads(60.0, Answer::Absent), "not ours; pause");
+    assert_eq!(a.reads(75.0, Answer::Absent), "not ours; create");
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::hash::Hash;
 use std::net::IpAddr;
 
 /// Connections that are looked at to find one to go. With that many in use since, the next goes anyway.
-const LOOKS: u32 = 64;
+const MAX_PROBES: u32 = 64;
 
 /// When a connection was last known to be used, in any unit, and which one it is.
-type Seen = (u64, u64);
+type LastUse = (u64, u64);
 
 /// Network that counts as one client where it may have many addresses: IPv4 /24, IPv6 /56.
 pub fn network_of(peer: IpAddr) -> IpAddr {
@@ -28,26 +28,26 @@ pub fn network_of(peer: IpAddr) -> IpAddr {
 
 /// All connections.
 #[derive(Debug)]
-pub(super) struct Crowd<H> {
-    members: HashMap<u64, Member<H>>,
+pub(super) struct EvictionOrder<H> {
+    entries: HashMap<u64, Entry<H>>,
     networks: Ranked<IpAddr, Network>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Member<H> {
+struct Entry<H> {
     peer: IpAddr,
-    seen: u64,
+    last_use: u64,
     handle: H,
 }
 
-impl<H> Crowd<H> {
+impl<H> EvictionOrder<H> {
     pub(super) fn new() -> Self {
-        Self { members: HashMap::new(), networks: Ranked::default(), next: 0 }
+        Self { entries: HashMap::new(), networks: Ranked::default(), next: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.members.len()
+        self.entries.len()
     }
 
     /// Adds a connection that is used now; gives its number.
@@ -55,44 +55,44 @@ impl<H> Crowd<H> {
         let id = self.next;
         self.next += 1;
         let peer = peer.to_canonical();
-        self.place(peer, |queue| queue.insert((now, id)));
-        self.members.insert(id, Member { peer, seen: now, handle });
+        self.update_queue(peer, |queue| queue.insert((now, id)));
+        self.entries.insert(id, Entry { peer, last_use: now, handle });
         id
     }
 
     /// Takes a connection away, if it is still there.
     pub(super) fn remove(&mut self, id: u64) -> Option<H> {
-        let member = self.members.remove(&id)?;
-        self.place(member.peer, |queue| queue.remove(&(member.seen, id)));
-        Some(member.handle)
+        let entry = self.entries.remove(&id)?;
+        self.update_queue(entry.peer, |queue| queue.remove(&(entry.last_use, id)));
+        Some(entry.handle)
     }
 
     /// Takes away the connection that should go; `used` says when one was last used.
     pub(super) fn evict(&mut self, used: impl Fn(&H) -> u64) -> Option<H> {
-        for _ in 0..LOOKS {
-            let (seen, id) = self.first()?;
-            let member = self.members.get_mut(&id)?;
-            let used = used(&member.handle);
-            if used <= seen {
+        for _ in 0..MAX_PROBES {
+            let (last_use, id) = self.first()?;
+            let entry = self.entries.get_mut(&id)?;
+            let used = used(&entry.handle);
+            if used <= last_use {
                 break;
             }
-            member.seen = used;
-            let peer = member.peer;
-            self.place(peer, |queue| queue.remove(&(seen, id)) && queue.insert((used, id)));
+            entry.last_use = used;
+            let peer = entry.peer;
+            self.update_queue(peer, |queue| queue.remove(&(last_use, id)) && queue.insert((used, id)));
         }
         let (_, id) = self.first()?;
         self.remove(id)
     }
 
     /// The next to go, as far as is known.
-    fn first(&self) -> Option<Seen> {
+    fn first(&self) -> Option<LastUse> {
         let (_, network) = self.networks.largest()?;
         let (_, queue) = network.clients.largest()?;
         queue.first().copied()
     }
 
     /// Changes the queue of a client, and that of its network.
-    fn place(&mut self, peer: IpAddr, change: impl Fn(&mut BTreeSet<Seen>) -> bool) {
+    fn update_queue(&mut self, peer: IpAddr, change: impl Fn(&mut BTreeSet<LastUse>) -> bool) {
         self.networks.update(network_of(peer), |network| {
             change(&mut network.all);
             network.clients.update(peer, |queue| {
@@ -104,8 +104,8 @@ impl<H> Crowd<H> {
 
 #[derive(Debug, Default)]
 struct Network {
-    clients: Ranked<IpAddr, BTreeSet<Seen>>,
-    all: BTreeSet<Seen>,
+    clients: Ranked<IpAddr, BTreeSet<LastUse>>,
+    all: BTreeSet<LastUse>,
 }
 
 /// Things that hold connections, in the order of how many; among equals those come first whose first
@@ -113,7 +113,7 @@ struct Network {
 #[derive(Debug)]
 struct Ranked<K, V> {
     of: HashMap<K, V>,
-    order: BTreeSet<(usize, Reverse<Seen>, K)>,
+    order: BTreeSet<(usize, Reverse<LastUse>, K)>,
 }
 
 impl<K, V> Default for Ranked<K, V> {
@@ -124,17 +124,17 @@ impl<K, V> Default for Ranked<K, V> {
 
 trait Queue: Default {
     /// All connections, the one that was used longest ago first.
-    fn queue(&self) -> &BTreeSet<Seen>;
+    fn queue(&self) -> &BTreeSet<LastUse>;
 }
 
-impl Queue for BTreeSet<Seen> {
-    fn queue(&self) -> &BTreeSet<Seen> {
+impl Queue for BTreeSet<LastUse> {
+    fn queue(&self) -> &BTreeSet<LastUse> {
         self
     }
 }
 
 impl Queue for Network {
-    fn queue(&self) -> &BTreeSet<Seen> {
+    fn queue(&self) -> &BTreeSet<LastUse> {
         &self.all
     }
 }
@@ -194,24 +194,24 @@ mod tests {
                 0,
             ),
         ] {
-            let mut crowd = Crowd::new();
+            let mut order = EvictionOrder::new();
             for (place, (client, at)) in connections.iter().enumerate() {
-                crowd.add(client.parse().unwrap(), *at, place);
+                order.add(client.parse().unwrap(), *at, place);
             }
-            assert_eq!(crowd.evict(|_| 0), Some(goes), "{case}");
-            assert_eq!(crowd.len(), connections.len() - 1);
+            assert_eq!(order.evict(|_| 0), Some(goes), "{case}");
+            assert_eq!(order.len(), connections.len() - 1);
         }
-        assert_eq!(Crowd::<()>::new().evict(|()| 0), None);
+        assert_eq!(EvictionOrder::<()>::new().evict(|()| 0), None);
     }
 
     #[test]
     fn what_was_used_since_is_spared() {
-        let mut crowd = Crowd::new();
+        let mut order = EvictionOrder::new();
         let used = [9, 8, 0, 7];
         for at in 0..used.len() {
-            crowd.add("10.0.0.1".parse().unwrap(), at as u64, at);
+            order.add("10.0.0.1".parse().unwrap(), at as u64, at);
         }
-        let order: Vec<_> = std::iter::from_fn(|| crowd.evict(|&at| used[at])).collect();
+        let order: Vec<_> = std::iter::from_fn(|| order.evict(|&at| used[at])).collect();
         assert_eq!(order, [2, 3, 1, 0]);
     }
 
@@ -219,46 +219,46 @@ mod tests {
     fn who_is_active_keeps_all_when_a_stranger_opens_thousands() {
         const MOST: usize = 1000;
         let (core, stranger) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let mut crowd = Crowd::new();
+        let mut order = EvictionOrder::new();
         for _ in 0..300 {
-            crowd.add(core, 0, "core");
+            order.add(core, 0, "core");
         }
         for now in 1..10_000 {
-            crowd.add(stranger, now, "stranger");
-            if crowd.len() > MOST {
-                assert_eq!(crowd.evict(|_| 0), Some("stranger"), "at {now}");
+            order.add(stranger, now, "stranger");
+            if order.len() > MOST {
+                assert_eq!(order.evict(|_| 0), Some("stranger"), "at {now}");
             }
         }
     }
 
     #[test]
     fn looks_are_few_however_many_were_used() {
-        let mut crowd = Crowd::new();
+        let mut order = EvictionOrder::new();
         for at in 0..10_000 {
-            crowd.add(Ipv4Addr::from_bits(at << 6).into(), 0, ());
+            order.add(Ipv4Addr::from_bits(at << 6).into(), 0, ());
         }
-        let looks = Cell::new(0);
+        let probes = Cell::new(0);
         let now = Cell::new(1);
         for _ in 0..1_000 {
             now.set(now.get() + 1);
-            crowd.evict(|()| {
-                looks.set(looks.get() + 1);
+            order.evict(|()| {
+                probes.set(probes.get() + 1);
                 now.get()
             });
         }
-        assert!(looks.get() <= 1_000 * LOOKS, "{}", looks.get());
+        assert!(probes.get() <= 1_000 * MAX_PROBES, "{}", probes.get());
     }
 
     #[test]
     fn nothing_is_left_of_who_has_gone() {
-        let mut crowd = Crowd::new();
+        let mut order = EvictionOrder::new();
         let ids: Vec<u64> =
-            (0..500u32).map(|at| crowd.add(Ipv4Addr::from_bits(at * 37).into(), u64::from(at), at)).collect();
-        crowd.evict(|&at| u64::from(at) + 5);
+            (0..500u32).map(|at| order.add(Ipv4Addr::from_bits(at * 37).into(), u64::from(at), at)).collect();
+        order.evict(|&at| u64::from(at) + 5);
         for id in ids {
-            crowd.remove(id);
-            assert_eq!(crowd.remove(id), None);
+            order.remove(id);
+            assert_eq!(order.remove(id), None);
         }
-        assert!(crowd.members.is_empty() && crowd.networks.of.is_empty() && crowd.networks.order.is_empty());
+        assert!(order.entries.is_empty() && order.networks.of.is_empty() && order.networks.order.is_empty());
     }
 }

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::{Escaped, few};
+use crate::{TerminalSafe, rate_limit};
 
 /// Octets that may wait. The thread has as many in its hands.
-const ROOM: usize = 1 << 20;
+const CAPACITY: usize = 1 << 20;
 
-/// Lines for a stream, which a thread writes. Clones are the same queue.
+/// LineWriter for a stream, which a thread writes. Clones are the same queue.
 #[derive(Clone, Debug)]
-pub struct Outlet(Arc<Shared>);
+pub struct LineQueue(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    room: usize,
+    capacity: usize,
     queue: Mutex<Queue>,
     /// Something has come, for the thread; or all has been written.
     changed: Condvar,
@@ -31,25 +31,25 @@ struct Queue {
     waiting: Vec<u8>,
     /// Whether the thread is at what it has taken.
     is_writing: bool,
-    /// Lines that there was no room for; and how many of them have not been told of.
-    lost: u64,
-    untold: u64,
+    /// LineWriter that there was no room for; and how many of them have not been told of.
+    dropped: u64,
+    unreported: u64,
 }
 
-/// Returns the outlet of the process' standard error.
-pub fn stderr() -> Outlet {
-    static STDERR: OnceLock<Outlet> = OnceLock::new();
-    let outlet = STDERR.get_or_init(|| match io::stderr().as_fd().try_clone_to_owned() {
+/// Returns the queue of the process' standard error.
+pub fn stderr() -> LineQueue {
+    static STDERR: OnceLock<LineQueue> = OnceLock::new();
+    let queue = STDERR.get_or_init(|| match io::stderr().as_fd().try_clone_to_owned() {
         // The standard library's own handle is locked while it writes, and others who want it would wait.
-        Ok(fd) => Outlet::to(File::from(fd), ROOM),
-        Err(_) => Outlet::to(io::stderr(), ROOM),
+        Ok(fd) => LineQueue::to(File::from(fd), CAPACITY),
+        Err(_) => LineQueue::to(io::stderr(), CAPACITY),
     });
-    outlet.clone()
+    queue.clone()
 }
 
 /// Says a line on standard error that is no event of a log, such as why a program cannot start.
-pub fn say(line: &str) {
-    stderr().write(format!("{}\n", Escaped(line)).as_bytes());
+pub fn write_line(line: &str) {
+    stderr().write(format!("{}\n", TerminalSafe(line)).as_bytes());
 }
 
 /// Waits until all that was said has been written, for at most so long.
@@ -58,32 +58,32 @@ pub fn flush(within: Duration) {
 }
 
 /// Returns how many lines were lost because standard error was not read.
-pub fn lost() -> u64 {
-    stderr().0.queue().lost
+pub fn dropped_unread() -> u64 {
+    stderr().0.queue().dropped
 }
 
-impl Outlet {
-    /// An outlet to `stream`, with room for so many octets that wait. Its thread ends with the process.
-    pub(crate) fn to(mut stream: impl Write + Send + 'static, room: usize) -> Self {
-        let outlet = Self(Arc::new(Shared { room, queue: Mutex::default(), changed: Condvar::new() }));
-        let source = outlet.clone();
+impl LineQueue {
+    /// A queue to `stream`, with room for so many octets that wait. Its thread ends with the process.
+    pub(crate) fn to(mut stream: impl Write + Send + 'static, capacity: usize) -> Self {
+        let queue = Self(Arc::new(Shared { capacity, queue: Mutex::default(), changed: Condvar::new() }));
+        let source = queue.clone();
         let thread = thread::Builder::new().name("stderr".to_owned());
         let thread = thread.spawn(move || {
             let mut taken = Vec::new();
             loop {
                 let lost = source.take(&mut taken);
                 if stream.write_all(&taken).and_then(|()| stream.flush()).is_err() {
-                    source.0.queue().lost += taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
+                    source.0.queue().dropped += taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
                 }
                 if lost > 0 {
                     tracing::warn!(lost, "lines were lost, for standard error was not read in time");
                 }
-                few::tell();
+                rate_limit::report_dropped();
             }
         });
         // A process without room for a thread gets no further, and has nothing to say for long.
         drop(thread);
-        outlet
+        queue
     }
 
     /// Waits for something to write, and returns how many lines have been lost.
@@ -97,15 +97,15 @@ impl Outlet {
         queue.is_writing = true;
         taken.clear();
         std::mem::swap(taken, &mut queue.waiting);
-        std::mem::take(&mut queue.untold)
+        std::mem::take(&mut queue.unreported)
     }
 
     /// Takes whole lines, or none of them if there is no room.
     pub(crate) fn write(&self, lines: &[u8]) {
         let mut queue = self.0.queue();
-        if queue.waiting.len() + lines.len() > self.0.room {
-            queue.lost += 1;
-            queue.untold += 1;
+        if queue.waiting.len() + lines.len() > self.0.capacity {
+            queue.dropped += 1;
+            queue.unreported += 1;
             return;
         }
         queue.waiting.extend_from_slice(lines);
@@ -120,8 +120,8 @@ impl Outlet {
     }
 
     #[cfg(test)]
-    pub(crate) fn lost(&self) -> u64 {
-        self.0.queue().lost
+    pub(crate) fn dropped(&self) -> u64 {
+        self.0.queue().dropped
     }
 }
 
@@ -132,19 +132,19 @@ impl Shared {
     }
 }
 
-impl<'w> MakeWriter<'w> for Outlet {
-    type Writer = Lines;
+impl<'w> MakeWriter<'w> for LineQueue {
+    type Writer = LineWriter;
 
-    fn make_writer(&'w self) -> Lines {
-        Lines(self.clone())
+    fn make_writer(&'w self) -> LineWriter {
+        LineWriter(self.clone())
     }
 }
 
-/// Writes to an outlet what comes at one time.
+/// Writes to a queue what comes at one time.
 #[derive(Debug)]
-pub struct Lines(Outlet);
+pub struct LineWriter(LineQueue);
 
-impl Write for Lines {
+impl Write for LineWriter {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.0.write(lines);
         Ok(lines.len())
