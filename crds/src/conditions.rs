@@ -1,33 +1,33 @@
-//! Conditions of a MultiNetworkService: their types, their reasons, and how to set one.
+//! Conditions of a MultiNetworkService: types, reasons, and functions to set and find them.
 //!
-//! Every reason belongs to one type and stands for one status, so that a wrong combination cannot be
-//! written down. Types and the reason that says "as it should be" are those of the Gateway API where it
-//! has them.
+//! Every reason belongs to one type and implies one status, so that code cannot combine them
+//! wrongly. Types, and reasons for the good status, are those of the Gateway API where it has them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::schema::MESSAGE_LENGTH;
 
-/// The type of a condition.
+/// Type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionType {
-    /// Whether the object makes sense to the controller.
+    /// Whether the object is valid.
     Accepted,
-    /// Whether all that the object refers to exists and can be used.
+    /// Whether all objects that the object refers to exist and can be used.
     ResolvedRefs,
-    /// Whether the slices say what the object wants.
+    /// Whether the slices match the object's spec.
     Programmed,
-    /// Whether there is at least one ready endpoint. It is not called Ready: tools that wait for that would take a service that is
-    /// scaled to zero for broken.
+    /// Whether at least one endpoint is ready. It is not named Ready, because tools that wait for
+    /// Ready would take a service scaled to zero for broken.
     EndpointsReady,
-    /// Whether pods of one network have the same address. True is bad.
+    /// Whether pods on one network have the same address. True is bad.
     AddressConflict,
-    /// Whether a limit leaves addresses out. True is bad; where nothing is left out, there is no such condition.
+    /// Whether a limit keeps addresses from being published. True is bad. The condition is absent
+    /// otherwise.
     Capped,
 }
 
 impl ConditionType {
-    /// All of them. Conditions of other types are whoever's set them.
+    /// All types. Conditions of other types belong to other writers.
     pub const ALL: [Self; 6] = [
         Self::Accepted,
         Self::ResolvedRefs,
@@ -37,7 +37,7 @@ impl ConditionType {
         Self::Capped,
     ];
 
-    /// As the API spells it.
+    /// Returns the type's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "Accepted",
@@ -50,19 +50,19 @@ impl ConditionType {
     }
 }
 
-/// The status of a condition.
+/// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// `True`
     True,
     /// `False`
     False,
-    /// `Unknown`: nobody has looked yet, or could.
+    /// `Unknown`: the controller has not checked yet, or could not.
     Unknown,
 }
 
 impl Status {
-    /// As the API spells it.
+    /// Returns the status' name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -72,15 +72,15 @@ impl Status {
     }
 }
 
-/// A reason: the type of its condition and the status that it stands for follow from it.
+/// Reason of a condition, which implies the condition's type and status.
 pub trait Reason: Copy {
-    /// The type of the condition that has this reason.
+    /// Type of the condition.
     const TYPE: ConditionType;
 
-    /// As the API spells it: CamelCase.
+    /// Returns the reason's name in the API, in CamelCase.
     fn as_str(self) -> &'static str;
 
-    /// The status of the condition that has this reason.
+    /// Returns the status of the condition.
     fn status(self) -> Status;
 }
 
@@ -114,11 +114,11 @@ macro_rules! reasons {
 reasons! {
     /// Reasons of [`ConditionType::Accepted`].
     AcceptedReason for Accepted {
-        /// True: the object makes sense.
+        /// True: the object is valid.
         Accepted => True,
-        /// False: the object breaks a rule, for example one that is younger than the object.
+        /// False: the object breaks a rule, for example one added after the object was created.
         Invalid => False,
-        /// Unknown: the controller has not looked at the object yet.
+        /// Unknown: the controller has not processed the object yet.
         Pending => Unknown,
     }
 }
@@ -126,17 +126,19 @@ reasons! {
 reasons! {
     /// Reasons of [`ConditionType::ResolvedRefs`].
     ResolvedRefsReason for ResolvedRefs {
-        /// True: all that the object refers to exists.
+        /// True: all objects that the object refers to exist.
         ResolvedRefs => True,
-        /// False: a network's object does not exist.
+        /// False: the object that describes a network does not exist.
         NetworkNotFound => False,
-        /// False: a network can never be one of the object's pods: a ResourceClaimTemplate of another namespace.
+        /// False: no pod of the namespace can use a network, because it is a ResourceClaimTemplate
+        /// of another namespace.
         NetworkNotUsable => False,
-        /// False: the API server does not serve the kind of a network: Multus or DRA is not installed.
+        /// False: the API server does not serve the kind of a network, because Multus or DRA is not
+        /// installed.
         NetworkKindNotServed => False,
-        /// False: the Service to mirror to does not exist.
+        /// False: the core Service to mirror to does not exist.
         MirrorNotFound => False,
-        /// False: the Service to mirror to has a selector or a cluster IP.
+        /// False: the core Service to mirror to has a selector or a cluster IP.
         MirrorNotUsable => False,
     }
 }
@@ -144,15 +146,15 @@ reasons! {
 reasons! {
     /// Reasons of [`ConditionType::Programmed`].
     ProgrammedReason for Programmed {
-        /// True: the slices say what the object wants.
+        /// True: the slices match the object's spec.
         Programmed => True,
-        /// True: the object has no selector, so that its slices are somebody else's to write.
+        /// True: the object has no selector, so that another program writes its slices.
         NoSelector => True,
-        /// Unknown: the slices are still being written.
+        /// Unknown: the controller is still writing the slices.
         Pending => Unknown,
-        /// False: the object is not accepted, so that no slices are written.
+        /// False: the object is not accepted, so that the controller writes no slices.
         Invalid => False,
-        /// False: writing the slices failed, and is tried again.
+        /// False: a write of the slices failed, and is retried.
         WriteFailed => False,
     }
 }
@@ -166,9 +168,9 @@ reasons! {
         NoPods => False,
         /// False: no selected pod has an address on the networks.
         NoAddresses => False,
-        /// False: there are endpoints, and none is ready.
+        /// False: none of the endpoints is ready.
         NoneReady => False,
-        /// False: the object has no selector, and there are no slices of it.
+        /// False: the object has no selector, and no slice names it.
         NoSlices => False,
     }
 }
@@ -176,11 +178,13 @@ reasons! {
 reasons! {
     /// Reasons of [`ConditionType::AddressConflict`].
     AddressConflictReason for AddressConflict {
-        /// True: pods of one network and namespace have the same address. One of them is published, the others are not.
+        /// True: pods of one network and namespace have the same address. The controller publishes
+        /// it for one of them only.
         DuplicateAddress => True,
-        /// True: a pod of another namespace reports an address that the object publishes. Nothing is withheld.
+        /// True: a pod of another namespace reports an address that the object publishes. The
+        /// controller still publishes it.
         OtherNamespace => True,
-        /// False: every address is one pod's.
+        /// False: every address belongs to one pod.
         NoConflict => False,
     }
 }
@@ -188,20 +192,19 @@ reasons! {
 reasons! {
     /// Reasons of [`ConditionType::Capped`].
     CappedReason for Capped {
-        /// True: a pod has more addresses on a network than are published.
+        /// True: a pod has more addresses on a network than the limit per pod and network.
         AddressesPerPod => True,
-        /// True: the object's pods have more addresses than are published of one object.
+        /// True: the object's pods have more addresses than the limit per object.
         AddressesPerService => True,
-        /// True: the objects of the namespace have more addresses than are published of one namespace.
+        /// True: the objects of the namespace have more addresses than the limit per namespace.
         AddressesPerNamespace => True,
     }
 }
 
-/// Sets the condition of the reason's type, and says whether that changed anything but the time.
+/// Sets the condition of the reason's type. Returns whether anything changed.
 ///
-/// `lastTransitionTime` becomes `now` if the status is another than before, and stays otherwise. Longer
-/// messages than the API allows (32768 characters) are cut. Conditions of other types, and of types that
-/// multinet does not know, stay as they are.
+/// `lastTransitionTime` becomes `now` if the status changes, and stays otherwise. A message longer
+/// than the API allows (32768 characters) is cut. Conditions of other types stay as they are.
 pub fn upsert<R: Reason>(
     conditions: &mut Vec<Condition>,
     reason: R,
@@ -234,12 +237,12 @@ pub fn remove(conditions: &mut Vec<Condition>, kind: ConditionType) {
     conditions.retain(|condition| condition.type_ != kind.as_str());
 }
 
-/// The condition of a type.
+/// Returns the condition of a type.
 pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.type_ == kind.as_str())
 }
 
-/// Whether there is a condition of this type with this status.
+/// Returns whether the condition of this type exists and has this status.
 pub fn has_status(conditions: &[Condition], kind: ConditionType, status: Status) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.status == status.as_str())
 }
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_transition_is_that_of_the_status() {
+    fn the_transition_time_changes_only_with_the_status() {
         let mut conditions = Vec::new();
         assert!(upsert(&mut conditions, ProgrammedReason::Pending, "writing", Some(1), &at(10)));
         assert_eq!(conditions[0].last_transition_time, at(10));
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_already_so_is_no_change() {
+    fn setting_a_condition_again_changes_nothing() {
         let mut conditions = Vec::new();
         upsert(&mut conditions, AcceptedReason::Accepted, "fine", Some(1), &at(10));
         assert!(!upsert(&mut conditions, AcceptedReason::Accepted, "fine", Some(1), &at(20)));
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_fits_its_field() {
+    fn a_long_message_is_cut_to_the_length_of_its_field() {
         let mut conditions = Vec::new();
         upsert(&mut conditions, AcceptedReason::Invalid, &"é".repeat(40_000), None, &at(10));
         assert_eq!(conditions[0].message.chars().count(), MESSAGE_LENGTH);

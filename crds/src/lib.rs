@@ -1,9 +1,9 @@
 //! API types, labels and validation of `multinetwork.numaproj.io/v1alpha1`.
 //!
-//! Two kinds make the API. A [`MultiNetworkService`] is what users write: which pods, on which secondary
-//! networks, under which name. [`MultiNetworkEndpointSlice`]s are what comes of it: addresses, with what is
-//! known of each one's device. multinet's controller writes them; anybody else may, for a service without a
-//! selector.
+//! The API has two kinds. Users write a [`MultiNetworkService`], which selects pods and secondary
+//! networks and gives them a DNS name. multinet's controller writes its
+//! [`MultiNetworkEndpointSlice`]s, which hold the pods' addresses and describe their devices. For a
+//! service without a selector, another program may write them.
 //!
 //! ```text
 //!   MultiNetworkService infer                          MultiNetworkEndpointSlice infer-7x2kq
@@ -15,27 +15,26 @@
 //!   status.{conditions, endpoints, hostname} <──────── counted by the controller
 //! ```
 //!
-//! Field names follow EndpointSlice v1, EndpointSelector (KEP-6116) and GEP-3539, so that moving to an
-//! upstream API is a rename; a slice has a kind of its own because EndpointSlice v1 has no room for what is
-//! known of an address.
+//! Field names follow EndpointSlice v1, EndpointSelector (KEP-6116) and GEP-3539, so that moving to
+//! an upstream API will be a rename. Slices have a kind of their own, because EndpointSlice v1 has
+//! no fields for networks and devices.
 //!
 //! # Rules
 //!
-//! The rules stand in the schema and in CEL, for the API server ([`all_crds`]), and again as functions
-//! ([`validate`]), for objects from files ([`manifest`]). `tests/rules` holds a table of good and bad
-//! objects that both judge alike. Kinds of text, with their patterns, are in [`syntax`].
+//! The rules exist twice: as schema and CEL for the API server ([`all_crds`]), and as functions
+//! ([`validate`]) for objects from files ([`manifest`]). `tests/rules` has a table of valid and
+//! invalid objects, on which both must agree. [`syntax`] has the kinds of text with their patterns.
 //!
-//! The types hold whatever the API server would decode, valid or not: they are what a watch delivers, and
-//! an object may be older than a rule. Optional fields that have a default are not `Option`s; the default is
-//! in the schema and in serde alike.
+//! The types can hold invalid objects, too: a watch delivers objects that may be older than a rule.
+//! Optional fields with a default are not `Option`s. Both schema and serde fill in the default.
 //!
-//! # What is where
+//! # Modules
 //!
 //! | module | |
 //! |---|---|
-//! | [`conditions`] | condition types, reasons, how to set one |
+//! | [`conditions`] | types and reasons of conditions |
 //! | [`labels`] | label and annotation keys |
-//! | [`manifest`] | objects from YAML, as the API server would take them |
+//! | [`manifest`] | objects from files, decoded as the API server would |
 //! | [`syntax`] | kinds of text |
 //! | [`validate`] | the rules |
 

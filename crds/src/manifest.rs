@@ -1,7 +1,8 @@
-//! Objects from files: from YAML to types, the way that an object goes through the API server.
+//! Decoding of objects from files, as the API server would decode them.
 //!
-//! A document is taken as `kubectl apply` would: nulls are absent fields, 5.0 is an integer, unknown fields are
-//! dropped (and named, for a warning), `status` is dropped, a mistyped field is an error that says where.
+//! A document is treated as by `kubectl apply`: nulls count as absent fields, 5.0 is an integer,
+//! and `status` and unknown fields are dropped. The latter are named, for a warning. A mistyped
+//! field is an error that names its path.
 //!
 //! ```
 //! use multinet_crds::manifest;
@@ -40,7 +41,7 @@ use crate::{MultiNetworkEndpointSlice, MultiNetworkService};
 static SERVICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkService::crd()));
 static SLICE_SCHEMA: LazyLock<JSONSchemaProps> = LazyLock::new(|| schema(MultiNetworkEndpointSlice::crd()));
 
-/// An object of the group.
+/// Object of the API group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// A MultiNetworkService.
@@ -50,7 +51,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// The kind, as the API spells it.
+    /// Returns the name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "MultiNetworkService",
@@ -58,7 +59,7 @@ impl Object {
         }
     }
 
-    /// The object's metadata.
+    /// Returns the object's metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Service(service) => &service.metadata,
@@ -66,7 +67,7 @@ impl Object {
         }
     }
 
-    /// As [`crate::validate::validate`].
+    /// Validates the object by [`crate::validate::validate`].
     pub fn validate(&self) -> Result<(), Vec<Violation>> {
         match self {
             Self::Service(service) => validate(&**service),
@@ -74,7 +75,8 @@ impl Object {
         }
     }
 
-    /// As [`crate::validate::validate_update`]; an object of another kind is nothing to update.
+    /// Validates the update of `old` to this object by [`crate::validate::validate_update`]. An
+    /// object of another kind is refused.
     pub fn validate_update(&self, old: &Self) -> Result<(), Vec<Violation>> {
         match (old, self) {
             (Self::Service(old), Self::Service(new)) => validate_update(&**old, &**new),
@@ -87,29 +89,30 @@ impl Object {
     }
 }
 
-/// An object that was read, and what of its document it does not have.
+/// Object decoded from a document, and the fields of the document that were ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// The object.
+    /// Decoded object.
     pub object: Object,
-    /// Paths of fields that the API does not have: worth a warning, for they may be misspelt.
+    /// Paths of fields that the API does not have. Callers should warn, because the fields may be
+    /// misspelt.
     pub ignored: Vec<String>,
 }
 
-/// A document that does not hold a valid object.
+/// Error about a document that does not hold a valid object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Rejected {
-    /// Kind, as the document has it.
+    /// Kind in the document, or a placeholder.
     pub kind: String,
-    /// Namespace, if the document has one.
+    /// Namespace in the document.
     pub namespace: Option<String>,
-    /// Name, if the document has one.
+    /// Name in the document.
     pub name: Option<String>,
-    /// All that is wrong; never empty.
+    /// All violations; never empty.
     pub violations: Vec<Violation>,
 }
 
-/// On one line: `MultiNetworkService vision/infer: spec.networks: must be set; …`.
+/// Formats as one line: `MultiNetworkService vision/infer: spec.networks: must be set; …`.
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.kind)?;
@@ -124,8 +127,8 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Reads and validates one document, as the API server does on create. `None` if it is not of our API
-/// group, and so nobody's business here.
+/// Decodes and validates one document, as the API server does on create. `None` if it belongs to
+/// another API group.
 pub fn admit(document: Value) -> Result<Option<Manifest>, Rejected> {
     let identity = Identity::of(&document);
     let Some(manifest) = decode(document)? else {
@@ -135,8 +138,8 @@ pub fn admit(document: Value) -> Result<Option<Manifest>, Rejected> {
     Ok(Some(manifest))
 }
 
-/// Reads one document without validating more than types, required fields and the ranges of numbers. `None`
-/// if it is not of our API group.
+/// Decodes one document. Validates only types, required fields, enumerations and ranges of numbers.
+/// `None` if it belongs to another API group.
 pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
     let group = MultiNetworkService::group(&());
     let version = MultiNetworkService::api_version(&());
@@ -179,8 +182,8 @@ pub fn decode(mut document: Value) -> Result<Option<Manifest>, Rejected> {
     }
 }
 
-/// What the API server does to a document before it looks at it: nulls are dropped (no field of ours is
-/// nullable), integers are integers, and `status` is not a user's to write.
+/// Normalises a document as the API server does before validation: drops nulls (no field of ours is
+/// nullable) and `status`, which users may not write, and turns integral numbers into integers.
 fn normalise(document: &mut Value) {
     drop_nulls(document);
     numbers::integers_from_floats(document);
@@ -200,7 +203,8 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// The object in a document of the right kind, and the paths that its schema does not have.
+/// Decodes a document of the kind `T`. Returns the object, and the paths that its schema does not
+/// have.
 fn typed<T: DeserializeOwned>(
     document: Value,
     schema: &JSONSchemaProps,
@@ -212,13 +216,13 @@ fn typed<T: DeserializeOwned>(
     Ok((Box::new(object), ignored))
 }
 
-/// The schema of the one version of a kind.
+/// Returns the schema of a kind's only version.
 fn schema(crd: CustomResourceDefinition) -> JSONSchemaProps {
     let version = crd.spec.versions.into_iter().next();
     version.and_then(|version| version.schema?.open_api_v3_schema).unwrap_or_default()
 }
 
-/// What a document calls itself.
+/// Kind, namespace and name in a document, for errors.
 struct Identity {
     kind: String,
     namespace: Option<String>,

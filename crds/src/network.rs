@@ -1,4 +1,4 @@
-//! Which secondary network: a reference to what describes it, and its name in DNS.
+//! Reference to a secondary network, and its name in DNS.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,29 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// What describes a secondary network: NetworkAttachmentDefinition (Multus), DeviceClass or
-/// ResourceClaimTemplate (dynamic resource allocation, DRA).
+/// Kind of the object that describes a secondary network: NetworkAttachmentDefinition (Multus),
+/// DeviceClass or ResourceClaimTemplate (dynamic resource allocation, DRA).
 #[derive(
     Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 pub enum NetworkKind {
-    /// `k8s.cni.cncf.io/v1`, namespaced. The addresses are in the pod's network-status annotation.
+    /// `k8s.cni.cncf.io/v1`, namespaced. The pod's network-status annotation has the addresses.
     #[default]
     NetworkAttachmentDefinition,
-    /// `resource.k8s.io`, cluster-scoped. The addresses are in the status of claims whose devices are of
-    /// this class.
+    /// `resource.k8s.io`, cluster-scoped. The status of claims whose devices are of this class has
+    /// the addresses.
     DeviceClass,
-    /// `resource.k8s.io`, namespaced. The addresses are in the status of claims made from this template.
+    /// `resource.k8s.io`, namespaced. The status of claims made from this template has the
+    /// addresses.
     ResourceClaimTemplate,
 }
 
 impl NetworkKind {
-    /// Whether objects of this kind live in a namespace.
+    /// Returns whether objects of this kind have a namespace.
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::DeviceClass)
     }
 
-    /// As the API spells it.
+    /// Returns the kind's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NetworkAttachmentDefinition => "NetworkAttachmentDefinition",
@@ -38,8 +39,8 @@ impl NetworkKind {
     }
 }
 
-/// A secondary network. `kind`, `name` and `namespace` are those of the multi-network prototypes upstream;
-/// `alias` is multinet's.
+/// A secondary network. kind, name and namespace are as in the upstream multi-network prototypes;
+/// alias is an addition of multinet.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -62,27 +63,28 @@ pub struct NetworkReference {
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub name: String,
 
-    /// Namespace of that object: a DNS label. Default: the namespace of the MultiNetworkService or slice.
-    /// Not allowed with kind DeviceClass, which is cluster-scoped.
+    /// Namespace of that object: a DNS label. Default: the namespace of the MultiNetworkService or
+    /// slice. Not allowed with kind DeviceClass, which is cluster-scoped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_label")]
     pub namespace: Option<String>,
 
-    /// Name of the network in DNS, as in rail0._net.service: a DNS label of at most 63 characters, unique
-    /// among the networks of a service. Default: name; required where name is not a DNS label.
+    /// Name of the network in DNS, as in rail0._net.service: a DNS label of at most 63 characters,
+    /// unique among the networks of a service. Default: name; required where name is not a DNS
+    /// label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_label")]
     pub alias: Option<String>,
 }
 
 impl NetworkReference {
-    /// The name of the network in DNS: the alias, else the name.
+    /// Returns the name of the network in DNS: its alias, or its name if it has none.
     pub fn alias(&self) -> &str {
         self.alias.as_deref().unwrap_or(&self.name)
     }
 
-    /// The namespace to look for the object in, given the one that the reference stands in; `None` for a
-    /// cluster-scoped kind.
+    /// Returns the namespace of the object that describes the network; `own` is the default, the
+    /// namespace of the object with this reference. `None` for a cluster-scoped kind.
     pub fn namespace<'a>(&'a self, own: &'a str) -> Option<&'a str> {
         self.kind.is_namespaced().then(|| self.namespace.as_deref().unwrap_or(own))
     }

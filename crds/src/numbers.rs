@@ -1,12 +1,13 @@
-//! Numbers of JSON documents as the API server takes them: 5.0 is an integer.
+//! Integers in JSON documents as the API server reads them: 5.0 is one.
 
 use serde_json::Value;
 
-/// The greatest range in which every integer has a floating-point number of its own.
+/// Greatest number below which every integer is exact as a floating-point number: 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Turns floating-point numbers without a fraction into integers, throughout a document. The API server
-/// does the same where the schema says integer; multinet's schemas say number nowhere.
+/// Turns floating-point numbers without a fraction into integers, throughout a document. The API
+/// server does so where the schema has the type integer. multinet's schemas never have the type
+/// number, so that this function does not look at the schema.
 pub(crate) fn integers_from_floats(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_integers_become_integers() {
+    fn floats_with_a_fraction_stay_floats() {
         let mut value = json!({"a": [5.0, 5.5, -1e3, 1e300, 7], "b": "5.0", "c": null});
         integers_from_floats(&mut value);
         assert_eq!(value, json!({"a": [5, 5.5, -1000, 1e300, 7], "b": "5.0", "c": null}));

@@ -1,4 +1,4 @@
-//! A port that every endpoint of a service has.
+//! Port of a service, which every endpoint has.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use crate::schema;
 )]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
-    /// `TCP`, the default. RDMA's port is one of these: the rendezvous that sets up queue pairs.
+    /// `TCP`, the default. Also for RDMA, whose queue pairs are set up over a TCP connection.
     #[default]
     Tcp,
     /// `UDP`
@@ -22,7 +22,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As the API spells it.
+    /// Returns the protocol's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -32,13 +32,14 @@ impl Protocol {
     }
 }
 
-/// A port that every endpoint has. As in EndpointSlice v1, but always with a number: there is no
-/// container whose port could be named.
+/// A port that every endpoint has, as in EndpointSlice v1. The number is required, because there is
+/// no container port to refer to by name.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
-    /// Name of the port, unique in the list: a DNS label of at most 62 characters. A port with a name has
-    /// an SRV record _name._protocol; one port may have an empty name, and no SRV record. Default: empty.
+    /// Name of the port, unique in the list: a DNS label of at most 62 characters. A named port has
+    /// an SRV record _name._protocol. One port may have an empty name, and then no SRV record.
+    /// Default: empty.
     #[serde(default)]
     #[schemars(schema_with = "schema::port_name")]
     pub name: String,
@@ -51,8 +52,8 @@ pub struct Port {
     #[serde(default)]
     pub protocol: Protocol,
 
-    /// What is spoken on the port, such as multinet-rdma or example.com/name: a hint for clients, as in
-    /// EndpointSlice v1. A qualified name of at most 253 characters.
+    /// Application protocol of the port, such as multinet-rdma or example.com/name: a hint for
+    /// clients, as in EndpointSlice v1. A qualified name of at most 253 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::qualified_name")]
     pub app_protocol: Option<String>,

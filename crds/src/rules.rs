@@ -1,14 +1,15 @@
-//! Rules in CEL about the networks of a service, with messages that name what is wrong.
+//! CEL rules about the networks of a service, with messages that name the wrong values.
 
-/// The alias of the network that a variable stands for.
+/// Expands to the alias of the network in a CEL variable.
 macro_rules! alias {
     ($network:literal) => {
         concat!("(has(", $network, ".alias) ? ", $network, ".alias : ", $network, ".name)")
     };
 }
 
-/// Whether two variables, `n` and `m`, stand for one network under two aliases. The namespace of the service, which
-/// is that of a network without one, is not known to a rule.
+/// Expands to the condition that the CEL variables `n` and `m` are one network under two aliases. A
+/// rule cannot see the service's namespace, so that a network without a namespace counts as
+/// different from one that names the service's.
 macro_rules! other {
     () => {
         concat!(
@@ -21,11 +22,11 @@ macro_rules! other {
     };
 }
 
-/// Rule of `spec.networks`: their aliases differ.
+/// Rule of `spec.networks`: aliases are unique.
 pub(crate) const ALIASES_ARE_UNIQUE: &str =
     concat!("self.all(n, self.exists_one(m, ", alias!("m"), " == ", alias!("n"), "))");
 
-/// Message for [`ALIASES_ARE_UNIQUE`], with the first alias that occurs several times.
+/// Message for [`ALIASES_ARE_UNIQUE`], with the first alias that occurs more than once.
 pub(crate) const ALIAS_OCCURS_TWICE: &str = concat!(
     "'the aliases of the networks must be unique, and a network without alias has its name for one; \"%s\" occurs \
      several times'.format(self.map(n, ",
@@ -35,11 +36,11 @@ pub(crate) const ALIAS_OCCURS_TWICE: &str = concat!(
     " == a)))"
 );
 
-/// Rule of `spec.networks`: no network has two aliases.
+/// Rule of `spec.networks`: no network is listed under two aliases.
 pub(crate) const NETWORKS_ARE_UNIQUE: &str = concat!("!self.exists(n, self.exists(m, ", other!(), "))");
 
-/// Message for [`NETWORKS_ARE_UNIQUE`], with the first network that has several aliases, and two of them. The API
-/// server can estimate what `format` costs, unlike `+` in a list.
+/// Message for [`NETWORKS_ARE_UNIQUE`], with the first network that has several aliases, and two of
+/// them. It uses `format`, because the API server cannot estimate the cost of `+` in a list.
 pub(crate) const NETWORK_OCCURS_TWICE: &str = concat!(
     "'each network may be listed once; %s %s is listed as %s and %s: keep one of them'.format(self.filter(n, self.exists(m, ",
     other!(),
@@ -52,13 +53,13 @@ pub(crate) const NETWORK_OCCURS_TWICE: &str = concat!(
     ")[0]])[0])"
 );
 
-/// Rule of `spec`: the network to mirror is one of the networks.
+/// Rule of `spec`: the mirrored network is one of the networks.
 pub(crate) const MIRROR_HAS_A_NETWORK: &str = concat!(
     "!has(self.mirror) || !has(self.mirror.network) || self.networks.exists(n, ",
     alias!("n"),
     " == self.mirror.network)"
 );
 
-/// Message for [`MIRROR_HAS_A_NETWORK`], with the alias that no network has.
+/// Message for [`MIRROR_HAS_A_NETWORK`], with the unknown alias.
 pub(crate) const MIRROR_HAS_NO_NETWORK: &str =
     "'must be the alias of one of the networks; \"' + self.mirror.network + '\" is not'";

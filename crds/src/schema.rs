@@ -1,8 +1,8 @@
-//! Fragments of the CRDs' schemas that the types alone do not say: kinds of text, ranges, core types with
-//! their bounds.
+//! Parts of the CRDs' schemas that do not follow from the Rust types: kinds of text, ranges, and
+//! core types with their bounds.
 //!
-//! Optional fields get the schema of their value, not a nullable one: the API server then drops a null as
-//! if the field were absent, as it does in core types, and CEL rules need not tell the two apart.
+//! Optional fields get the schema of their value, not a nullable one. The API server then drops a
+//! null as if the field were absent, as in core types, and CEL rules need not handle null.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -14,14 +14,14 @@ pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 1..=u16::MAX;
 pub(crate) const TTL_SECONDS: std::ops::RangeInclusive<u16> = 0..=3600;
 /// Bounds of `spec.endpoints[].device.numaNode`; the kernel's MAX_NUMNODES is at most 1024.
 pub(crate) const NUMA_NODES: std::ops::RangeInclusive<u16> = 0..=1023;
-/// The longest text of an IPv6 address, INET6_ADDRSTRLEN less the final zero.
+/// Length of the longest IPv6 address as text: INET6_ADDRSTRLEN less the final zero.
 pub(crate) const ADDRESS_LENGTH: usize = 45;
-/// Most labels, expressions and values in a selector.
+/// Limit of labels, of expressions, and of values per expression in a selector.
 pub(crate) const SELECTOR_ITEMS: usize = 64;
-/// Longest message of a condition, as metav1.Condition has it.
+/// Length limit of a condition's message, as in metav1.Condition.
 pub(crate) const MESSAGE_LENGTH: usize = 32_768;
 
-/// Functions for `#[schemars(schema_with = "…")]`, one per field or kind of text.
+/// Declares functions for `#[schemars(schema_with = "…")]`, one per kind of text or field.
 macro_rules! texts {
     ($check:ident { $($name:ident: $text:ident,)* }) => {
         $(pub(crate) fn $name(_: &mut SchemaGenerator) -> Schema {
@@ -39,7 +39,8 @@ texts! {
     }
 }
 
-// Texts that every endpoint has. As rules they cost the API server a fifth more for each write of a slice.
+// Texts of every endpoint. Checked by rules instead of patterns, a write of a slice would cost the
+// API server a fifth more.
 texts! {
     pattern_text {
         node_name: DNS_SUBDOMAIN,
@@ -55,9 +56,10 @@ texts! {
     }
 }
 
-/// A text whose kind is checked by a rule, which says in words what is allowed. The schema's own bound, which
-/// the cost of a rule is estimated by, is wider: where it is exceeded the API server checks no rules, and says
-/// so of a field `<nil>`.
+/// Returns the schema of a text that a rule checks, whose message says in words what is allowed.
+///
+/// maxLength bounds the estimated cost of the rule. It is wider than the rule's own bound: if
+/// maxLength is exceeded, the API server checks no rules, and reports that for the field `<nil>`.
 fn rule_text(kind: &TextKind) -> Schema {
     json_schema!({
         "type": "string",
@@ -66,12 +68,13 @@ fn rule_text(kind: &TextKind) -> Schema {
     })
 }
 
-/// A text whose kind is checked by a pattern, which is cheaper: what is said of a wrong one is the pattern.
+/// Returns the schema of a text that a pattern checks. That is cheaper than a rule, but the API
+/// server's message shows only the pattern.
 fn pattern_text(kind: &TextKind) -> Schema {
     json_schema!({"type": "string", "maxLength": kind.max(), "pattern": kind.pattern()})
 }
 
-/// In CEL: whether the text that `variable` stands for is of this kind.
+/// Returns the CEL condition that the text in `variable` is of this kind.
 pub(crate) fn rule(variable: &str, kind: &TextKind) -> String {
     format!("{variable}.size() <= {} && {variable}.matches(r'{}')", kind.max(), kind.pattern())
 }
@@ -96,7 +99,8 @@ pub(crate) fn count(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX})
 }
 
-/// Exactly one address. Which one is right depends on the slice's addressType: a rule of its spec.
+/// Returns the schema of a list of exactly one address. A rule of the slice's spec checks its
+/// family.
 pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -106,7 +110,8 @@ pub(crate) fn addresses(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// metav1.LabelSelector, with the bounds and the rules that core types validate in Go.
+/// Returns the schema of metav1.LabelSelector, with the bounds and rules that core types check in
+/// Go.
 pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     let key = rule_text(&syntax::QUALIFIED_NAME);
     let value = rule_text(&syntax::LABEL_VALUE);
@@ -168,7 +173,7 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A list of metav1.Condition, with the bounds that it has in Go.
+/// Returns the schema of a list of metav1.Condition, with its bounds in Go.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -193,25 +198,25 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "enum": ["True", "False", "Unknown"],
                 },
                 "observedGeneration": {
-                    "description": "The metadata.generation that the condition is about.",
+                    "description": "The metadata.generation that the condition is based on.",
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,
                 },
                 "lastTransitionTime": {
-                    "description": "When status last changed.",
+                    "description": "Time at which the status last changed.",
                     "type": "string",
                     "format": "date-time",
                 },
                 "reason": {
-                    "description": "Why, in one CamelCase word.",
+                    "description": "Reason for the status, as one CamelCase word.",
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "message": {
-                    "description": "Why, for people, and what to do about it.",
+                    "description": "Explanation for people, with a remedy where one is needed.",
                     "type": "string",
                     "maxLength": MESSAGE_LENGTH,
                 },

@@ -1,4 +1,4 @@
-//! MultiNetworkService: which pods, on which networks, under which name.
+//! MultiNetworkService: the object by which users publish pods' addresses on secondary networks.
 
 #![allow(clippy::duplicated_attributes, reason = "every printer column has a type of its own")]
 
@@ -26,12 +26,12 @@ impl IpFamily {
     /// Both families, IPv4 first.
     pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(address: std::net::IpAddr) -> Self {
         if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
 
-    /// As the API spells it.
+    /// Returns the family's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ipv4 => "IPv4",
@@ -40,7 +40,8 @@ impl IpFamily {
     }
 }
 
-/// What a MultiNetworkService wants. Field names follow EndpointSelector (KEP-6116) and EndpointSlice v1.
+/// Spec of a MultiNetworkService. Field names follow EndpointSelector (KEP-6116) and EndpointSlice
+/// v1.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "multinetwork.numaproj.io",
@@ -57,7 +58,7 @@ impl IpFamily {
         name = "Ready",
         type_ = "integer",
         json_path = ".status.endpoints.ready",
-        description = "Pods that are answered on at least one network"
+        description = "Pods that are ready on at least one network, and so published"
     ),
     printcolumn(
         name = "Total",
@@ -69,20 +70,20 @@ impl IpFamily {
         name = "Hostname",
         type_ = "string",
         json_path = ".status.hostname",
-        description = "The name to ask for",
+        description = "DNS name of the service",
         priority = 1
     ),
     printcolumn(
         name = "Accepted",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Accepted")].status"#,
-        description = "Whether the object makes sense"
+        description = "Whether the object is valid"
     ),
     printcolumn(
         name = "Programmed",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Programmed")].status"#,
-        description = "Whether the slices say what the object wants"
+        description = "Whether the slices match the spec"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -93,8 +94,9 @@ impl IpFamily {
         .field_path(".mirror.network")
 )]
 pub struct MultiNetworkServiceSpec {
-    /// Which pods of the namespace are the endpoints; an empty selector selects them all. Absent: somebody
-    /// else writes the MultiNetworkEndpointSlices, with the label multinetwork.numaproj.io/service-name.
+    /// Selects the pods of the namespace that are the endpoints. An empty selector selects all
+    /// pods. Absent: another program writes the MultiNetworkEndpointSlices, with the label
+    /// multinetwork.numaproj.io/service-name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
     pub selector: Option<LabelSelector>,
@@ -122,23 +124,24 @@ pub struct MultiNetworkServiceSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub ip_families: Vec<IpFamily>,
 
-    /// Publish endpoints from the moment that they have an address, ready or not. Default: false.
+    /// Whether to publish endpoints that are not ready, once they have an address. Default: false.
     #[serde(default)]
     pub publish_not_ready_addresses: bool,
 
-    /// Time to live of the answers in seconds, 0 to 3600. Default: that of the DNS server.
+    /// Time to live of the DNS records in seconds, 0 to 3600. Default: the DNS server's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::ttl_seconds")]
     pub ttl_seconds: Option<u16>,
 
-    /// A core Service to fill as well, for clusters in which nobody may reconfigure DNS. Absent: none.
+    /// A core Service that gets the addresses, too, for clusters whose DNS cannot be reconfigured.
+    /// Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mirror")]
     pub mirror: Option<Mirror>,
 }
 
 impl MultiNetworkServiceSpec {
-    /// A spec for these networks, with the default for everything else.
+    /// Returns a spec with these networks, and defaults for all other fields.
     pub fn new(networks: Vec<NetworkReference>) -> Self {
         Self {
             selector: None,
@@ -151,7 +154,7 @@ impl MultiNetworkServiceSpec {
         }
     }
 
-    /// The network with this alias.
+    /// Returns the network with this alias.
     pub fn network(&self, alias: &str) -> Option<&NetworkReference> {
         self.networks.iter().find(|network| network.alias() == alias)
     }
@@ -161,8 +164,8 @@ fn all_families() -> Vec<IpFamily> {
     IpFamily::ALL.to_vec()
 }
 
-/// A headless core Service without selector, in the same namespace, that the controller also fills with
-/// the ready addresses, so that the cluster's own DNS answers for it.
+/// A headless core Service without selector, in the same namespace. The controller writes the ready
+/// addresses to EndpointSlices of it, so that the cluster's own DNS answers with them.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Mirror {
@@ -170,45 +173,46 @@ pub struct Mirror {
     #[schemars(schema_with = "schema::dns_label")]
     pub service_name: String,
 
-    /// Alias of the one network whose addresses it gets. Default: those of all networks.
+    /// Alias of the network whose addresses the Service gets. Default: all networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_label")]
     pub network: Option<String>,
 }
 
-/// What the controller found and did.
+/// State of a MultiNetworkService, as the controller last observed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MultiNetworkServiceStatus {
-    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, EndpointsReady, AddressConflict, Capped.
+    /// Conditions, one of each type: Accepted, ResolvedRefs, Programmed, EndpointsReady,
+    /// AddressConflict, Capped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 
-    /// How many pods the slices hold. Absent: not counted yet.
+    /// Numbers of pods in the slices. Absent: not counted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "EndpointCounts")]
     pub endpoints: Option<EndpointCounts>,
 
-    /// How many pods the slices hold on each network, in the order of the spec.
+    /// Numbers of pods in the slices per network, in the order of the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["alias".into()]))]
     pub networks: Vec<NetworkCounts>,
 
-    /// The name to ask for, such as infer.vision.svc.multinet.cluster.local.
+    /// DNS name of the service, such as infer.vision.svc.multinet.cluster.local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub hostname: Option<String>,
 }
 
-/// Numbers of pods, over all networks and families. A slice's endpoint that names no pod is one pod per host name, else one per
-/// address.
+/// Numbers of pods over all networks and address families. Endpoints without a pod count as one pod
+/// per hostname, or per address where they have no hostname.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointCounts {
-    /// Pods that are ready on at least one network, and so answered.
+    /// Pods that are ready on at least one network, and so published.
     #[schemars(schema_with = "schema::count")]
     pub ready: u32,
     /// Pods that have an address on at least one network, ready or not.
@@ -229,7 +233,7 @@ pub struct NetworkCounts {
     /// Pods that have an address on the network, ready or not.
     #[schemars(schema_with = "schema::count")]
     pub total: u32,
-    /// Selected pods that have a sandbox, and no address on the network.
+    /// Selected pods with a sandbox but without an address on the network.
     #[schemars(schema_with = "schema::count")]
     pub missing: u32,
 }

@@ -1,4 +1,5 @@
-//! MultiNetworkEndpointSlice: some endpoints of a service, on one network and in one address family.
+//! MultiNetworkEndpointSlice: some endpoints of a service, on one network and in one address
+//! family.
 
 #![allow(clippy::duplicated_attributes, reason = "every printer column has a type of its own")]
 
@@ -12,8 +13,8 @@ use crate::port::Port;
 use crate::schema;
 use crate::service::IpFamily;
 
-/// What a MultiNetworkEndpointSlice holds. As EndpointSlice v1, with the network and with what is known of
-/// each endpoint's device.
+/// Spec of a MultiNetworkEndpointSlice. It is like EndpointSlice v1, with a network, and with the
+/// device of each endpoint.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "multinetwork.numaproj.io",
@@ -69,7 +70,7 @@ use crate::service::IpFamily;
         .field_path(".endpoints")
 )]
 pub struct MultiNetworkEndpointSliceSpec {
-    /// Family of all addresses of the slice: IPv4 or IPv6. It cannot be changed.
+    /// Family of all addresses of the slice: IPv4 or IPv6. Immutable.
     #[x_kube(
         validation = Rule::new("self == oldSelf")
             .message("addressType is immutable; delete the slice and create another")
@@ -92,12 +93,13 @@ pub struct MultiNetworkEndpointSliceSpec {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// One endpoint: an address of a pod, and what is known of it.
+/// One endpoint: an address of a pod, with its state, node and device.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Exactly one address, of the slice's addressType, not unspecified (0.0.0.0, ::), without a zone, not
-    /// IPv4-mapped. Any notation of IPv6 is allowed; readers compare addresses, not their texts.
+    /// Exactly one address, of the slice's addressType. It must not be unspecified (0.0.0.0, ::),
+    /// have a zone, or be IPv4-mapped. Any notation of IPv6 is allowed; readers compare addresses,
+    /// not their texts.
     #[schemars(schema_with = "schema::addresses")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub addresses: Vec<String>,
@@ -106,8 +108,9 @@ pub struct Endpoint {
     #[serde(default, skip_serializing_if = "EndpointConditions::is_unset")]
     pub conditions: EndpointConditions,
 
-    /// Name of the endpoint below the service's name: a DNS label. Endpoints with the same hostname are one
-    /// name with several addresses. Absent: a name is made of the address.
+    /// DNS label of the endpoint's own name, below the service's name. Endpoints with the same
+    /// hostname share one name with several addresses. Absent: the DNS server makes a name from the
+    /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::dns_label")]
     pub hostname: Option<String>,
@@ -117,13 +120,13 @@ pub struct Endpoint {
     #[schemars(schema_with = "schema::node_name")]
     pub node_name: Option<String>,
 
-    /// Zone that the endpoint is in: the Node's label topology.kubernetes.io/zone, at most 63 characters.
+    /// Zone of the endpoint: the Node's label topology.kubernetes.io/zone, at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::zone")]
     pub zone: Option<String>,
 
-    /// The object that has the address: a Pod. Its uid tells a client that a pod was replaced under the
-    /// same address and name.
+    /// The object that has the address: a Pod. Its uid lets a client notice that a pod was replaced
+    /// under the same address and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TargetReference")]
     pub target_ref: Option<TargetReference>,
@@ -135,22 +138,22 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint's one address; `None` if there is none.
+    /// Parses the endpoint's only address; `None` if the list is empty.
     pub fn address(&self) -> Option<Result<IpAddr, AddrParseError>> {
         self.addresses.first().map(|text| text.parse())
     }
 
-    /// Whether the endpoint is to be published; true unless it says otherwise.
+    /// Returns whether to publish the endpoint: its condition `ready`, or its default, true.
     pub fn is_ready(&self) -> bool {
         self.conditions.is_ready()
     }
 }
 
-/// State of an endpoint, as in EndpointSlice v1. Only `ready` decides what is published.
+/// State of an endpoint, as in EndpointSlice v1. Only ready decides whether it is published.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointConditions {
-    /// Whether the endpoint is published: whether it serves and is not terminating, or the service publishes
+    /// Whether to publish the endpoint: it serves and is not terminating, or the service publishes
     /// addresses that are not ready. Absent: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "bool")]
@@ -168,17 +171,17 @@ pub struct EndpointConditions {
 }
 
 impl EndpointConditions {
-    /// `ready`, or its default, true.
+    /// Returns `ready`, or its default, true.
     pub fn is_ready(&self) -> bool {
         self.ready.unwrap_or(true)
     }
 
-    /// `serving`, or its default, true.
+    /// Returns `serving`, or its default, true.
     pub fn is_serving(&self) -> bool {
         self.serving.unwrap_or(true)
     }
 
-    /// `terminating`, or its default, false.
+    /// Returns `terminating`, or its default, false.
     pub fn is_terminating(&self) -> bool {
         self.terminating.unwrap_or(false)
     }
@@ -188,7 +191,7 @@ impl EndpointConditions {
     }
 }
 
-/// The object that has an address. As the targetRef of EndpointSlice v1.
+/// The object that has an address, as in the targetRef of EndpointSlice v1.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetReference {
@@ -213,23 +216,23 @@ pub struct TargetReference {
     pub uid: Option<String>,
 }
 
-/// The device that has an address: what a client needs to choose the near one of several.
+/// The device that has an address. From it, a client chooses the nearest of several endpoints.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Name of the network interface in the pod, such as net1: at most 15 characters of printable ASCII
-    /// without /, : and spaces.
+    /// Name of the network interface in the pod, such as net1: at most 15 characters of printable
+    /// ASCII without /, : and spaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::interface")]
     pub interface: Option<String>,
 
-    /// Hardware address with colons: 6 or 8 octets, or the 20 of IP over InfiniBand.
+    /// Hardware address with colons: 6 or 8 bytes, or the 20 of IP over InfiniBand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::mac")]
     pub mac: Option<String>,
 
-    /// Name of the RDMA device, such as mlx5_2; several are joined by commas. Printable ASCII, at most 64
-    /// characters.
+    /// Name of the RDMA device, such as mlx5_2; several are joined by commas. Printable ASCII, at
+    /// most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::rdma_device")]
     pub rdma_device: Option<String>,
@@ -250,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absent_conditions_are_those_of_endpoint_slice_v1() {
+    fn absent_conditions_default_as_in_endpoint_slice_v1() {
         let absent = EndpointConditions::default();
         assert!(absent.is_ready() && absent.is_serving() && !absent.is_terminating());
         let opposite =
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_the_same_in_every_notation() {
+    fn notations_of_one_address_parse_to_the_same_address() {
         let endpoint = |text: &str| Endpoint { addresses: vec![text.to_owned()], ..Endpoint::default() };
         assert_eq!(endpoint("2001:DB8:0:0::1").address(), endpoint("2001:db8::1").address());
         assert!(endpoint("10.0.0.999").address().is_some_and(|address| address.is_err()));
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_written() {
+    fn absent_fields_are_not_serialized() {
         let endpoint = Endpoint { addresses: vec!["192.0.2.1".to_owned()], ..Endpoint::default() };
         assert_eq!(serde_json::json!(endpoint), serde_json::json!({"addresses": ["192.0.2.1"]}));
     }

@@ -1,14 +1,14 @@
-//! Kinds of text: what a name, an address of a device or a label may look like.
+//! Kinds of text: the syntax of names, labels and device addresses.
 //!
-//! Each kind is one [`TextKind`]: the pattern that the API server checks and the function that checks the
-//! same in Rust stand side by side, and a property test holds them together.
+//! Each kind is one [`TextKind`], which has the pattern that the API server checks next to the
+//! equivalent Rust function. A property test checks that the two agree.
 //!
-//! All kinds are ASCII, so that a length in characters is one in octets, as DNS counts them, and none
-//! has control characters, so that all can stand in a DNS TXT record.
+//! All kinds are ASCII, so that a length in characters is one in bytes, as DNS counts them. None
+//! allows control characters, so that all texts are safe in DNS TXT records.
 
 use std::fmt;
 
-/// A kind of text: a syntax and a greatest length.
+/// Kind of text: a syntax and a length limit.
 #[derive(Clone, Copy)]
 pub struct TextKind {
     pattern: &'static str,
@@ -18,29 +18,30 @@ pub struct TextKind {
 }
 
 impl TextKind {
-    /// Whether `text` is of this kind.
+    /// Returns whether `text` is of this kind.
     pub fn accepts(&self, text: &str) -> bool {
         text.chars().count() <= self.max && (self.matches)(text)
     }
 
-    /// The greatest length, in characters.
+    /// Returns the length limit, in characters.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// The syntax without the length, as a regular expression for the API server (RE2, which searches:
-    /// hence the anchors).
+    /// Returns the syntax without the length limit, as a regular expression for the API server. It
+    /// has anchors, because RE2 matches substrings otherwise.
     pub fn pattern(&self) -> &'static str {
         self.pattern
     }
 
-    /// This kind with another greatest length.
+    /// Returns this kind with another length limit.
     const fn at_most(self, max: usize) -> Self {
         Self { max, ..self }
     }
 }
 
-/// What is allowed, in words: "a DNS label such as rdma-a (a-z, 0-9 and -, …), at most 63 characters".
+/// Describes the kind in words: "a DNS label such as rdma-a (a-z, 0-9 and -, …), at most 63
+/// characters".
 impl fmt::Display for TextKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, at most {} characters", self.meaning, self.max)
@@ -69,8 +70,8 @@ pub const DNS_SUBDOMAIN: TextKind = TextKind {
     meaning: "a DNS name such as rdma-a or gpu.example.com (a-z, 0-9, - and ., each part beginning and ending with a-z or 0-9)",
 };
 
-/// The name of a port. Its SRV record's owner has the label `_name`, which leaves 62 of the 63 octets
-/// of a label; an unnamed port has no SRV record.
+/// The name of a port. The owner of its SRV record has the label `_name`, which leaves 62 of the 63
+/// bytes of a label. An unnamed port has no SRV record.
 pub const PORT_NAME: TextKind = TextKind {
     pattern: "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
     max: 62,
@@ -78,8 +79,9 @@ pub const PORT_NAME: TextKind = TextKind {
     meaning: "empty or a DNS label such as rdma (a-z, 0-9 and -, first and last not -)",
 };
 
-/// A qualified name, `[prefix/]name`: label keys, application protocols. Kubernetes bounds prefix (253)
-/// and name (63) each; the bound of 253 for both together covers the prefix's.
+/// A qualified name, `[prefix/]name`: label keys, application protocols. Kubernetes limits the
+/// prefix to 253 characters and the name to 63. The limit of 253 for both implies that of the
+/// prefix.
 pub const QUALIFIED_NAME: TextKind = TextKind {
     pattern: concat!(
         r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
@@ -98,8 +100,8 @@ pub const LABEL_VALUE: TextKind = TextKind {
     meaning: "empty or a label's value such as infer or v1.2 (A-Z, a-z, 0-9, -, _ and ., beginning and ending with a letter or digit)",
 };
 
-/// The name of a Linux network interface: IFNAMSIZ less the final zero, no `/`, `:` or space
-/// (`dev_valid_name` in net/core/dev.c).
+/// The name of a Linux network interface: at most IFNAMSIZ less the final zero, without `/`, `:`
+/// and spaces (`dev_valid_name` in net/core/dev.c).
 pub const INTERFACE: TextKind = TextKind {
     pattern: "^[!-.0-9;-~]+$",
     max: 15,
@@ -109,7 +111,7 @@ pub const INTERFACE: TextKind = TextKind {
     meaning: "the name of a network interface such as net1 (printable ASCII without /, : and spaces)",
 };
 
-/// A hardware address: EUI-48, EUI-64 or the 20 octets of IP over InfiniBand, with colons.
+/// A hardware address with colons: EUI-48, EUI-64, or the 20 bytes of IP over InfiniBand.
 pub const MAC: TextKind = TextKind {
     pattern: concat!(
         "^([0-9A-Fa-f]{2}:){5}",
@@ -117,10 +119,11 @@ pub const MAC: TextKind = TextKind {
     ),
     max: 59,
     matches: is_mac,
-    meaning: "a hardware address of 6, 8 or 20 octets, such as 02:00:00:00:00:01",
+    meaning: "a hardware address of 6, 8 or 20 bytes, such as 02:00:00:00:00:01",
 };
 
-/// A PCI address, domain first. Domains have four hexadecimal digits, more behind a VMD controller.
+/// A PCI address with its domain, which has four hexadecimal digits, or more behind a VMD
+/// controller.
 pub const PCI_ADDRESS: TextKind = TextKind {
     pattern: r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]$",
     max: 16,
@@ -136,11 +139,11 @@ const PRINTABLE: TextKind = TextKind {
     meaning: "printable ASCII, not empty",
 };
 
-/// Names of RDMA devices, several joined by commas, as the SR-IOV device plugin writes them.
+/// Names of RDMA devices, joined by commas as the SR-IOV device plugin writes them.
 pub const RDMA_DEVICE: TextKind = PRINTABLE.at_most(64);
-/// The kind of an object.
+/// The kind of a Kubernetes object.
 pub const KIND: TextKind = PRINTABLE.at_most(63);
-/// The UID of an object: 36 characters today.
+/// The UID of a Kubernetes object, which has 36 characters today.
 pub const UID: TextKind = PRINTABLE.at_most(128);
 
 fn is_dns_label(text: &str) -> bool {
@@ -152,13 +155,14 @@ fn is_dns_subdomain(text: &str) -> bool {
     text.split('.').all(is_dns_label)
 }
 
-/// The name in a qualified name, and a label value that is not empty, but for their length.
+/// Checks the syntax, without length, of the name in a qualified name and of a label value.
 fn is_label_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     is_bounded_by(text, |b| b.is_ascii_alphanumeric(), inner)
 }
 
-/// Whether the first and last octets satisfy `outer` and all others `inner`; there is at least one.
+/// Returns whether `text` is not empty, its first and last bytes satisfy `outer`, and all others
+/// satisfy `inner`.
 fn is_bounded_by(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -167,7 +171,8 @@ fn is_bounded_by(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> b
     }
 }
 
-/// Whether `text` is a qualified name within the bounds of Kubernetes: 253 for the prefix, 63 for the name.
+/// Returns whether `text` is a qualified name within Kubernetes' limits: 253 characters for the
+/// prefix, 63 for the name.
 pub(crate) fn is_qualified_name(text: &str) -> bool {
     let name = match text.split_once('/') {
         Some((prefix, _)) if prefix.len() > DNS_SUBDOMAIN.max || !is_dns_subdomain(prefix) => return false,
@@ -178,12 +183,12 @@ pub(crate) fn is_qualified_name(text: &str) -> bool {
 }
 
 fn is_mac(text: &str) -> bool {
-    let mut octets = 0;
-    let valid = text.split(':').all(|octet| {
-        octets += 1;
-        is_hex(octet, 2..=2)
+    let mut bytes = 0;
+    let valid = text.split(':').all(|byte| {
+        bytes += 1;
+        is_hex(byte, 2..=2)
     });
-    valid && matches!(octets, 6 | 8 | 20)
+    valid && matches!(bytes, 6 | 8 | 20)
 }
 
 fn is_pci_address(text: &str) -> bool {
@@ -232,7 +237,7 @@ mod tests {
         UID,
     ];
 
-    /// The API server's verdict.
+    /// Returns whether the API server accepts `text`, by length limit and pattern.
     fn api_server_accepts(kind: &TextKind, text: &str) -> bool {
         static COMPILED: LazyLock<HashMap<&str, Regex>> = LazyLock::new(|| {
             ALL.iter().map(|kind| (kind.pattern, Regex::new(kind.pattern).unwrap())).collect()
@@ -240,7 +245,7 @@ mod tests {
         text.chars().count() <= kind.max && COMPILED[kind.pattern].is_match(text)
     }
 
-    /// TextKind that is nearly right: of the kind, then perhaps changed in one place.
+    /// Generates texts of the kind, some of them changed at one position.
     fn near(kind: TextKind) -> impl Strategy<Value = String> {
         let inside = kind.pattern.trim_start_matches('^').trim_end_matches('$');
         (string_regex(inside).unwrap(), any::<prop::sample::Index>(), prop::option::of("[ -~\n\u{0}é]|"))
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_at_their_edges() {
+    fn texts_at_the_edges_of_each_kind_are_accepted_or_refused() {
         let a = |length| "a".repeat(length);
         let cases: [(TextKind, &str, bool); 26] = [
             (DNS_LABEL, "a", true),

@@ -1,4 +1,4 @@
-//! Small files that hold secrets: certificates, keys, tokens.
+//! Reading of small files that hold certificates, keys or tokens.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -7,10 +7,11 @@ use std::path::Path;
 
 use crate::FileProblem;
 
-/// Octets that such a file may have. Those of all authorities that browsers trust have a quarter of it.
+/// Size limit of a file, in bytes. A bundle of all authorities that browsers trust has a quarter.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// Reads a small file whole. Neither a pipe is waited for, nor is a device read that has no end.
+/// Reads a whole file of at most 1 MiB. Refuses pipes, which might block, and devices, which might
+/// never end.
 ///
 /// # Errors
 ///
@@ -21,16 +22,16 @@ pub fn read(file: &Path) -> Result<Vec<u8>, FileProblem> {
     if !opened.metadata().map_err(FileProblem::Unreadable)?.is_file() {
         return Err(FileProblem::Special);
     }
-    let mut octets = Vec::new();
-    let read = opened.take(MAX_SIZE + 1).read_to_end(&mut octets).map_err(FileProblem::Unreadable)?;
-    if read as u64 > MAX_SIZE { Err(FileProblem::TooLarge(MAX_SIZE)) } else { Ok(octets) }
+    let mut bytes = Vec::new();
+    let read = opened.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(FileProblem::Unreadable)?;
+    if read as u64 > MAX_SIZE { Err(FileProblem::TooLarge(MAX_SIZE)) } else { Ok(bytes) }
 }
 
-/// Reads a small file of text.
+/// Reads a text file of at most 1 MiB.
 ///
 /// # Errors
 ///
-/// As [`read`]; [`FileProblem::Unreadable`] also if it is not UTF-8.
+/// The errors of [`read`]; also [`FileProblem::Unreadable`] if the file is not UTF-8.
 pub fn read_text(file: &Path) -> Result<String, FileProblem> {
     String::from_utf8(read(file)?).map_err(|_| {
         FileProblem::Unreadable(io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))

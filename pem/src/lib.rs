@@ -1,7 +1,9 @@
-//! A certificate chain and its private key out of PEM (RFC 7468), with errors that say what to do.
+//! Reads a certificate chain and its private key from PEM (RFC 7468), with errors that say what to
+//! do.
 //!
-//! rustls reads PEM, but says of a bad file little more than that it is bad, and a key that does not belong to
-//! the certificate shows only in handshakes. Here both are found when the files are read.
+//! rustls reads PEM too, but its errors tell little more than that a file is bad, and a key that
+//! does not belong to the certificate fails only in handshakes. This crate finds both when the
+//! files are read.
 //!
 //! ```text
 //!  tls.crt ──> certificates ──┐
@@ -9,8 +11,8 @@
 //!  tls.key ───────────────────┘
 //! ```
 //!
-//! [`read`] is how such files are read, and those of other secrets; [`validity_problem`] says whether a chain is valid now. When
-//! the files are read again is the callers' business, who know how their users name them.
+//! [`read`] reads such files, and those of other secrets. [`validity_problem`] tells whether a
+//! chain is valid now. Callers decide when to read files again, and add the files' names to errors.
 
 #![forbid(unsafe_code)]
 
@@ -30,59 +32,62 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// What is wrong with a file, and what to do. Stands behind the file's name: `tls.key: is encrypted; …`.
+/// Problem with a file, and its remedy. Its text follows the file's name: `tls.key: is encrypted;
+/// …`.
 #[derive(Debug, thiserror::Error)]
 pub enum FileProblem {
-    /// It cannot be read at all.
+    /// The file cannot be opened or read, or is not text.
     #[error("cannot be read: {0}; give a file that exists and that this user may read")]
     Unreadable(#[source] io::Error),
-    /// It is a folder, a pipe, a device.
+    /// The file is a directory, a pipe or a device.
     #[error("is not a regular file; give one, or a link to one")]
     Special,
-    /// It has more octets than this.
+    /// The file is larger than this number of bytes.
     #[error("is larger than {} MiB; give a file that holds nothing else", .0 >> 20)]
     TooLarge(u64),
-    /// A certificate was valid until so long ago.
-    #[error("has a certificate that expired {} hours ago; have it issued anew", .0.as_secs() / 3600)]
+    /// The certificate expired this long ago.
+    #[error("has a certificate that expired {} hours ago; have it issued again", .0.as_secs() / 3600)]
     Expired(Duration),
-    /// A certificate will be valid after so long.
-    #[error("has a certificate that is valid in {} seconds only; look at the clocks, or wait", .0.as_secs())]
+    /// The certificate becomes valid in this time.
+    #[error("has a certificate that becomes valid in {} seconds; check the clocks, or wait", .0.as_secs())]
     TooEarly(Duration),
-    /// A PEM section does not end, or is not base64.
-    #[error("is not sound PEM: {0}; write the file anew")]
+    /// A PEM section has no end, or is not base64.
+    #[error("is not valid PEM: {0}; write the file again")]
     BadPem(#[source] pem::Error),
-    /// No section is a certificate.
-    #[error("has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the own one first")]
+    /// The file has no section that is a certificate.
+    #[error(
+        "has no certificate in PEM; give the file that has BEGIN CERTIFICATE, the leaf certificate first"
+    )]
     NoCertificate,
     /// The first certificate cannot be used.
-    #[error("is not a sound X.509 certificate: {0}; have it issued anew")]
+    #[error("is not a valid X.509 certificate: {0}; have it issued again")]
     BadCertificate(#[source] rustls::Error),
-    /// No section is a private key.
+    /// The file has no section that is a private key.
     #[error("has no private key in PEM; give the file that has BEGIN PRIVATE KEY")]
     NoKey,
-    /// The key needs a password.
-    #[error("is encrypted; decrypt it first, as by openssl pkey -in FILE -out PLAIN")]
+    /// The private key is encrypted with a password.
+    #[error("is encrypted; decrypt it first, for example by openssl pkey -in FILE -out PLAIN")]
     EncryptedKey,
-    /// The provider cannot sign with it.
+    /// The cryptography provider does not support keys of this kind.
     #[error(
-        "is a private key of no known kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
+        "is a private key of an unsupported kind; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"
     )]
     UnknownKey,
-    /// It belongs to another certificate than the one in this file.
+    /// The private key does not belong to the certificate in this file.
     #[error("is not the key of the certificate in {}; give the two that were issued together", .0.display())]
     OtherKey(PathBuf),
 }
 
-/// Which of the two files cannot be used, and why.
+/// Error of [`certified_key`]: the file that cannot be used, and why.
 #[derive(Debug)]
 pub enum CertifiedKeyError {
-    /// The one with the chain.
+    /// The file with the certificate chain.
     Certificate(FileProblem),
-    /// The one with the private key.
+    /// The file with the private key.
     Key(FileProblem),
 }
 
-/// All certificates of a text, in its order; none is no error here.
+/// Returns all certificates of a PEM text, in its order. A text without any is no error.
 ///
 /// # Errors
 ///
@@ -91,11 +96,13 @@ pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, FilePro
     CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(FileProblem::BadPem)
 }
 
-/// The chain of `certificate` (a file's name, for errors, and its content), the own one first, with the private key of `key`.
+/// Returns the certificate chain of `certificate` with the private key of `key`, checked to belong
+/// together. `certificate` is the file's name, for errors, and its content: the leaf
+/// certificate first.
 ///
 /// # Errors
 ///
-/// [`CertifiedKeyError`], also if the two do not belong together.
+/// [`CertifiedKeyError`], if a file cannot be used or the two do not belong together.
 pub fn certified_key(
     provider: &CryptoProvider,
     certificate: (&Path, &[u8]),
@@ -107,7 +114,8 @@ pub fn certified_key(
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
         CertifiedKeyError::Key(match error {
-            // Also the traditional form, whose headers are no base64.
+            // The traditional form of encryption has headers, which the parser takes for bad
+            // base64.
             _ if is_encrypted(key) => FileProblem::EncryptedKey,
             pem::Error::NoItemsFound => FileProblem::NoKey,
             error => FileProblem::BadPem(error),
@@ -119,7 +127,7 @@ pub fn certified_key(
         .map_err(|_| CertifiedKeyError::Key(FileProblem::UnknownKey))?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
-        // Not every kind of key tells its public half; those that ring loads do.
+        // Unknown: this kind of key does not tell its public half. All kinds that ring loads do.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
         Err(rustls::Error::InconsistentKeys(_)) => {
             Err(CertifiedKeyError::Key(FileProblem::OtherKey(certificate.0.to_owned())))

@@ -1,4 +1,4 @@
-//! When a chain is valid.
+//! Validity periods of certificate chains.
 
 use std::time::Duration;
 
@@ -7,12 +7,14 @@ use webpki::{EndEntityCert, Error, KeyUsage};
 
 use crate::FileProblem;
 
-/// Finds why a chain cannot be used now: its first certificate has expired, or is not valid yet. The others do not count:
-/// many chains end in an expired one that their clients do without.
+/// Returns why a chain cannot be used now: its first certificate has expired, or is not valid yet.
+/// The other certificates do not count, because many chains end in an expired one that clients do
+/// not need.
 pub fn validity_problem(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<FileProblem> {
     chain.first().and_then(|certificate| {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
-        // A certificate's time is the first that is looked at. That nobody vouches for it comes after that.
+        // webpki checks the validity period first. It then fails for lack of trust anchors, which
+        // is no problem here.
         let verified = certificate.verify_for_usage(&[], &[], &[], now, KeyUsage::server_auth(), None, None);
         match verified.err()? {
             Error::CertExpired { time, not_after } => Some(FileProblem::Expired(elapsed(not_after, time))),
@@ -24,7 +26,7 @@ pub fn validity_problem(chain: &[CertificateDer<'_>], now: UnixTime) -> Option<F
     })
 }
 
-/// Finds why the chain `new` must not replace `old`: it is outdated, and `old` is not.
+/// Returns why the chain `new` must not replace `old`: `new` is not valid now, while `old` is.
 pub fn replacement_problem(
     old: &[CertificateDer<'_>],
     new: &[CertificateDer<'_>],
@@ -44,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate of the years 2024 and 2025, below an authority.
+    /// Returns the chain of a certificate that is valid in 2024 and 2025, with an intermediate one.
     fn chain() -> Vec<CertificateDer<'static>> {
         let issued = Authority::new().below("between").issue_as(&["dns.test"], |params| {
             (params.not_before, params.not_after) = (date_time_ymd(2024, 1, 1), date_time_ymd(2026, 1, 1));
@@ -52,13 +54,13 @@ mod tests {
         crate::certificates(issued.chain.as_bytes()).unwrap()
     }
 
-    /// A first of January.
+    /// Returns the first of January of a year.
     fn year(year: i32) -> UnixTime {
         UnixTime::since_unix_epoch(Duration::from_secs(date_time_ymd(year, 1, 1).unix_timestamp() as u64))
     }
 
     #[test]
-    fn a_chain_is_outdated_before_and_after_its_time() {
+    fn a_chain_is_refused_before_and_after_its_validity_period() {
         let chain = chain();
         assert_eq!(chain.len(), 2);
         let days = |days: u64| Duration::from_secs(days * 86_400);
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_is_valid_gives_way_only_to_one_that_is() {
+    fn a_valid_chain_is_replaced_only_by_a_valid_chain() {
         let old = Authority::new().issue(&["dns.test"]);
         let old = crate::certificates(old.chain.as_bytes()).unwrap();
         assert!(replacement_problem(&old, &chain(), year(2025)).is_none());

@@ -1,17 +1,19 @@
-//! The endpoints for operators: probes, metrics, state, log level.
+//! HTTP endpoints for operators: probes, metrics, state, log filter.
 //!
 //! | path | answers |
 //! |---|---|
 //! | `/livez`, `/health` | 200 `ok` as long as the process runs, also while it drains |
-//! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` for everything that is waited for |
+//! | `/readyz`, `/ready` | 200 `ok`, or 503 with a line `name: reason` per part that is not ready |
 //! | `/metrics` | OpenMetrics text, or Prometheus' older text format, as `Accept` prefers |
-//! | pages of the binary's own, such as `/debug/state` | JSON |
+//! | [`Admin::pages`], such as `/debug/state` | JSON |
 //! | `/logging` | GET: the log filter; PUT with a filter as body or `?level=`: sets it |
 //!
-//! The port belongs behind a NetworkPolicy, for nobody has to prove who they are here. Only clients on this host set the
-//! log filter, unless [`Admin::allow_logging`] lets all do so; and only by PUT, which a browser sends to no other site
-//! without asking it first.
-//! The cost of a stranger is bounded (see [`connections`] and [`page`](mod@page)): slow clients, many clients, big requests and long pages.
+//! Clients are not authenticated, so the port belongs behind a NetworkPolicy. Only clients on this
+//! host may set the log filter, unless [`Admin::allow_logging`] allows all clients. Setting it
+//! takes PUT, because a browser sends PUT to another site only after a preflight request.
+//!
+//! The cost of hostile clients is bounded: [`connections`] limits slow and many clients and large
+//! requests, [`page`](mod@page) limits long pages.
 
 mod connections;
 mod page;
@@ -41,39 +43,39 @@ use tokio_util::sync::CancellationToken;
 use crate::exposition;
 use crate::{LogLevel, Readiness, TerminalSafe, UNLIMITED, ipv4_fallback};
 
-/// Size limit of a request's body, in bytes. A log filter is short.
+/// Size limit of a request's body, in bytes. The only body is a log filter, which is short.
 const MAX_BODY: usize = 4096;
 
-/// Within this time after its head a request's body has to have come.
+/// Time limit for a request's body, after its head.
 const BODY_TIME: Duration = Duration::from_secs(2);
 
-/// What the admin endpoints show.
+/// The admin endpoints and the state that they show.
 #[derive(Clone)]
 pub struct Admin {
-    /// For `/readyz`.
+    /// State that `/readyz` shows.
     pub readiness: Readiness,
-    /// For `/metrics`.
+    /// Metrics that `/metrics` shows.
     pub registry: Arc<Registry>,
-    /// For `/logging`.
+    /// Log filter that `/logging` shows and sets.
     pub log_level: LogLevel,
-    /// Whether clients of other hosts may set it, too.
+    /// Whether clients on other hosts may set the log filter, too.
     pub allow_logging: bool,
-    /// The binary's own: what answers at each of these paths.
+    /// Pages that the binary adds, by path.
     pub pages: Vec<(&'static str, Page)>,
 }
 
 impl Admin {
-    /// Takes the address that the flag `--admin` names, and 0.0.0.0 for `[::]` on a host without IPv6.
+    /// Binds the address of the flag `--admin`; 0.0.0.0 instead of `[::]` on a host without IPv6.
     ///
     /// # Errors
     ///
-    /// [`BindError`], if that is not possible.
+    /// [`BindError`], if the address cannot be bound.
     pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
         bind_by(TcpListener::bind, address).await
     }
 
-    /// Serves the endpoints until `shutdown` is cancelled, and answers then what has been asked before. Failing to
-    /// accept a connection is logged, and tried again.
+    /// Serves the endpoints until `shutdown` is cancelled, then finishes the requests under way. A
+    /// failure to accept a connection is logged and retried.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         connections::serve(listener, self.router(), shutdown).await;
     }
@@ -96,18 +98,18 @@ impl Admin {
     }
 }
 
-/// Why nobody can be served at an address.
+/// Error of [`Admin::bind`]: the address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("--admin {address}: cannot listen; choose another address or port")]
 pub struct BindError {
-    /// The address.
+    /// Address that cannot be bound.
     pub address: SocketAddr,
-    /// What the operating system says.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }
 
-/// Binds by `bind`, which stands for the host.
+/// Binds `address` through `bind`, which tests replace by a host without IPv6.
 async fn bind_by(
     bind: impl AsyncFn(SocketAddr) -> io::Result<TcpListener>,
     address: SocketAddr,
@@ -143,7 +145,8 @@ async fn ready(State(admin): State<Admin>) -> Response {
     (status, lines).into_response()
 }
 
-/// Made for one client at a time, and on no thread that answers probes.
+/// Answers `/metrics`: one client at a time, and on a blocking thread, so that a long answer delays
+/// no probe.
 async fn metrics(State(admin): State<Admin>, headers: HeaderMap, one_at_a_time: Arc<Mutex<()>>) -> Response {
     let permit = one_at_a_time.lock_owned().await;
     let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).collect();
@@ -181,7 +184,8 @@ async fn set_log_level(
         None => text(request.into_body()).await?,
     };
     let filter = filter.trim();
-    // Before it takes effect, and whatever the filter is until then.
+    // Log the change before it takes effect, and past the current filter if that hides warnings.
+    // The record of who silenced the log must not depend on the filter.
     let set = admin.log_level.set(filter, || {
         if tracing::enabled!(tracing::Level::WARN) {
             tracing::warn!(name: UNLIMITED, %peer, filter = %TerminalSafe(filter), "the log filter is set");
@@ -195,16 +199,17 @@ async fn set_log_level(
     }
 }
 
-const FORBIDDEN: &str = "the log filter is set from the program's own host, as by kubectl port-forward; \
-                         --admin-allow-logging lets others set it, too\n";
+const FORBIDDEN: &str = "only clients on the program's host may set the log filter, for example through \
+                         kubectl port-forward; --admin-allow-logging allows other clients\n";
 
-/// The body of a request, if it is text, short, and comes soon.
+/// Returns the text of a request's body. Refuses bodies that are late, too long or not UTF-8.
 async fn text(body: Body) -> Result<String, (StatusCode, String)> {
     let refused = |status, reason: &str| (status, format!("{reason}\n"));
     let body = timeout(BODY_TIME, to_bytes(body, MAX_BODY)).await;
-    let body = body.map_err(|_| refused(StatusCode::REQUEST_TIMEOUT, "the body took too long"))?;
-    let too_long = |_| refused(StatusCode::PAYLOAD_TOO_LARGE, "a log filter has at most 4096 octets");
-    let not_text = |_| refused(StatusCode::BAD_REQUEST, "a log filter is text in UTF-8");
+    let body = body
+        .map_err(|_| refused(StatusCode::REQUEST_TIMEOUT, "the request's body did not arrive within 2 s"))?;
+    let too_long = |_| refused(StatusCode::PAYLOAD_TOO_LARGE, "a log filter has at most 4096 bytes");
+    let not_text = |_| refused(StatusCode::BAD_REQUEST, "a log filter must be UTF-8");
     String::from_utf8(body.map_err(too_long)?.into()).map_err(not_text)
 }
 

@@ -1,4 +1,4 @@
-//! The connection to the API server: where it is, and how long its silence is borne.
+//! Client for the API server: its configuration, and the time limits of its connections.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,23 +11,23 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapErrLayer;
 
-/// How long a connection may be silent before it is taken for dead. Longer than [`WATCH_TIME`](crate::watch::WATCH_TIME), so that
-/// a healthy one never is.
+/// Time without any byte received after which a connection counts as dead. Longer than
+/// [`WATCH_TIME`](crate::watch::WATCH_TIME), so that no healthy watch is closed.
 pub const SILENCE: Duration = Duration::from_secs(35);
 
-/// How long connecting may take, TLS included. An address that swallows packets is given up after this.
+/// Time limit for connecting, TLS included. It bounds attempts on an address that drops packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the API server may take no byte of a request.
+/// Time without any byte of a request sent after which the request fails.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A client for the cluster that this process runs in, or that its kubeconfig names, and the API server's URL.
+/// Returns a client for the cluster of [`client_config`], and the API server's URL.
 ///
-/// Nothing is sent yet: an API server that cannot be reached is noticed by the first request.
+/// Sends nothing: only the first request finds out whether the API server can be reached.
 ///
 /// # Errors
 ///
-/// See [`client_config`]; also [`ConnectError::Client`].
+/// The errors of [`client_config`]; also [`ConnectError::Client`].
 pub async fn connect() -> Result<(Client, Arc<str>), ConnectError> {
     let config = client_config().await?;
     let server: Arc<str> = Arc::from(config.cluster_url.to_string().trim_end_matches('/'));
@@ -37,7 +37,7 @@ pub async fn connect() -> Result<(Client, Arc<str>), ConnectError> {
     Ok((builder.with_layer(&named).build(), server))
 }
 
-/// A request that has not been answered, and by whom.
+/// Error of a request without an answer, with the URL of the API server.
 #[derive(Debug, thiserror::Error)]
 #[error("{server}: {source}")]
 pub(crate) struct Unanswered {
@@ -45,7 +45,8 @@ pub(crate) struct Unanswered {
     source: BoxError,
 }
 
-/// Adds the API server's address to what has gone wrong with a connection. The client's own errors stay as they are.
+/// Adds the API server's URL to an error of a connection. Errors of the client itself stay as they
+/// are.
 fn name_server(server: &Arc<str>, error: BoxError) -> BoxError {
     if error.is::<kube::Error>() || error.is::<hyper::Error>() {
         return error;
@@ -53,20 +54,20 @@ fn name_server(server: &Arc<str>, error: BoxError) -> BoxError {
     Box::new(Unanswered { server: Arc::clone(server), source: error })
 }
 
-/// What [`connect`] connects to: the first there is of KUBECONFIG, the pod's service account, and
-/// `~/.kube/config`.
+/// Returns the configuration of the client: the first that exists of KUBECONFIG, the pod's service
+/// account, and `~/.kube/config`.
 ///
-/// Time limits are set for long-running components:
-/// - A connection that is silent for 35 s while an answer is due is closed. Watches end after 30 s
-///   and are opened again (see [`watch`](crate::watch())), so this never hits a healthy one.
+/// Its time limits suit long-running components:
+/// - A connection that receives nothing for 35 s while an answer is due is closed. Watches end
+///   after 30 s and are opened again (see [`watch`](crate::watch())), so no healthy one is closed.
 /// - Connecting takes 5 s at most.
-/// - Requests are not repeated by the client itself. It would do so with pauses that double up to 1000 s,
-///   out of the caller's sight; and callers here have a policy of their own.
+/// - The client does not retry requests itself. It would do so out of the caller's sight, with
+///   pauses that double up to 1000 s, and callers here have retry policies of their own.
 ///
 /// # Errors
 ///
-/// [`ConnectError`], if there is no configuration, or a bad one. A KUBECONFIG that cannot be used is an error
-/// whatever else there is.
+/// [`ConnectError`], if there is no configuration, or an invalid one. An invalid KUBECONFIG is an
+/// error even if a later source exists.
 pub async fn client_config() -> Result<Config, ConnectError> {
     let home = std::env::home_dir().map(|home| home.join(".kube/config"));
     let source = choose(
@@ -86,22 +87,23 @@ pub async fn client_config() -> Result<Config, ConnectError> {
     Ok(with_limits(config))
 }
 
-/// Why there is no client. Each is one line.
+/// Error of [`connect`]. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nothing says where the API server is.
+    /// None of the sources of configuration exists.
     #[error(
         "no Kubernetes cluster is configured: this is not a pod (KUBERNETES_SERVICE_HOST is not set), \
-         and neither KUBECONFIG nor ~/.kube/config is there"
+         KUBECONFIG is not set, and ~/.kube/config does not exist; set KUBECONFIG"
     )]
     NoConfiguration,
     /// KUBECONFIG or `~/.kube/config` cannot be used.
     #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(#[source] Box<KubeconfigError>),
-    /// The files that a pod finds its API server by cannot be used.
+    /// The pod's service account (its token and certificate files) cannot be used.
     #[error("cannot use the pod's service account: {0}")]
     ServiceAccount(#[source] Box<InClusterError>),
-    /// The configuration was read, but does not make a client (a bad certificate or key, for example).
+    /// The configuration was read, but no client can be made from it; for example because of an
+    /// invalid certificate or key.
     #[error("cannot set up the Kubernetes client: {0}")]
     Client(String),
 }
@@ -112,7 +114,8 @@ enum Source {
     ServiceAccount,
 }
 
-/// As client-go's users know it: an explicit KUBECONFIG, then the pod's own account, then the file at home.
+/// Chooses the source in client-go's order: KUBECONFIG, the pod's service account,
+/// `~/.kube/config`.
 fn choose(kubeconfig: Option<&OsStr>, service_host: Option<&OsStr>, file_at_home: bool) -> Option<Source> {
     if kubeconfig.is_some_and(|paths| !paths.is_empty()) {
         Some(Source::Kubeconfig)
@@ -126,7 +129,7 @@ fn choose(kubeconfig: Option<&OsStr>, service_host: Option<&OsStr>, file_at_home
 fn with_limits(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(SILENCE);
-    // Otherwise the time that a connection spent unused before a request counts as silence.
+    // Otherwise the time that a connection was idle before a request would count, too.
     config.reset_reader_on_write = true;
     config.write_timeout = Some(WRITE_TIMEOUT);
     config.default_retry = false;
@@ -139,7 +142,7 @@ mod tests {
     use crate::watch::Problem;
 
     #[test]
-    fn sources_in_their_order() {
+    fn the_first_source_that_exists_is_chosen() {
         let (set, empty) = (Some(OsStr::new("x")), Some(OsStr::new("")));
         assert_eq!(choose(set, set, true), Some(Source::Kubeconfig));
         assert_eq!(choose(None, set, true), Some(Source::ServiceAccount));
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_can_hang_and_none_is_repeated_unseen() {
+    fn requests_have_time_limits_and_are_not_retried_by_the_client() {
         let config = with_limits(Config::new(http::Uri::from_static("https://10.0.0.1")));
         assert_eq!(config.read_timeout, Some(SILENCE));
         assert!(config.reset_reader_on_write);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_be_reached_is_named() {
+    fn the_error_of_a_connection_names_the_server() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = name_server(&Arc::from("https://10.0.0.1"), Box::new(refused));
         let problem = Problem::from(kube::Error::Service(error));
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line() {
+    fn the_error_without_a_configuration_is_one_line() {
         let error = ConnectError::NoConfiguration.to_string();
         assert!(error.starts_with("no Kubernetes cluster is configured") && !error.contains('\n'), "{error}");
     }

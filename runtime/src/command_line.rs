@@ -1,22 +1,22 @@
-//! What the command lines of all binaries have in common.
+//! Common parts of the binaries' command lines.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
 
-/// What clap says of a bad command line of `program`, as one line.
+/// Returns clap's error about a command line of `program` as one line.
 pub fn one_line(error: &clap::Error, program: &str) -> String {
     let text = error.to_string();
     let first: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     format!("{}; see {program} --help", first.join(" ").trim_start_matches("error: "))
 }
 
-/// How long a program that ends waits for its last lines to be written.
+/// Longest time that a program waits at its end for its last log lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Ends `program`: writes what it has said, and why it could not start if that is so, in one line that says what, where,
-/// and what to do; the exit status then is 2.
+/// Flushes the log of `program` at its end and returns its exit status: 0, or 2 for an error, which
+/// is written to standard error as one line.
 pub fn end(program: &str, outcome: Result<(), String>) -> ExitCode {
     let code = match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -29,11 +29,11 @@ pub fn end(program: &str, outcome: Result<(), String>) -> ExitCode {
     code
 }
 
-/// A time on the command line.
+/// Parses a duration on the command line, such as `500ms`.
 ///
 /// # Errors
 ///
-/// What to write instead.
+/// A message with examples of valid durations, if `text` is none.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a time as 500ms, 5s, 10m or 1h".to_owned();
     let parsed: SignedDuration = text.parse().map_err(|_| wrong())?;
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn times_as_people_write_them() {
+    fn durations_have_units_and_errors_show_examples() {
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("1h"), Ok(Duration::from_secs(3600)));
         for wrong in ["5", "-1s", "soon", ""] {

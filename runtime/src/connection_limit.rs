@@ -1,5 +1,6 @@
-//! ConnectionLimit for connections: a newcomer is always let in, and beyond the limit another goes for it (`places/order.rs`
-//! says which). Refusing newcomers would let whoever comes first keep everybody else out.
+//! Limit of open connections. A new connection is always admitted. Beyond the limit an older one is
+//! evicted for it; `connection_limit/eviction.rs` decides which. If new connections were refused
+//! instead, the first client to open enough of them would keep all others out.
 
 mod eviction;
 
@@ -14,27 +15,32 @@ use tokio::time::Instant;
 use eviction::EvictionOrder;
 pub use eviction::network_of;
 
-/// A number of places. Clones share them.
+/// Limit of open connections. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimit(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    /// Largest number of connections.
     most: usize,
+    /// Metric that counts evicted connections.
     evicted: Counter,
+    /// Origin of the times in [`Connection::used`].
     begun: Instant,
     order: Mutex<EvictionOrder<Arc<Connection>>>,
 }
 
-/// Connection, as those see it who may end it.
+/// State that a connection's task shares with the limit.
 #[derive(Debug)]
 struct Connection {
-    /// When it was last used, in milliseconds.
+    /// Time of the last use, in milliseconds. Written without the lock, on every use; a stale value
+    /// only makes the choice of a connection to evict less exact, so `Relaxed` is enough.
     used: AtomicU64,
+    /// Tells the connection's task to close it.
     evicted: Notify,
 }
 
-/// A connection's place; free again when it is dropped.
+/// Admission of one connection, which dropping it gives back.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     id: u64,
@@ -42,18 +48,18 @@ pub struct ConnectionSlot {
     shared: Arc<Shared>,
 }
 
-/// Ends the connection that has a place.
+/// Handle that closes an admitted connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionCloser(Arc<Connection>);
 
 impl ConnectionLimit {
-    /// At most `most`, and at least one; `evicted` counts those who have gone for others.
+    /// Creates a limit of `most` connections, and at least one. `evicted` counts evicted ones.
     pub fn new(most: usize, evicted: Counter) -> Self {
         let order = Mutex::new(EvictionOrder::new());
         Self(Arc::new(Shared { most: most.max(1), evicted, begun: Instant::now(), order }))
     }
 
-    /// A place for a newcomer, if need be that of another.
+    /// Admits a connection of `peer`. Evicts another one if the limit is exceeded.
     pub fn admit(&self, peer: IpAddr) -> ConnectionSlot {
         let now = self.0.millis(Instant::now());
         let connection = Arc::new(Connection { used: AtomicU64::new(now), evicted: Notify::new() });
@@ -66,13 +72,13 @@ impl ConnectionLimit {
         ConnectionSlot { id, connection, shared: Arc::clone(&self.0) }
     }
 
-    /// Whether the next one takes the place of another.
+    /// Returns whether the next connection will cause an eviction.
     pub fn is_full(&self) -> bool {
         self.0.order().len() >= self.0.most
     }
 
-    /// Ends the connection that should go first, for want of something else than places. Says whether there was
-    /// one.
+    /// Evicts a connection, for callers that lack another resource such as file descriptors.
+    /// Returns whether there was one.
     pub fn evict(&self) -> bool {
         self.0.evict(&mut self.0.order())
     }
@@ -98,17 +104,18 @@ impl Shared {
 }
 
 impl ConnectionSlot {
-    /// Notes that the connection is in use.
+    /// Records that the connection was used at this time.
     pub fn touch(&self, now: Instant) {
         self.connection.used.store(self.shared.millis(now), Ordering::Relaxed);
     }
 
-    /// Waits until the place is given to another.
+    /// Waits until the connection has to be closed: it was evicted, or a [`ConnectionCloser`]
+    /// closed it.
     pub async fn evicted(&self) {
         self.connection.evicted.notified().await;
     }
 
-    /// The means to end the connection for another reason.
+    /// Returns a handle by which other tasks close the connection.
     pub fn closer(&self) -> ConnectionCloser {
         ConnectionCloser(Arc::clone(&self.connection))
     }
@@ -121,7 +128,7 @@ impl Drop for ConnectionSlot {
 }
 
 impl ConnectionCloser {
-    /// Ends the connection.
+    /// Tells the connection's task to close it.
     pub fn close(&self) {
         self.0.evicted.notify_one();
     }

@@ -1,13 +1,13 @@
-//! An orderly end: stop being ready, serve on for a while, then stop.
+//! Graceful shutdown: stop being ready, go on serving for a while, then stop.
 //!
 //! ```text
 //!  SIGTERM ──> not ready ───── lameduck ─────> token cancelled ───── deadline ─────> exit
-//!              (serving on, while load         (no new work; finish() waits for
-//!               balancers take notice)          what is under way)
+//!              (still serving, until load      (no new work; finish() waits for
+//!               balancers notice)               tasks under way)
 //! ```
 //!
-//! A thread of its own waits for signals, and ends a process that has not ended by itself: whatever hangs, such as a file
-//! system, the end comes within the time that it was given.
+//! A thread of its own waits for signals and enforces the deadline, so that the process ends in
+//! time even if the async runtime hangs, for example on a dead file system.
 
 use std::io;
 use std::pin::pin;
@@ -23,20 +23,22 @@ use tokio_util::task::TaskTracker;
 
 use crate::Readiness;
 
-/// How much longer than its deadline a process may take to end by itself.
+/// Time past the deadline after which the process is ended by force.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long the end waits for the last lines of the log to be written.
+/// Longest time to wait for the last log lines to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Starts to drain on the first SIGINT or SIGTERM; the second one ends the process at once.
 ///
-/// On the first, `readiness` turns false for good; after `lameduck` the token that is returned is
-/// cancelled, which is everybody's sign to stop. A process that is there still when `deadline` and a second have passed,
-/// for something hangs, ends with status 0. The second signal, at any time after the first, exits with
-/// status 130 (SIGINT) or 143 (SIGTERM). SIGHUP ends nothing from now on: those read files again who read any.
+/// On the first signal, `readiness` turns false for good. After `lameduck` the returned token is
+/// cancelled, which tells every task to stop. If the process still runs `deadline` and a second
+/// later, because a task hangs, it is ended with status 0. A second signal, at any time after the
+/// first, ends the process with status 130 (SIGINT) or 143 (SIGTERM). SIGHUP no longer ends the
+/// process; [`Hangups`](crate::Hangups) receives it.
 ///
-/// To be called early: a signal before it ends the process at once, or is lost where the process is the first one of a container.
+/// Call it early. Before the call, a signal ends the process at once, or is lost if the process is
+/// the first one (PID 1) of a container.
 pub fn on_signal(readiness: Readiness, lameduck: Duration, deadline: Duration) -> CancellationToken {
     let token = CancellationToken::new();
     if let Err(error) = handle_signals(readiness, lameduck, deadline, token.clone()) {
@@ -62,7 +64,7 @@ fn handle_signals(
         let status = match end {
             Some(End::Signal(signal)) => signal.exit_status(),
             Some(End::Late) => {
-                tracing::warn!("something hangs and is given up: this process has not ended by itself");
+                tracing::warn!("ending this process by force: its tasks have not ended within the deadline");
                 multinet_stderr::flush(LAST_LINES);
                 0
             }
@@ -78,7 +80,7 @@ fn handle_signals(
 ///
 /// # Errors
 ///
-/// [`Unfinished`] if some have not; they go on running until the runtime is shut down.
+/// [`Unfinished`] if some have not ended. They go on running until the runtime is shut down.
 pub async fn finish(tasks: &TaskTracker, deadline: Duration) -> Result<(), Unfinished> {
     tasks.close();
     match tokio::time::timeout(deadline, tasks.wait()).await {
@@ -87,27 +89,27 @@ pub async fn finish(tasks: &TaskTracker, deadline: Duration) -> Result<(), Unfin
     }
 }
 
-/// Some tasks had not ended by the deadline.
+/// Error of [`finish`]: some tasks had not ended by the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tasks} tasks have not ended within {deadline:?}")]
 pub struct Unfinished {
-    /// How many.
+    /// Number of tasks that still run.
     pub tasks: usize,
-    /// How long they were given.
+    /// Time that the tasks were given.
     pub deadline: Duration,
 }
 
 /// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// SIGINT, as from Ctrl-C.
+    /// SIGINT, which Ctrl-C sends.
     Interrupt,
-    /// SIGTERM, as from a kubelet.
+    /// SIGTERM, which the kubelet sends.
     Terminate,
 }
 
 impl Signal {
-    /// The exit status by which shells report a process that this signal has ended.
+    /// Returns the exit status by which shells report that this signal ended a process.
     fn exit_status(self) -> i32 {
         match self {
             Self::Interrupt => 130,
@@ -116,7 +118,7 @@ impl Signal {
     }
 }
 
-/// Every SIGINT and SIGTERM from now on.
+/// Returns a stream of every SIGINT and SIGTERM from now on.
 fn signals() -> io::Result<impl Stream<Item = Signal>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -125,17 +127,17 @@ fn signals() -> io::Result<impl Stream<Item = Signal>> {
     Ok(stream::select(interrupts, terminates))
 }
 
-/// How the process ends, if not by itself.
+/// Reason to end the process by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// By a second signal.
+    /// A second signal arrived.
     Signal(Signal),
-    /// By having taken too long.
+    /// The deadline passed.
     Late,
 }
 
-/// Drains on the first of `signals`, and tells of the second or of `deadline`, which counts from the cancelled token on.
-/// None if the signals end before.
+/// Drains on the first of `signals`. Returns when the second arrives, or when `deadline` has passed
+/// since the token was cancelled. `None` if the stream of signals ends first.
 async fn drain_on(
     signals: impl Stream<Item = Signal>,
     readiness: Readiness,
@@ -170,7 +172,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn not_ready_at_once_and_cancelled_after_the_lameduck() {
+    async fn a_signal_ends_readiness_at_once_and_cancels_the_token_after_the_lameduck() {
         let (send, signals) = mpsc::unbounded();
         let (readiness, token) = (Readiness::default(), CancellationToken::new());
         let drain = tokio::spawn(drain_on(signals, readiness.clone(), LAMEDUCK, DEADLINE, token.clone()));
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_signal_cuts_the_lameduck_short() {
+    async fn a_second_signal_ends_the_process_during_the_lameduck() {
         let (send, signals) = mpsc::unbounded();
         let token = CancellationToken::new();
         let drain = tokio::spawn(drain_on(signals, Readiness::default(), LAMEDUCK, DEADLINE, token.clone()));
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tasks_are_waited_for_until_the_deadline() {
+    async fn finish_waits_for_tasks_until_the_deadline() {
         let tasks = TaskTracker::new();
         tasks.spawn(sleep(Duration::from_secs(2)));
         assert_eq!(finish(&tasks, Duration::from_secs(3)).await, Ok(()));

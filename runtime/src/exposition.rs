@@ -1,18 +1,19 @@
-//! Metrics in the format that a client prefers: OpenMetrics, or Prometheus' older text format.
+//! Encoding of metrics in the format that a client prefers: OpenMetrics, or Prometheus' older text
+//! format.
 
 use std::fmt::{Error, Write as _};
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-/// The media type of OpenMetrics.
+/// Media type of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The media type of the older format.
+/// Media type of Prometheus' older text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns a media type and all metrics in it, by the request's header `Accept`. OpenMetrics goes before the older format
-/// if both are as welcome, and if neither is.
+/// Returns all metrics in the format that the header `Accept` prefers, with its media type.
+/// OpenMetrics wins a tie, also if the client accepts neither format.
 ///
 /// # Errors
 ///
@@ -27,7 +28,8 @@ pub(crate) fn encode(registry: &Registry, accept: &str) -> Result<(&'static str,
     Ok((PROMETHEUS_TEXT, to_prometheus_text(&open_metrics)?))
 }
 
-/// Returns the weight of a media type, in thousandths: that of the most specific range that holds it (RFC 9110 §12.5.1).
+/// Returns the weight of a media type in `accept`, in thousandths: that of the most specific range
+/// that covers it (RFC 9110 §12.5.1).
 fn weight(accept: &str, [kind, subkind]: [&str; 2]) -> u16 {
     let ranges = accept.split(',').filter_map(|range| {
         let mut parts = range.split(';').map(str::trim);
@@ -39,11 +41,12 @@ fn weight(accept: &str, [kind, subkind]: [&str; 2]) -> u16 {
         let q = q.map_or(1.0, |q| q.parse::<f32>().unwrap_or_default());
         Some((specific[0]? + specific[1]?, (q.clamp(0.0, 1.0) * 1000.0) as u16))
     });
-    // Of several as specific ones, such as for several versions, the best.
+    // Among equally specific ranges, such as those of several versions, the greatest weight counts.
     ranges.max().map_or(0, |(_, weight)| weight)
 }
 
-/// Writes OpenMetrics in the older format: there a family has the name of its samples, and there are fewer types.
+/// Converts OpenMetrics to Prometheus' older format, in which a family has the name of its samples,
+/// and which has fewer types.
 fn to_prometheus_text(open_metrics: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -64,7 +67,7 @@ fn to_prometheus_text(open_metrics: &str) -> Result<String, Error> {
                 }
                 writeln!(out, "# TYPE {family}{suffix} {kind}")?;
             }
-            // Units, and the end.
+            // The older format has neither `# UNIT` nor `# EOF`.
             (Some("#"), ..) => {}
             _ => writeln!(out, "{line}")?,
         }
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_is_the_one_that_the_client_prefers() {
+    fn the_accept_header_selects_the_format() {
         for (accept, is_open_metrics) in [
             ("", true),
             ("*/*", true),
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_format_has_its_own_names_and_types() {
+    fn the_older_format_renames_families_and_maps_types() {
         let mut registry = Registry::default();
         let (counter, gauge) = (Counter::<u64>::default(), Gauge::<i64>::default());
         let histogram = Histogram::new([1.0]);

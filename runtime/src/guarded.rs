@@ -1,4 +1,4 @@
-//! Objects that may be undecodable, so that one bad object does not cost the others.
+//! Kubernetes objects that may fail to decode, so that one bad object does not fail a whole list.
 
 use std::borrow::Cow;
 
@@ -10,32 +10,33 @@ use serde_json::value::RawValue;
 
 use crate::ObjectKey;
 
-/// How much of an object's text is shown before the place where decoding failed, in bytes.
+/// Length of the excerpt that an error shows before the position where decoding failed, in bytes.
 const EXCERPT: usize = 60;
 
-/// An object of kind `K` as the API server has it, whether or not it decodes as a `K`.
+/// Object of kind `K` from the API server, whether or not it decodes as a `K`.
 ///
-/// Decoding a `Guarded<K>` fails only if the text is no JSON at all. Its `metadata.managedFields` is dropped: nobody here
-/// reads it, and it is often a third of an object.
+/// Decoding a `Guarded<K>` fails only if the text is not JSON. `metadata.managedFields` is dropped:
+/// no caller reads it, and it is often a third of an object.
 #[derive(Clone, Debug)]
 pub enum Guarded<K> {
-    /// It decodes.
+    /// The object decodes.
     Good(K),
-    /// It does not. The API server's schema should not have let it in, or is not ours.
+    /// The object does not decode, because the API server's schema of the kind is another than
+    /// ours.
     Bad(Box<Undecodable>),
 }
 
-/// What is known of an object that does not decode.
+/// Object that does not decode: its identity, and the error.
 #[derive(Clone, Debug)]
 pub struct Undecodable {
-    /// Only `name`, `namespace` and `resourceVersion`, as far as they are there.
+    /// Metadata with `name`, `namespace` and `resourceVersion` only, as far as these decode.
     pub metadata: ObjectMeta,
-    /// What is wrong, and where.
+    /// Error of the decoder, with an excerpt of the text before it.
     pub error: String,
 }
 
 impl<K: Resource> Guarded<K> {
-    /// The object's identity. None if it has no name, which no API server ever sends.
+    /// Returns the object's key; `None` if it has no name, which no API server sends.
     pub fn key(&self) -> Option<ObjectKey> {
         let metadata = self.meta();
         let name = metadata.name.clone().filter(|name| !name.is_empty())?;
@@ -84,8 +85,9 @@ impl<K: Resource> Resource for Guarded<K> {
 
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text is kept for the case of an error, not a tree of values as in kube's DeserializeGuard: that
-        // takes three times as long for an EndpointSlice of 100 endpoints, and twice for a Pod.
+        // Keep the text for the case of an error. kube's DeserializeGuard keeps a tree of values,
+        // which takes three times as long for an EndpointSlice of 100 endpoints, and twice for a
+        // Pod.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self::from_text(text.get()))
     }
@@ -105,7 +107,7 @@ impl<K: Resource + DeserializeOwned> Guarded<K> {
     }
 }
 
-/// Reads what identifies an object, out of whatever else may be wrong with it.
+/// Reads the identity of an object that does not decode, ignoring everything else in it.
 fn identity(text: &str) -> ObjectMeta {
     #[derive(Default, Deserialize)]
     struct Object<'a> {
@@ -134,7 +136,8 @@ fn identity(text: &str) -> ObjectMeta {
     }
 }
 
-/// The error, with the text that leads to it: serde knows neither the field nor its path.
+/// Returns the error with an excerpt of the text before its position, because serde's error has no
+/// path of the field.
 fn describe(error: &serde_json::Error, text: &str) -> String {
     if error.line() != 1 {
         return error.to_string();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_of_the_identity_as_there_is() {
+    fn a_bad_object_keeps_the_parts_of_its_identity_that_decode() {
         let object = bad(r#"{"metadata":{"name":"a","labels":[],"resourceVersion":7},"data":{}}"#);
         assert_eq!(object.metadata.name.as_deref(), Some("a"));
         assert_eq!(object.metadata.resource_version, None);
@@ -206,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn too_deep_for_the_decoder_is_just_another_bad_object() {
+    fn an_object_nested_too_deep_for_the_decoder_is_a_bad_object() {
         let deep = "[".repeat(1000) + &"]".repeat(1000);
         let object = bad(&format!(r#"{{"metadata":{{"name":"deep"}},"x":{deep},"data":{deep}}}"#));
         assert_eq!(object.metadata.name.as_deref(), Some("deep"));
     }
 
     #[test]
-    fn one_bad_object_in_lists_and_events() {
+    fn one_bad_object_does_not_fail_a_list_or_an_event() {
         let list = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[
             {"metadata":{"name":"good"}},{"metadata":{"name":"bad"},"data":7},{"metadata":{"name":"fine"}}]}"#;
         let list: ObjectList<Guarded<ConfigMap>> = serde_json::from_str(list).unwrap();
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn values_decode_as_well_as_texts() {
+    fn an_object_decodes_from_a_value_as_from_text() {
         let value = serde_json::json!({"metadata": {"name": "a"}, "data": {"k": "v"}});
         let object: Guarded<ConfigMap> = serde_json::from_value(value).unwrap();
         assert_eq!(object.meta().name.as_deref(), Some("a"));

@@ -1,10 +1,10 @@
-//! SIGHUP, on which files are read again.
+//! SIGHUP, the signal to read files again.
 
 use std::future::pending;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Every SIGHUP from its making on.
+/// Receiver of every SIGHUP since its creation.
 #[derive(Debug)]
 pub struct Hangups(Option<Signal>);
 
@@ -15,14 +15,14 @@ impl Default for Hangups {
 }
 
 impl Hangups {
-    /// To be called within a tokio runtime.
+    /// Starts to receive SIGHUP. Must be called within a tokio runtime.
     pub fn new() -> Self {
         let hangups = signal(SignalKind::hangup());
         let warn = |error: &_| tracing::warn!(%error, "cannot handle SIGHUP: it will end this process");
         Self(hangups.inspect_err(warn).ok())
     }
 
-    /// Waits for the next one.
+    /// Waits for the next SIGHUP; for ever if the signal cannot be handled.
     pub async fn next(&mut self) {
         if let Some(hangups) = &mut self.0
             && hangups.recv().await.is_some()

@@ -1,19 +1,19 @@
-//! The seam between a watch and the code that makes something of the objects.
+//! Interface between a watch and the code that keeps the objects.
 
 use std::collections::HashSet;
 use std::fmt;
 
-/// Namespace and name of a Kubernetes object: its identity within its kind.
+/// Namespace and name of a Kubernetes object, which identify it within its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// The namespace; empty for kinds without namespaces.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
-    /// The name; never empty in what a watch hands out.
+    /// Name; never empty in the keys that a watch passes on.
     pub name: String,
 }
 
 impl fmt::Display for ObjectKey {
-    /// `namespace/name`, or only the name where there is no namespace.
+    /// Formats as `namespace/name`, or only the name for cluster-scoped kinds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
@@ -22,33 +22,34 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Something that is kept up to date with all objects of kind `K`.
+/// Store that a watch keeps up to date with all objects of kind `K`.
 ///
-/// An index never sees streams, errors or clients, so that its tests are plain calls. [`watch`](crate::watch())
-/// is what calls it in production, from one task and in the order in which the API server tells of
-/// the changes. The calls should be short: nothing else of that watch happens meanwhile.
+/// An index sees no streams, errors or clients, so that tests call it directly. In production
+/// [`watch`](crate::watch()) calls it, from one task and in the order of the API server's events.
+/// Calls should be short, because they hold up the watch.
 pub trait Index<K>: Send + Sync {
-    /// `object` is new or has changed. The same version may be applied more than once.
+    /// Adds or replaces an object. The same version may be applied more than once.
     fn apply(&self, object: K);
 
-    /// The object is gone. It may be one that was never applied.
+    /// Removes an object. It may be one that was never applied.
     fn delete(&self, key: &ObjectKey);
 
-    /// A list begins: up to its reset, what is applied may be a part of the whole. A list that breaks off is followed by another one.
+    /// Begins a list of all objects. Until [`reset`](Self::reset), the applied objects may be only
+    /// a part of them. A list that breaks off is followed by another `start`.
     fn start(&self) {}
 
-    /// End of a list: what was applied in it is current, and what is not in `live` is gone.
+    /// Ends a list: removes all objects whose keys are not in `live`.
     ///
-    /// A key in `live` need not have been applied: an object that cannot be decoded is alive, and its last
-    /// good version stays. The first reset means that the index is in sync. Later ones follow whenever
-    /// changes may have been missed.
+    /// A key in `live` need not have been applied: an object that cannot be decoded still exists,
+    /// and its last good version stays. After the first reset the index is in sync. Later resets
+    /// follow whenever the watch may have missed changes.
     fn reset(&self, live: &HashSet<ObjectKey>);
 
-    /// No further event is ready right now: publish what the calls before have changed.
+    /// Publishes the changes of the calls before. Called when no further event is ready.
     ///
-    /// A burst of events is followed by one commit, which lets an index do the work per object or
-    /// group once for the burst. Within a list there is none until its reset; a list that
-    /// breaks off half-way is committed without one.
+    /// A burst of events is followed by one commit, so that an index can do its work per object or
+    /// group once for the burst. Within a list, the first commit follows its reset. A list that
+    /// breaks off is committed without a reset.
     fn commit(&self);
 }
 
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_shows_its_namespace_only_if_it_has_one() {
+    fn a_key_without_a_namespace_shows_only_its_name() {
         let key = |namespace: &str| ObjectKey { namespace: namespace.into(), name: "infer".into() };
         assert_eq!(key("vision").to_string(), "vision/infer");
         assert_eq!(key("").to_string(), "infer");

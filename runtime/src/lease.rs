@@ -1,39 +1,45 @@
-//! Leader election: of several processes that could write, one does, the one that holds a Lease.
+//! Leader election: of several replicas, only the one that holds a Lease may write.
 //!
-//! The algorithm is that of client-go (tools/leaderelection). The crate kube-lease-manager 0.13.1 compares wall clocks of
-//! different machines, patches without a precondition, and does not tell a leader that is cut off that it has lost.
+//! The algorithm is that of client-go (tools/leaderelection). The crate kube-lease-manager 0.13.1
+//! is not used, because it compares wall clocks of different machines, patches without a
+//! precondition, and does not tell a leader that is cut off that it has lost the lease.
 //!
 //! ```text
 //!              ┌───────────────── every duration / 7.5 ───────────────┐
 //!              v                                                      │
-//!   look at the lease ── somebody else's, changed lately ─────────────┤
+//!   read the lease ───── held by another, changed lately ─────────────┤
 //!    ^   │                                                            │
 //!    │   └── free, ours, or unchanged for its duration ──> write ─────┤
 //!    │                                                       │        v
 //!    └── failed, or another version was there ───────────────┘   renew: write
 //! ```
 //!
-//! - A candidate goes by how long the lease has not changed, on its own monotonic clock. Timestamps of other machines
-//!   are never compared.
-//! - A leader counts from the moment at which it *sent* the last renewal that succeeded, also on its own clock. So
-//!   it stops before anybody else may begin, whatever it hears or does not hear; see [`Leadership`].
-//! - Every write names the version that it replaces. Of two candidates one gets the lease.
-//! - A lease without a holder is free at once: that is how one is given back. One that vanishes is not, as its
-//!   holder may not know yet; it creates it again.
-//! - A holder of our own name is taken for our predecessor when this process begins, and succeeded at once. Later it is
-//!   somebody else.
+//! - A candidate measures on its own monotonic clock how long the lease has not changed. It never
+//!   compares timestamps of other machines.
+//! - A leader measures, on its own clock too, the time since it *sent* the last renewal that
+//!   succeeded. So it stops before another candidate may begin, even if it is cut off from the API
+//!   server; see [`Leadership`].
+//! - Every write names the resourceVersion that it replaces, so that one of two candidates gets the
+//!   lease.
+//! - A lease without a holder is free at once: a leader that stops releases its lease this way. A
+//!   lease that was deleted is not free at once, because its holder may not have noticed yet. The
+//!   holder creates it again.
+//! - When this process starts, a holder with its identity is taken for the container before a
+//!   restart, and this process takes over at once. Later such a holder is another process.
 //!
-//! # What this does not give
+//! # Limits
 //!
-//! - A write that is under way when leadership ends cannot be called back by this process. [`Leadership::write_deadline`] leaves a
-//!   tenth of the duration for that, and writes should be conditional on a resourceVersion besides.
-//! - A machine that is suspended stops its monotonic clock.
-//! - Who removes the holder from the lease by hand makes the next leader begin before the last one has noticed, which is
-//!   with its next renewal.
+//! - A write under way when leadership ends cannot be revoked. [`Leadership::write_deadline`]
+//!   leaves a tenth of the duration for it, and writes should also be conditional on a
+//!   resourceVersion.
+//! - While a machine is suspended, its monotonic clock stands still.
+//! - If a user removes the holder from the lease by hand, the next leader may begin before the last
+//!   one has noticed, which it does with its next renewal.
 //!
-//! # What it needs
+//! # Permissions
 //!
-//! A role that grants `create` of `leases.coordination.k8s.io`, and `get` and `update` of the one with that name.
+//! A role that grants `create` of `leases.coordination.k8s.io`, and `get` and `update` of the lease
+//! with the configured name.
 
 mod election;
 mod health;
@@ -62,62 +68,67 @@ use crate::watch::problem::{Problem, ProblemKind};
 pub use self::leadership::Leadership;
 pub use self::metrics::LeaseMetrics;
 
-/// The shortest duration. The lease itself counts in seconds.
+/// Shortest duration of a lease. The Lease object counts in whole seconds.
 pub const MIN_DURATION: Duration = Duration::from_secs(1);
 
-/// The longest duration. A leader that dies without a word is not replaced before it has passed.
+/// Longest duration of a lease. A leader that crashes is not replaced before it has passed.
 pub const MAX_DURATION: Duration = Duration::from_secs(3600);
 
-/// How long a leader's request may take at most, and one of another candidate. (In shorter leases it is less.)
+/// Upper bound of [`Timing::renewal`].
 const LONGEST_RENEWAL: Duration = Duration::from_secs(5);
+
+/// Upper bound of [`Timing::request`].
 const LONGEST_REQUEST: Duration = Duration::from_secs(10);
 
-/// Which lease to hold, and as whom.
+/// Lease to compete for, and the identity of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
-    /// The lease's namespace. It has to exist.
+    /// Namespace of the lease, which has to exist.
     pub namespace: String,
-    /// The lease's name. It is created if need be.
+    /// Name of the lease, which is created if it does not exist.
     pub name: String,
-    /// The name of this process, which no other that runs at the same time may have: the pod's.
+    /// Identity of this process, such as the pod's name. No other process may have it at the same
+    /// time.
     pub identity: String,
-    /// How long a leader that is silent stays leader for the others: from [`MIN_DURATION`] to [`MAX_DURATION`], 15 s as a
-    /// rule. All else follows from it.
+    /// Time after the last renewal until other candidates may take over: from [`MIN_DURATION`] to
+    /// [`MAX_DURATION`], usually 15 s. All other times follow from it.
     pub duration: Duration,
 }
 
-/// A [`LeaseConfig`] that cannot work.
+/// Error of a [`LeaseConfig`] with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// Leadership could not be kept, or never be passed on.
+    /// The duration is out of range.
     #[error(
         "a lease of {0:?} is not possible: choose from {min} s to {max} s",
         min = MIN_DURATION.as_secs(),
         max = MAX_DURATION.as_secs()
     )]
     Duration(Duration),
-    /// A name is missing. (A holder without a name would leave the lease free.)
+    /// A name is empty. A lease with an empty holder would count as free.
     #[error("the {0} of a lease is empty")]
     Empty(&'static str),
 }
 
-/// Takes part in the election for a lease.
+/// Takes part in the election for a lease. Returns the leadership, and the future that runs the
+/// election.
 ///
-/// The future runs until `shutdown` is cancelled, and then, if this process leads, goes on renewing until `stopped`
-/// completes, which means that whatever asks the [`Leadership`] has ended. It then gives the lease back, so that another
-/// process leads within a retry period (duration / 7.5), and ends. If the API server does not answer, that takes
-/// a third of the duration at most, and not more than 5 s.
+/// The future runs until `shutdown` is cancelled. If this process leads then, it goes on renewing
+/// until `stopped` completes, by which the caller says that all users of the [`Leadership`] have
+/// ended. It then releases the lease and ends, so that another process leads within a retry period
+/// (duration / 7.5). If the API server does not answer, the release takes at most a third of the
+/// duration, and at most 5 s.
 ///
-/// `client` should be for the lease alone: a renewal then finds a connection that is open and unused, and need not wait for one to be
-/// made. That would take as long as the renewal, where the API server is slow.
+/// Use a `client` for the lease alone, so that a renewal finds an idle connection. Where the API
+/// server is slow, opening a connection would take as long as the renewal.
 ///
-/// If the future is dropped instead, leadership lapses as if the API server were gone.
+/// If the future is dropped instead, leadership lapses as if the API server could not be reached.
 ///
-/// See the [module](self) for who leads when.
+/// The [module](self) describes which process leads at what time.
 ///
 /// # Errors
 ///
-/// [`LeaseError`], before anything is sent.
+/// [`LeaseError`], if `config` is invalid.
 pub fn lease(
     client: Client,
     config: LeaseConfig,
@@ -154,22 +165,24 @@ impl LeaseConfig {
     }
 }
 
-/// What follows from a lease's duration. The proportions are client-go's: 15 s, 10 s, 2 s.
+/// Times that follow from a lease's duration, in client-go's proportions of 15 s, 10 s and 2 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Timing {
     duration: Duration,
-    /// The duration as the lease tells it, rounded up: others should rather wait too long.
+    /// Duration in the Lease object, rounded up, so that other candidates rather wait too long.
     seconds: i32,
-    /// For how long after a renewal writes may begin.
+    /// Time after sending a renewal during which writes may begin.
     renew_deadline: Duration,
-    /// By when they have to be over.
+    /// Time after sending a renewal by which writes have to be done.
     write_deadline: Duration,
-    /// The longest time from the beginning of one round of requests to that of the next, if all are answered.
+    /// Longest time from the start of one round of requests to the next, if all are answered.
     retry: Duration,
-    /// How long a leader's request may take: half the time to the renew deadline, so that another attempt follows a renewal that
-    /// gets no answer. An API server that takes longer than that for a request cannot be led with.
+    /// Time limit of a leader's request: half the renew deadline, so that a renewal without an
+    /// answer is followed by another attempt. With a slower API server, no process can keep the
+    /// lease.
     renewal: Duration,
-    /// How long a request of another candidate may take: for them nothing is urgent, and a connection may have to be made first.
+    /// Time limit of another candidate's request. It is longer, because nothing is urgent for a
+    /// candidate, and a connection may have to be opened first.
     request: Duration,
 }
 
@@ -187,12 +200,12 @@ impl Timing {
     }
 }
 
-/// Asks what the election wants to know, and tells the outcome.
+/// Sends the election's requests, and publishes the outcome as the [`Tenure`].
 struct Elector {
     api: Api<Lease>,
     name: String,
     identity: String,
-    /// namespace/name
+    /// Namespace and name of the lease, for logs.
     title: String,
     timing: Timing,
     election: Election,
@@ -223,18 +236,22 @@ impl Elector {
         }
         let mut stopped = pin!(stopped);
         let mut next = Instant::now();
-        // Those who still write do so under this lease.
+        // Writers that have not stopped yet still depend on the lease, so keep renewing it.
         while self.election.holds() && timeout_at(next, stopped.as_mut()).await.is_err() {
             next = self.round(&shutdown).await;
         }
         self.stop_leading();
         if timeout(self.timing.renewal, self.release()).await.is_err() {
-            tracing::warn!("could not give the lease {} back: the API server does not answer", self.title);
+            tracing::warn!(
+                "cannot release the lease {}: the API server does not answer; other replicas wait until it expires",
+                self.title
+            );
         }
     }
 
-    /// One look or renewal, and what comes of it. Once `shutdown` is cancelled the lease is not sought any more.
-    /// Returns when the next round begins.
+    /// Runs one round of requests: reads or renews the lease, and acts on the answers. Once
+    /// `shutdown` is cancelled, it only renews a lease that is held. Returns when the next round
+    /// begins.
     async fn round(&mut self, shutdown: &CancellationToken) -> Instant {
         let due = Instant::now() + self.period();
         let mut next = Some(self.election.begin_round(Timestamp::now()));
@@ -257,12 +274,13 @@ impl Elector {
             }
         }
         self.health.end_round();
-        // Who has waited for answers in vain has waited enough: until the deadline every moment counts.
+        // After a round with timeouts, which is past `due`, retry soon: the renew deadline is near.
         due.max(Instant::now() + self.timing.retry / 8)
     }
 
-    /// From one round to the next: a retry period, shortened by up to a quarter. By how much comes from the name of
-    /// the process, and changes, so that candidates do not keep in step.
+    /// Returns the time from one round to the next: the retry period, shortened by up to a quarter.
+    /// A hash of identity and round number decides by how much, so that candidates do not keep in
+    /// step with each other.
     fn period(&mut self) -> Duration {
         self.rounds += 1;
         let mut hasher = DefaultHasher::new();
@@ -271,7 +289,7 @@ impl Elector {
         self.timing.retry.mul_f64(1.0 - fraction / 4.0)
     }
 
-    /// Sends a request, and says what its failure means if it has failed.
+    /// Sends a request within its time limit. Logs a failure and maps it to an [`Answer`].
     async fn request(&mut self, request: &Request) -> Answer {
         let leads = self.tenure.borrow().leads(Instant::now());
         let limit = if leads { self.timing.renewal } else { self.timing.request };
@@ -310,30 +328,34 @@ impl Elector {
         }
         let Self { title, identity, .. } = self;
         match self.election.holder() {
-            "" => tracing::warn!("the lease {title} has been taken from this process"),
-            holder if holder == identity => tracing::warn!(
-                "the lease {title} has been taken over by another process named {identity}: names have to differ"
+            "" => tracing::warn!(
+                "the lease {title} no longer has this process as its holder: a user or another program edited it"
             ),
-            holder => tracing::warn!("the lease {title} has been taken over by {}", TerminalSafe(holder)),
+            holder if holder == identity => tracing::warn!(
+                "the lease {title} was taken over by another process with the identity {identity}; \
+                 give each process an identity of its own"
+            ),
+            holder => tracing::warn!("the lease {title} was taken over by {}", TerminalSafe(holder)),
         }
     }
 
-    /// From now on this process does not lead. Returns whether it did.
+    /// Ends this process' leadership. Returns whether it was leading.
     fn stop_leading(&self) -> bool {
         let mut led = false;
         self.tenure.send_modify(|tenure| led = tenure.lost(Instant::now()));
         led
     }
 
-    /// Gives the lease back, if it is ours.
+    /// Releases the lease, if this process holds it.
     async fn release(&mut self) {
         while let Some(release) = self.election.release(Timestamp::now()) {
             match self.request(&release).await {
                 Answer::Lease(_) => {
-                    tracing::info!("gave the lease {} back", self.title);
+                    tracing::info!("released the lease {}", self.title);
                     return;
                 }
-                // It may have been renewed by a request of ours that was given up.
+                // A renewal of ours that timed out may have succeeded after all. Read the lease
+                // again.
                 Answer::Conflict => {
                     let (sent, answer) = (Instant::now(), self.request(&Request::Read).await);
                     let failed = answer == Answer::Failed;
@@ -360,14 +382,14 @@ impl LeaseConfig {
     }
 }
 
-/// Tells people who leads: in the log, and in metrics. It follows the leadership as every writer does, and so sees a
-/// loss by the mere passing of time when it comes.
+/// Reports changes of leadership in the log and in metrics. It waits on the [`Leadership`] as
+/// writers do, so that it also notices when leadership lapses without any request.
 struct Reporter {
     title: String,
     renew_deadline: Duration,
     leadership: Leadership,
     metrics: LeaseMetrics,
-    /// Leadership and term, as last told.
+    /// Leadership and term as last reported.
     reported: (bool, u64),
 }
 
@@ -377,7 +399,7 @@ impl Reporter {
         Self { title: config.title(), renew_deadline, leadership, metrics, reported: (false, 0) }
     }
 
-    /// Never ends.
+    /// Reports every change. Never returns.
     async fn run(&mut self) {
         loop {
             self.leadership.next(self.reported).await;
@@ -399,7 +421,10 @@ impl Reporter {
                     self.renew_deadline
                 );
             } else {
-                tracing::info!(term = old, "not leading any more: {title}");
+                tracing::info!(
+                    term = old,
+                    "not leading any more: this process no longer holds the lease {title}"
+                );
             }
         }
         if leads && (!led || term != old) {

@@ -1,5 +1,5 @@
-//! What multinet's binaries share and that is no API type: how they log, watch, elect a leader, get ready, are
-//! looked at, and end.
+//! Runtime that multinet's servers share: logs, watches, leader election, readiness, admin
+//! endpoints, and shutdown.
 //!
 //! ```text
 //!                  API server                                    operator, kubelet, Prometheus
@@ -17,23 +17,26 @@
 //!
 //! A binary puts the parts together in this order:
 //!
-//! 1. [`log::init`], so that whatever happens next can be read.
-//! 2. [`drain::on_signal`]. Its token goes to everything that runs; cancelling it is the only way to stop anything.
-//! 3. [`Readiness::register`] for every watch and listener, before the first of them starts: a process that
-//!    has registered nothing yet would count as ready.
-//! 4. [`client::connect`] and a [`watch()`] per kind. Each feeds an [`Index`], which is the binary's own code and sees
-//!    neither streams nor errors: tests call it directly.
-//! 5. [`lease()`], where only one of several processes may write. Everything that writes asks its [`Leadership`] first.
-//! 6. [`Admin::serve`], from early on: a process that is not ready yet is the one that is looked at most.
+//! 1. [`log::init`], so that all later steps can log.
+//! 2. [`drain::on_signal`]. Every task takes its token. Cancelling it is the only way to stop a
+//!    task.
+//! 3. [`Readiness::register`] for every watch and listener, before the first of them starts. A
+//!    process that has registered nothing yet would count as ready.
+//! 4. [`client::connect`] and a [`watch()`] per kind. Each watch feeds an [`Index`], which is the
+//!    binary's own code. An index sees neither streams nor errors, so that tests call it directly.
+//! 5. [`lease()`], where only one of several processes may write. Each writer asks its
+//!    [`Leadership`] before it writes.
+//! 6. [`Admin::serve`], early: operators look most at a process that is not ready yet.
 //! 7. Once the token is cancelled, [`drain::finish`].
 //!
-//! # What holds everywhere
+//! # Rules of all parts
 //!
-//! - Whatever fails is tried again, in its own time; what has been learnt until then stays in use.
-//! - A problem is said once, in one line that tells what to do, and its end once. How often it was met is for the
-//!   metrics.
+//! - A failed operation is retried with a pause. State from before the failure stays in use.
+//! - A problem is logged once, in one line that says what to do, and its end is logged once.
+//!   Metrics count how often it occurred.
 //! - Text from outside goes through [`TerminalSafe`] before it becomes part of a line.
-//! - All limits are constants with their reasons beside them. None has a flag: nobody should have to tune them.
+//! - All limits are constants with their reasons beside them. None has a flag, because no user
+//!   should have to tune them.
 
 #![forbid(unsafe_code)]
 

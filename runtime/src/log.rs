@@ -1,4 +1,5 @@
-//! Logs: two formats on stderr, and a filter that can be changed while the process runs.
+//! Logs on standard error, in two formats, with a filter that can be changed while the process
+//! runs.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,16 +11,15 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// What libraries say of their own accord and nobody needs, unless the filter names the library.
+/// Directives that silence libraries, each applied unless the filter names the library.
 ///
-/// kube_client: an error per failed request, although the request's caller
-/// reports it too (once per outage, see [`watch`](crate::watch())), and the whole text of an answer that
-/// cannot be decoded.
-///
-/// notify: a warning per watch that ended with its folder, as each update of a ConfigMap volume makes it.
-///
-/// h2, hyper, quinn and what their names begin, rustls: a warning for what a peer does wrong, as often as it does so.
-/// The code that serves a connection reports its end itself.
+/// - kube_client logs an error per failed request, although the caller reports it too (once per
+///   outage, see [`watch`](crate::watch())), and the whole text of an answer that cannot be
+///   decoded.
+/// - notify logs a warning per watch that ended with its directory, as on each update of a
+///   ConfigMap volume.
+/// - h2, hyper, quinn (also the crates whose names begin so) and rustls log a warning for each
+///   fault of a peer. The code that serves a connection reports its end itself.
 const QUIET: &[(&str, &str)] = &[
     ("h2", "h2=off"),
     ("hyper", "hyper=off"),
@@ -29,14 +29,14 @@ const QUIET: &[(&str, &str)] = &[
     ("notify", "notify::inotify=error"),
 ];
 
-/// The command-line flags about logs.
+/// Command-line flags of the log.
 #[derive(clap::Args, Debug, Clone)]
 pub struct LogArgs {
     /// Format of the log lines
     #[arg(long, env = "MULTINET_LOG_FORMAT", value_enum, default_value_t = LogFormat::Plain)]
     pub log_format: LogFormat,
 
-    /// What to log: a level (error, warn, info, debug, trace, off), or a list of target=level
+    /// Log filter: a level (error, warn, info, debug, trace, off), or a list of target=level
     #[arg(long, env = "MULTINET_LOG_LEVEL", value_name = "FILTER", default_value = "info", value_parser = valid_filter)]
     pub log_level: String,
 }
@@ -50,12 +50,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends everything that is logged from now on to stderr. To be called once per process.
+/// Installs the process' logger, which writes to standard error. Call it once per process.
 ///
 /// # Errors
 ///
-/// [`LogError::Filter`] if the filter of `args` does not parse, [`LogError::Initialized`] if the process already has
-/// a logger.
+/// [`LogError::Filter`] if the filter of `args` does not parse, [`LogError::Initialized`] if the
+/// process already has a logger.
 pub fn init(args: &LogArgs) -> Result<LogLevel, LogError> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let (subscriber, level) = subscriber(args, colours, multinet_stderr::stderr())?;
@@ -64,7 +64,7 @@ pub fn init(args: &LogArgs) -> Result<LogLevel, LogError> {
     Ok(level)
 }
 
-/// Changes what the process logs. Clones change the same.
+/// Handle to the log filter of the process. Clones share the filter.
 #[derive(Clone, Debug)]
 pub struct LogLevel {
     handle: reload::Handle<EnvFilter, Registry>,
@@ -72,14 +72,15 @@ pub struct LogLevel {
 }
 
 impl LogLevel {
-    /// Logs what `filter` says from now on. Right before, and only if it parses, `announce` is called.
+    /// Replaces the filter. Calls `announce` right before, if the new filter parses.
     ///
     /// # Errors
     ///
-    /// [`LogError::Filter`] if it does not parse; everything stays as it was.
+    /// [`LogError::Filter`] if the new filter does not parse. The old one stays then.
     pub fn set(&self, filter: &str, announce: impl FnOnce()) -> Result<(), LogError> {
         let parsed = parse(filter)?;
-        // The lock is held while reloading, so that `current` tells of the filter that came last.
+        // Hold the lock while reloading, so that `current` is the filter in force if two callers
+        // race.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         announce();
         self.handle.reload(parsed).map_err(|_| LogError::Gone)?;
@@ -87,32 +88,32 @@ impl LogLevel {
         Ok(())
     }
 
-    /// The filter of the moment, as it was given.
+    /// Returns the current filter, as it was given.
     pub fn current(&self) -> String {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Why logs could not be set up or changed. Each is one line.
+/// Error of setting up the log or changing its filter. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter does not parse.
     #[error("bad log filter {filter:?}: {reason}")]
     Filter {
-        /// The filter as it was given.
+        /// The filter as given.
         filter: String,
-        /// What is wrong with it.
+        /// Reason why it does not parse.
         reason: String,
     },
     /// The process already has a logger.
-    #[error("logs have been set up already")]
+    #[error("the logger has been set up already; call log::init only once")]
     Initialized,
-    /// The logger whose filter should change is no longer there.
-    #[error("the logger is gone")]
+    /// The logger of this handle has been dropped.
+    #[error("cannot change the log filter: the logger has been dropped")]
     Gone,
 }
 
-/// The whole logger, apart from being the process' own.
+/// Builds the logger without installing it.
 fn subscriber<W>(
     args: &LogArgs,
     colours: bool,
@@ -130,19 +131,19 @@ where
     Ok((Registry::default().with(filter).with(multinet_stderr::layer(format, writer)), level))
 }
 
-/// `filter` with the [`QUIET`] libraries silenced that it does not name.
+/// Parses `filter`, and adds the directives of [`QUIET`] for libraries that it does not name.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let quiet = QUIET.iter().filter(|(library, _)| !filter.contains(library));
     multinet_stderr::filter(filter, quiet.map(|(_, directives)| *directives))
         .map_err(|reason| LogError::Filter { filter: filter.to_owned(), reason })
 }
 
-/// Checks the filter where the other flags are checked.
+/// Value parser of the flag `--log-level`: returns the filter if it parses.
 fn valid_filter(filter: &str) -> Result<String, LogError> {
     parse(filter).map(|_| filter.to_owned())
 }
 
-/// A level that can be set, for tests of whatever sets it. The logger itself has to be kept, too.
+/// Returns a filter handle for tests, with its logger, which has to be kept alive.
 #[cfg(test)]
 pub(crate) fn unused_logger() -> (impl Subscriber + Send + Sync, LogLevel) {
     let args = LogArgs { log_format: LogFormat::Plain, log_level: "info".to_owned() };

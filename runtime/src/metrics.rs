@@ -1,4 +1,4 @@
-//! Metrics that every binary has: about its watches, its build and its process.
+//! Metrics that every binary has, about its watches, build and process.
 
 use std::borrow::Cow;
 
@@ -11,12 +11,13 @@ use prometheus_client::registry::Registry;
 
 use crate::process::ProcessCollector;
 
-/// What the names of all metrics of our own start with, an underscore between.
+/// Prefix of the names of all of multinet's own metrics, before an underscore.
 pub const METRICS_PREFIX: &str = "multinet";
 
-/// Registers `multinet_build_info{version}` and the usual `process_…` metrics.
+/// Registers `multinet_build_info{version}` and the standard `process_…` metrics.
 ///
-/// `registry` is the root one, without a prefix: the names of process metrics are the same in every program.
+/// `registry` is the root registry, without a prefix: the names of process metrics are the same in
+/// every program.
 pub fn register_process_metrics(registry: &mut Registry, version: &'static str) {
     registry.sub_registry_with_prefix(METRICS_PREFIX).register(
         "build",
@@ -26,7 +27,7 @@ pub fn register_process_metrics(registry: &mut Registry, version: &'static str) 
     registry.register_collector(Box::new(ProcessCollector));
 }
 
-/// The metrics of all watches of a process. Clones count into the same.
+/// Metrics of all watches of a process. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct WatchMetrics {
     events: Family<EventLabels, Counter>,
@@ -36,18 +37,18 @@ pub struct WatchMetrics {
 }
 
 impl WatchMetrics {
-    /// Registers the metrics, with the prefix `multinet`; `registry` is the root one.
+    /// Registers the metrics in the root registry, with the prefix `multinet`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix(METRICS_PREFIX);
         registry.register(
             "watch_events",
-            "Objects that the API server has told of; op is list, apply or delete",
+            "Objects received from the API server; op is list, apply or delete",
             metrics.events.clone(),
         );
         registry.register(
             "watch_errors",
-            "Failed lists and watches; each is tried again after a while",
+            "Failed lists and watches; each is retried after a pause",
             metrics.errors.clone(),
         );
         registry.register(
@@ -57,13 +58,13 @@ impl WatchMetrics {
         );
         registry.register(
             "watch_relists",
-            "Complete lists, the first one of a process included",
+            "Complete lists, including the first one of the process",
             metrics.relists.clone(),
         );
         metrics
     }
 
-    /// The metrics of one watch. They are there from now on, with zero where nothing has happened yet.
+    /// Returns the metrics of one watch, and creates their series with the value zero.
     pub(crate) fn of_kind(&self, kind: Cow<'static, str>) -> KindMetrics {
         let labels = KindLabels { kind: kind.clone() };
         let events = |op| self.events.get_or_create_owned(&EventLabels { kind: kind.clone(), op });
@@ -79,7 +80,7 @@ impl WatchMetrics {
     }
 }
 
-/// The metrics of one watch.
+/// Metrics of the watch of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct KindMetrics {
     pub(crate) listed: Counter,
@@ -92,12 +93,13 @@ pub(crate) struct KindMetrics {
 }
 
 impl KindMetrics {
-    /// Shows a zero for a reason that may come: a rate needs a series to begin with.
+    /// Creates the series of a possible error with the value zero. Without it, Prometheus' `rate()`
+    /// would miss the first error.
     pub(crate) fn may_fail(&self, reason: &'static str) {
         drop(self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }));
     }
 
-    /// A list or watch has failed for `reason`, one of a few fixed words.
+    /// Counts a failed list or watch under `reason`, one of a few fixed words.
     pub(crate) fn error(&self, reason: &'static str) {
         self.errors.get_or_create(&ErrorLabels { kind: self.kind.clone(), reason }).inc();
     }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels() {
+    fn watch_metrics_have_their_names_and_labels() {
         let mut registry = Registry::default();
         let metrics = WatchMetrics::register(&mut registry);
         let pods = metrics.of_kind("Pod".into());
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn build_and_process() {
+    fn build_and_process_metrics_are_registered() {
         let mut registry = Registry::default();
         register_process_metrics(&mut registry, "1.2.3");
         let text = text(&registry);

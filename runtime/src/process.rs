@@ -1,4 +1,5 @@
-//! Metrics about the process itself: the usual ones, read from /proc at scrape time, and what is missing in its log.
+//! Metrics about the process itself: the standard ones (`process_…`), read from /proc on scrapes,
+//! and the number of dropped log lines.
 
 use std::fmt;
 use std::fs;
@@ -12,10 +13,11 @@ use prometheus_client::registry::Unit;
 
 use crate::METRICS_PREFIX;
 
-/// Clock ticks per second in /proc (USER_HZ): 100 on every architecture that Rust's standard library supports.
+/// Clock ticks per second in /proc (USER_HZ), which is 100 on every architecture that Rust
+/// supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Reads the metrics of this process. What /proc does not tell is left out.
+/// Collector of the process' metrics. Leaves out a metric whose file in /proc cannot be read.
 #[derive(Debug)]
 pub(crate) struct ProcessCollector;
 
@@ -27,7 +29,7 @@ impl Collector for ProcessCollector {
         let name = format!("{METRICS_PREFIX}_log_lines_dropped");
         let mut lines = encoder.encode_descriptor(
             &name,
-            "Log lines that are missing: unread ones had no room, repeated ones were too many",
+            "Dropped log lines; reason is unread (standard error was not read) or repeated (too many of a kind)",
             None,
             MetricType::Counter,
         )?;
@@ -58,7 +60,7 @@ impl Collector for ProcessCollector {
             metric(&mut encoder, "process_resident_memory", "Resident memory", Some(Unit::Bytes), &resident)?;
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // The folder itself is open while it is read.
+            // One of them is that of reading the directory.
             let open = ConstGauge::new(i64::try_from(entries.count().saturating_sub(1)).unwrap_or(i64::MAX));
             metric(&mut encoder, "process_open_fds", "Open file descriptors", None, &open)?;
         }
@@ -80,38 +82,38 @@ fn metric(
     metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
 }
 
-/// What we want from /proc/self/stat.
+/// Values of interest from /proc/self/stat.
 #[derive(Debug, PartialEq)]
 struct Stat {
-    /// User and system time.
+    /// User and system time together.
     cpu_seconds: f64,
-    /// Start of the process, since boot.
+    /// Time from boot to the start of the process.
     start_seconds: f64,
 }
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The second field is the command in parentheses, which may hold spaces and parentheses itself.
+        // The second field is the command in parentheses, which may contain spaces and parentheses.
         let (_, fields) = text.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-        // proc_pid_stat(5) counts from 1; the first one here is the third there.
+        // proc_pid_stat(5) counts fields from 1, and the first one here is its third.
         let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
         Some(Self { cpu_seconds: seconds(14)? + seconds(15)?, start_seconds: seconds(22)? })
     }
 }
 
-/// Seconds since the Unix epoch at which the system was started, from /proc/stat.
+/// Parses the time of boot, in seconds since the Unix epoch, from /proc/stat.
 fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Resident memory, from /proc/self/status, which tells it in KiB whatever the size of a page.
+/// Parses the resident memory, in bytes, from /proc/self/status, which gives it in KiB.
 fn resident_bytes(text: &str) -> Option<i64> {
     let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
     kib.trim().parse::<i64>().ok()?.checked_mul(1024)
 }
 
-/// The soft limit of open files, from /proc/self/limits. None if there is no limit.
+/// Parses the soft limit of open files from /proc/self/limits; `None` if there is no limit.
 fn max_fds(text: &str) -> Option<i64> {
     let limits = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     limits.split_ascii_whitespace().next()?.parse().ok()
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_whatever_the_name_of_the_command() {
+    fn fields_are_parsed_even_if_the_command_has_parentheses() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 900 0 0 0 250 150 7 7 20 0 8 0 12345 1000 200 184467";
         assert_eq!(Stat::parse(stat), Some(Stat { cpu_seconds: 4.0, start_seconds: 123.45 }));
         assert_eq!(Stat::parse("42 (a) S 1 2"), None);
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_all_of_them() {
+    fn the_metrics_of_this_process_have_plausible_values() {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(ProcessCollector));
         let mut text = String::new();

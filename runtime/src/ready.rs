@@ -1,18 +1,18 @@
-//! Readiness: who still has to say that it is ready, and what it waits for.
+//! Readiness of the process: the parts that are not ready yet, and what each waits for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Everything that has to be ready before the process is.
+/// Readiness of the process, which is ready once all registered parts are.
 ///
-/// Every part that takes time to get ready (a watch, a listener) registers itself before the process starts
-/// to serve, and holds the [`ReadyGuard`] until it is done. Clones share the same state.
+/// Each part that takes time to get ready (a watch, a listener) registers itself before the process
+/// starts to serve, and holds the [`ReadyGuard`] until it is ready. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     state: Arc<Mutex<State>>,
-    /// A guard is gone.
+    /// Wakes [`until_ready`](Self::until_ready) when a guard is released.
     released: Arc<Notify>,
 }
 
@@ -31,9 +31,9 @@ struct Item {
 }
 
 impl Readiness {
-    /// Adds something that has to be ready first.
+    /// Adds a part that has to be ready before the process is.
     ///
-    /// The name is what `/readyz` shows; two guards may have the same.
+    /// `/readyz` shows its name. Two guards may have the same name.
     pub fn register(&self, name: impl Into<String>) -> ReadyGuard {
         let mut state = self.lock();
         let id = state.next;
@@ -43,9 +43,9 @@ impl Readiness {
         ReadyGuard { readiness: self.clone(), id }
     }
 
-    /// Name and reason of everything that is still waited for, sorted.
+    /// Returns name and reason of each part that is not ready, sorted.
     ///
-    /// While the process drains, that is among it, as `shutdown: draining`.
+    /// While the process drains, `shutdown: draining` is among them.
     pub fn pending(&self) -> Vec<(String, Option<String>)> {
         let state = self.lock();
         let draining = state.draining.then(|| ("shutdown".to_owned(), Some("draining".to_owned())));
@@ -56,8 +56,8 @@ impl Readiness {
         pending
     }
 
-    /// Sets what an operator should know of the part `name`, though the process is ready all the same: an outage that it
-    /// rides out. None takes the note away.
+    /// Sets or removes the note of the part `name`: a problem that an operator should know of, but
+    /// that does not affect readiness, such as an outage that the part tolerates.
     pub fn note(&self, name: &str, note: Option<String>) {
         let mut state = self.lock();
         match note {
@@ -66,20 +66,21 @@ impl Readiness {
         };
     }
 
-    /// Name and text of every note, sorted.
+    /// Returns name and text of each note, sorted.
     pub fn notes(&self) -> Vec<(String, String)> {
         self.lock().notes.clone().into_iter().collect()
     }
 
-    /// Whether nothing is waited for.
+    /// Returns whether all parts are ready and the process does not drain.
     pub fn is_ready(&self) -> bool {
         let state = self.lock();
         state.waiting.is_empty() && !state.draining
     }
 
-    /// Resolves once nothing is waited for. (Never, if the process drains before that.)
+    /// Waits until the process is ready; for ever if it drains before that.
     pub async fn until_ready(&self) {
         loop {
+            // Register for the wake-up before the check: a guard may be released in between.
             let released = self.released.notified();
             if self.is_ready() {
                 return;
@@ -88,20 +89,22 @@ impl Readiness {
         }
     }
 
-    /// From now on the process is not ready, and never will be again.
+    /// Makes the process not ready, for good.
     pub fn start_draining(&self) {
         self.lock().draining = true;
     }
 
-    /// No code panics while it holds the lock, and every state in between is a valid one.
+    // Poisoning does not matter: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps the process from being ready until [`ready`](Self::ready) is called or the guard is dropped.
+/// Keeps the process from being ready until [`ready`](Self::ready) is called or the guard is
+/// dropped.
 ///
-/// A guard that is dropped by a panic stays in the way: the part that held it will never work.
+/// A guard that is dropped by a panic keeps the process not ready, because its part will never
+/// work.
 #[derive(Debug)]
 #[must_use = "dropping the guard says that this part is ready"]
 pub struct ReadyGuard {
@@ -110,14 +113,14 @@ pub struct ReadyGuard {
 }
 
 impl ReadyGuard {
-    /// Says what is being waited for, in words for whoever asks `/readyz`; replaces the reason before.
+    /// Sets the reason that `/readyz` shows for this part, in place of the one before.
     pub fn waiting_for(&self, reason: impl Into<String>) {
         if let Some(item) = self.readiness.lock().waiting.get_mut(&self.id) {
             item.reason = Some(reason.into());
         }
     }
 
-    /// This part is ready.
+    /// Marks this part as ready.
     pub fn ready(self) {}
 }
 
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_when_every_guard_is_gone() {
+    fn the_process_is_ready_once_every_guard_is_released() {
         let readiness = Readiness::default();
         assert!(readiness.is_ready());
 
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn two_guards_of_one_name_are_two() {
+    fn two_guards_of_one_name_are_released_separately() {
         let readiness = Readiness::default();
         let first = readiness.register("listener");
         let second = readiness.register("listener");
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_does_not_make_ready() {
+    fn a_guard_dropped_by_a_panic_stays_pending() {
         let readiness = Readiness::default();
         let guard = readiness.register("slices");
         let panicked = std::thread::spawn(move || {
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_told() {
+    async fn until_ready_resolves_when_the_last_guard_is_released() {
         let readiness = Readiness::default();
         readiness.until_ready().await;
         let (first, second) = (readiness.register("services"), readiness.register("slices"));
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_is_for_good() {
+    fn a_draining_process_is_never_ready_again() {
         let readiness = Readiness::default();
         let guard = readiness.register("slices");
         readiness.clone().start_draining();

@@ -1,4 +1,4 @@
-//! Keeps an index in step with all objects of a kind: list, then watch, whatever happens.
+//! Keeps an index in sync with all objects of a kind: lists them, then watches for changes.
 //!
 //! ```text
 //!     ┌─────────── pause <── expired, unknown kind, refused, unreadable ──────────┐
@@ -9,34 +9,37 @@
 //!    └──────────────────────┘                  └───────── ended or fell silent ───┘
 //! ```
 //!
-//! - A list is a stream where the API server has that, and pages elsewhere ([`Lists`]). Its objects go to the index
-//!   as they arrive; only their keys are kept, to tell what is gone.
-//! - A watch goes on from the last version that it told, over any number of connections. A list is made only when
-//!   the API server no longer knows that version, or has not got there yet: then its storage has been restored from a
-//!   backup, and the watch would wait in silence. Each watch that is opened again asks for the newest version.
-//! - Pauses grow from 0.2 s to 5 s, and shrink again once a watch works. An API server that asks for a longer
-//!   one in its answer gets it, up to 30 s.
-//! - An object that does not decode costs nobody else anything ([`Guarded`]).
+//! - A list is a stream where the API server supports that, and pages elsewhere ([`Lists`]). Its
+//!   objects go to the index as they arrive. Only their keys are kept, to find deleted objects.
+//! - A watch resumes from the last version that it received, over any number of connections. It
+//!   lists anew only when the API server no longer has that version, or does not have it yet. In
+//!   the latter case its storage was restored from a backup, and the watch would never receive an
+//!   event. To notice that, each watch that is opened again asks for the newest version.
+//! - Pauses grow from 0.2 s to 5 s, and start over once a watch works. If the API server asks for a
+//!   longer pause in its answer, that is granted, up to 30 s.
+//! - An object that does not decode does not affect the others ([`Guarded`]).
 //! - A problem is logged once per outage, not per attempt, and so is its end.
 //!
-//! This is not `kube::runtime::watcher`, for three reasons that matter here: that one keeps to itself that
-//! a watch has been *re*-established, so nobody can be told of the end of an outage, nor the back-off be
-//! reset, before something changes; it opens a watch that the server ends at once again without
-//! any pause; and it waits for the head of an answer for as long as TCP does, a quarter of an hour.
+//! `kube::runtime::watcher` is not used, for three reasons. It does not tell when a watch has been
+//! *re*-established, so that neither can the end of an outage be logged nor the back-off be reset
+//! before an object changes. It opens a watch that the server ends at once again without a pause.
+//! And it waits for the head of an answer for as long as TCP does, a quarter of an hour.
 //!
-//! # How long a silent cut can go unnoticed
+//! # Time to notice a dead connection
 //!
-//! A peer that vanishes without a word (a dead node, a cut network, a forgotten NAT entry) leaves a connection on
-//! which nothing ever arrives. These limits bound that, whatever the client:
+//! If a peer vanishes (a dead node, a cut network, an expired NAT entry), its connection stays open
+//! but nothing ever arrives. These limits bound the time until the watch notices, with any client:
 //!
-//! - The API server is asked to end every watch after [`WATCH_TIME`] (30 s). If nothing has arrived for
-//!   [`SILENCE`] (35 s), the connection is taken for dead, and the watch opened again on another one.
-//! - The head of an answer has to arrive within [`ANSWER_TIME`] (15 s) for a watch, and a page of a list as a
-//!   whole within [`LIST_TIME`] (70 s; the API server gives up after 60 s itself).
+//! - Each watch asks the API server to end it after [`WATCH_TIME`] (30 s). If nothing has arrived
+//!   for [`SILENCE`] (35 s), the connection counts as dead, and the watch is opened again on
+//!   another one.
+//! - The head of an answer to a watch has to arrive within [`ANSWER_TIME`] (15 s), and a page of a
+//!   list within [`LIST_TIME`] (70 s; the API server itself gives up after 60 s).
 //!
-//! So a cut costs 35 s if the API server can be reached over another connection (less for who asks for a [`Refresh`]), and is
-//! reported after 50 s at most if it cannot. An API server that is back is noticed within 5 s. With a client by
-//! [`client::connect`](crate::client::connect), a silence of 35 s ends lists as well.
+//! So a dead connection delays changes by 35 s if the API server can be reached over another one,
+//! or by less if a [`Refresh`] asks for a list. If it cannot be reached, the problem is logged
+//! after 50 s at most, and its return is noticed within 5 s. With a client by
+//! [`client::connect`](crate::client::connect), 35 s without a byte end a list as well.
 
 mod backoff;
 mod health;
@@ -68,90 +71,93 @@ use self::sink::Sink;
 use crate::client::SILENCE;
 use crate::{Guarded, Index, ReadyGuard, TerminalSafe, WatchMetrics};
 
-/// How lists are asked for by default.
+/// Form of lists by default: streams, because then neither side holds more than an object at a
+/// time.
 ///
-/// As streams, because neither side then holds more than an object at a time. Listing 4000 objects of 27 KB took 23 MB of
-/// memory in all, against 44 MB in pages of 100 objects and up to 144 MB in pages of 500, with the same CPU time
-/// (Kubernetes 1.35). The streams are off or unknown in some API servers before 1.34.
+/// Listing 4000 objects of 27 KB took 23 MB of memory in all, against 44 MB in pages of 100 objects
+/// and up to 144 MB in pages of 500, with the same CPU time (Kubernetes 1.35). API servers before
+/// 1.34 may not support streams.
 pub const DEFAULT_LISTS: Lists = Lists::Stream;
 
-/// After how long the API server ends a watch, by our request.
+/// Time after which the API server ends a watch, at our request.
 pub const WATCH_TIME: Duration = Duration::from_secs(30);
 
-/// How long the API server may take to begin its answer to a watch.
+/// Time limit for the head of the answer to a watch.
 pub const ANSWER_TIME: Duration = Duration::from_secs(15);
 
-/// How long a page of a list may take as a whole. The API server's own limit is 60 s.
+/// Time limit for a page of a list as a whole. The API server's own limit is 60 s.
 pub const LIST_TIME: Duration = Duration::from_secs(70);
 
-/// After how long the API server ends a watch that began with a list. A long list should not be cut off.
+/// Time after which the API server ends a watch that begins with a list. Long enough for a long
+/// list.
 const STREAM_TIME: Duration = Duration::from_secs(290);
 
-/// Objects per page. A page is in memory as a whole, as text and as objects; see [`DEFAULT_LISTS`].
+/// Number of objects per page. A page is in memory as a whole, as text and as objects; see
+/// [`DEFAULT_LISTS`].
 const PAGE: u32 = 100;
 
-/// After how many calls of the index there is a commit, even if more events are ready.
+/// Number of calls of the index after which it is committed, even if more events are ready.
 const BURST: usize = 1024;
 
-/// A watch that has been open for this long without an error works, even if nothing has been told.
+/// Time after which an open watch counts as healthy, even without an event.
 const HEALTHY_AFTER: Duration = Duration::from_secs(1);
 
-/// The bookmark that ends a list within a stream.
+/// Annotation of the bookmark that ends the list within a stream.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// What to watch.
+/// Configuration of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchConfig<K> {
-    /// The objects, of all namespaces or of one.
+    /// API of the objects, in all namespaces or in one.
     pub api: Api<Guarded<K>>,
-    /// What to do if the API server does not know the kind: `kubectl apply -f deploy/crds`. It is shown in the log
-    /// and by `/readyz`.
+    /// Remedy if the API server does not know the kind, such as `kubectl apply -f deploy/crds`. The
+    /// log and `/readyz` show it.
     pub hint: String,
-    /// How to ask for lists.
+    /// Form of lists.
     pub lists: Lists,
-    /// A label selector; only objects that match are listed and watched. None: all of them. The API server tells
-    /// of an object that no longer matches as of one that is gone.
+    /// Label selector of the objects to watch; `None` for all. The API server reports an object
+    /// that no longer matches as deleted.
     pub labels: Option<String>,
-    /// Has the watch list anew on demand.
+    /// Handle by which callers ask the watch for a new list.
     pub refresh: Refresh,
 }
 
 impl<K> WatchConfig<K> {
-    /// Watches what `api` sees, in the default manner.
+    /// Returns the default configuration for the objects of `api`.
     pub fn new(api: Api<Guarded<K>>, hint: impl Into<String>) -> Self {
         Self { api, hint: hint.into(), lists: DEFAULT_LISTS, labels: None, refresh: Refresh::default() }
     }
 
-    /// The same, but only the objects whose labels match `selector`: `app=web,tier!=cache`.
+    /// Restricts the watch to objects whose labels match `selector`, such as `app=web,tier!=cache`.
     #[must_use]
     pub fn labelled(self, selector: impl Into<String>) -> Self {
         Self { labels: Some(selector.into()), ..self }
     }
 
-    /// The same, but listing anew when `refresh` says so.
+    /// Lets `refresh` ask the watch for a new list.
     #[must_use]
     pub fn refreshed_by(self, refresh: &Refresh) -> Self {
         Self { refresh: refresh.clone(), ..self }
     }
 }
 
-/// How to ask for the list of all objects.
+/// Form of the list of all objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
-    /// As a watch that begins with every object there is (`sendInitialEvents`). Pages are asked for instead where the
-    /// API server refuses that, and for the next attempt after such a list has broken off.
+    /// A watch that begins with all existing objects (`sendInitialEvents`). The watch falls back to
+    /// pages where the API server refuses that, and for one attempt after such a list broke off.
     Stream,
-    /// In pages.
+    /// A list in pages.
     Pages,
 }
 
-/// Keeps `index` in step with all objects of kind `K` until `shutdown` is cancelled.
+/// Keeps `index` in sync with all objects of kind `K` until `shutdown` is cancelled.
 ///
-/// `ready` is released once the first list is in the index and committed; until then it says what is being
-/// waited for. A kind that the API server does not know, or whose list it does not allow, is waited for like
-/// everything else. (For a kind that may be absent, give the guard of a [`Readiness`](crate::Readiness) of its own.)
+/// Releases `ready` once the first list is committed. Until then `ready` shows what the watch waits
+/// for: also a kind that the API server does not know, or the permission to list it. For a kind
+/// that may be absent, pass the guard of a [`Readiness`](crate::Readiness) of its own.
 ///
-/// See the [module](self) for what happens when.
+/// The [module](self) describes lists, watches, pauses and limits.
 pub async fn watch<K, I>(
     config: WatchConfig<K>,
     index: Arc<I>,
@@ -187,7 +193,7 @@ struct Watch<K, I: ?Sized> {
     api: Api<Guarded<K>>,
     lists: Lists,
     labels: Option<String>,
-    /// The last list was a stream, and broke off.
+    /// Whether the last list was a stream that broke off.
     broken_stream: bool,
     refresh: RefreshMember,
     health: Health,
@@ -199,7 +205,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     I: Index<K> + ?Sized,
 {
-    /// Lists and follows, for ever.
+    /// Lists and watches. Never returns.
     async fn run(&mut self) {
         loop {
             match self.list().await {
@@ -214,8 +220,8 @@ where
         tokio::time::sleep(pause).await;
     }
 
-    /// Brings the index in step. Returns the version of the list, and the stream that goes on from there, if the
-    /// list came as one.
+    /// Lists all objects into the index. Returns the version of the list, and the stream that goes
+    /// on from there if the list was a stream.
     async fn list(&mut self) -> Result<(String, Option<Events<K>>), Problem> {
         let begun = Instant::now();
         self.sink.start_list();
@@ -236,13 +242,14 @@ where
     }
 
     async fn list_stream(&mut self) -> Result<(String, Option<Events<K>>), Problem> {
-        // No version: a list that is at least as new as this request. (Any older one could bring back what
-        // we know to be gone, if this API server lags behind the one that we asked before.)
+        // No version asks for a list at least as new as this request. An older one, from an API
+        // server that lags behind the one before, could bring back objects that we know to be
+        // deleted.
         let mut events = match self.open("", STREAM_TIME, true).await {
             Ok(events) => events,
             Err(problem) if problem.kind == ProblemKind::Refused => {
                 let reason = TerminalSafe(&problem.message);
-                tracing::debug!("the API server has no streamed lists, asking for pages: {reason}");
+                tracing::debug!("the API server does not stream lists; listing in pages: {reason}");
                 self.lists = Lists::Pages;
                 return self.list_pages().await.map(|version| (version, None));
             }
@@ -267,7 +274,7 @@ where
                 Some(Ok(WatchEvent::Error(status))) => return Err(status.into()),
                 Some(Err(error)) => return Err(error.into()),
                 None => {
-                    return Err(Problem::new(ProblemKind::Cut, "a list ended before it was complete"));
+                    return Err(Problem::new(ProblemKind::Cut, "the list ended before it was complete"));
                 }
             }
         }
@@ -285,13 +292,13 @@ where
             if params.continue_token.is_none() {
                 let version = page.metadata.resource_version.filter(|version| !version.is_empty());
                 return version
-                    .ok_or_else(|| Problem::new(ProblemKind::Garbled, "a list without a resourceVersion"));
+                    .ok_or_else(|| Problem::new(ProblemKind::Garbled, "the list has no resourceVersion"));
             }
         }
     }
 
-    /// Follows the changes since `version` until only a list can tell how to go on. `events`: a stream that is
-    /// already there.
+    /// Watches for changes since `version` until a new list is needed or wanted. `events` is a
+    /// stream that is already open.
     async fn follow_from(&mut self, mut version: String, mut events: Option<Events<K>>) {
         let mut is_listed = true;
         while !self.refresh.is_wanted() {
@@ -307,8 +314,9 @@ where
         }
     }
 
-    /// One watch, from its beginning until it ends, falls silent, or a list is wanted, all of which is as it should be.
-    /// `is_old`: the version is not that of a list that was just made, so that it may be one from before a restore.
+    /// Runs one watch until the server ends it, it falls silent, or a list is wanted; none of these
+    /// is an error. `is_old` says that `version` does not come from the list just made, and so may
+    /// be one from before a restore.
     async fn follow(
         &mut self,
         version: &mut String,
@@ -360,7 +368,7 @@ where
                 return if is_healthy {
                     Ok(())
                 } else {
-                    Err(Problem::new(ProblemKind::Cut, "a watch ended as soon as it had begun"))
+                    Err(Problem::new(ProblemKind::Cut, "the watch ended at once"))
                 };
             };
             if let Some(newer) = self.apply_event(event?)? {
@@ -374,7 +382,7 @@ where
         }
     }
 
-    /// Hands an event to the index. Returns the version that the index has now.
+    /// Passes an event to the index. Returns the version of the index thereafter.
     fn apply_event(&mut self, event: WatchEvent<Guarded<K>>) -> Result<Option<String>, Problem> {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -402,24 +410,24 @@ where
     }
 }
 
-/// The version that the API server's storage is at, as the shortest list says. None without an answer: the next watch asks
-/// again.
+/// Returns the current version of the API server's storage, from a list of one object; `None`
+/// without an answer, in which case the next watch asks again.
 async fn newest_version<K>(api: Api<Guarded<K>>) -> Option<String>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    // No version: what the storage itself says. A list that names one may come out of a cache.
+    // No version in the request: a list that names one may come from the API server's cache.
     let list = timeout(ANSWER_TIME, api.list_metadata(&ListParams::default().limit(1))).await.ok()?.ok()?;
     list.metadata.resource_version
 }
 
-/// Notices a storage that is not yet where it has been. Versions can be compared as numbers (Kubernetes says so since 1.35, and
-/// etcd has always made it so).
+/// Fails if the storage's version is older than the known one, because the storage was restored.
+/// Versions compare as numbers: Kubernetes guarantees it since 1.35, and etcd always made it so.
 fn check_version(known: &str, newest: Option<&str>) -> Result<(), Problem> {
     let number = |version: &str| version.parse::<u128>().ok();
     match (newest.and_then(number), number(known)) {
         (Some(newest), Some(known)) if newest < known => {
-            let message = format!("it is at version {newest} and was at {known} before; listing anew");
+            let message = format!("it is at version {newest}, after version {known} before; listing anew");
             Err(Problem::new(ProblemKind::Restored, message))
         }
         _ => Ok(()),

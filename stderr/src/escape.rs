@@ -1,12 +1,12 @@
-//! Foreign text in one line that is safe for a terminal.
+//! Escaping of text from outside, so that it stays in one line and cannot steer a terminal.
 
 use std::fmt;
 
 /// Displays text from outside with its control characters escaped (`\n`, `\u{1b}`).
 ///
-/// For everything that others wrote and that ends up in a log line or in a line-based answer:
-/// it cannot start a line of its own, and no escape sequence reaches a terminal. (What events of a log say is escaped
-/// already.)
+/// Use it for text that a peer, a user or a file controls, and that becomes part of a line: the
+/// text cannot start a line of its own, and no escape sequence reaches a terminal. The fields of
+/// log events are escaped already.
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalSafe<'a>(pub &'a str);
 
@@ -23,7 +23,8 @@ impl fmt::Display for TerminalSafe<'_> {
     }
 }
 
-/// Control characters, line and paragraph separators, and the marks that turn the direction of writing.
+/// Returns whether `c` is a control character, a line or paragraph separator, or a mark that
+/// changes the direction of writing.
 pub(crate) fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,5 @@
-//! Fields of an event, without characters that steer a terminal. The rest of a line is the program's own.
+//! Formatting of an event's fields with unsafe characters escaped. The rest of a log line (time,
+//! level, target) is the program's own text.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -10,7 +11,7 @@ use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
 use crate::TerminalSafe;
 use crate::escape::needs_escape;
 
-/// Fields of events and spans as tracing's own format has them, escaped.
+/// Formats fields of events and spans as tracing's default does, and escapes the result.
 #[derive(Debug)]
 pub(crate) struct Plain;
 
@@ -22,7 +23,7 @@ impl<'w> FormatFields<'w> for Plain {
     }
 }
 
-/// Writes JSON objects, one at a time, in which what the writer of JSON leaves as it is is escaped, too.
+/// Makes writers that also escape the unsafe characters that JSON leaves as they are.
 #[derive(Debug)]
 pub(crate) struct Json<W>(pub(crate) W);
 
@@ -34,7 +35,7 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Json<W> {
     }
 }
 
-/// Writer of one line.
+/// Writer of one JSON object per call of `write`.
 #[derive(Debug)]
 pub(crate) struct Line<W>(W);
 
@@ -54,7 +55,8 @@ impl<W: io::Write> io::Write for Line<W> {
     }
 }
 
-/// All of these characters stand in strings, but for the line's end, and none is beyond U+FFFF.
+/// Escapes unsafe characters of a line of JSON. Apart from the newline at its end, they occur only
+/// in strings, and none is beyond U+FFFF, so that `\uXXXX` can express each.
 fn escaped(line: &str) -> String {
     let mut text = String::with_capacity(line.len() + 16);
     for c in line.chars() {

@@ -1,20 +1,21 @@
-//! Lines on standard error, of every program: they hold up nobody, there is a bound to them, and text from outside
-//! stays text.
+//! Log lines on standard error, for every program. Writing one never blocks, their number is
+//! bounded, and text from outside cannot forge a line or steer a terminal.
 //!
 //! ```text
-//!  events ──> few ──────────> fields, json ──> queue ──────────────> a thread ──> standard error
-//!             as many as      escaped          a queue; what it has                may not be read
-//!             people can read                  no room for is lost
+//!  events ──> rate_limit ────> fields, json ──> queue ──────────────> a thread ──> standard error
+//!             a bounded rate  escaped          a bounded queue; lines              may not be read
+//!             per call site                    that do not fit are dropped
 //! ```
 //!
-//! - What nobody reads (a stalled container runtime, a stopped terminal) fills the queue, and then is lost and counted
-//!   ([`dropped_unread`]). Only the thread waits.
-//! - A line that peers can provoke is said some hundred times, and then once a second; what is left out is counted, too
-//!   ([`dropped_repeated`]). [`UNLIMITED`] is for what people have asked for.
-//! - Control characters and those that turn the direction of writing are escaped in all that an event says.
+//! - While standard error is not read (a stalled container runtime, a stopped terminal), lines fill
+//!   the queue. Further lines are dropped and counted ([`dropped_unread`]). Only the thread blocks.
+//! - A call site may log 200 lines at once, then one a second, because a peer might provoke its
+//!   line. Further lines are dropped and counted ([`dropped_repeated`]). Events named [`UNLIMITED`]
+//!   are exempt.
+//! - Control characters and Unicode direction marks are escaped in every field of an event.
 //!
-//! tracing-appender's writer is not used: at the end of a program it reports a full queue on standard error itself, and so
-//! waits for the reader that is not there.
+//! The writer of the crate tracing-appender does not do: when a program ends, it reports a full
+//! queue on standard error itself, and so blocks on the reader that is not there.
 
 #![forbid(unsafe_code)]
 
@@ -38,15 +39,15 @@ pub use filter::filter;
 pub use queue::{LineQueue, dropped_unread, flush, stderr, write_line};
 pub use rate_limit::{UNLIMITED, dropped_repeated};
 
-/// How long a thread that panics waits for what it has said to be written.
+/// Longest time that a panicking thread waits for its message to be written.
 const PANIC_FLUSH: Duration = Duration::from_millis(100);
 
-/// Form of the lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people, with colours or without.
+    /// Text for people.
     Plain {
-        /// Whether there are colours.
+        /// Whether to colour the text with terminal escape sequences.
         colours: bool,
     },
     /// One JSON object per line.
@@ -59,7 +60,7 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // That a line cannot be written would be said on standard error, too.
+    // tracing would report a failed write on standard error as well, and block there.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let lines: Box<dyn Layer<S> + Send + Sync> = match format {
         Format::Plain { colours } => {
@@ -72,14 +73,15 @@ where
     lines.with_filter(rate_limit::RateLimit::default()).boxed()
 }
 
-/// Has panics logged as other errors are: the thread that panics would write to standard error itself, and wait.
+/// Installs a panic hook that logs panics as errors. The default hook writes to standard error
+/// itself, and blocks if it is not read.
 pub fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let thread = thread.name().unwrap_or("unnamed");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let message = panic.payload_as_str().unwrap_or("no message");
-        // No filter hides that.
+        // A filter must not hide a panic.
         if tracing::enabled!(tracing::Level::ERROR) {
             tracing::error!(thread, place, "panicked: {message}");
         } else {

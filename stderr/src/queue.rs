@@ -1,4 +1,4 @@
-//! A queue in front of a stream that may not be read: who writes to it never waits.
+//! A bounded queue in front of a stream whose reader may stall. Writers never block.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{TerminalSafe, rate_limit};
 
-/// Octets that may wait. The thread has as many in its hands.
+/// Capacity of the queue, in bytes. The writing thread may hold as many again.
 const CAPACITY: usize = 1 << 20;
 
-/// LineWriter for a stream, which a thread writes. Clones are the same queue.
+/// Queue of lines for a stream, with a thread that writes them. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct LineQueue(Arc<Shared>);
 
@@ -22,48 +22,50 @@ pub struct LineQueue(Arc<Shared>);
 struct Shared {
     capacity: usize,
     queue: Mutex<Queue>,
-    /// Something has come, for the thread; or all has been written.
+    /// Wakes the thread when a line is queued, and callers of `flush` when the queue is empty. Both
+    /// check the queue again after waking, so one condition variable does for the two.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<u8>,
-    /// Whether the thread is at what it has taken.
+    /// Whether the thread is writing the bytes that it took last.
     is_writing: bool,
-    /// LineWriter that there was no room for; and how many of them have not been told of.
+    /// Lines dropped since the process started.
     dropped: u64,
+    /// Lines dropped since the last warning about dropped lines.
     unreported: u64,
 }
 
-/// Returns the queue of the process' standard error.
+/// Returns the queue in front of this process' standard error.
 pub fn stderr() -> LineQueue {
     static STDERR: OnceLock<LineQueue> = OnceLock::new();
     let queue = STDERR.get_or_init(|| match io::stderr().as_fd().try_clone_to_owned() {
-        // The standard library's own handle is locked while it writes, and others who want it would wait.
+        // A write through io::stderr() holds its lock, and other users of that handle would block.
         Ok(fd) => LineQueue::to(File::from(fd), CAPACITY),
         Err(_) => LineQueue::to(io::stderr(), CAPACITY),
     });
     queue.clone()
 }
 
-/// Says a line on standard error that is no event of a log, such as why a program cannot start.
+/// Writes a line to standard error that is not a log event, such as why a program cannot start.
 pub fn write_line(line: &str) {
     stderr().write(format!("{}\n", TerminalSafe(line)).as_bytes());
 }
 
-/// Waits until all that was said has been written, for at most so long.
+/// Waits until all queued lines have been written to standard error, for at most `within`.
 pub fn flush(within: Duration) {
     stderr().flush(within);
 }
 
-/// Returns how many lines were lost because standard error was not read.
+/// Returns how many lines were dropped because standard error was not read in time.
 pub fn dropped_unread() -> u64 {
     stderr().0.queue().dropped
 }
 
 impl LineQueue {
-    /// A queue to `stream`, with room for so many octets that wait. Its thread ends with the process.
+    /// Creates a queue of `capacity` bytes in front of `stream`. Its thread ends with the process.
     pub(crate) fn to(mut stream: impl Write + Send + 'static, capacity: usize) -> Self {
         let queue = Self(Arc::new(Shared { capacity, queue: Mutex::default(), changed: Condvar::new() }));
         let source = queue.clone();
@@ -71,22 +73,24 @@ impl LineQueue {
         let thread = thread.spawn(move || {
             let mut taken = Vec::new();
             loop {
-                let lost = source.take(&mut taken);
+                let lines = source.take(&mut taken);
                 if stream.write_all(&taken).and_then(|()| stream.flush()).is_err() {
                     source.0.queue().dropped += taken.iter().filter(|&&octet| octet == b'\n').count() as u64;
                 }
-                if lost > 0 {
-                    tracing::warn!(lost, "lines were lost, for standard error was not read in time");
+                if lines > 0 {
+                    tracing::warn!(lines, "dropped log lines: standard error was not read in time");
                 }
                 rate_limit::report_dropped();
             }
         });
-        // A process without room for a thread gets no further, and has nothing to say for long.
+        // If the thread cannot be spawned, lines are queued and then dropped. A process that cannot
+        // spawn one thread will not get far anyway.
         drop(thread);
         queue
     }
 
-    /// Waits for something to write, and returns how many lines have been lost.
+    /// Waits for bytes to write and moves them to `taken`. Returns how many lines were dropped
+    /// since the last call.
     fn take(&self, taken: &mut Vec<u8>) -> u64 {
         let mut queue = self.0.queue();
         queue.is_writing = false;
@@ -100,7 +104,7 @@ impl LineQueue {
         std::mem::take(&mut queue.unreported)
     }
 
-    /// Takes whole lines, or none of them if there is no room.
+    /// Queues whole lines, or drops all of them if they do not fit.
     pub(crate) fn write(&self, lines: &[u8]) {
         let mut queue = self.0.queue();
         if queue.waiting.len() + lines.len() > self.0.capacity {
@@ -115,7 +119,7 @@ impl LineQueue {
 
     pub(crate) fn flush(&self, within: Duration) {
         let is_busy = |queue: &mut Queue| queue.is_writing || !queue.waiting.is_empty();
-        // Late or not, the caller goes on.
+        // A timeout is no error: the caller goes on either way.
         drop(self.0.changed.wait_timeout_while(self.0.queue(), within, is_busy));
     }
 
@@ -127,7 +131,7 @@ impl LineQueue {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // What is held is whole at every moment.
+        // A panic cannot leave the queue half changed, so poisoning does not matter.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +144,7 @@ impl<'w> MakeWriter<'w> for LineQueue {
     }
 }
 
-/// Writes to a queue what comes at one time.
+/// Writer that queues each `write` as whole lines.
 #[derive(Debug)]
 pub struct LineWriter(LineQueue);
 

@@ -1,5 +1,5 @@
-//! As many lines as people can read: of each place in the code that says something, some at once, and then one a second.
-//! A peer or tenant that provokes a line again and again would fill disks otherwise.
+//! Rate limit of log events, per call site: a burst, then one a second. Otherwise a peer or tenant
+//! that provokes the same line again and again could fill disks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,59 +10,62 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Name of events that are said however many there are, for somebody has asked for each: `info!(name: UNLIMITED, …)`. So are
-/// all events of the levels debug and trace.
+/// Event name that exempts an event from the rate limit: `info!(name: UNLIMITED, …)`. For lines
+/// that an operator asked for one by one. Events of the levels debug and trace are always exempt.
 pub const UNLIMITED: &str = "every";
 
-/// Lines of one place that may be said at once.
+/// Number of events that one call site may log at once.
 const BURST: u32 = 200;
 
-/// Time in which there may be one more.
+/// Time after which a call site may log one more event.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lines that were left out, in all.
+/// Number of events dropped since the process started.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Places of which lines were left out, and how many, that have something to say again.
+/// Call sites that log again after events of theirs were dropped, with the number of those events.
 static UNREPORTED: Mutex<Vec<(&'static Metadata<'static>, u64)>> = Mutex::new(Vec::new());
 
-/// Returns how many lines were left out because there were too many like them.
+/// Returns how many log events the rate limit has dropped.
 pub fn dropped_repeated() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Tells how many lines were left out, where there are lines of the kind again. Not to be called while one is said.
+/// Logs how many events were dropped, for each call site that logs again. Must not be called while
+/// an event is being handled: the warning is an event itself.
 pub(crate) fn report_dropped() {
     let unreported = std::mem::take(&mut *lock(&UNREPORTED));
     for (metadata, lines) in unreported {
         let (target, line) = (metadata.target(), metadata.line());
-        tracing::warn!(name: UNLIMITED, lines, target, line, "more lines like the one before were left out");
+        tracing::warn!(name: UNLIMITED, lines, target, line, "dropped repeated log lines");
     }
 }
 
-/// Lets through as many events of each place as people can read.
+/// Filter that lets events of a call site pass only within their rate limit.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit(Mutex<HashMap<Identifier, Budget>>);
 
+/// Leaky bucket of one call site.
 #[derive(Debug)]
 struct Budget {
-    /// Until when what was said takes up the place's time.
-    busy: Instant,
+    /// Time at which the bucket is empty again. Each event moves it on by [`INTERVAL`].
+    empty_at: Instant,
+    /// Events dropped since the last one that passed.
     dropped: u64,
 }
 
 impl Budget {
     fn new(now: Instant) -> Self {
-        Self { busy: now, dropped: 0 }
+        Self { empty_at: now, dropped: 0 }
     }
 
-    /// Whether one more line is said at this time.
+    /// Returns whether one more event passes at this time, and counts it.
     fn try_spend(&mut self, now: Instant) -> bool {
-        if self.busy.saturating_duration_since(now) > (BURST - 1) * INTERVAL {
+        if self.empty_at.saturating_duration_since(now) > (BURST - 1) * INTERVAL {
             self.dropped += 1;
             return false;
         }
-        self.busy = self.busy.max(now) + INTERVAL;
+        self.empty_at = self.empty_at.max(now) + INTERVAL;
         true
     }
 }
@@ -85,6 +88,7 @@ impl<S> Filter<S> for RateLimit {
             return false;
         }
         if budget.dropped > 0 {
+            // The warning is an event itself, so it is left to the thread that writes the lines.
             let lines = std::mem::take(&mut budget.dropped);
             let mut unreported = lock(&UNREPORTED);
             match unreported.iter_mut().find(|(known, _)| known.callsite() == metadata.callsite()) {
@@ -97,7 +101,7 @@ impl<S> Filter<S> for RateLimit {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is held is whole at every moment.
+    // A panic cannot leave these values half changed, so poisoning does not matter.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_says_some_lines_at_once_and_then_one_a_second() {
+    fn a_call_site_logs_a_burst_then_one_event_a_second() {
         let begin = Instant::now();
         let mut budget = Budget::new(begin);
-        let mut say = |times: u32, at: Instant| (0..times).filter(|_| budget.try_spend(at)).count();
-        assert_eq!(say(1000, begin), BURST as usize);
-        assert_eq!(say(1000, begin + INTERVAL), 1);
-        assert_eq!(say(1000, begin + 11 * INTERVAL), 10);
-        assert_eq!(say(1000, begin + 2 * BURST * INTERVAL), BURST as usize);
+        let mut log = |times: u32, at: Instant| (0..times).filter(|_| budget.try_spend(at)).count();
+        assert_eq!(log(1000, begin), BURST as usize);
+        assert_eq!(log(1000, begin + INTERVAL), 1);
+        assert_eq!(log(1000, begin + 11 * INTERVAL), 10);
+        assert_eq!(log(1000, begin + 2 * BURST * INTERVAL), BURST as usize);
         assert_eq!(budget.dropped, 4000 - 2 * u64::from(BURST) - 11);
     }
 }

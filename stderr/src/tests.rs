@@ -11,16 +11,16 @@ use super::*;
 /// Longer than a busy machine may keep a thread waiting.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A stream that takes one write for each word that it is given to.
+/// Stream whose writes block, each until a message arrives on `permits` or its sender is dropped.
 struct Unread {
-    words: mpsc::Receiver<()>,
+    permits: mpsc::Receiver<()>,
     written: Logs,
 }
 
 impl Write for Unread {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        let _ = self.words.recv();
-        self.written.write(octets)
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.permits.recv();
+        self.written.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -29,24 +29,24 @@ impl Write for Unread {
 }
 
 #[test]
-fn what_is_not_read_is_lost_and_counted_and_holds_up_nobody() {
-    let (read, words) = mpsc::channel();
+fn lines_beyond_the_queue_are_dropped_and_counted_and_never_block() {
+    let (read, permits) = mpsc::channel();
     let written = Logs::default();
-    let queue = LineQueue::to(Unread { words, written: written.clone() }, 100);
-    // Of these the thread may have taken ten at once, or fewer.
+    let queue = LineQueue::to(Unread { permits, written: written.clone() }, 100);
+    // The queue holds ten of these. The thread may have taken up to ten more.
     for _ in 0..1000 {
         queue.write(b"ten octets");
     }
-    let lost = queue.dropped();
-    assert!((980..=990).contains(&lost), "{lost}");
+    let dropped = queue.dropped();
+    assert!((980..=990).contains(&dropped), "{dropped}");
     queue.flush(Duration::from_millis(1));
     drop(read);
     queue.flush(LONG);
-    assert_eq!(written.text().len() as u64, 10 * (1000 - lost));
+    assert_eq!(written.text().len() as u64, 10 * (1000 - dropped));
     queue.write(b"more");
     queue.flush(LONG);
     assert!(written.text().ends_with("more"));
-    assert_eq!(queue.dropped(), lost);
+    assert_eq!(queue.dropped(), dropped);
 }
 
 const FOREIGN: &str =
@@ -56,8 +56,8 @@ const FOREIGN: &str =
 #[error("{FOREIGN}")]
 struct Foreign;
 
-/// Returns the lines of a program that escapes nothing itself.
-fn said(format: Format) -> String {
+/// Returns the log lines of a program that escapes nothing itself.
+fn logged(format: Format) -> String {
     let lines = Logs::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::registry().with(layer(format, move || writer.clone()));
@@ -70,29 +70,29 @@ fn said(format: Format) -> String {
 }
 
 #[test]
-fn foreign_text_stays_in_its_line_and_steers_no_terminal() {
+fn text_from_outside_stays_in_its_line_and_steers_no_terminal() {
     for format in [Format::Plain { colours: false }, Format::Json] {
-        let line = said(format);
+        let line = logged(format);
         let line = line.strip_suffix('\n').unwrap();
         assert!(!line.contains(escape::needs_escape), "{line:?}");
         assert!(line.contains("forged"), "{line:?}");
     }
-    // The program's own colours are there still.
-    let line = said(Format::Plain { colours: true });
+    // The program's own colours remain.
+    let line = logged(Format::Plain { colours: true });
     assert!(line.contains("\x1b[33m WARN\x1b[0m") && !line.contains("\x1b[2J"), "{line:?}");
     assert!(!line.trim_end().replace('\x1b', "").contains(escape::needs_escape), "{line:?}");
 }
 
 #[test]
-fn json_says_what_was_said() {
-    let line: serde_json::Value = serde_json::from_str(&said(Format::Json)).unwrap();
+fn json_fields_decode_to_the_original_text() {
+    let line: serde_json::Value = serde_json::from_str(&logged(Format::Json)).unwrap();
     for field in ["message", "object", "text"] {
         assert_eq!(line[field], FOREIGN, "{field}");
     }
 }
 
 #[test]
-fn a_line_that_is_said_again_and_again_is_left_out_unless_somebody_asked_for_each() {
+fn repeated_lines_are_dropped_unless_they_are_debug_or_unlimited() {
     let lines = Logs::default();
     let writer = lines.clone();
     let format = Format::Plain { colours: false };

@@ -278,16 +278,16 @@ mod tests {
         for (certificate, key, trust, file, says) in [
             (&good.key, &good.key, &anchor, "tls.crt", "no certificate in PEM"),
             (&String::new(), &good.key, &anchor, "tls.crt", "no certificate in PEM"),
-            (&broken(&good.chain), &good.key, &anchor, "tls.crt", "not sound PEM"),
-            (&no_x509.to_owned(), &good.key, &anchor, "tls.crt", "not a sound X.509 certificate"),
+            (&broken(&good.chain), &good.key, &anchor, "tls.crt", "not valid PEM"),
+            (&no_x509.to_owned(), &good.key, &anchor, "tls.crt", "not a valid X.509 certificate"),
             (&good.chain, &good.chain, &anchor, "tls.key", "no private key in PEM"),
-            (&good.chain, &broken(&good.key), &anchor, "tls.key", "not sound PEM"),
+            (&good.chain, &broken(&good.key), &anchor, "tls.key", "not valid PEM"),
             (&good.chain, &encrypted.to_owned(), &anchor, "tls.key", "openssl pkey"),
-            (&good.chain, &nonsense.to_owned(), &anchor, "tls.key", "no known kind"),
+            (&good.chain, &nonsense.to_owned(), &anchor, "tls.key", "unsupported kind"),
             (&good.chain, &other.key, &anchor, "tls.key", "is not the key of the certificate in"),
             (&good.chain, &good.key, &good.key, "ca.crt", "authorities to trust"),
             (&good.chain, &good.key, &String::new(), "ca.crt", "authorities to trust"),
-            (&good.chain, &good.key, &broken(&anchor), "ca.crt", "not sound PEM"),
+            (&good.chain, &good.key, &broken(&anchor), "ca.crt", "not valid PEM"),
             (&good.chain, &good.key, &format!("{anchor}{no_x509}"), "ca.crt", "certificate 2 in it"),
         ] {
             let folder = Folder::new();

@@ -1,8 +1,8 @@
-//! The shape of a document against a schema: types, required fields, enumerations and ranges of numbers,
-//! before serde sees it.
+//! Checks a document against a schema before serde decodes it: types, required fields, enumerations
+//! and ranges of numbers.
 //!
-//! serde alone would stop at the first error, name the parent of a missing field, and take a list for a
-//! struct. Texts and rules are left to [`crate::validate`].
+//! serde alone would stop at the first error, name the parent of a missing field, and accept a list
+//! as a struct. [`crate::validate`] checks texts and rules.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::validate::Violation;
 
-/// Members of every object that the schema of a kind says nothing about.
+/// Fields of every object that the schema of a kind leaves out.
 const ENVELOPE: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Checks an object; the paths of fields that its schema does not have.
+/// Checks an object. Returns the paths of fields that its schema does not have.
 pub(super) fn check(document: &Value, schema: &JSONSchemaProps) -> Result<Vec<String>, Vec<Violation>> {
     let mut check = ShapeCheck::default();
     check.value(document, schema);
@@ -24,8 +24,10 @@ pub(super) fn check(document: &Value, schema: &JSONSchemaProps) -> Result<Vec<St
     if check.found.is_empty() { Ok(check.ignored) } else { Err(check.found) }
 }
 
+/// Recursive check of a document.
 #[derive(Default)]
 struct ShapeCheck {
+    /// Path of the current value.
     path: String,
     found: Vec<Violation>,
     ignored: Vec<String>,
@@ -85,7 +87,7 @@ impl ShapeCheck {
         }
     }
 
-    /// Goes on at `step` from here.
+    /// Runs `check` with `step` appended to the path.
     fn descend(&mut self, step: fmt::Arguments<'_>, check: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         let step = step.to_string();

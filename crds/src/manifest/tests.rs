@@ -15,7 +15,7 @@ fn admitted(document: Value) -> Manifest {
     admit(document).unwrap().expect("one of our kinds")
 }
 
-/// All that is wrong with a document, a line each.
+/// Returns all violations of a document, a line each.
 fn complaints(document: Value) -> Vec<String> {
     admit(document).unwrap_err().violations.iter().map(Violation::to_string).collect()
 }
@@ -31,7 +31,7 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn other_groups_are_passed_over() {
+fn documents_of_other_groups_are_ignored() {
     for document in [
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}),
         json!({"apiVersion": "multinetwork.numaproj.io.example.com/v1", "kind": "MultiNetworkService"}),
@@ -96,7 +96,7 @@ fn a_document_needs_metadata_and_a_name() {
 }
 
 #[test]
-fn nulls_are_absent_and_whole_numbers_integers() {
+fn nulls_count_as_absent_and_integral_floats_as_integers() {
     let manifest = admitted(service(json!({
         "networks": [{"name": "rdma-a", "alias": null, "kind": null}],
         "ports": null,
@@ -121,7 +121,7 @@ fn unknown_fields_are_dropped_and_named() {
 }
 
 #[test]
-fn a_rejection_is_one_line_that_says_what_and_where() {
+fn a_rejection_is_one_line_with_paths_and_remedies() {
     let mut document = service(json!({"networks": [{"name": "a.b"}], "ipFamilies": []}));
     let rejected = admit(document.clone()).unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Collecting violations on the way through an object.
+//! Collector of violations during a walk through an object.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use super::Violation;
 use crate::syntax::TextKind;
 
-/// The most of a wrong value that a message repeats.
+/// Number of characters of a wrong value that a message repeats.
 const QUOTED: usize = 80;
 
-/// What was found so far, and where in the object we are.
+/// Violations found so far, and the path of the current field.
 #[derive(Default)]
 pub struct Check {
     path: String,
@@ -19,7 +19,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Checks below the field `name` of where we are.
+    /// Runs `rules` with the field `name` appended to the path.
     pub(super) fn field(&mut self, name: &str, rules: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         if length > 0 {
@@ -30,7 +30,7 @@ impl Check {
         self.path.truncate(length);
     }
 
-    /// Checks below `[key]` of where we are.
+    /// Runs `rules` with `[key]` appended to the path.
     pub(super) fn entry(&mut self, key: impl fmt::Display, rules: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         // Writing to a string cannot fail.
@@ -39,7 +39,7 @@ impl Check {
         self.path.truncate(length);
     }
 
-    /// Checks every item of the list `name`.
+    /// Runs `rules` for every item of the list `name`.
     pub(super) fn items<T>(&mut self, name: &str, items: &[T], rules: impl Fn(&mut Self, &T)) {
         self.field(name, |check| {
             for (index, item) in items.iter().enumerate() {
@@ -48,12 +48,12 @@ impl Check {
         });
     }
 
-    /// Something is wrong where we are.
+    /// Adds a violation at the current path.
     pub(super) fn fail(&mut self, message: impl Into<String>) {
         self.found.push(Violation { field: self.path.clone(), message: message.into() });
     }
 
-    /// The text at the field `name` is of this kind.
+    /// Requires that the text in the field `name` is of this kind.
     pub(super) fn text(&mut self, name: &str, text: &str, kind: &TextKind) {
         if !kind.accepts(text) {
             self.field(name, |check| {
@@ -62,14 +62,14 @@ impl Check {
         }
     }
 
-    /// The text at the field `name`, if there is one, is of this kind.
+    /// Requires that the text in the field `name`, if present, is of this kind.
     pub(super) fn optional(&mut self, name: &str, text: Option<&String>, kind: &TextKind) {
         if let Some(text) = text {
             self.text(name, text, kind);
         }
     }
 
-    /// The number at the field `name` is in this range.
+    /// Requires that the number in the field `name` is in this range.
     pub(super) fn number(&mut self, name: &str, number: u16, range: RangeInclusive<u16>) {
         if !range.contains(&number) {
             let (start, end) = range.into_inner();
@@ -79,7 +79,7 @@ impl Check {
         }
     }
 
-    /// The list `name` has a length in this range.
+    /// Requires that the length of the list `name` is in this range.
     pub(super) fn length(&mut self, name: &str, length: usize, range: RangeInclusive<usize>) {
         if !range.contains(&length) {
             let (start, end) = range.into_inner();
@@ -90,8 +90,8 @@ impl Check {
         }
     }
 
-    /// The keys of the items of the list `name` differ. They are at the field `key` of the items, or the items
-    /// themselves where that is empty.
+    /// Requires that the keys of the items of the list `name` are unique. `key` names the field of
+    /// an item that is its key; it is empty if the items are keys themselves.
     pub(super) fn unique<K: Eq + Hash + fmt::Display>(
         &mut self,
         name: &str,
@@ -117,13 +117,13 @@ impl Check {
         });
     }
 
-    /// All that was found.
+    /// Returns the violations, if there are any.
     pub(super) fn finish(self) -> Result<(), Vec<Violation>> {
         if self.found.is_empty() { Ok(()) } else { Err(self.found) }
     }
 }
 
-/// A wrong value for a message: in quotes, escaped, cut where it gets long.
+/// Formats a wrong value for a message: in quotes, escaped, and cut if it is long.
 pub(super) fn quote(text: &str) -> String {
     match text.char_indices().nth(QUOTED) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

@@ -1,11 +1,11 @@
-//! What the kinds have in common: networks and ports.
+//! Rules of networks and ports, which both kinds have.
 
 use super::check::Check;
 use crate::schema::PORTS;
 use crate::syntax::{DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, QUALIFIED_NAME};
 use crate::{NetworkReference, Port};
 
-/// Most ports of a service or slice.
+/// Limit of ports of a service or slice.
 const MAX_PORTS: usize = 100;
 
 pub(super) fn network(check: &mut Check, network: &NetworkReference) {

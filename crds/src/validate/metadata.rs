@@ -1,14 +1,16 @@
-//! What the API server checks of every object's metadata.
+//! Rules of metadata, which the API server checks for every object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::check::{Check, quote};
 use crate::syntax::{self, DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, TextKind};
 
-/// How much of generateName is kept: with the five characters that are put behind it, 63.
+/// Number of characters that the API server keeps of generateName. With its five random characters,
+/// names have at most 63.
 const GENERATED_PREFIX: usize = 58;
 
-/// Checks metadata; the name is of the kind `name`, which may be narrower than that of Kubernetes.
+/// Checks metadata. The object's name has to be of the kind `name`, which may be narrower than
+/// Kubernetes' own rule.
 pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &TextKind) {
     check.field("metadata", |check| {
         self::name(check, metadata, name);
@@ -34,7 +36,7 @@ pub(super) fn check(check: &mut Check, metadata: &ObjectMeta, name: &TextKind) {
 fn name(check: &mut Check, metadata: &ObjectMeta, kind: &TextKind) {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if let Some(name) = given(&metadata.name) {
-        // What no object may be called, then what this kind may not be called.
+        // Kubernetes' own rule comes first, then that of this kind.
         check.text("name", &name, if DNS_SUBDOMAIN.accepts(&name) { kind } else { &DNS_SUBDOMAIN });
     } else if let Some(prefix) = given(&metadata.generate_name) {
         let kept: String = prefix.chars().take(GENERATED_PREFIX).collect();

@@ -1,4 +1,4 @@
-//! The rules of MultiNetworkService.
+//! Rules of MultiNetworkService.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
@@ -8,7 +8,7 @@ use crate::schema::{SELECTOR_ITEMS, TTL_SECONDS};
 use crate::syntax::{DNS_LABEL, LABEL_VALUE, QUALIFIED_NAME};
 use crate::{IpFamily, MultiNetworkService, MultiNetworkServiceSpec, NetworkReference};
 
-/// Most networks of a service.
+/// Limit of networks of a service.
 const MAX_NETWORKS: usize = 16;
 
 impl Rules for MultiNetworkService {
@@ -19,7 +19,7 @@ impl Rules for MultiNetworkService {
     }
 }
 
-/// Checks the spec of a service in the namespace `own`, empty where it is not known.
+/// Checks the spec of a service. `own` is its namespace, empty if unknown.
 fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec, own: &str) {
     if let Some(selector) = &spec.selector {
         check.field("selector", |check| self::selector(check, selector));
@@ -46,7 +46,7 @@ fn spec(check: &mut Check, spec: &MultiNetworkServiceSpec, own: &str) {
     }
 }
 
-/// No network has two aliases.
+/// Requires that no network is listed under two aliases.
 fn one_alias(check: &mut Check, networks: &[NetworkReference], own: &str) {
     let known: Vec<_> =
         networks.iter().map(|network| (network.kind, &network.name, network.namespace(own))).collect();

@@ -1,4 +1,4 @@
-//! The rules of MultiNetworkEndpointSlice.
+//! Rules of MultiNetworkEndpointSlice.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::syntax::{
 };
 use crate::{Device, Endpoint, IpFamily, MultiNetworkEndpointSlice, TargetReference};
 
-/// Most endpoints of a slice.
+/// Limit of endpoints of a slice.
 const MAX_ENDPOINTS: usize = 1000;
 
 impl Rules for MultiNetworkEndpointSlice {
@@ -59,7 +59,8 @@ fn endpoint(check: &mut Check, endpoint: &Endpoint, family: IpFamily) {
     }
 }
 
-/// As CEL's `ip()`, which is Go's `netip.ParseAddr` without zones and IPv4-mapped addresses.
+/// Checks an address as CEL's `ip()` does, which is Go's `netip.ParseAddr` without zones and
+/// IPv4-mapped addresses.
 fn address(check: &mut Check, text: &str, family: IpFamily) {
     let problem = match text.parse::<IpAddr>() {
         _ if text.len() > ADDRESS_LENGTH => "longer than any address",

@@ -1,4 +1,4 @@
-//! The definitions in `deploy/crds`, and the rules of the table in `tests/rules`.
+//! Tests of the definitions in `deploy/crds`, and of the rules by the table in `tests/rules`.
 
 mod manifests;
 mod rules;

@@ -1,4 +1,4 @@
-//! `deploy/crds` is what the types say. `UPDATE=1` writes it anew.
+//! Checks that `deploy/crds` matches the types. `UPDATE=1` rewrites it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn deployed_definitions_are_the_generated_ones() {
 }
 
 #[test]
-fn definitions_are_read_as_they_were_written() {
+fn definitions_decode_to_what_was_encoded() {
     let crds = multinet_crds::all_crds();
     for (crd, (name, manifest)) in crds.iter().zip(multinet_crds::crd_manifests().unwrap()) {
         let read = serde_saphyr::from_str(&manifest).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -49,7 +49,8 @@ fn every_list_and_text_is_bounded() {
     }
 }
 
-/// A rule that looks at a list for each of its items costs the API server the square of their number, for every write.
+/// A rule that reads the whole list for each item costs the API server quadratic time on every
+/// write.
 #[test]
 fn no_rule_compares_all_items_of_a_long_list() {
     const FEW: u64 = 16;
@@ -70,8 +71,8 @@ fn no_rule_compares_all_items_of_a_long_list() {
     }
 }
 
-/// Panics at a text without greatest length, a list or map without greatest size, an integer without bounds, or
-/// a field without description or one that is nullable.
+/// Panics at a text, list, map or integer without a bound, and at a field that has no description
+/// or is nullable.
 fn bounded(path: &str, schema: &serde_json::Value) {
     let has = |key: &str| schema.get(key).is_some();
     let bound = match schema["type"].as_str() {

@@ -1,5 +1,5 @@
-//! The table of good and bad objects, put to the rules as Rust functions. That the API server says the same is
-//! proved where there is one.
+//! Applies the rules as Rust functions to the table of valid and invalid objects. `tests/cluster`
+//! applies those of the API server to the same table.
 
 #[path = "../rules/table.rs"]
 mod table;
@@ -17,11 +17,11 @@ fn rows() -> Vec<Row> {
     table::rows(&folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Everything that is said against the row's object, or its change.
+/// Returns the violations of the row's object, or of its change, as the error.
 fn complaints(row: &Row) -> Result<(), String> {
     let object = admit(row.object.clone())?;
     if let Some(old) = &row.old {
-        let old = admit(old.clone()).unwrap_or_else(|said| panic!("{}: old: {said}", row.name));
+        let old = admit(old.clone()).unwrap_or_else(|error| panic!("{}: old: {error}", row.name));
         object.validate_update(&old).map_err(|violations| {
             violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         })?;
@@ -35,7 +35,7 @@ fn admit(document: Value) -> Result<Object, String> {
 }
 
 #[test]
-fn functions_say_what_the_table_says() {
+fn functions_agree_with_the_table() {
     let rows = rows();
     let wrong: Vec<String> =
         rows.iter().filter_map(|row| row.contradiction(complaints(row).err().as_deref())).collect();
@@ -43,7 +43,7 @@ fn functions_say_what_the_table_says() {
 }
 
 #[test]
-fn rows_have_names_of_their_own() {
+fn names_of_rows_are_unique() {
     let mut names = BTreeSet::new();
     for row in rows() {
         assert!(names.insert(row.name.clone()), "{} occurs twice", row.name);
@@ -51,11 +51,12 @@ fn rows_have_names_of_their_own() {
     assert!(names.len() > 250, "only {} rows", names.len());
 }
 
-/// What was read and written again is the same object: nothing is lost, and defaults are stable.
+/// An object that is serialised and decoded again stays the same: no field is lost, and defaults
+/// are stable.
 #[test]
-fn good_objects_survive_being_written() {
+fn valid_objects_survive_serialisation() {
     for row in rows().into_iter().filter(|row| row.complaint.is_empty()) {
-        let object = admit(row.object).unwrap_or_else(|said| panic!("{said}"));
+        let object = admit(row.object).unwrap_or_else(|error| panic!("{error}"));
         let written = match &object {
             Object::Service(service) => serde_json::json!(service),
             Object::Slice(slice) => serde_json::json!(slice),

@@ -1,6 +1,6 @@
-//! Reads the table of good and bad objects. The format is described in README.md beside this file.
+//! Reads the table of valid and invalid objects. README.md beside this file describes its format.
 
-#![allow(unreachable_pub, reason = "included by the tests that put the table to somebody")]
+#![allow(unreachable_pub, reason = "other crates' tests include this file")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,19 +10,20 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The version of every object that does not say otherwise.
+/// Default of an object's apiVersion.
 const API_VERSION: &str = "multinetwork.numaproj.io/v1alpha1";
 
-/// An object and what is to be said of it.
+/// Object and the expected verdict on it.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// File and name, for messages.
     pub name: String,
-    /// What must be said against the object: the field, perhaps words of the message. Empty if it is good.
+    /// Texts that the message about the object must contain: the field, and optionally words. Empty
+    /// if the object is valid.
     pub complaint: Vec<String>,
-    /// The object before, where the row is about a change.
+    /// Object before the change, if the row is about one.
     pub old: Option<Value>,
-    /// The object.
+    /// Object to check.
     pub object: Value,
 }
 
@@ -53,7 +54,11 @@ enum Verdict {
     Bad,
 }
 
-/// All rows of all files in `folder`. An error, naming file and row, if the table itself is wrong.
+/// Returns all rows of all files in `folder`.
+///
+/// # Errors
+///
+/// An error that names file and row, if the table itself is wrong.
 pub fn rows(folder: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut files =
         fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, Box<dyn Error>>>()?;
@@ -74,7 +79,7 @@ pub fn rows(folder: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// A row with all that it leaves out; `None` if it makes no sense.
+/// Completes a row with its defaults; `None` if its fields contradict each other.
 fn finish(row: RawRow, name: &str, kind: &str) -> Option<Row> {
     if row.field.is_some() != (row.verdict == Verdict::Bad) || row.words.is_some() && row.field.is_none() {
         return None;
@@ -92,16 +97,19 @@ fn finish(row: RawRow, name: &str, kind: &str) -> Option<Row> {
 }
 
 impl Row {
-    /// How `said` differs from what is to be said of the object, where `None` is that it is good.
-    pub fn contradiction(&self, said: Option<&str>) -> Option<String> {
+    /// Returns how a verdict differs from the expected one, if it does. `message` is that about the
+    /// object; `None` if it was accepted.
+    pub fn contradiction(&self, message: Option<&str>) -> Option<String> {
         let name = &self.name;
-        match said {
+        match message {
             None if self.complaint.is_empty() => None,
-            None => Some(format!("{name}: is bad ({:?}), but nothing was said", self.complaint)),
-            Some(said) if self.complaint.is_empty() => Some(format!("{name}: is good, but: {said}")),
-            Some(said) => {
-                let missing = self.complaint.iter().find(|text| !said.contains(text.as_str()))?;
-                Some(format!("{name}: nothing was said of {missing:?}, but: {said}"))
+            None => Some(format!("{name}: is invalid ({:?}), but was accepted", self.complaint)),
+            Some(message) if self.complaint.is_empty() => {
+                Some(format!("{name}: is valid, but was refused: {message}"))
+            }
+            Some(message) => {
+                let missing = self.complaint.iter().find(|text| !message.contains(text.as_str()))?;
+                Some(format!("{name}: the message lacks {missing:?}: {message}"))
             }
         }
     }

@@ -269,12 +269,12 @@ mod tests {
         for (chain, key, file, says) in [
             (good.key.clone(), good.key.clone(), "tls.crt", "no certificate in PEM"),
             (String::new(), good.key.clone(), "tls.crt", "no certificate in PEM"),
-            (broken(&good.chain), good.key.clone(), "tls.crt", "not sound PEM"),
-            (no_x509.to_owned(), good.key.clone(), "tls.crt", "not a sound X.509 certificate"),
+            (broken(&good.chain), good.key.clone(), "tls.crt", "not valid PEM"),
+            (no_x509.to_owned(), good.key.clone(), "tls.crt", "not a valid X.509 certificate"),
             (good.chain.clone(), good.chain.clone(), "tls.key", "no private key in PEM"),
-            (good.chain.clone(), broken(&good.key), "tls.key", "not sound PEM"),
+            (good.chain.clone(), broken(&good.key), "tls.key", "not valid PEM"),
             (good.chain.clone(), encrypted.to_owned(), "tls.key", "openssl pkey"),
-            (good.chain.clone(), nonsense.to_owned(), "tls.key", "no known kind"),
+            (good.chain.clone(), nonsense.to_owned(), "tls.key", "unsupported kind"),
             (good.chain.clone(), pair().key, "tls.key", "is not the key of the certificate in"),
         ] {
             let error = load(Folder::of(&Issued { chain, key }, "").path()).unwrap_err().to_string();

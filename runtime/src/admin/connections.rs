@@ -1,8 +1,9 @@
-//! HTTP for strangers: one request per connection, limits on everything that a client can drag out.
+//! HTTP server for untrusted clients: one request per connection, and a time limit on each step
+//! that a client could draw out.
 //!
-//! **A newcomer is always let in**, so that probes are answered however many connections others hold: beyond
-//! [`MAX_CONNECTIONS`] another goes for it, of the network and the client with the most connections the one on which
-//! nothing has moved for longest ([`ConnectionLimit`]).
+//! **A new connection is always accepted**, so that probes are answered however many connections
+//! other clients hold. Beyond [`MAX_CONNECTIONS`] an older connection is closed for it: the idlest
+//! one of the client with the most connections, in the network with the most ([`ConnectionLimit`]).
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -24,34 +25,35 @@ use tokio_util::task::TaskTracker;
 
 use crate::{ConnectionLimit, ConnectionSlot};
 
-/// Connections at the same time.
+/// Limit of open connections.
 pub(super) const MAX_CONNECTIONS: usize = 256;
 
-/// Within this time a client has to have sent the head of its request.
+/// Time limit for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(5);
 
-/// Octets of a request's head, and of what is read at a time.
+/// Size limit of a request's head and of the read buffer, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// After this time a connection is closed, wherever it is. It is ample for a scrape over a slow line.
+/// Time after which a connection is closed, whatever its state. Ample for a scrape over a slow
+/// line.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 
-/// How long requests may still take once the process shuts down.
+/// Time for requests under way to finish once the process shuts down.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
-/// The pause after a failure to accept, which is a lack of file descriptors as a rule.
+/// Pause after a failure to accept, whose usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Address of the client that asks, an extension of its request.
+/// Extension of a request: the address of its client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// Serves until `shutdown` is cancelled.
+/// Serves `router` on `listener` until `shutdown` is cancelled.
 pub(super) async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     shutdown.run_until_cancelled(accept(&listener, router, &connections)).await;
     drop(listener);
-    // The unfinished ones are probes and scrapes that come too late to be of use.
+    // Requests that do not finish in time are probes and scrapes, which no client needs any more.
     let _ = crate::drain::finish(&connections, LAST_REQUESTS).await;
 }
 
@@ -64,13 +66,14 @@ async fn accept(listener: &TcpListener, router: Router, connections: &TaskTracke
                 let router = router.clone().layer(Extension(Peer(peer)));
                 connections.spawn(async move {
                     select! {
-                        () = slot.evicted() => tracing::debug!(%peer, "a connection ended for another"),
+                        () = slot.evicted() => tracing::debug!(%peer, "closed an idle connection for a new one"),
                         () = answer(stream, &slot, router) => {}
                     }
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the admin endpoints");
+                tracing::warn!(%error, "cannot accept a connection to the admin endpoints; retrying");
+                // Frees a file descriptor, which is most likely what is missing.
                 limit.evict();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -93,18 +96,18 @@ async fn answer(stream: TcpStream, slot: &ConnectionSlot, router: Router) {
     }
 }
 
-/// A connection that is in use whenever something moves.
+/// Connection that marks its slot as used whenever bytes are read or written.
 struct Tracked<'p> {
     stream: TcpStream,
     slot: &'p ConnectionSlot,
 }
 
 impl Tracked<'_> {
-    fn touch<T>(&self, moved: Poll<T>) -> Poll<T> {
-        if moved.is_ready() {
+    fn touch<T>(&self, transferred: Poll<T>) -> Poll<T> {
+        if transferred.is_ready() {
             self.slot.touch(Instant::now());
         }
-        moved
+        transferred
     }
 }
 

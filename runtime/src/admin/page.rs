@@ -1,5 +1,8 @@
-//! Pages of JSON, which may be as long as the cluster is large: sent chunk by chunk as the client takes them, to one client
-//! at a time, so that their text is never in memory, and what they show is there once, however many ask and however slowly.
+//! JSON pages, whose length grows with the cluster.
+//!
+//! A page is sent in chunks, at the pace of the client, so that its text is never in memory as a
+//! whole. Clients of a page wait for each other, so that the state that it shows is copied at most
+//! once at a time, however many clients ask and however slow they are.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -15,21 +18,22 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
-/// How much is made before the client takes it, in bytes.
+/// Size of a chunk, in bytes. One is rendered ahead of the client.
 const CHUNK: usize = 64 << 10;
 
-/// How long a client may take until there is room for another chunk: others wait meanwhile.
+/// Time limit for a client to take a chunk. Other clients of the page wait meanwhile.
 const SEND_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 
-/// Makes what a path shows. It is called on a blocking thread of the runtime, never twice at the same time.
+/// Renders a page. Called on a blocking thread of the runtime, and never concurrently.
 pub type Page = Arc<dyn Fn(PageWriter) -> io::Result<()> + Send + Sync>;
 
-/// A page that shows what `make` gives, as it is at the time. What that is must not change while it is shown.
+/// Returns a page that shows the value of `make` as JSON. The value must not change while it is
+/// rendered, because it is rendered twice.
 pub fn page<S: Serialize>(make: impl Fn() -> S + Send + Sync + 'static) -> Page {
     Arc::new(move |sink| sink.send(&make()))
 }
 
-/// Where a page goes.
+/// Destination of a page: the response to a client.
 #[derive(Debug)]
 pub struct PageWriter {
     length: oneshot::Sender<u64>,
@@ -37,7 +41,8 @@ pub struct PageWriter {
 }
 
 impl PageWriter {
-    /// Made twice: its length is said first, so that a client knows whether it has got all of it.
+    /// Renders `shown` twice: once to find its length, for the header by which a client knows that
+    /// it has received all of it, and once to send it.
     fn send(self, shown: &impl Serialize) -> io::Result<()> {
         let mut length = ByteCounter(0);
         write(&mut length, shown)?;
@@ -45,7 +50,7 @@ impl PageWriter {
         self.length.send(length.0).map_err(gone)?;
         let mut out = BufWriter::with_capacity(CHUNK, ChunkWriter(self.chunks));
         let written = write(&mut out, shown).and_then(|()| out.flush());
-        // Dropped, it would try to write the rest, and wait for the client once more.
+        // Dropping the BufWriter would flush it, and so wait for the client once more.
         drop(out.into_parts());
         written
     }
@@ -56,7 +61,7 @@ fn write(mut out: impl Write, shown: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Counts bytes.
+/// Writer that only counts bytes.
 struct ByteCounter(u64);
 
 impl Write for ByteCounter {
@@ -70,7 +75,8 @@ impl Write for ByteCounter {
     }
 }
 
-/// Waits until the client has taken the chunk before, or is gone, or takes none.
+/// Writer that sends chunks to the client. A write waits until the client has taken the chunk
+/// before, and fails if the client is gone or too slow.
 struct ChunkWriter(mpsc::Sender<Bytes>);
 
 impl Write for ChunkWriter {
@@ -88,12 +94,12 @@ impl Write for ChunkWriter {
     }
 }
 
-/// Answers with a page, when those who came before have it.
+/// Answers with a page, once the clients that asked for it before are done.
 pub(super) async fn respond(page: Page, one_at_a_time: Arc<Mutex<()>>) -> Response {
     let permit = one_at_a_time.lock_owned().await;
     let (length, has_begun) = oneshot::channel();
     let (chunks, to_send) = mpsc::channel(1);
-    // Nobody waits for it: a page that breaks off is shorter than was said.
+    // The task is not awaited: a client sees from Content-Length that a page broke off.
     tokio::task::spawn_blocking(move || {
         let _permit = permit;
         page(PageWriter { length, chunks })

@@ -53,7 +53,7 @@ impl Server {
         Self { address, readiness, shutdown, task, _logger: logger }
     }
 
-    /// Status and body; the head is checked by those who want to.
+    /// Sends a request without a body. Returns status and body of the answer.
     async fn ask(&self, request: &str) -> (u16, String) {
         let (head, body) = self.exchange(request, "").await;
         (status(&head), body)
@@ -85,7 +85,7 @@ fn text(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn probes() {
+async fn probes_answer_and_readiness_names_the_pending_parts() {
     let server = Server::start().await;
     let slices = server.readiness.register("slices");
     let _listener = server.readiness.register("listener");
@@ -101,7 +101,7 @@ async fn probes() {
 }
 
 #[tokio::test]
-async fn draining_is_alive_but_not_ready() {
+async fn a_draining_process_is_alive_but_not_ready() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /readyz").await, (200, text("ok")));
     server.readiness.start_draining();
@@ -118,7 +118,7 @@ async fn metrics_are_open_metrics_unless_text_is_preferred() {
         "{head}"
     );
     assert!(body.contains("things_total 7\n") && body.ends_with("# EOF\n"), "{body}");
-    // What follows the request's target becomes another header.
+    // The helper appends " HTTP/1.1" to the request, which becomes the value of the header x.
     let request = "GET /metrics HTTP/1.1\r\naccept: text/plain\r\naccept: text/html\r\nx:";
     let (head, body) = server.exchange(request, "").await;
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
@@ -126,7 +126,7 @@ async fn metrics_are_open_metrics_unless_text_is_preferred() {
 }
 
 #[tokio::test]
-async fn state_is_json() {
+async fn a_page_is_json_with_its_length() {
     let (head, body) = Server::start().await.exchange("GET /debug/state", "").await;
     assert!(head.contains("content-type: application/json"), "{head}");
     let expected = "{\n  \"a\": [\n    2\n  ]\n}\n";
@@ -135,14 +135,14 @@ async fn state_is_json() {
 }
 
 #[tokio::test]
-async fn pages_are_those_of_the_binary() {
+async fn each_page_answers_at_its_path() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /debug/other").await, (200, text("1\n")));
     assert_eq!(server.ask("GET /debug/none").await.0, 404);
 }
 
 #[tokio::test]
-async fn a_state_that_panics_costs_only_its_own_answer() {
+async fn a_page_that_panics_fails_only_its_own_request() {
     let server = Server::with_state(|| -> u8 { panic!("for the test") }).await;
     assert_eq!(server.ask("GET /debug/state").await.0, 500);
     assert_eq!(server.ask("GET /debug/state").await.0, 500);
@@ -150,7 +150,7 @@ async fn a_state_that_panics_costs_only_its_own_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_state_at_a_time() {
+async fn a_page_is_rendered_for_one_client_at_a_time() {
     static NOW: AtomicUsize = AtomicUsize::new(0);
     let server = Server::with_state(|| {
         let others = NOW.fetch_add(1, Ordering::SeqCst);
@@ -163,7 +163,7 @@ async fn one_state_at_a_time() {
     assert_eq!(answers, vec![(200, text("0\n")); 4]);
 }
 
-/// Of 32 MiB, how many KiB have been written.
+/// Value that serializes to 32 MiB, and counts the KiB written so far.
 struct Long(Arc<AtomicUsize>);
 
 impl Long {
@@ -181,7 +181,7 @@ impl Serialize for Long {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_page_is_made_as_the_client_takes_it() {
+async fn a_long_page_is_rendered_at_the_pace_of_its_client() {
     let written = Arc::new(AtomicUsize::new(0));
     let long = Arc::clone(&written);
     let server = Server::with_state(move || Long(Arc::clone(&long))).await;
@@ -189,13 +189,14 @@ async fn a_long_page_is_made_as_the_client_takes_it() {
     stream.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
     let mut answer = vec![0; 1024];
     stream.read_exact(&mut answer).await.unwrap();
-    // It has been counted by now, and is being written. The kernel takes some MiB for a client that does not read.
+    // The length has been counted by now, and the page is being written. The kernel buffers some
+    // MiB for a client that does not read.
     let mut before = usize::MAX;
     while before != written.load(Ordering::SeqCst) {
         before = written.load(Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    assert!(before < Long::PIECES / 2, "{before} KiB for somebody who takes nothing");
+    assert!(before < Long::PIECES / 2, "{before} KiB for a client that reads nothing");
     stream.read_to_end(&mut answer).await.unwrap();
     assert!(answer.ends_with(b"xxx\"\n]\n"));
     let head = String::from_utf8_lossy(&answer[..1024]).into_owned();
@@ -203,7 +204,7 @@ async fn a_long_page_is_made_as_the_client_takes_it() {
         head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
     assert_eq!(answer.len(), head.find("\r\n\r\n").unwrap() + 4 + length);
 
-    // Who goes away is not written for any more, and the next one is.
+    // The page of a client that disconnects is abandoned, and the next client gets its own.
     let mut gone = TcpStream::connect(server.address).await.unwrap();
     gone.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
     gone.read_exact(&mut [0; 1024]).await.unwrap();
@@ -212,19 +213,19 @@ async fn a_long_page_is_made_as_the_client_takes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_nothing_keeps_nobody_waiting_for_long() {
+async fn a_client_that_reads_nothing_delays_others_only_for_the_send_timeout() {
     let server = Server::with_state(|| Long(Arc::default())).await;
     let mut stuck = TcpStream::connect(server.address).await.unwrap();
     stuck.write_all(b"GET /debug/state HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
     stuck.read_exact(&mut [0; 1024]).await.unwrap();
-    // Less than a connection may last.
+    // Less than the time limit of a connection.
     let answer = timeout(Duration::from_secs(40), server.ask("GET /debug/state")).await;
     assert_eq!(answer.unwrap().0, 200);
     drop(stuck);
 }
 
 #[tokio::test]
-async fn log_filter() {
+async fn the_log_filter_is_shown_and_set_and_bad_ones_are_refused() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /logging").await, (200, text("info\n")));
     assert_eq!(server.ask("PUT /logging?level=info,dns=debug").await, (200, text("info,dns=debug\n")));
@@ -241,7 +242,7 @@ async fn log_filter() {
 }
 
 #[tokio::test]
-async fn only_clients_of_this_host_set_the_log_filter_unless_others_may() {
+async fn clients_on_other_hosts_set_the_log_filter_only_if_allowed() {
     for (peer, allow_logging, status) in [
         ("192.0.2.1:9", false, 403),
         ("192.0.2.1:9", true, 200),
@@ -257,25 +258,25 @@ async fn only_clients_of_this_host_set_the_log_filter_unless_others_may() {
         let response = TowerToHyperService::new(router).call(request).await.unwrap();
         assert_eq!(response.status(), status, "{peer}");
         assert_eq!(log_level.current() == "debug", status == 200, "{peer}");
-        let said = to_bytes(response.into_body(), 1000).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&said).contains("--admin-allow-logging"), status == 403, "{peer}");
+        let body = to_bytes(response.into_body(), 1000).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&body).contains("--admin-allow-logging"), status == 403, "{peer}");
     }
 }
 
 #[tokio::test]
-async fn who_sets_the_log_filter_is_in_the_log_whatever_the_filter() {
+async fn a_change_of_the_log_filter_is_logged_whatever_the_filter() {
     for filter in ["debug", "off"] {
         let (logs, _guard) = multinet_testing::logs::Logs::capture(tracing::Level::WARN);
         let server = Server::start().await;
         server.ask(&format!("PUT /logging?level={filter}")).await;
-        let said = logs.with("the log filter is set");
-        assert!(said.len() == 1 && said[0].contains("peer=127.0.0.1:"), "{said:?}");
-        assert!(said[0].contains(&format!("filter={filter}")), "{said:?}");
+        let lines = logs.with("the log filter is set");
+        assert!(lines.len() == 1 && lines[0].contains("peer=127.0.0.1:"), "{lines:?}");
+        assert!(lines[0].contains(&format!("filter={filter}")), "{lines:?}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_there() {
+async fn unknown_paths_methods_and_long_bodies_are_refused() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /").await.0, 404);
     for method in ["DELETE", "POST", "PATCH", "OPTIONS"] {
@@ -294,12 +295,12 @@ async fn a_client_that_does_not_finish_its_request_is_dropped() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"");
-    // By the clock of this test, which moves only while everybody waits.
+    // Measured on the paused clock, which moves only while all tasks wait.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_request_whose_body_does_not_arrive_times_out() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"PUT /logging HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\ninfo").await.unwrap();
@@ -310,9 +311,9 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// Of connections that are held by requests which are not complete, by pages that are not read, or by nothing.
+/// The connections are held by incomplete requests; the first one, by no request at all.
 #[tokio::test]
-async fn at_the_limit_a_newcomer_takes_the_place_on_which_nothing_has_moved_for_longest() {
+async fn at_the_limit_a_new_connection_evicts_the_idlest_one() {
     let server = Server::start().await;
     let mut held = Vec::new();
     for number in 0..connections::MAX_CONNECTIONS + 50 {
@@ -329,7 +330,7 @@ async fn at_the_limit_a_newcomer_takes_the_place_on_which_nothing_has_moved_for_
         }
     }
     assert_eq!(held[0].read(&mut [0]).await.unwrap_or(0), 0);
-    // The newest one is there still.
+    // The newest one is still open.
     held.last_mut().unwrap().write_all(b"dns=loud!").await.unwrap();
     let mut answer = String::new();
     held.last_mut().unwrap().read_to_string(&mut answer).await.unwrap();
@@ -337,7 +338,7 @@ async fn at_the_limit_a_newcomer_takes_the_place_on_which_nothing_has_moved_for_
 }
 
 #[tokio::test]
-async fn shutdown_ends_the_server_and_frees_the_port() {
+async fn shutdown_ends_the_server_and_closes_the_port() {
     let server = Server::start().await;
     assert_eq!(server.ask("GET /livez").await.0, 200);
     server.shutdown.cancel();
@@ -346,7 +347,7 @@ async fn shutdown_ends_the_server_and_frees_the_port() {
 }
 
 #[tokio::test]
-async fn without_ipv6_the_wildcard_is_that_of_ipv4() {
+async fn without_ipv6_the_wildcard_falls_back_to_ipv4() {
     let without_ipv6 = async |address: SocketAddr| {
         if address.is_ipv6() {
             return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));

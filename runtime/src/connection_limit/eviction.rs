@@ -1,24 +1,27 @@
-//! Who goes when there are too many: of the network with the most connections the client with the most, and of
-//! its connections the one that has been idle longest. So whoever opens thousands loses their own, and a
-//! client with a few, or with hundreds in use such as CoreDNS, does not notice. Only with hundreds of networks, each
-//! with fewer connections than such a client, could somebody get at those.
+//! Choice of the connection to evict.
 //!
-//! Pure, and nothing is scanned: all is kept in order. Only when a connection was last used is not, since that
-//! changes with every query; it is looked at when it is its turn to go, and a connection that has been used
-//! since goes to the end of the queue instead.
+//! It is the idlest connection of the client with the most connections, in the network with the
+//! most connections. So a client that opens thousands loses its own, and clients with a few, or
+//! with hundreds in use such as CoreDNS, lose none. Only an attacker with hundreds of networks,
+//! each with fewer connections than CoreDNS has, could evict those of CoreDNS.
+//!
+//! No I/O, and no scans: networks, clients and connections are kept sorted. The time of last use
+//! changes with every query, so sorting by it at once would be too dear. It is read only when a
+//! connection is about to be evicted. If the connection has been used since it was sorted, it moves
+//! to its new position, and the next candidate is probed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
-/// Connections that are looked at to find one to go. With that many in use since, the next goes anyway.
+/// Number of candidates that one eviction probes. If all were used lately, the next one is evicted.
 const MAX_PROBES: u32 = 64;
 
-/// When a connection was last known to be used, in any unit, and which one it is.
+/// Sort key of a connection: its last known time of use, in any unit, and its number.
 type LastUse = (u64, u64);
 
-/// Network that counts as one client where it may have many addresses: IPv4 /24, IPv6 /56.
+/// Returns the network of an address, IPv4 /24 or IPv6 /56: one client may own all addresses of it.
 pub fn network_of(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(peer) => IpAddr::V4((peer.to_bits() & !0xff).into()),
@@ -26,17 +29,19 @@ pub fn network_of(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// All connections.
+/// All connections, in the order in which they would be evicted. `H` is the caller's handle.
 #[derive(Debug)]
 pub(super) struct EvictionOrder<H> {
     entries: HashMap<u64, Entry<H>>,
     networks: Ranked<IpAddr, Network>,
+    /// Number of the next connection.
     next: u64,
 }
 
 #[derive(Debug)]
 struct Entry<H> {
     peer: IpAddr,
+    /// Time of use by which the connection is sorted.
     last_use: u64,
     handle: H,
 }
@@ -50,7 +55,7 @@ impl<H> EvictionOrder<H> {
         self.entries.len()
     }
 
-    /// Adds a connection that is used now; gives its number.
+    /// Adds a connection that is used now. Returns its number.
     pub(super) fn add(&mut self, peer: IpAddr, now: u64, handle: H) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -60,14 +65,15 @@ impl<H> EvictionOrder<H> {
         id
     }
 
-    /// Takes a connection away, if it is still there.
+    /// Removes a connection. Returns its handle, unless it has been removed before.
     pub(super) fn remove(&mut self, id: u64) -> Option<H> {
         let entry = self.entries.remove(&id)?;
         self.update_queue(entry.peer, |queue| queue.remove(&(entry.last_use, id)));
         Some(entry.handle)
     }
 
-    /// Takes away the connection that should go; `used` says when one was last used.
+    /// Removes the connection to evict, and returns its handle. `used` returns when a connection
+    /// was last used.
     pub(super) fn evict(&mut self, used: impl Fn(&H) -> u64) -> Option<H> {
         for _ in 0..MAX_PROBES {
             let (last_use, id) = self.first()?;
@@ -84,14 +90,14 @@ impl<H> EvictionOrder<H> {
         self.remove(id)
     }
 
-    /// The next to go, as far as is known.
+    /// Returns the next connection to evict, by the known times of use.
     fn first(&self) -> Option<LastUse> {
         let (_, network) = self.networks.largest()?;
         let (_, queue) = network.clients.largest()?;
         queue.first().copied()
     }
 
-    /// Changes the queue of a client, and that of its network.
+    /// Applies `change` to the queue of a client and to that of its network.
     fn update_queue(&mut self, peer: IpAddr, change: impl Fn(&mut BTreeSet<LastUse>) -> bool) {
         self.networks.update(network_of(peer), |network| {
             change(&mut network.all);
@@ -105,11 +111,12 @@ impl<H> EvictionOrder<H> {
 #[derive(Debug, Default)]
 struct Network {
     clients: Ranked<IpAddr, BTreeSet<LastUse>>,
+    /// Connections of all clients.
     all: BTreeSet<LastUse>,
 }
 
-/// Things that hold connections, in the order of how many; among equals those come first whose first
-/// connection has been idle longest.
+/// Owners of connections (networks, or clients), ranked by their number of connections. Among
+/// equals, the one with the idlest connection ranks highest.
 #[derive(Debug)]
 struct Ranked<K, V> {
     of: HashMap<K, V>,
@@ -122,8 +129,9 @@ impl<K, V> Default for Ranked<K, V> {
     }
 }
 
+/// Owner of connections.
 trait Queue: Default {
-    /// All connections, the one that was used longest ago first.
+    /// Returns all connections, the idlest one first.
     fn queue(&self) -> &BTreeSet<LastUse>;
 }
 
@@ -170,42 +178,43 @@ mod tests {
 
     use super::*;
 
-    /// Connections as (client, added at), and the one that goes, by its place in the list; all idle since.
+    /// Cases are connections as (client, added at), all idle since, and the index of the evicted
+    /// one.
     #[test]
-    fn the_one_to_go() {
-        for (case, connections, goes) in [
-            ("the longest idle of one client", &[("10.0.0.1", 3), ("10.0.0.1", 1), ("10.0.0.1", 2)][..], 1),
-            ("of who has most", &[("10.0.0.1", 1), ("10.0.1.1", 2), ("10.0.1.1", 3)], 1),
-            ("among equals the longest idle", &[("10.0.0.1", 2), ("10.0.1.1", 1)], 1),
+    fn the_idlest_connection_of_the_largest_client_of_the_largest_network_is_evicted() {
+        for (case, connections, evicted) in [
+            ("the idlest of one client", &[("10.0.0.1", 3), ("10.0.0.1", 1), ("10.0.0.1", 2)][..], 1),
+            ("of the client with most", &[("10.0.0.1", 1), ("10.0.1.1", 2), ("10.0.1.1", 3)], 1),
+            ("among equals the idlest", &[("10.0.0.1", 2), ("10.0.1.1", 1)], 1),
             (
-                "of the network with most, though no client of it has",
+                "of the network with most, though another client has more",
                 &[("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.1.1", 3), ("10.0.1.2", 4), ("10.0.1.3", 5)],
                 2,
             ),
             (
-                "in it of the client with most",
+                "of the client with most in that network",
                 &[("10.0.0.1", 1), ("10.0.0.2", 2), ("10.0.0.2", 3), ("10.0.1.1", 0)],
                 1,
             ),
             ("IPv6 by /56", &[("fd00::1", 2), ("fd00:0:0:ff::1", 3), ("fd00:0:0:100::", 1)], 0),
             (
-                "an address is the same however it is written",
+                "an IPv4-mapped address counts as its IPv4 address",
                 &[("::ffff:10.0.0.1", 5), ("10.0.0.1", 6), ("10.0.1.1", 1)],
                 0,
             ),
         ] {
             let mut order = EvictionOrder::new();
-            for (place, (client, at)) in connections.iter().enumerate() {
-                order.add(client.parse().unwrap(), *at, place);
+            for (index, (client, at)) in connections.iter().enumerate() {
+                order.add(client.parse().unwrap(), *at, index);
             }
-            assert_eq!(order.evict(|_| 0), Some(goes), "{case}");
+            assert_eq!(order.evict(|_| 0), Some(evicted), "{case}");
             assert_eq!(order.len(), connections.len() - 1);
         }
         assert_eq!(EvictionOrder::<()>::new().evict(|()| 0), None);
     }
 
     #[test]
-    fn what_was_used_since_is_spared() {
+    fn connections_used_since_they_were_sorted_are_evicted_later() {
         let mut order = EvictionOrder::new();
         let used = [9, 8, 0, 7];
         for at in 0..used.len() {
@@ -216,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_active_keeps_all_when_a_stranger_opens_thousands() {
+    fn an_active_client_keeps_its_connections_when_another_opens_thousands() {
         const MOST: usize = 1000;
         let (core, stranger) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let mut order = EvictionOrder::new();
@@ -232,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_few_however_many_were_used() {
+    fn an_eviction_probes_few_connections_however_many_were_used() {
         let mut order = EvictionOrder::new();
         for at in 0..10_000 {
             order.add(Ipv4Addr::from_bits(at << 6).into(), 0, ());
@@ -250,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_who_has_gone() {
+    fn removed_connections_leave_no_state() {
         let mut order = EvictionOrder::new();
         let ids: Vec<u64> =
             (0..500u32).map(|at| order.add(Ipv4Addr::from_bits(at * 37).into(), u64::from(at), at)).collect();

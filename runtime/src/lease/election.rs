@@ -1,8 +1,10 @@
-//! What to do next about the lease, from what has been observed of it and a clock. No I/O.
+//! State machine of one candidate: decides the next request from the answers so far and a clock. No
+//! I/O.
 //!
-//! A round is at most [`ROUND`] requests: the leader renews at once what it knows; whoever does not hold the lease,
-//! or has just failed to write it, looks first. Every write names the version that it replaces, so that of two
-//! candidates who saw the same lease one gets it.
+//! A round has at most [`ROUND`] requests. A leader writes the lease at once. A candidate that does
+//! not hold the lease, or has just failed to write it, reads it first. Every write names the
+//! version that it replaces, so that of two candidates that read the same version one gets the
+//! lease.
 
 use std::time::Duration;
 
@@ -14,50 +16,51 @@ use tokio::time::Instant;
 
 use super::{LeaseConfig, Timing};
 
-/// The most requests between two pauses: a write that fails, a look, another write, and a look for who was faster.
+/// Largest number of requests between two pauses: a write that fails, a read, another write, and a
+/// read to find out which candidate was faster.
 const ROUND: u32 = 4;
 
-/// What the API server is asked.
+/// Request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
-    /// What the lease is.
+    /// Reads the lease.
     Read,
-    /// To create it.
+    /// Creates the lease.
     Create(Box<Lease>),
-    /// To replace the version that this one was made from.
+    /// Replaces the lease, if its resourceVersion is still that of this value.
     Update(Box<Lease>),
 }
 
-/// What the API server answers.
+/// Answer of the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    /// The lease, as it was read, or has been written.
+    /// The lease as it was read or written.
     Lease(Box<Lease>),
-    /// There is none.
+    /// The lease does not exist.
     Absent,
-    /// Nothing has been written: another version, or none, was there.
+    /// Nothing was written, because the lease had another version or did not exist.
     Conflict,
-    /// None that says anything. What was asked may have been done, or will be.
+    /// An error or a timeout. A write may still have happened, or happen later.
     Failed,
 }
 
-/// What an answer says about our leadership.
+/// Conclusion from an answer about whether this process holds the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
-    /// The lease is ours, written just now.
+    /// This process holds the lease: it has just written it.
     Renewed,
-    /// It is not ours.
+    /// This process does not hold the lease.
     NotOurs,
-    /// Nothing new.
+    /// The answer tells nothing new.
     Unchanged,
 }
 
 /// The lease as it was last observed.
 #[derive(Debug)]
 struct Observed {
-    /// None: there was none.
+    /// `None` if the lease did not exist.
     lease: Option<Lease>,
-    /// From when on we may take it, if it does not change until then.
+    /// Time at which this process may take the lease, if it does not change until then.
     free: Instant,
 }
 
@@ -69,14 +72,14 @@ pub(super) struct Election {
     identity: String,
     timing: Timing,
     observed: Option<Observed>,
-    /// The acquireTime of our last claim. It tells a lease that we hold from one that merely bears our name: another
-    /// process may have been given the same, or somebody has written it there by hand.
+    /// acquireTime of our last claim. It distinguishes a lease that we hold from one that merely
+    /// has our identity, because another process has the same or a user wrote it by hand.
     claim: Option<MicroTime>,
-    /// Until when nobody else can have led, as we have led ourselves.
+    /// Time until which no other candidate can have led, because we did.
     undisputed: Option<Instant>,
-    /// Whether `observed` is what we have written ourselves, and nothing has failed since.
+    /// Whether `observed` is our own last write, and no request has failed since.
     certain: bool,
-    /// How many requests this round has had.
+    /// Number of requests in this round so far.
     requests: u32,
 }
 
@@ -95,7 +98,8 @@ impl Election {
         }
     }
 
-    /// Begins a round. `wall`: the time of day, which others only read.
+    /// Begins a round. Returns its first request. `wall` is the time of day, which is only written
+    /// into the lease for people to read.
     pub(super) fn begin_round(&mut self, wall: Timestamp) -> Request {
         self.requests = 1;
         match self.held() {
@@ -104,7 +108,8 @@ impl Election {
         }
     }
 
-    /// Takes the answer to `request`. Returns what it says about our leadership, and what to ask next in this round.
+    /// Handles the answer to `request`, sent at `sent`. Returns what it says about the ownership of
+    /// the lease, and the next request of this round.
     pub(super) fn handle_answer(
         &mut self,
         request: &Request,
@@ -122,17 +127,18 @@ impl Election {
         (ownership, next)
     }
 
-    /// Whether the lease is ours, as far as we know.
+    /// Returns whether this process holds the lease, as last observed.
     pub(super) fn holds(&self) -> bool {
         self.held().is_some()
     }
 
-    /// Who holds the lease, as far as we know; empty if nobody does.
+    /// Returns the identity in the lease, as last observed; empty if the lease is free.
     pub(super) fn holder(&self) -> &str {
         self.observed.as_ref().and_then(|observed| observed.lease.as_ref()).map_or("", holder)
     }
 
-    /// The lease without a holder, if it is ours to give back.
+    /// Returns the request that releases the lease by removing its holder, if this process holds
+    /// it.
     pub(super) fn release(&self, wall: Timestamp) -> Option<Request> {
         let lease = self.held()?;
         let spec = LeaseSpec {
@@ -160,7 +166,7 @@ impl Election {
                     return (Ownership::Unchanged, Some(self.renewal(lease, wall)));
                 }
                 if changed {
-                    // Whatever we have sent for an earlier version will not be done any more.
+                    // A write of ours for an earlier version cannot succeed any more.
                     self.claim = None;
                     self.undisputed = None;
                 }
@@ -180,11 +186,12 @@ impl Election {
             return (Ownership::Unchanged, Some(Request::Read));
         };
         if !self.observe(*lease, now) {
-            // Nothing was different from what was there (does our clock stand still?), so nobody saw us alive.
+            // The write changed nothing, perhaps because our clock stands still. Without a new
+            // resourceVersion, other candidates do not see that we are alive, so it renews nothing.
             return (Ownership::Unchanged, None);
         }
         if !self.holds() {
-            // Somebody changes what is written, between us and the storage.
+            // An admission webhook or the like has changed what we wrote.
             return (Ownership::NotOurs, None);
         }
         self.certain = true;
@@ -192,15 +199,17 @@ impl Election {
         (Ownership::Renewed, None)
     }
 
-    /// Remembers a lease that was observed just now. Returns whether it has changed since the last time.
+    /// Remembers the lease as observed now. Returns whether its version has changed since the last
+    /// time.
     ///
-    /// Only that tells whether its holder lives. When that was by the holder's clock (renewTime) says nothing here.
+    /// Only a change shows that the holder is alive. renewTime does not, because it is the time of
+    /// another machine's clock.
     fn observe(&mut self, lease: Lease, now: Instant) -> bool {
         let known = self.observed.as_ref().and_then(|observed| observed.lease.as_ref());
         if known.is_some_and(|known| same_version(known, &lease)) {
             return false;
         }
-        // Who bears our name when we look first is our predecessor, in a container that has been restarted.
+        // A holder with our identity on the first read is this container before its restart.
         let ours = self.observed.is_none() && holder(&lease) == self.identity;
         let free = if ours || holder(&lease).is_empty() {
             now
@@ -211,8 +220,8 @@ impl Election {
         true
     }
 
-    /// Remembers that there is no lease. If there was one, its holder may not have noticed yet that it is
-    /// gone, and is given the time.
+    /// Remembers that the lease does not exist. If it did before, its holder may not have noticed
+    /// the deletion yet, so that the lease is free only after its hold time.
     fn observe_absence(&mut self, now: Instant) -> Ownership {
         match &mut self.observed {
             None => self.observed = Some(Observed { lease: None, free: now }),
@@ -222,7 +231,7 @@ impl Election {
                 self.observed = Some(Observed { lease: None, free: now + hold_time });
             }
         }
-        // Until somebody else creates it, an undisputed leader goes on.
+        // An undisputed leader goes on until another candidate creates the lease.
         if self.undisputed.is_some_and(|until| now < until) {
             Ownership::Unchanged
         } else {
@@ -230,7 +239,7 @@ impl Election {
         }
     }
 
-    /// The lease as it is when we hold it from now on, if we may.
+    /// Returns the request by which this process takes the lease over, if the lease is free.
     fn take_over(&mut self, now: Instant, wall: Timestamp) -> Option<Request> {
         let Observed { lease, free } = self.observed.as_ref()?;
         let lease = lease.as_ref().filter(|_| *free <= now)?;
@@ -238,7 +247,8 @@ impl Election {
         let transitions = spec.lease_transitions.unwrap_or(0);
         let same_name = holder(lease) == self.identity;
         let transitions = if same_name { transitions } else { transitions.saturating_add(1) };
-        // The same claim for the same version: an earlier attempt may yet get through.
+        // Repeat the claim of an earlier attempt for this version. If that attempt succeeds after
+        // all, the lease is recognised as ours.
         let claim = self.claim.clone().unwrap_or_else(|| micros(wall));
         let spec = LeaseSpec { lease_transitions: Some(transitions), ..self.spec(spec, claim.clone(), wall) };
         let update = Request::Update(Box::new(Lease { spec: Some(spec), ..lease.clone() }));
@@ -285,8 +295,8 @@ fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// For how long a lease that does not change is its holder's: what it says itself, and not less than what we
-/// would claim. (During a change of the configuration, both may be.)
+/// Returns how long a lease that does not change belongs to its holder: its own duration, but at
+/// least ours. The two differ while replicas with a changed configuration are rolled out.
 fn hold_time(lease: &Lease, own: Duration) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     own.max(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
@@ -296,7 +306,7 @@ fn same_version(a: &Lease, b: &Lease) -> bool {
     a.metadata.resource_version == b.metadata.resource_version && a.metadata.uid == b.metadata.uid
 }
 
-/// The time as it comes back from the API server, which keeps microseconds.
+/// Rounds a time to microseconds, as the API server stores it, so that it compares equal.
 fn micros(time: Timestamp) -> MicroTime {
     MicroTime(Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time))
 }

@@ -1,4 +1,4 @@
-//! What an election says in the log about requests that fail.
+//! Log messages about failed requests of an election.
 
 use tokio::time::Instant;
 
@@ -6,16 +6,16 @@ use super::election::Request;
 use crate::TerminalSafe;
 use crate::watch::problem::{Problem, ProblemKind};
 
-/// The state of an election's requests, as far as people are concerned.
+/// Logs failures of an election's requests, once per outage.
 ///
-/// An outage lasts from the first request that fails until a round of them without any. However many fail during
-/// it, every kind of problem is said once, and its end once.
+/// An outage lasts from the first failed request until a round without failures. During it, each
+/// kind of problem is logged once, and at last the end of the outage.
 pub(super) struct LeaseHealth {
-    /// namespace/name
+    /// Namespace and name of the lease, for logs.
     title: String,
     namespace: String,
     outage: Option<LeaseOutage>,
-    /// Whether a request of this round has failed.
+    /// Whether a request of the current round has failed.
     failed: bool,
 }
 
@@ -29,7 +29,7 @@ impl LeaseHealth {
         Self { title, namespace: namespace.to_owned(), outage: None, failed: false }
     }
 
-    /// A request has failed.
+    /// Records and logs a failed request.
     pub(super) fn failed(&mut self, request: &Request, problem: &Problem) {
         self.failed = true;
         let text = self.explain(request, problem);
@@ -43,7 +43,7 @@ impl LeaseHealth {
         }
     }
 
-    /// A round of requests is over.
+    /// Ends a round of requests. Without failures in it, the outage is over.
     pub(super) fn end_round(&mut self) {
         if !std::mem::take(&mut self.failed)
             && let Some(outage) = self.outage.take()
@@ -53,7 +53,7 @@ impl LeaseHealth {
         }
     }
 
-    /// The problem, and what to do about it.
+    /// Returns a message about the problem and its remedy.
     fn explain(&self, request: &Request, problem: &Problem) -> String {
         let Problem { kind, message, .. } = problem;
         let Self { title, namespace, .. } = self;

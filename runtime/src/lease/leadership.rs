@@ -1,4 +1,4 @@
-//! Whether this process may write, as everything that writes asks it.
+//! Permission to write, which each writer checks.
 
 use std::time::Duration;
 
@@ -7,19 +7,21 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Timing;
 
-/// What stands for ever. (Not the last instant there is: additions to it should not overflow.)
+/// Duration that stands for ever. Shorter than the greatest possible one, so that adding to it does
+/// not overflow.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// Whether this process may write now. Cheap to clone; every writer has one and asks it before each write.
+/// Tells whether this process may write now. Each writer has a clone, which is cheap, and checks it
+/// before each write.
 ///
 /// ```text
-///   renewal is sent                 is_leader() ends                ends()            others may take over
-///        │                                 │                           │                       │
-///        0 ─────────── writes begin ───── 2/3 ─── writes under way ── 9/10 ────── nothing ──── 1  × duration
+///   renewal is sent         is_leader() until      write_deadline()      others may take over
+///        │                          │                      │                      │
+///        0 ──── writes begin ───── 2/3 ── writes end ──── 9/10 ──── margin ────── 1 × duration
 /// ```
 ///
-/// All of this goes by the clock of this process: it holds while the API server cannot be reached, and when
-/// every other task is stuck.
+/// These times count on the clock of this process. They hold even while the API server cannot be
+/// reached, or every other task hangs.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     tenure: watch::Receiver<Tenure>,
@@ -30,62 +32,64 @@ impl Leadership {
         Self { tenure }
     }
 
-    /// The leadership of a process that needs no election; also for tests.
+    /// Returns a leadership that lasts for ever, for processes without an election, and for tests.
     pub fn always() -> Self {
         let end = Instant::now() + FOR_EVER;
         let tenure = Tenure { term: 1, held: Some(Held { begin: end, end }) };
         Self { tenure: watch::channel(tenure).1 }
     }
 
-    /// Whether a write may begin now: this process holds the lease, and less than two thirds of the duration have
-    /// passed since it sent the last renewal that succeeded.
+    /// Returns whether a write may begin now: this process holds the lease, and less than two
+    /// thirds of the duration have passed since it sent the last renewal that succeeded.
     pub fn is_leader(&self) -> bool {
-        // The clock is read while the tenure is held fast, so that no answer is older than a newer renewal.
+        // Read the clock while the tenure is borrowed. Read before, it could be older than the
+        // tenure.
         let tenure = self.tenure.borrow();
         tenure.leads(Instant::now())
     }
 
-    /// By when a write that begins now has to be done or given up. None: it may not begin.
+    /// Returns when a write that begins now has to be done or abandoned; `None` if none may begin.
     ///
-    /// That is nine tenths of the duration after the last renewal was sent. The last tenth makes up for clocks
-    /// that run at different rates, and for the flight of a request that was given up too late to be stopped.
+    /// That is nine tenths of the duration after the last renewal was sent. The last tenth allows
+    /// for clocks that run at different rates, and for abandoned requests still on their way.
     pub fn write_deadline(&self) -> Option<Instant> {
         let tenure = self.tenure.borrow();
         let now = Instant::now();
         tenure.held.filter(|held| now < held.begin).map(|held| held.end)
     }
 
-    /// A number that rises with every gain of leadership, from 1 on; 0 before the first. Work that has begun under one
-    /// term must not write under another, for somebody else may have written in between.
+    /// Returns the number of the term, which rises from 1 with each gain of leadership; 0 before
+    /// the first. Work that began in one term must not write in another, because another process
+    /// may have written in between.
     pub fn term(&self) -> u64 {
         self.tenure.borrow().term
     }
 
-    /// Resolves once [`is_leader`](Self::is_leader) differs from `was`. A loss that comes by the mere passing of time
-    /// is noticed as well. Where one is followed by a gain before anybody looks, only the term tells.
+    /// Waits until [`is_leader`](Self::is_leader) differs from `was`, also because leadership
+    /// lapsed. It misses a loss that is followed by a gain at once; compare terms to notice that.
     pub async fn changed(&mut self, was: bool) {
         self.wait_until(|tenure, now| tenure.leads(now) != was).await;
     }
 
-    /// Resolves once the term of that number is over: leadership is lost, or has lapsed and been gained anew.
+    /// Waits until the given term is over: leadership is lost, or a later term has begun.
     pub async fn term_ended(&mut self, term: u64) {
         self.wait_until(|tenure, now| !tenure.leads(now) || tenure.term != term).await;
     }
 
-    /// Resolves once leadership or term differ from what was seen last. Returns them.
+    /// Waits until leadership or term differ from `was`. Returns them.
     pub(super) async fn next(&mut self, was: (bool, u64)) -> (bool, u64) {
         let seen = |tenure: &Tenure, now| (tenure.leads(now), tenure.term);
         self.wait_until(|tenure, now| seen(tenure, now) != was).await;
         self.now()
     }
 
-    /// Leadership and term.
+    /// Returns leadership and term.
     pub(super) fn now(&self) -> (bool, u64) {
         let tenure = self.tenure.borrow();
         (tenure.leads(Instant::now()), tenure.term)
     }
 
-    /// Whether leadership has ended by the mere passing of time.
+    /// Returns whether leadership has lapsed: it was not renewed in time, but no loss was observed.
     pub(super) fn has_lapsed(&self) -> bool {
         let tenure = self.tenure.borrow();
         tenure.held.is_some() && !tenure.leads(Instant::now())
@@ -103,7 +107,7 @@ impl Leadership {
             };
             let changed = async {
                 if self.tenure.changed().await.is_err() {
-                    // Nobody is left to tell anything; what remains is the deadline.
+                    // The election has ended, so the tenure changes only by the deadline.
                     std::future::pending::<()>().await;
                 }
             };
@@ -115,7 +119,7 @@ impl Leadership {
     }
 }
 
-/// What this process has of the lease.
+/// This process' hold on the lease, as the election publishes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tenure {
     term: u64,
@@ -124,20 +128,21 @@ pub(super) struct Tenure {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
-    /// Until when writes may begin.
+    /// Time until which writes may begin.
     begin: Instant,
-    /// By when they have to be over.
+    /// Time by which writes have to be done.
     end: Instant,
 }
 
 impl Tenure {
-    /// Whether writes may begin.
+    /// Returns whether writes may begin.
     pub(super) fn leads(&self, now: Instant) -> bool {
         self.held.is_some_and(|held| now < held.begin)
     }
 
-    /// A write of the lease that was sent at `sent` has succeeded. If leadership had lapsed, this is a new term,
-    /// even if nobody else has led in between: nobody here can know that.
+    /// Extends the tenure after a successful write of the lease that was sent at `sent`. If
+    /// leadership had lapsed, a new term begins, because this process cannot know whether another
+    /// one led in between.
     pub(super) fn renewed(&mut self, sent: Instant, now: Instant, timing: &Timing) {
         if !self.leads(now) {
             self.term += 1;
@@ -145,7 +150,8 @@ impl Tenure {
         self.held = Some(Held { begin: sent + timing.renew_deadline, end: sent + timing.write_deadline });
     }
 
-    /// The lease is somebody else's, or given back. Returns whether it was held until now.
+    /// Ends the tenure, because another process holds the lease or it was released. Returns whether
+    /// this process led until now.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let led = self.leads(now);
         self.held = None;
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_lapses_by_itself_two_thirds_after_the_renewal_was_sent() {
+    async fn leadership_lapses_two_thirds_of_the_duration_after_the_renewal_was_sent() {
         let (tenure, mut leadership) = leadership();
         assert!(!leadership.is_leader());
         assert_eq!((leadership.write_deadline(), leadership.term()), (None, 0));
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_a_change() {
+    async fn changed_resolves_on_gain_and_lapse_even_without_an_election() {
         let (tenure, mut leadership) = leadership();
         let waiting = tokio::spawn({
             let mut leadership = leadership.clone();
@@ -217,7 +223,7 @@ mod tests {
         assert!(waiting.await.unwrap());
         leadership.changed(false).await;
 
-        // What renews it is gone; the deadline still comes, and nothing after it.
+        // The election has ended. The deadline still passes, and no change follows.
         drop(tenure);
         leadership.changed(true).await;
         let never = tokio::time::timeout(3600 * SECOND, leadership.changed(false)).await;
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn always_is_always() {
+    async fn the_leadership_without_an_election_never_ends() {
         let mut leadership = Leadership::always();
         leadership.changed(false).await;
         let ended = tokio::time::timeout(24 * 3600 * SECOND, leadership.changed(true)).await;

@@ -1,4 +1,4 @@
-//! Metrics of an election.
+//! Metrics of leader election.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use crate::METRICS_PREFIX;
 
-/// The metrics of an election. Clones count into the same.
+/// Metrics of leader election. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseMetrics {
     leader: Gauge,
@@ -16,7 +16,7 @@ pub struct LeaseMetrics {
 }
 
 impl LeaseMetrics {
-    /// Registers the metrics, with the prefix `multinet`; `registry` is the root one.
+    /// Registers the metrics in the root registry, with the prefix `multinet`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let registry = registry.sub_registry_with_prefix(METRICS_PREFIX);
@@ -27,10 +27,11 @@ impl LeaseMetrics {
         );
         registry.register(
             "leader_transitions",
-            "How often this process has gained and lost leadership; change is gained or lost",
+            "Number of times that this process gained or lost leadership; change is gained or lost",
             metrics.transitions.clone(),
         );
-        // They are there from now on: a rate needs a series to begin with.
+        // Create both series now: without a first zero, Prometheus' rate() would miss the first
+        // change.
         metrics.transition(GAINED);
         metrics.transition(LOST);
         metrics

@@ -38,7 +38,7 @@ fn a_bad_filter_is_refused_in_one_line_and_changes_nothing() {
 }
 
 #[test]
-fn good_filters() {
+fn valid_filters_are_accepted_as_given() {
     for good in ["off", "WARN", "info,dns=debug", "multinet_dns::udp=trace", "dns[{kind=Pod}]=debug"] {
         assert_eq!(valid_filter(good).unwrap(), good);
     }
@@ -51,18 +51,18 @@ fn libraries_are_quiet_unless_the_filter_names_them() {
         tracing::warn!(target: "kube_client::client", "an answer");
         tracing::warn!(target: "kube_client::config", "an override");
     };
-    let said = |filter: &str| {
+    let logged = |filter: &str| {
         let (subscriber, _, lines) = logger(LogFormat::Plain, filter);
         with_default(subscriber, chatter);
         let lines = lines.take();
         ["a failure", "an answer", "an override"].map(|text| lines.contains(text))
     };
-    assert_eq!(said("info"), [false, false, true]);
-    assert_eq!(said("info,kube_client=error"), [true, false, false]);
+    assert_eq!(logged("info"), [false, false, true]);
+    assert_eq!(logged("info,kube_client=error"), [true, false, false]);
 }
 
 #[test]
-fn what_peers_do_wrong_is_not_told_by_libraries_unless_the_filter_names_them() {
+fn libraries_do_not_log_faults_of_peers_unless_the_filter_names_them() {
     let chatter = || {
         tracing::error!(target: "h2::proto::streams", "provoked");
         tracing::error!(target: "hyper::proto::h1", "provoked");
@@ -71,10 +71,10 @@ fn what_peers_do_wrong_is_not_told_by_libraries_unless_the_filter_names_them() {
         tracing::error!(target: "quinn_proto::connection", "provoked");
         tracing::error!(target: "rustls::common_state", "provoked");
     };
-    for (filter, said) in [("info", 0), ("debug", 0), ("info,h2=warn", 1), ("info,hyper=warn", 2)] {
+    for (filter, expected) in [("info", 0), ("debug", 0), ("info,h2=warn", 1), ("info,hyper=warn", 2)] {
         let (subscriber, _, lines) = logger(LogFormat::Plain, filter);
         with_default(subscriber, chatter);
-        assert_eq!(lines.with("provoked").len(), said, "{filter}");
+        assert_eq!(lines.with("provoked").len(), expected, "{filter}");
     }
 }
 
@@ -90,7 +90,7 @@ fn json_lines_are_flat_objects() {
 }
 
 #[test]
-fn flags() {
+fn flags_set_format_and_filter() {
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]

@@ -1,20 +1,20 @@
-//! How long to wait before the next attempt.
+//! Pauses before the next attempt.
 
 use std::time::Duration;
 
 use crate::random_fraction;
 
-/// The first pause.
+/// Upper bound of the first pause.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// The longest pause. An API server that is back is noticed within this time.
+/// Upper bound of later pauses. An API server that is back is noticed within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The longest pause that an API server may ask for.
+/// Longest pause that an API server may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
-/// Pauses that double, each shortened by up to a half at random, so that many clients of a
-/// restarted API server do not come back at the same moment.
+/// Exponential back-off: pauses double, each shortened by up to a half at random, so that many
+/// clients of a restarted API server do not come back at the same moment.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -27,8 +27,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause before the next attempt. `asked`: what the API server has asked for, if it has; then it is
-    /// that long at least, and half as much again at most.
+    /// Returns the pause before the next attempt. If the API server has asked for a pause, `asked`,
+    /// the result is between that and half as much again.
     pub(super) fn pause(&mut self, asked: Option<Duration>) -> Duration {
         let longest = match asked {
             Some(asked) => asked.min(LONGEST_ASKED) * 3 / 2,
@@ -39,7 +39,7 @@ impl Backoff {
         shortest + (longest - shortest).mul_f64(random_fraction())
     }
 
-    /// An attempt has succeeded.
+    /// Starts over with the first pause, after an attempt that succeeded.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_asks_for_within_bounds() {
+    fn a_pause_that_the_server_asks_for_is_granted_within_bounds() {
         let mut backoff = Backoff::default();
         for _ in 0..10 {
             let pause = backoff.pause(Some(Duration::from_secs(1)));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_spread() {
+    fn pauses_of_several_clients_differ() {
         let pauses: Vec<Duration> = (0..20).map(|_| Backoff::default().pause(None)).collect();
         assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
     }

@@ -1,4 +1,4 @@
-//! What a watch says about itself: in the log, in metrics, to whoever waits for it.
+//! Health of a watch, as its log messages, metrics and readiness show it.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::problem::{Problem, ProblemKind};
 use crate::metrics::KindMetrics;
 use crate::{ReadyGuard, TerminalSafe};
 
-/// So many times the same routine problem within an outage are no routine.
+/// Number of occurrences within an outage after which a routine problem is logged as a warning.
 const ROUTINE: u32 = 4;
 
-/// The state of a watch, as far as people are concerned.
+/// Reports the health of a watch.
 ///
-/// An outage lasts from the first failure until a watch works again. However many attempts fail during it, every
-/// kind of problem is said once, and its end once.
+/// An outage lasts from the first failure until a watch works again. During it, each kind of
+/// problem is logged once, and at last the end of the outage.
 pub(super) struct Health {
     /// `plural.group` of the kind.
     resource: String,
@@ -29,26 +29,26 @@ pub(super) struct Health {
 
 struct Outage {
     since: Instant,
-    /// How often there was which problem.
-    seen: Vec<(ProblemKind, u32)>,
-    /// Whether any of them was said.
+    /// Number of problems of each kind.
+    counts: Vec<(ProblemKind, u32)>,
+    /// Whether a problem was logged, so that the end of the outage is logged, too.
     is_logged: bool,
 }
 
 impl Outage {
     fn new() -> Self {
-        Self { since: Instant::now(), seen: Vec::new(), is_logged: false }
+        Self { since: Instant::now(), counts: Vec::new(), is_logged: false }
     }
 
-    /// There was a problem. Returns whether to say so.
+    /// Counts a problem. Returns whether to log it as a warning.
     fn record(&mut self, kind: ProblemKind) -> bool {
-        let times = match self.seen.iter_mut().find(|(seen, _)| *seen == kind) {
+        let times = match self.counts.iter_mut().find(|(counted, _)| *counted == kind) {
             Some((_, times)) => {
                 *times = times.saturating_add(1);
                 *times
             }
             None => {
-                self.seen.push((kind, 1));
+                self.counts.push((kind, 1));
                 1
             }
         };
@@ -69,7 +69,7 @@ impl Health {
         Self { resource, hint, ready: Some(ready), metrics, backoff: Backoff::default(), outage: None }
     }
 
-    /// A list or watch has failed. Returns how long to wait before the next attempt.
+    /// Reports that a list or watch failed. Returns the pause before the next attempt.
     pub(super) fn failed(&mut self, problem: &Problem) -> Duration {
         self.metrics.error(problem.kind.label());
         let text = self.explain(problem);
@@ -84,7 +84,7 @@ impl Health {
         self.backoff.pause(problem.retry_after)
     }
 
-    /// A watch works: it has told something, or has been open for a while.
+    /// Reports that a watch works: it has received an event, or has been open for a while.
     pub(super) fn healthy(&mut self) {
         self.backoff.reset();
         if let Some(outage) = self.outage.take()
@@ -95,14 +95,14 @@ impl Health {
         }
     }
 
-    /// A list is complete and published.
+    /// Reports that a list is complete and committed, which makes the watch ready.
     pub(super) fn listed(&mut self) {
         if let Some(ready) = self.ready.take() {
             ready.ready();
         }
     }
 
-    /// The problem, and what to do about it.
+    /// Returns a message about the problem and its remedy.
     fn explain(&self, problem: &Problem) -> String {
         let Problem { kind, message, .. } = problem;
         let resource = &self.resource;
@@ -116,7 +116,7 @@ impl Health {
     }
 }
 
-/// `plural.group` of a kind, as roles and kubectl have it.
+/// Returns `plural.group` of a kind, the name that roles and kubectl use.
 pub(super) fn resource<K: Resource<DynamicType = ()>>() -> String {
     let (plural, group) = (K::plural(&()), K::group(&()));
     if group.is_empty() { plural.into_owned() } else { format!("{plural}.{group}") }

@@ -1,4 +1,4 @@
-//! What can go wrong with a request to the API server, in few kinds.
+//! Failures of requests to the API server, sorted into a few kinds.
 
 use std::error::Error;
 use std::fmt;
@@ -9,27 +9,30 @@ use kube::core::Status;
 
 use crate::client::Unanswered;
 
-/// How much of a message from outside is repeated, in bytes. A proxy may answer with a whole page.
+/// Longest message that is kept, in bytes. A proxy may answer with a whole page.
 const MESSAGE: usize = 300;
 
-/// The pause after a 429 that does not name one. kube-apiserver's priority and fairness asks for a second or more, but in a header
-/// (Retry-After), which kube drops.
+/// Pause after a 429 whose body names none. kube-apiserver's priority and fairness asks for a
+/// second or more, but in the header Retry-After, which kube drops.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Why nothing can be created in a namespace that is being deleted: all in it will be gone, so that there is nothing to say
-/// (`k8s.io/api/core/v1`, `NamespaceTerminatingCause`).
+/// Cause of a refusal to create an object in a namespace that is being deleted. It needs no
+/// warning, because all objects in the namespace will be gone (`k8s.io/api/core/v1`,
+/// `NamespaceTerminatingCause`).
 pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
 
-/// The API server knows older versions only (`metav1.CauseTypeResourceVersionTooLarge`).
+/// Cause of a refusal because the API server has only older versions
+/// (`metav1.CauseTypeResourceVersionTooLarge`).
 const TOO_LARGE: &str = "ResourceVersionTooLarge";
 
-/// Messages of the API server about a definition that is being deleted (`apiextensions-apiserver`,
-/// `customresource_handler.go`), and about an owner whose kind is gone, for which its admission plugin
-/// OwnerReferencesPermissionEnforcement answers 403 as if a permission were missing. Neither has a reason or a cause of its own.
+/// Messages by which the API server refuses a request because a custom resource definition is being
+/// deleted (`apiextensions-apiserver`, `customresource_handler.go`), or because that of an owner is
+/// gone. For the latter, its admission plugin OwnerReferencesPermissionEnforcement answers 403, as
+/// if a permission were missing. Neither status has a reason or a cause of its own to match.
 const UNDEFINED: [&str; 2] =
     ["while custom resource definition is terminating", "because cannot find RESTMapping for APIVersion"];
 
-/// Whether a status names that cause.
+/// Returns whether a status names this cause.
 pub fn has_cause(status: &Status, cause: &str) -> bool {
     status.details.iter().flat_map(|details| &details.causes).any(|named| named.reason == cause)
 }
@@ -37,47 +40,47 @@ pub fn has_cause(status: &Status, cause: &str) -> bool {
 /// A failed request.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     pub kind: ProblemKind,
-    /// What was said about it, by the API server or the operating system.
+    /// Message of the API server or the operating system.
     pub message: String,
-    /// How long the API server asks us to wait.
+    /// Pause that the API server asks for.
     pub retry_after: Option<Duration>,
 }
 
-/// Kinds of problems; each calls for something else, from us or from the operator.
+/// Kind of failure. Each calls for another reaction of this process or of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
     /// 404: the API server does not know the kind.
     Missing,
-    /// The definition of the kind, or of its owner's, is being deleted or gone.
+    /// The definition of the kind, or of its owner's kind, is being deleted or gone.
     Undefined,
-    /// 403: we may not.
+    /// 403: a permission is missing.
     Forbidden,
-    /// 401, or no credentials to send.
+    /// 401, or no credentials are available.
     Unauthorized,
-    /// 429: too much load, or a storage that is being initialised.
+    /// 429: the API server is overloaded, or its storage is being initialised.
     Busy,
-    /// 5xx.
+    /// 5xx: the API server has an internal error.
     Failing,
-    /// Any other answer that is not a success.
+    /// Any other 4xx: the API server does not accept the request.
     Refused,
-    /// 410: the version that we know is too old, or of another storage.
+    /// 410: the known version is too old, or from another storage.
     Expired,
-    /// The storage is at an older version than before.
+    /// The storage has an older version than before, because it was restored from a backup.
     Restored,
-    /// An answer that is not what it should be.
+    /// The answer cannot be decoded, or lacks a required field.
     Garbled,
-    /// No connection.
+    /// The connection failed.
     Unreachable,
-    /// A connection without an answer.
+    /// No answer arrived in time.
     Silent,
-    /// An answer that broke off.
+    /// The answer broke off.
     Cut,
 }
 
 impl Problem {
-    /// A problem of which that much is known.
+    /// Creates a problem, and cuts a long message.
     pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MESSAGE {
@@ -89,10 +92,10 @@ impl Problem {
 }
 
 impl From<Box<Status>> for Problem {
-    /// A status instead of an answer, or in the midst of a watch.
+    /// Converts a status that was the answer to a request, or an event of a watch.
     fn from(status: Box<Status>) -> Self {
         let kind = match status.code {
-            // After its storage has been restored from a backup, an API server may know only older versions than we.
+            // An API server whose storage was restored from a backup has only older versions.
             _ if has_cause(&status, TOO_LARGE) => ProblemKind::Expired,
             403 | 405 if UNDEFINED.iter().any(|text| status.message.contains(text)) => ProblemKind::Undefined,
             401 => ProblemKind::Unauthorized,
@@ -131,7 +134,7 @@ impl From<kube::Error> for Problem {
 }
 
 impl ProblemKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 13] = [
         Self::Missing,
         Self::Undefined,
@@ -148,7 +151,7 @@ impl ProblemKind {
         Self::Cut,
     ];
 
-    /// The value of the metric's label.
+    /// Returns the value of the metric label `reason`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -167,7 +170,7 @@ impl ProblemKind {
         }
     }
 
-    /// Whether the watch cannot go on where it stopped, and a list has to tell what is there.
+    /// Returns whether the watch cannot resume from its last version and has to list anew.
     pub fn needs_list(self) -> bool {
         matches!(
             self,
@@ -175,7 +178,7 @@ impl ProblemKind {
         )
     }
 
-    /// Whether it happens to healthy watches too, and is over with the next attempt.
+    /// Returns whether the problem occurs in healthy watches, too, and ends with the next attempt.
     pub fn is_routine(self) -> bool {
         matches!(self, Self::Expired | Self::Cut)
     }
@@ -201,8 +204,8 @@ impl fmt::Display for ProblemKind {
     }
 }
 
-/// The error at the end of the chain of sources, "Connection refused" rather than "client error"; before it the API server's
-/// address, if that is known.
+/// Returns the message of the last error in the chain of sources, which is "Connection refused"
+/// rather than "client error". The API server's URL comes before it, if the chain has one.
 fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     let mut server = None;
@@ -211,7 +214,7 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         server = server.or_else(|| source.downcast_ref::<Unanswered>());
     }
     let text = match innermost.downcast_ref::<io::Error>() {
-        // A limit of the client's own, whose text is "deadline has elapsed".
+        // A time limit of the client itself, whose text is only "deadline has elapsed".
         Some(error) if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {
             "no answer in time".to_owned()
         }
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_statuses() {
+    fn status_codes_map_to_kinds() {
         let cases = [
             (400, ProblemKind::Refused),
             (401, ProblemKind::Unauthorized),
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_is_being_deleted_is_no_missing_permission() {
+    fn a_definition_that_is_being_deleted_is_not_reported_as_a_missing_permission() {
         let cases = [
             (
                 405,
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_from_the_future_needs_a_list() {
+    fn a_version_that_the_server_does_not_have_yet_needs_a_list() {
         let cause = StatusCause {
             reason: "ResourceVersionTooLarge".into(),
             message: String::new(),
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_may_ask_for_a_pause() {
+    fn a_pause_that_the_server_asks_for_is_kept() {
         let details = StatusDetails { retry_after_seconds: 7, ..details() };
         let problem = Problem::from(Box::new(status(429).with_details(details)));
         assert_eq!(problem.retry_after, Some(Duration::from_secs(7)));
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_error_is_the_one_to_read() {
+    fn the_message_is_that_of_the_innermost_error() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let problem = Problem::from(kube::Error::Service(Box::new(io::Error::other(refused))));
         assert_eq!(
@@ -312,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_our_own_is_put_in_words() {
+    fn a_timeout_of_the_client_has_a_message_of_its_own() {
         let elapsed = io::Error::new(io::ErrorKind::TimedOut, "deadline has elapsed");
         let problem = Problem::from(kube::Error::Service(Box::new(elapsed)));
         assert_eq!((problem.kind, problem.message.as_str()), (ProblemKind::Unreachable, "no answer in time"));
     }
 
     #[test]
-    fn pages_are_cut_short() {
+    fn a_long_message_is_cut() {
         let problem = Problem::new(ProblemKind::Failing, "ä".repeat(1000));
         assert!(problem.message.len() < MESSAGE + 4 && problem.message.ends_with('…'));
     }

@@ -1,8 +1,8 @@
-//! ListTimes on demand.
+//! Lists on demand.
 //!
-//! A watch whose connection has died without a word goes on believing for up to [`SILENCE`](crate::client::SILENCE) that nothing
-//! has changed. Who is about to act on everything that several watches know, like a new leader, cannot have that: it has them
-//! all list once more.
+//! A watch with a dead connection misses changes for up to [`SILENCE`](crate::client::SILENCE). A
+//! caller that is about to act on the state of several watches, such as a new leader, cannot accept
+//! that. It asks all of them for a new list first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Watches that can be had to list anew. Clones are of the same watches.
+/// Handle to ask a group of watches for new lists. Clones are for the same group.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     shared: Arc<Shared>,
@@ -20,7 +20,8 @@ pub struct Refresh {
 #[derive(Debug)]
 struct Shared {
     lists: Mutex<ListTimes>,
-    /// When lists have to have begun. It changes as well when a list is complete or a watch ends.
+    /// Earliest start of a list that is young enough. Also notifies of complete lists and ended
+    /// watches.
     wanted: watch::Sender<Option<Instant>>,
 }
 
@@ -30,11 +31,12 @@ struct ListTimes {
     of: HashMap<u64, LastList>,
 }
 
-/// The last complete list of a watch.
+/// Last complete list of a watch.
 #[derive(Debug)]
 struct LastList {
-    /// What the watch is of: `plural.group`.
+    /// `plural.group` of the watched kind.
     resource: String,
+    /// Start of the list; `None` before the first one.
     begun: Option<Instant>,
 }
 
@@ -45,21 +47,22 @@ impl Default for Refresh {
 }
 
 impl Refresh {
-    /// Has every watch list anew, unless its last list is younger than `age`. Returns once all have, or after `limit`, with the
-    /// resources that have not been listed by then; their watches go on trying.
+    /// Asks every watch whose last list is older than `age` for a new one. Returns once all have
+    /// listed, or after `limit`: the resources that have not been listed by then. Their watches go
+    /// on trying.
     pub async fn refresh(&self, age: Duration, limit: Duration) -> Vec<String> {
         let Some(since) = Instant::now().checked_sub(age) else { return Vec::new() };
         self.shared
             .wanted
             .send_modify(|wanted| *wanted = Some(wanted.map_or(since, |known| known.max(since))));
         let mut changes = self.shared.wanted.subscribe();
-        // The sender lives as long as this.
+        // It fails only by the timeout, because `self.shared` keeps the sender alive.
         let _ =
             timeout(limit, changes.wait_for(|_| self.shared.resources_older_than(since).is_empty())).await;
         self.shared.resources_older_than(since)
     }
 
-    /// A watch of that resource, which listens from now on.
+    /// Adds a watch of `resource` to the group.
     pub(super) fn join(&self, resource: String) -> RefreshMember {
         let mut lists = self.shared.lists();
         lists.next_id += 1;
@@ -71,12 +74,12 @@ impl Refresh {
 }
 
 impl Shared {
-    /// No code panics while it holds the lock.
+    // Poisoning does not matter: no code panics while it holds the lock.
     fn lists(&self) -> MutexGuard<'_, ListTimes> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has no list that is as young as that.
+    /// Returns the resources without a list that began at `since` or later, sorted.
     fn resources_older_than(&self, since: Instant) -> Vec<String> {
         let lists = self.lists();
         let old = lists.of.values().filter(|list| list.begun < Some(since));
@@ -86,7 +89,7 @@ impl Shared {
     }
 }
 
-/// One of the watches.
+/// Membership of a watch, which dropping it ends.
 #[derive(Debug)]
 pub(super) struct RefreshMember {
     id: u64,
@@ -95,7 +98,7 @@ pub(super) struct RefreshMember {
 }
 
 impl RefreshMember {
-    /// A list that began at that time is complete.
+    /// Records a complete list that began at this time.
     pub(super) fn listed(&mut self, begun: Instant) {
         self.listed = Some(begun);
         if let Some(list) = self.shared.lists().of.get_mut(&self.id) {
@@ -104,15 +107,15 @@ impl RefreshMember {
         self.shared.wanted.send_modify(|_| ());
     }
 
-    /// Whether a list is wanted that is younger than the last one.
+    /// Returns whether a younger list than the last one is wanted.
     pub(super) fn is_wanted(&self) -> bool {
         *self.shared.wanted.borrow() > self.listed
     }
 
-    /// Waits until there is.
+    /// Waits until a younger list than the last one is wanted.
     pub(super) async fn wanted(&self) {
         let mut wanted = self.shared.wanted.subscribe();
-        // The sender lives as long as this.
+        // It cannot fail: `self.shared` keeps the sender alive.
         let _ = wanted.wait_for(|wanted| *wanted > self.listed).await;
     }
 }
@@ -134,7 +137,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_all_that_have_no_young_list() {
+    async fn a_refresh_waits_for_every_watch_without_a_young_list() {
         let refresh = Refresh::default();
         let [mut old, mut young, gone] = ["old", "young", "gone"].map(|name| refresh.join(name.to_owned()));
         old.listed(Instant::now());
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_began_before_does_not_count() {
+    async fn a_list_that_began_too_early_does_not_count() {
         let refresh = Refresh::default();
         let mut watch = refresh.join("pods".to_owned());
         let begun = Instant::now();
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_listed_is_named_after_a_while() {
+    async fn a_refresh_returns_the_resources_not_listed_in_time() {
         let refresh = Refresh::default();
         let (mut good, _bad) = (refresh.join("pods".to_owned()), refresh.join("nodes".to_owned()));
         good.listed(Instant::now());

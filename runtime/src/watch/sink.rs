@@ -1,4 +1,4 @@
-//! From events to calls of the index.
+//! Translation of a watch's events into calls of the index.
 
 use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
@@ -9,15 +9,15 @@ use kube::Resource;
 use crate::metrics::KindMetrics;
 use crate::{Guarded, Index, ObjectKey, TerminalSafe};
 
-/// Feeds an index; keeps count, and keeps undecodable objects away from it.
+/// Passes objects to an index, counts them in metrics, and keeps undecodable ones from the index.
 pub(super) struct Sink<K, I: ?Sized> {
     index: Arc<I>,
     metrics: KindMetrics,
-    /// The keys of the list under way, if there is one.
+    /// Keys of the list under way; `None` outside of a list.
     live: Option<HashSet<ObjectKey>>,
-    /// The objects whose newest version does not decode, with that version.
+    /// Objects whose newest version does not decode, with that version.
     undecodable: HashMap<ObjectKey, Option<String>>,
-    /// Calls of the index since the last commit.
+    /// Number of calls of the index since the last commit.
     uncommitted: usize,
     kind: PhantomData<fn(K)>,
 }
@@ -27,13 +27,13 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         Self { index, metrics, live: None, undecodable: HashMap::new(), uncommitted: 0, kind: PhantomData }
     }
 
-    /// What follows is a list.
+    /// Begins a list.
     pub(super) fn start_list(&mut self) {
         self.live = Some(HashSet::new());
         self.index.start();
     }
 
-    /// The list was complete.
+    /// Ends a complete list.
     pub(super) fn end_list(&mut self) {
         let live = self.live.take().unwrap_or_default();
         self.undecodable.retain(|key, _| live.contains(key));
@@ -44,20 +44,21 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         self.uncommitted = 0;
     }
 
-    /// The list broke off. What it has told until then is true all the same; an index that waits for the whole goes on waiting.
+    /// Ends a list that broke off. Its objects are committed, because they are current. An index
+    /// that needs a whole list keeps waiting for a reset.
     pub(super) fn abandon_list(&mut self) {
         self.live = None;
         self.commit();
     }
 
-    /// An object is new, has changed, or is part of the list.
+    /// Passes on an object that is new, has changed, or is part of a list.
     pub(super) fn apply(&mut self, object: Guarded<K>) {
         match &self.live {
             Some(_) => self.metrics.listed.inc(),
             None => self.metrics.applied.inc(),
         };
         let Some(key) = object.key() else {
-            tracing::warn!("passing over an object without a name");
+            tracing::warn!("ignoring an object without a name from the API server");
             return;
         };
         match object {
@@ -75,7 +76,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
                     tracing::warn!(
                         object = %TerminalSafe(&key.to_string()),
                         version = %TerminalSafe(version.as_deref().unwrap_or_default()),
-                        "cannot decode an object; its last good version, if any, stays in use: {}",
+                        "cannot decode an object; using its last good version, if there was one: {}",
                         TerminalSafe(&object.error),
                     );
                     self.undecodable.insert(key.clone(), version);
@@ -88,7 +89,7 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         }
     }
 
-    /// An object is gone.
+    /// Passes on the deletion of an object.
     pub(super) fn delete(&mut self, object: &Guarded<K>) {
         self.metrics.deleted.inc();
         let Some(key) = object.key() else { return };
@@ -102,12 +103,12 @@ impl<K: Resource, I: Index<K> + ?Sized> Sink<K, I> {
         self.uncommitted += 1;
     }
 
-    /// How many calls of the index have not been committed yet.
+    /// Returns the number of calls of the index since the last commit.
     pub(super) fn uncommitted(&self) -> usize {
         self.uncommitted
     }
 
-    /// Lets the index publish, if there is anything.
+    /// Commits the index, if it was called since the last commit.
     pub(super) fn commit(&mut self) {
         if self.uncommitted > 0 {
             self.index.commit();

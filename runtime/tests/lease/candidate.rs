@@ -1,4 +1,4 @@
-//! A process that takes part in an election, and everything that can be seen of it.
+//! A candidate of an election, with its leadership, metrics and logs.
 
 use std::time::Duration;
 
@@ -15,21 +15,22 @@ use tracing::subscriber::DefaultGuard;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The duration of every lease here; 10 s and 2 s follow from it.
+/// Duration of every lease in these tests. The renew deadline of 10 s and the retry period of 2 s
+/// follow from it.
 pub(crate) const DURATION: Duration = Duration::from_secs(15);
 
 pub(crate) struct Candidate {
     pub(crate) leadership: Leadership,
-    /// Asks it to end.
+    /// Tells the candidate to end.
     pub(crate) shutdown: CancellationToken,
-    /// Its writers have ended.
+    /// Tells the candidate that its writers have ended.
     pub(crate) stopped: CancellationToken,
     pub(crate) task: JoinHandle<()>,
     registry: Registry,
 }
 
 impl Candidate {
-    /// A process that begins to ask for the lease, over `link`.
+    /// Starts a candidate that reaches the API server over `link`.
     pub(crate) fn start(server: &LeaseServer, identity: &str, link: Link) -> Self {
         let config = LeaseConfig {
             namespace: "ns".to_owned(),
@@ -46,7 +47,7 @@ impl Candidate {
         Self { leadership, shutdown, stopped, task: tokio::spawn(run), registry }
     }
 
-    /// One that leads, over `link`.
+    /// Starts a candidate and waits until it leads.
     pub(crate) async fn leading(server: &LeaseServer, identity: &str, link: Link) -> Self {
         let mut candidate = Self::start(server, identity, link);
         candidate.gains().await;
@@ -67,12 +68,12 @@ impl Candidate {
         let start = Instant::now();
         timeout(3600 * SECOND, self.leadership.changed(was))
             .await
-            .expect("nothing has changed within an hour");
+            .expect("leadership has not changed within an hour");
         assert_eq!(self.leadership.is_leader(), !was);
         start.elapsed().as_secs_f64()
     }
 
-    /// The value of a metric, as it is scraped.
+    /// Returns the value of a metric, as scraped.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         sample(&self.registry, name).unwrap_or_else(|| panic!("no {name}"))
     }
@@ -84,12 +85,12 @@ impl Drop for Candidate {
     }
 }
 
-/// A server that has no lease yet.
+/// Returns an API server without a lease.
 pub(crate) fn server() -> LeaseServer {
     LeaseServer::new("ns", "leader")
 }
 
-/// Catches what is logged from now on.
+/// Captures the log of this thread from now on.
 pub(crate) fn logs() -> (Logs, DefaultGuard) {
     Logs::capture(Level::INFO)
 }

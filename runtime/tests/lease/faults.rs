@@ -1,4 +1,4 @@
-//! API servers that do not answer, or say no.
+//! Elections while the API server does not answer, or refuses requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::candidate::{Candidate, SECOND, logs, server};
 
-/// A link that can be cut, and made to refuse.
+/// Switch for the state of a link: good, one of the faults below, or the status of refused writes.
 #[derive(Clone, Default)]
 struct Switch(Arc<AtomicU16>);
 
 const GOOD: u16 = 0;
 const CUT: u16 = 1;
 const UNREACHABLE: u16 = 2;
-/// Requests are done, and their answers lost.
+/// Requests are carried out, and their answers are lost.
 const MUTE: u16 = 3;
 
 impl Switch {
@@ -25,7 +25,7 @@ impl Switch {
         self.0.store(state, Ordering::SeqCst);
     }
 
-    /// Everything else is a status, for writes.
+    /// Returns a link that follows the switch.
     fn link(&self) -> Link {
         let state = Arc::clone(&self.0);
         Link::new(move |method| match state.load(Ordering::SeqCst) {
@@ -40,7 +40,7 @@ impl Switch {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
+async fn a_leader_that_is_cut_off_loses_before_another_candidate_begins() {
     for state in [CUT, UNREACHABLE, 500, 503, 429] {
         let (logs, _logger) = logs();
         let (server, switch) = (server(), Switch::default());
@@ -55,14 +55,14 @@ async fn a_leader_that_is_cut_off_has_lost_before_anybody_else_begins() {
         assert!((7.9..=10.1).contains(&took), "{state}: 10 s after the last renewal, {took} s after the cut");
         assert_eq!(a.leadership.write_deadline(), None);
         let lost = Instant::now();
-        assert!(lost < end, "{state}: what is under way has time to end");
+        assert!(lost < end, "{state}: writes under way have time to end");
         b.gains().await;
-        assert!(Instant::now() > end, "{state}: and b waits for that");
+        assert!(Instant::now() > end, "{state}: b waits for that");
         assert!(cut.elapsed() <= 17 * SECOND + SECOND / 10, "{state}: {:?}", cut.elapsed());
         assert_eq!(a.metric("multinet_leader"), 0.0);
         assert_eq!(logs.with("could not be renewed for 10s").len(), 1, "{state}");
 
-        // Back again, it sees who leads now, and waits.
+        // Once connected again, a reads that b leads, and waits.
         switch.set(GOOD);
         let gained = timeout(600 * SECOND, a.leadership.changed(false)).await;
         assert!(gained.is_err() && b.leadership.is_leader());
@@ -80,7 +80,7 @@ async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
     a.loses().await;
     sleep(100 * SECOND).await;
     switch.set(GOOD);
-    assert!(a.gains().await <= 10.3, "when what hangs has been given up");
+    assert!(a.gains().await <= 10.3, "after the request under way has timed out");
     assert_eq!(a.leadership.term(), 2);
     assert_eq!(server.spec("leaseTransitions"), 0);
     assert_eq!(a.metric("multinet_leader_transitions_total{change=\"gained\"}"), 2.0);
@@ -88,7 +88,7 @@ async fn a_lone_leader_that_was_cut_off_leads_again_under_a_new_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_counts_is_when_a_renewal_was_sent() {
+async fn deadlines_count_from_the_sending_of_a_renewal() {
     let slow = Fate::Answered { there: SECOND / 10, back: 2 * SECOND };
     let (server, start) = (server(), Instant::now());
     let link = Link::new(move |method| if method == Method::GET { Fate::AT_ONCE } else { slow });
@@ -97,7 +97,7 @@ async fn what_counts_is_when_a_renewal_was_sent() {
     assert_eq!(a.leadership.write_deadline(), Some(start + 13 * SECOND + SECOND / 2));
 }
 
-/// A connection takes as long again, and is made with the first request.
+/// Opening the connection, with the first request, takes another four seconds.
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_takes_four_seconds_keeps_its_leader() {
     let slow = || {
@@ -116,9 +116,9 @@ async fn an_api_server_that_takes_four_seconds_keeps_its_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_cut_costs_nothing() {
+async fn a_leader_keeps_the_lease_through_a_short_outage() {
     for state in [CUT, UNREACHABLE, MUTE, 500] {
-        // At any moment between two renewals.
+        // The outage begins at various moments between two renewals.
         for moment in 0..8 {
             let (server, switch) = (server(), Switch::default());
             let mut a = Candidate::leading(&server, "a", switch.link()).await;
@@ -133,7 +133,7 @@ async fn a_short_cut_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_that_nobody_hears_of_do_not_count_here_but_do_for_others() {
+async fn a_renewal_whose_answer_is_lost_counts_for_other_candidates_only() {
     let (server, switch) = (server(), Switch::default());
     let mut a = Candidate::leading(&server, "a", switch.link()).await;
     let b = Candidate::start(&server, "b", Switch::default().link());
@@ -142,14 +142,14 @@ async fn renewals_that_nobody_hears_of_do_not_count_here_but_do_for_others() {
     a.loses().await;
     sleep(SECOND).await;
     assert!(!b.leadership.is_leader());
-    // All that time the lease was a's.
+    // b has seen the renewals of a all that time.
     switch.set(GOOD);
     assert!(a.gains().await <= 10.3);
     assert_eq!(a.leadership.term(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_is_noticed_with_the_next_renewal() {
+async fn a_leader_notices_a_lost_lease_with_the_next_renewal() {
     let (logs, _logger) = logs();
     let server = server();
     let mut a = Candidate::leading(&server, "a", Switch::default().link()).await;
@@ -157,35 +157,35 @@ async fn a_lost_lease_is_noticed_with_the_next_renewal() {
     server.edit(|lease| lease["spec"]["holderIdentity"] = json!("somebody"));
     assert!(a.loses().await <= 2.1);
     assert_eq!(logs.with("WARN").len(), 1);
-    assert_eq!(logs.with("ns/leader has been taken over by somebody").len(), 1);
-    // Somebody never renews it.
+    assert_eq!(logs.with("ns/leader was taken over by somebody").len(), 1);
+    // The new holder never renews the lease, so a takes it over.
     assert!(a.gains().await <= 17.1);
     assert_eq!((a.leadership.term(), server.spec("leaseTransitions")), (2, json!(1)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_allowed_is_said_once_with_what_to_do() {
+async fn a_missing_permission_is_logged_once_per_outage_with_its_remedy() {
     let (logs, _logger) = logs();
     let (server, switch) = (server(), Switch::default());
     switch.set(403);
     let mut a = Candidate::start(&server, "a", switch.link());
     sleep(60 * SECOND).await;
     assert!(!a.leadership.is_leader());
-    let said = "waiting for a role that grants get, create and update of leases.coordination.k8s.io in the namespace ns";
+    let warning = "waiting for a role that grants get, create and update of leases.coordination.k8s.io in the namespace ns";
     assert_eq!(logs.with("WARN").len(), 1);
-    assert_eq!(logs.with(said).len(), 1);
+    assert_eq!(logs.with(warning).len(), 1);
     switch.set(GOOD);
     assert!(a.gains().await <= 2.1);
     assert_eq!(logs.with("ns/leader can be used again, after 6").len(), 1);
 
-    // Another outage is said again.
+    // Another outage is logged again.
     switch.set(403);
     a.loses().await;
-    assert_eq!(logs.with(said).len(), 2);
+    assert_eq!(logs.with(warning).len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_namespace_is_waited_for() {
+async fn a_candidate_waits_for_a_missing_namespace() {
     let (logs, _logger) = logs();
     let (server, switch) = (server(), Switch::default());
     switch.set(404);

@@ -1,4 +1,4 @@
-//! Who leads when all goes well, and how leadership is passed on.
+//! Elections without faults, and handovers of leadership.
 
 use multinet_runtime::lease::{MAX_DURATION, MIN_DURATION};
 use multinet_runtime::{LeaseConfig, LeaseError, LeaseMetrics, lease};
@@ -26,7 +26,7 @@ async fn a_lone_candidate_creates_the_lease_and_keeps_it() {
     assert_eq!(server.take_log(), ["GET 404", "POST 201"]);
 
     let lost = timeout(60 * SECOND, a.leadership.changed(true)).await;
-    assert!(lost.is_err(), "nothing has happened to it");
+    assert!(lost.is_err(), "it renews the lease");
     let renewals = server.take_log();
     assert!(renewals.iter().all(|request| request == "PUT 200"), "{renewals:?}");
     assert!((30..=40).contains(&renewals.len()), "every 1.5 to 2 s: {}", renewals.len());
@@ -38,7 +38,7 @@ async fn a_lone_candidate_creates_the_lease_and_keeps_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_waits_for_as_long_as_the_first_renews() {
+async fn a_second_candidate_waits_while_the_first_renews() {
     let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
@@ -48,20 +48,20 @@ async fn the_second_waits_for_as_long_as_the_first_renews() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_dies_is_replaced_after_the_duration() {
+async fn a_leader_that_crashes_is_replaced_after_the_duration() {
     let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(20 * SECOND).await;
     a.task.abort();
     let took = b.gains().await;
-    assert!((13.0..=17.1).contains(&took), "15 s after the last renewal, when it looks next: {took}");
+    assert!((13.0..=17.1).contains(&took), "15 s after the last renewal, with the next read: {took}");
     assert_eq!((server.spec("holderIdentity"), server.spec("leaseTransitions")), (json!("b"), json!(1)));
-    assert!(!a.leadership.is_leader(), "it has lapsed, though nobody was there to tell");
+    assert!(!a.leadership.is_leader(), "its leadership lapses without its task");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_name_goes_on_at_once_after_a_restart() {
+async fn a_restarted_process_of_the_same_identity_leads_at_once() {
     let server = server();
     let a = Candidate::leading(&server, "a", good()).await;
     sleep(5 * SECOND).await;
@@ -72,7 +72,7 @@ async fn the_same_name_goes_on_at_once_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_process_of_the_same_name_takes_the_lease_from_the_first() {
+async fn a_second_process_of_the_same_identity_takes_the_lease_once() {
     let (logs, _logger) = logs();
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
@@ -81,18 +81,18 @@ async fn a_second_process_of_the_same_name_takes_the_lease_from_the_first() {
     assert!(a.loses().await <= 2.1, "with the next renewal");
     let lost = timeout(600 * SECOND, twin.leadership.changed(true)).await;
     assert!(lost.is_err() && !a.leadership.is_leader(), "they do not take it from each other in turns");
-    assert_eq!(logs.with("names have to differ").len(), 1);
+    assert_eq!(logs.with("give each process an identity of its own").len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_gives_the_lease_back_once_the_writers_have_ended() {
+async fn shutdown_releases_the_lease_once_the_writers_have_ended() {
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
     sleep(10 * SECOND).await;
 
     a.shutdown.cancel();
-    // Longer than the lease: its writers still need it, so it is renewed.
+    // Its writers still need the lease, so it is renewed for longer than its duration.
     let lost = timeout(3 * DURATION, a.leadership.changed(true)).await;
     assert!(lost.is_err() && !b.leadership.is_leader() && !a.task.is_finished());
 
@@ -105,12 +105,12 @@ async fn shutdown_gives_the_lease_back_once_the_writers_have_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_has_no_holder() {
+async fn a_released_lease_has_no_holder() {
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     a.stopped.cancel();
     sleep(5 * SECOND).await;
-    assert!(a.leadership.is_leader(), "stopped counts after shutdown only");
+    assert!(a.leadership.is_leader(), "`stopped` counts only after `shutdown`");
     a.shutdown.cancel();
     a.loses().await;
     sleep(SECOND).await;
@@ -127,12 +127,12 @@ async fn a_candidate_that_does_not_lead_ends_at_once_and_leaves_the_lease_alone(
     let mut b = Candidate::start(&server, "b", good());
     sleep(SECOND).await;
     b.shutdown.cancel();
-    timeout(SECOND, &mut b.task).await.expect("its writers have nothing to end").unwrap();
+    timeout(SECOND, &mut b.task).await.expect("it does not wait for its writers").unwrap();
     assert_eq!(server.spec("holderIdentity"), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_back_takes_no_longer_than_a_request() {
+async fn a_release_takes_no_longer_than_one_request() {
     let server = server();
     let cut = CancellationToken::new();
     let link = Link::new({
@@ -143,13 +143,13 @@ async fn giving_back_takes_no_longer_than_a_request() {
     cut.cancel();
     a.shutdown.cancel();
     a.stopped.cancel();
-    timeout(DURATION / 3 + SECOND / 10, &mut a.task).await.expect("still giving back").unwrap();
+    timeout(DURATION / 3 + SECOND / 10, &mut a.task).await.expect("it is still releasing the lease").unwrap();
     assert!(!a.leadership.is_leader());
     assert_eq!(server.spec("holderIdentity"), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_label_that_somebody_puts_on_the_lease_stays_and_costs_nobody_leadership() {
+async fn a_label_that_a_user_adds_to_the_lease_stays_and_leadership_goes_on() {
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     sleep(5 * SECOND).await;
@@ -163,7 +163,7 @@ async fn a_label_that_somebody_puts_on_the_lease_stays_and_costs_nobody_leadersh
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_deleted_is_its_leaders_again() {
+async fn a_leader_creates_its_deleted_lease_again() {
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let b = Candidate::start(&server, "b", good());
@@ -175,7 +175,7 @@ async fn a_lease_that_is_deleted_is_its_leaders_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_written_into_the_lease_by_hand_does_not_lead_before_the_other_has_noticed() {
+async fn a_holder_written_by_hand_does_not_lead_before_the_leader_has_noticed() {
     let server = server();
     let mut a = Candidate::leading(&server, "a", good()).await;
     let mut b = Candidate::start(&server, "b", good());
@@ -184,25 +184,25 @@ async fn who_is_written_into_the_lease_by_hand_does_not_lead_before_the_other_ha
     assert!(a.loses().await <= 2.1);
     let early = timeout(12 * SECOND, b.leadership.changed(false)).await;
     assert!(early.is_err() && !a.leadership.is_leader());
-    // Nobody has renewed that; either takes it over.
+    // The edited lease is not renewed, so that either candidate takes it over.
     sleep(5 * SECOND).await;
     assert_ne!(a.leadership.is_leader(), b.leadership.is_leader());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_else_has_made_is_taken_over() {
-    // As a chart might bring it; as another program might leave it.
-    for (spec, patience) in [(json!({}), 0.1), (Value::Null, 0.1), (json!({"holderIdentity": "x"}), 17.1)] {
+async fn a_lease_that_another_program_created_is_taken_over() {
+    // The first two are free, as from a chart. The third has a holder that does not renew it.
+    for (spec, limit) in [(json!({}), 0.1), (Value::Null, 0.1), (json!({"holderIdentity": "x"}), 17.1)] {
         let server = server();
         server.set(&spec);
         let mut a = Candidate::start(&server, "a", good());
-        assert!(a.gains().await <= patience);
+        assert!(a.gains().await <= limit);
         assert_eq!(server.spec("leaseTransitions"), 1);
     }
 }
 
 #[tokio::test]
-async fn bad_configurations() {
+async fn invalid_configurations_are_refused() {
     let config = LeaseConfig {
         namespace: "ns".into(),
         name: "leader".into(),
@@ -220,6 +220,6 @@ async fn bad_configurations() {
     assert_eq!(error.to_string(), "a lease of 999ms is not possible: choose from 1 s to 3600 s");
     let long = MAX_DURATION + SECOND;
     assert_eq!(try_it(LeaseConfig { duration: long, ..config.clone() }), Err(LeaseError::Duration(long)));
-    let nobody = LeaseConfig { identity: String::new(), ..config };
-    assert_eq!(try_it(nobody), Err(LeaseError::Empty("identity")));
+    let anonymous = LeaseConfig { identity: String::new(), ..config };
+    assert_eq!(try_it(anonymous), Err(LeaseError::Empty("identity")));
 }

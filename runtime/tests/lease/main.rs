@@ -1,6 +1,7 @@
-//! Leader election against an API server within the process, over links that fail as the test wants them to.
+//! Leader election against an API server in this process, over links whose faults the test chooses.
 //!
-//! Time is paused: what takes an hour by the candidates' clocks takes a moment, and can be measured exactly.
+//! The clock is paused: an hour of the candidates' time passes in a moment, and is measured
+//! exactly.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
 

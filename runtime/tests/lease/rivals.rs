@@ -1,5 +1,6 @@
-//! Several processes for an hour, over links of changing quality, while they are killed and restarted, and the lease is
-//! meddled with. Whatever happens, no two of them write at the same time.
+//! Simulation of several candidates for an hour: their links change quality, candidates are killed
+//! and restarted, and the lease is edited and deleted. No two of them may ever write at the same
+//! time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +18,7 @@ const CANDIDATES: usize = 3;
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn no_two_ever_write_at_the_same_time() {
+fn no_two_candidates_ever_write_at_the_same_time() {
     let mut led = Duration::ZERO;
     let mut changes = 0;
     for seed in 1..=SEEDS {
@@ -27,13 +28,13 @@ fn no_two_ever_write_at_the_same_time() {
         led += writes.iter().map(|write| write.end - write.begin).sum::<Duration>();
         changes += writes.windows(2).filter(|pair| pair[0].process != pair[1].process).count();
     }
-    // Safety is cheap where nobody ever leads.
+    // Without leaders, the check above would pass, too.
     let share = led.as_secs_f64() / (HOUR.as_secs_f64() * SEEDS as f64);
-    assert!(share > 0.2, "they have written for {share} of the time only");
-    assert!(changes > 10 * SEEDS as usize, "there were {changes} changes only");
+    assert!(share > 0.2, "candidates wrote for only {share} of the time");
+    assert!(changes > 10 * SEEDS as usize, "there were only {changes} changes");
 }
 
-/// A write, from its beginning until it was done or given up.
+/// A write, from its beginning until it was done or abandoned.
 #[derive(Clone, Debug)]
 struct Write {
     process: usize,
@@ -69,64 +70,64 @@ async fn hour(seed: u64) -> Vec<Write> {
     let start = Instant::now();
     let mut world = World::new(&mut random);
     while start.elapsed() < HOUR {
-        // Long enough for a lease that is deleted to be there again before the next process begins.
+        // Long enough for a deleted lease to be created again before the next candidate starts.
         sleep(random.seconds(30.0, 120.0)).await;
-        world.meddle(&mut random).await;
+        world.disturb(&mut random).await;
     }
-    for place in &world.places {
-        *place.weather.lock().unwrap() = Weather::Good;
+    for host in &world.hosts {
+        *host.quality.lock().unwrap() = Quality::Good;
     }
     sleep(60 * SECOND).await;
-    let leaders = || world.places.iter().filter(|place| place.candidate.leadership.is_leader()).count();
-    assert_eq!(leaders(), 1, "seed {seed}: when all is well");
+    let leaders = || world.hosts.iter().filter(|host| host.candidate.leadership.is_leader()).count();
+    assert_eq!(leaders(), 1, "seed {seed}: with good links");
     world.ledger.lock().unwrap().clone()
 }
 
 struct World {
     server: LeaseServer,
     ledger: Ledger,
-    /// Where a process runs at a time.
-    places: Vec<Place>,
-    /// How many processes there have been.
+    /// Hosts that run one process each.
+    hosts: Vec<Host>,
+    /// Number of processes started so far.
     processes: usize,
 }
 
-struct Place {
-    weather: Arc<Mutex<Weather>>,
+struct Host {
+    quality: Arc<Mutex<Quality>>,
     identity: String,
     candidate: Candidate,
     writer: JoinHandle<()>,
 }
 
+/// Quality of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Weather {
+enum Quality {
     Good,
-    /// Much is late, lost, or refused.
+    /// Many requests are late, lost, or refused.
     Bad,
-    /// Nothing is answered; some of it arrives, much later.
+    /// No request is answered. Some are carried out, much later.
     Cut,
 }
 
 impl World {
     fn new(random: &mut Random) -> Self {
-        let mut world =
-            Self { server: server(), ledger: Ledger::default(), places: Vec::new(), processes: 0 };
+        let mut world = Self { server: server(), ledger: Ledger::default(), hosts: Vec::new(), processes: 0 };
         for _ in 0..CANDIDATES {
-            let place = world.process(None, random);
-            world.places.push(place);
+            let host = world.process(None, random);
+            world.hosts.push(host);
         }
         world
     }
 
-    /// A process that begins; under the name of another one, if that is given.
-    fn process(&mut self, identity: Option<String>, random: &mut Random) -> Place {
+    /// Starts a process, with an identity of its own if none is given.
+    fn process(&mut self, identity: Option<String>, random: &mut Random) -> Host {
         let process = self.processes;
         self.processes += 1;
         let identity = identity.unwrap_or_else(|| format!("process-{process}"));
-        let weather = Arc::new(Mutex::new(Weather::Good));
+        let quality = Arc::new(Mutex::new(Quality::Good));
         let link = Link::new({
-            let (weather, mut random) = (Arc::clone(&weather), random.fork());
-            move |_| random.fate(*weather.lock().unwrap())
+            let (quality, mut random) = (Arc::clone(&quality), random.fork());
+            move |_| random.fate(*quality.lock().unwrap())
         });
         let candidate = Candidate::start(&self.server, &identity, link);
         let (leadership, ledger) = (candidate.leadership.clone(), Arc::clone(&self.ledger));
@@ -136,42 +137,42 @@ impl World {
             shutdown.run_until_cancelled(write(process, leadership, ledger, random)).await;
             stopped.cancel();
         });
-        Place { weather, identity, candidate, writer }
+        Host { quality, identity, candidate, writer }
     }
 
-    /// Something happens.
-    async fn meddle(&mut self, random: &mut Random) {
-        let place = random.below(CANDIDATES as u64) as usize;
-        let identity = self.places[place].identity.clone();
+    /// Changes a link, restarts a process, or edits or deletes the lease, at random.
+    async fn disturb(&mut self, random: &mut Random) {
+        let host = random.below(CANDIDATES as u64) as usize;
+        let identity = self.hosts[host].identity.clone();
         match random.below(14) {
-            0..=2 => self.weather(place, Weather::Cut),
-            3..=5 => self.weather(place, Weather::Bad),
-            6..=8 => self.weather(place, Weather::Good),
-            9 => self.restart(place, Some(identity), random),
-            10 => self.restart(place, None, random),
+            0..=2 => self.set_quality(host, Quality::Cut),
+            3..=5 => self.set_quality(host, Quality::Bad),
+            6..=8 => self.set_quality(host, Quality::Good),
+            9 => self.restart(host, Some(identity), random),
+            10 => self.restart(host, None, random),
             11 => {
-                self.places[place].candidate.shutdown.cancel();
+                self.hosts[host].candidate.shutdown.cancel();
                 sleep(random.seconds(0.0, 30.0)).await;
-                self.restart(place, None, random);
+                self.restart(host, None, random);
             }
             12 => self.server.delete(),
             _ => self.server.edit(|lease| lease["spec"]["holderIdentity"] = json!(identity)),
         }
     }
 
-    fn weather(&self, place: usize, weather: Weather) {
-        *self.places[place].weather.lock().unwrap() = weather;
+    fn set_quality(&self, host: usize, quality: Quality) {
+        *self.hosts[host].quality.lock().unwrap() = quality;
     }
 
-    /// Kills a process, and starts another in its place.
-    fn restart(&mut self, place: usize, identity: Option<String>, random: &mut Random) {
-        let old = &self.places[place];
+    /// Kills the process of a host, and starts another there.
+    fn restart(&mut self, host: usize, identity: Option<String>, random: &mut Random) {
+        let old = &self.hosts[host];
         old.writer.abort();
-        self.places[place] = self.process(identity, random);
+        self.hosts[host] = self.process(identity, random);
     }
 }
 
-/// Writes all the time, as far as it may. Every now and then a write takes until the very end.
+/// Writes all the time while this process leads. One write in eight takes until its deadline.
 async fn write(process: usize, mut leadership: Leadership, ledger: Ledger, mut random: Random) {
     loop {
         leadership.changed(false).await;
@@ -186,7 +187,7 @@ async fn write(process: usize, mut leadership: Leadership, ledger: Ledger, mut r
     }
 }
 
-/// A write that is over at its end, or when its process is.
+/// A write under way, which ends at its end or with its process. Dropping it records it.
 struct UnderWay<'a> {
     write: Write,
     ledger: &'a Ledger,
@@ -199,7 +200,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// xorshift64*
+/// Pseudo-random numbers by the algorithm xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -222,19 +223,19 @@ impl Random {
         Duration::from_secs_f64(from + (to - from) * (self.below(1 << 20) as f64 / f64::from(1 << 20)))
     }
 
-    fn fate(&mut self, weather: Weather) -> Fate {
+    fn fate(&mut self, quality: Quality) -> Fate {
         let quick = Fate::Answered { there: self.seconds(0.0, 0.02), back: self.seconds(0.0, 0.02) };
-        match (weather, self.below(10)) {
-            (Weather::Good, _) | (Weather::Bad, 0..=3) => quick,
-            (Weather::Bad, 4) => {
+        match (quality, self.below(10)) {
+            (Quality::Good, _) | (Quality::Bad, 0..=3) => quick,
+            (Quality::Bad, 4) => {
                 Fate::Answered { there: self.seconds(0.0, 5.0), back: self.seconds(0.0, 5.0) }
             }
-            (Weather::Bad, 5) => Fate::Unheard { there: self.seconds(0.0, 20.0) },
-            (Weather::Bad, 6) => Fate::Refused(500),
-            (Weather::Bad, 7) => Fate::Refused(429),
-            (Weather::Bad, 8) => Fate::Unreachable,
-            (Weather::Cut, 0..=1) => Fate::Unheard { there: self.seconds(0.0, 60.0) },
-            (Weather::Bad | Weather::Cut, _) => Fate::Lost,
+            (Quality::Bad, 5) => Fate::Unheard { there: self.seconds(0.0, 20.0) },
+            (Quality::Bad, 6) => Fate::Refused(500),
+            (Quality::Bad, 7) => Fate::Refused(429),
+            (Quality::Bad, 8) => Fate::Unreachable,
+            (Quality::Cut, 0..=1) => Fate::Unheard { there: self.seconds(0.0, 60.0) },
+            (Quality::Bad | Quality::Cut, _) => Fate::Lost,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! When the index is told to publish.
+//! Commits of the index after bursts of events.
 
 use crate::world::{World, object};
 use multinet_testing::fake_api::line;
 
-/// `number` events as one piece of the body.
+/// Returns `number` events as one chunk of the body.
 fn burst(number: usize) -> String {
     (0..number).map(|i| line("MODIFIED", &object("a", &(i + 2).to_string()))).collect()
 }
@@ -36,7 +36,7 @@ async fn a_burst_without_end_is_committed_every_1024_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_an_event_is_none() {
+async fn half_an_event_is_applied_once_its_rest_arrives() {
     let mut world = World::listed(&[]).await;
     let events = world.api.next_watch("1").await.stream();
     let text = burst(2);
@@ -49,7 +49,7 @@ async fn half_an_event_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_alone_are_nothing_to_commit() {
+async fn bookmarks_alone_cause_no_commit() {
     let mut world = World::listed(&[]).await;
     let events = world.api.next_watch("1").await.stream();
     events.bookmark("2");

@@ -1,4 +1,4 @@
-//! Lists in pages, and what follows a list.
+//! Lists in pages, and the watches after them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::world::{World, object};
 
 #[tokio::test(start_paused = true)]
-async fn pages_are_applied_as_they_come_and_the_watch_goes_on_from_the_last() {
+async fn pages_are_applied_as_they_arrive_and_the_watch_goes_on_from_the_last() {
     let mut world = World::start(Lists::Pages);
     let first = world.api.next_list().await;
     assert_eq!(world.reason().as_deref(), Some("listing configmaps"));
@@ -38,7 +38,7 @@ async fn pages_are_applied_as_they_come_and_the_watch_goes_on_from_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_is_a_list() {
+async fn an_empty_list_makes_the_watch_ready() {
     let mut world = World::start(Lists::Pages);
     world.api.next_list().await.list("1", &[]);
     world.calls.expect(["reset ", "commit"]).await;
@@ -73,9 +73,9 @@ async fn bookmarks_move_the_version_on_without_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_too_old_calls_for_a_list_that_tells_what_is_gone() {
+async fn a_version_that_is_too_old_causes_a_list_that_removes_deleted_objects() {
     let mut world = World::listed(&[object("a", "1"), object("b", "1")]).await;
-    // Once instead of the answer, once in the midst of the events.
+    // Once instead of the answer, and once amid the events.
     world.api.next_watch("1").await.status(410, "too old resource version");
     world.api.next_list().await.list("10", &[object("b", "1"), object("c", "9")]);
     world.calls.expect(["apply b@1", "apply c@9", "reset b c", "commit"]).await;
@@ -100,7 +100,7 @@ async fn a_list_that_expires_between_two_pages_starts_anew() {
     assert!(!world.readiness.is_ready());
 
     let again = world.api.next_list().await;
-    // Before anything of it is applied.
+    // The list has begun before any of its objects is applied.
     assert_eq!((again.query("continue"), world.calls.starts()), (None, 2));
     again.list("6", &[object("a", "2")]);
     world.calls.expect(["apply a@2", "reset a", "commit"]).await;
@@ -113,7 +113,7 @@ async fn managed_fields_never_reach_the_index() {
         json!([{"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:data": {}}}]);
     let mut world = World::start(Lists::Pages);
     world.api.next_list().await.list("1", std::slice::from_ref(&managed));
-    // The recording index insists on it.
+    // The index asserts that the fields are absent.
     world.calls.expect(["apply a@1", "reset a", "commit"]).await;
     world.api.next_watch("1").await.stream().modified(&managed);
     world.calls.expect(["apply a@1", "commit"]).await;
@@ -159,13 +159,13 @@ async fn cancelling_ends_the_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_to_be_sure_has_a_new_list_made() {
+async fn a_refresh_causes_a_new_list_unless_the_last_one_is_young() {
     let refresh = Refresh::default();
     let mut world =
         World::start_with(|config| WatchConfig { lists: Lists::Pages, ..config }.refreshed_by(&refresh));
     world.api.next_list().await.list("1", &[object("a", "1")]);
     world.calls.expect(["apply a@1", "reset a", "commit"]).await;
-    // A connection that has died without a word, as far as anybody knows.
+    // The stream stays open without an event, as if its connection were dead.
     let _silent = world.api.next_watch("1").await.stream();
     let (age, limit) = (Duration::from_secs(5), Duration::from_secs(30));
     assert!(refresh.refresh(age, limit).now_or_never().is_some(), "the list is young");

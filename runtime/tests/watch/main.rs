@@ -1,8 +1,9 @@
-//! The watch driver against an API server that does what the test tells it to.
+//! The watch against a fake API server.
 //!
-//! Every request that the driver makes waits in [`FakeApi`](multinet_testing::fake_api::FakeApi) until the test answers it, and every call of the index
-//! waits in [`world::Calls`] until the test has seen it; so each test reads as a conversation. Time is
-//! paused: pauses and limits pass at once, and can be measured exactly.
+//! Each request of the watch waits in [`FakeApi`](multinet_testing::fake_api::FakeApi) until the
+//! test answers it. Each call of the index waits in [`world::Calls`] until the test has checked it.
+//! So a test reads as a conversation. The clock is paused: pauses and limits pass at once, and are
+//! measured exactly.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong in a test fails it")]
 

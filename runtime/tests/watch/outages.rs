@@ -1,4 +1,4 @@
-//! API servers that are away, busy, unwilling, silent or broken.
+//! API servers that are unreachable, busy, silent or broken, or refuse requests.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::world::{HINT, World, object};
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_kind_is_waited_for_and_said_once() {
+async fn a_watch_waits_for_a_missing_kind_and_logs_it_once() {
     let mut world = World::start(Lists::Pages);
     for _ in 0..5 {
         world.api.next_list().await.text(StatusCode::NOT_FOUND, "404 page not found\n");
@@ -32,7 +32,7 @@ async fn a_missing_kind_is_waited_for_and_said_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_permission_is_waited_for_and_said_once() {
+async fn a_watch_waits_for_a_missing_permission_and_logs_it_once() {
     let mut world = World::start(Lists::Stream);
     let message = "configmaps is forbidden: User \"x\" cannot watch resource \"configmaps\"";
     for _ in 0..5 {
@@ -65,7 +65,7 @@ async fn a_permission_that_is_taken_away_leaves_the_index_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_removed_is_listed_when_it_is_back() {
+async fn a_removed_kind_is_listed_anew_once_it_is_back() {
     let mut world = World::listed(&[object("a", "1")]).await;
     world.api.next_watch("1").await.text(StatusCode::NOT_FOUND, "404 page not found\n");
     world.api.next_list().await.text(StatusCode::NOT_FOUND, "404 page not found\n");
@@ -74,7 +74,7 @@ async fn a_kind_that_is_removed_is_listed_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_is_said_once_and_asked_for_what_was_missed() {
+async fn an_unreachable_server_is_logged_once_and_the_watch_resumes_from_its_version() {
     let mut world = World::listed(&[object("a", "1")]).await;
     let events = world.api.next_watch("1").await.stream();
     events.modified(&object("a", "2"));
@@ -95,7 +95,7 @@ async fn a_server_that_is_away_is_said_once_and_asked_for_what_was_missed() {
     );
     assert_eq!(world.metric("multinet_watch_relists_total{kind=\"ConfigMap\"}"), Some(1.0));
 
-    // The next outage is another one, and its pauses begin small again.
+    // The next outage is logged again, and its pauses start over.
     drop(events);
     let start = Instant::now();
     world.api.next_watch("3").await.refuse();
@@ -105,7 +105,7 @@ async fn a_server_that_is_away_is_said_once_and_asked_for_what_was_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_back_is_noticed_within_5_seconds() {
+async fn pauses_grow_to_at_most_5_seconds() {
     let mut world = World::start(Lists::Stream);
     for _ in 0..20 {
         world.api.next_streamed_list().await.refuse();
@@ -119,7 +119,7 @@ async fn a_server_that_is_back_is_noticed_within_5_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storage_that_is_being_initialised_is_given_the_time_it_asks_for() {
+async fn a_busy_server_gets_the_pause_that_it_asks_for() {
     let mut busy = status(429, "storage is (re)initializing");
     busy["details"] = json!({"retryAfterSeconds": 1});
     let mut world = World::start(Lists::Stream);
@@ -138,7 +138,7 @@ async fn a_storage_that_is_being_initialised_is_given_the_time_it_asks_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_problem_is_said_once_per_outage() {
+async fn every_kind_of_problem_is_logged_once_per_outage() {
     let mut world = World::listed(&[]).await;
     for _ in 0..3 {
         world.api.next_watch("1").await.refuse();
@@ -150,7 +150,7 @@ async fn every_kind_of_problem_is_said_once_per_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_connection_is_routine_and_goes_on_where_it_was() {
+async fn a_watch_resumes_after_a_reset_connection_without_a_warning() {
     let mut world = World::listed(&[]).await;
     let events = world.api.next_watch("1").await.stream();
     events.added(&object("a", "2"));
@@ -162,7 +162,7 @@ async fn a_reset_connection_is_routine_and_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_read_calls_for_a_list() {
+async fn an_answer_that_cannot_be_decoded_causes_a_list() {
     let mut world = World::listed(&[]).await;
     let events = world.api.next_watch("1").await.stream();
     events.added(&object("a", "2"));
@@ -208,13 +208,13 @@ async fn a_watch_that_ends_at_once_is_not_opened_again_without_pause() {
         drop(world.api.next_watch("1").await.stream());
     }
     world.api.next_watch("1").await;
-    // 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 2.5 s at least.
+    // The shortest pauses: 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 2.5 s.
     assert!(start.elapsed() >= Duration::from_millis(5600), "{:?}", start.elapsed());
-    assert_eq!(world.logged("WARN", "a watch ended as soon as it had begun"), 1);
+    assert_eq!(world.logged("WARN", "the watch ended at once"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_and_a_watch_that_contradict_each_other_do_not_spin() {
+async fn a_watch_that_expires_right_after_its_list_is_retried_with_pauses() {
     let mut world = World::start(Lists::Pages);
     let start = Instant::now();
     for _ in 0..6 {
@@ -232,13 +232,13 @@ async fn a_storage_that_is_restored_from_a_backup_is_listed_anew() {
     events.modified(&object("a", "900"));
     world.calls.expect(["apply a@900", "commit"]).await;
     drop(events);
-    // The watch is accepted, and would not tell anything before version 1000.
+    // The server accepts the watch, and would send no event before version 900.
     let _silent = world.api.next_watch("900").await.stream();
     world.api.next_version_check().await.list("99", &[]);
     world.api.next_list().await.list("99", &[object("a", "50")]);
     world.calls.expect(["apply a@50", "reset a", "commit"]).await;
     world.api.next_watch("99").await;
-    let restored = "it is at version 99 and was at 900 before; listing anew";
+    let restored = "it is at version 99, after version 900 before; listing anew";
     assert_eq!((world.logged("WARN", restored), world.warnings().len()), (1, 1));
     assert_eq!(
         world.metric("multinet_watch_errors_total{kind=\"ConfigMap\",reason=\"restored\"}"),
@@ -247,7 +247,7 @@ async fn a_storage_that_is_restored_from_a_backup_is_listed_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_whatever_the_newest_version_is_said_to_be() {
+async fn a_watch_goes_on_if_the_newest_version_is_not_older_or_unknown() {
     for newest in [Some("900"), Some("1000"), Some("none"), None] {
         let mut world = World::listed(&[]).await;
         let events = world.api.next_watch("1").await.stream();

@@ -1,4 +1,4 @@
-//! Lists in streams, and servers that do not have them.
+//! Lists in streams, and servers that do not support them.
 
 use multinet_runtime::watch::{DEFAULT_LISTS, Lists};
 
@@ -49,7 +49,7 @@ async fn a_stream_that_breaks_off_within_its_list_is_followed_by_pages_once() {
     events.added(&object("a", "1"));
     drop(events);
     world.calls.expect(["apply a@1", "commit"]).await;
-    assert!(!world.readiness.is_ready(), "that was not all");
+    assert!(!world.readiness.is_ready(), "the list was not complete");
 
     world.api.next_list().await.list("5", &[object("b", "2")]);
     world.calls.expect(["apply b@2", "reset b", "commit"]).await;
@@ -58,7 +58,7 @@ async fn a_stream_that_breaks_off_within_its_list_is_followed_by_pages_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_expires_within_its_list_does_not_count() {
+async fn a_stream_that_expires_within_its_list_is_followed_by_pages() {
     let mut world = World::start(Lists::Stream);
     let events = world.api.next_streamed_list().await.stream();
     events.added(&object("gone-meanwhile", "1"));
@@ -79,7 +79,7 @@ async fn an_object_that_is_deleted_within_a_list_is_not_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_falls_silent_is_given_up() {
+async fn a_list_without_an_event_for_35_seconds_is_abandoned() {
     let mut world = World::start(Lists::Stream);
     let events = world.api.next_streamed_list().await.stream();
     events.added(&object("a", "1"));

@@ -1,4 +1,4 @@
-//! Objects that do not decode, among others that do.
+//! Undecodable objects among decodable ones.
 
 use multinet_runtime::watch::Lists;
 
@@ -7,7 +7,7 @@ use crate::world::{World, bad_object, object};
 const UNDECODABLE: &str = "multinet_watch_undecodable_objects{kind=\"ConfigMap\"}";
 
 #[tokio::test(start_paused = true)]
-async fn in_a_list_it_is_alive_and_the_others_are_applied() {
+async fn an_undecodable_object_in_a_list_is_live_and_the_others_are_applied() {
     for lists in [Lists::Pages, Lists::Stream] {
         let mut world = World::start(lists);
         let items = [object("a", "1"), bad_object("b", "2"), object("c", "3")];
@@ -32,7 +32,7 @@ async fn in_a_list_it_is_alive_and_the_others_are_applied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_last_good_version_stays_until_it_decodes_again() {
+async fn the_last_good_version_stays_until_the_object_decodes_again() {
     let mut world = World::listed(&[object("a", "1")]).await;
     let events = world.api.next_watch("1").await.stream();
     events.modified(&bad_object("a", "2"));
@@ -47,12 +47,12 @@ async fn its_last_good_version_stays_until_it_decodes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_version_is_said_once() {
+async fn every_undecodable_version_is_logged_once() {
     let mut world = World::listed(&[bad_object("a", "1")][..0]).await;
     let events = world.api.next_watch("1").await.stream();
     events.added(&bad_object("a", "2"));
     events.error(410, "too old");
-    // The list shows the version that is known already, the watch after it a new one.
+    // The list has the version that is known already. The watch after it has a new one.
     world.api.next_list().await.list("5", &[bad_object("a", "2")]);
     world.calls.expect(["reset a", "commit"]).await;
     let events = world.api.next_watch("5").await.stream();
@@ -65,7 +65,7 @@ async fn every_version_is_said_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_version_counts_and_its_deletion_deletes() {
+async fn an_undecodable_object_moves_the_version_on_and_its_deletion_is_applied() {
     let mut world = World::listed(&[object("a", "1")]).await;
     let events = world.api.next_watch("1").await.stream();
     events.modified(&bad_object("a", "2"));
@@ -77,7 +77,7 @@ async fn its_version_counts_and_its_deletion_deletes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_forgotten_once_it_is_gone_from_the_list() {
+async fn an_undecodable_object_that_a_list_no_longer_has_is_forgotten() {
     let mut world = World::start(Lists::Pages);
     world.api.next_list().await.list("2", &[bad_object("a", "1")]);
     world.calls.expect(["reset a", "commit"]).await;

@@ -1,4 +1,4 @@
-//! A running watch, and everything that can be seen of it.
+//! A running watch with its fake API server, index, readiness, metrics and logs.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 
-/// What the watch says to do about a kind that is not there.
+/// Remedy that the watch names for a missing kind.
 pub(crate) const HINT: &str = "kubectl apply -f deploy/crds";
 
-/// No test takes this long, by its own clock; what is waited for longer will not come.
+/// Time limit for an expected call, on the paused clock. No test takes this long.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct World {
@@ -39,12 +39,12 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A watch of all ConfigMaps whose first request is on its way.
+    /// Starts a watch of all ConfigMaps.
     pub(crate) fn start(lists: Lists) -> Self {
         Self::start_with(|config| WatchConfig { lists, ..config })
     }
 
-    /// The same, configured otherwise.
+    /// Starts a watch of all ConfigMaps, with a changed configuration.
     pub(crate) fn start_with(
         configure: impl FnOnce(WatchConfig<ConfigMap>) -> WatchConfig<ConfigMap>,
     ) -> Self {
@@ -60,7 +60,8 @@ impl World {
         Self { api, calls, readiness, shutdown, task, registry, logs, _logger: logger }
     }
 
-    /// A watch that has listed `items` in one page, at version 1, and whose next request is for the changes.
+    /// Starts a watch and lets it list `items` in one page, at version 1. Its next request will be
+    /// for the changes.
     pub(crate) async fn listed(items: &[Value]) -> Self {
         let mut world = Self::start(Lists::Pages);
         world.api.next_list().await.list("1", items);
@@ -70,39 +71,39 @@ impl World {
         world
     }
 
-    /// What the watch waits for, if it is not ready.
+    /// Returns the reason why the watch is not ready; `None` if it is.
     pub(crate) fn reason(&self) -> Option<String> {
         self.readiness.pending().pop().and_then(|(_, reason)| reason)
     }
 
-    /// The lines of a level that have been logged, and that contain `text`.
+    /// Returns the number of logged lines of a level that contain `text`.
     pub(crate) fn logged(&self, level: &str, text: &str) -> usize {
         self.logs.count(level, text)
     }
 
-    /// All lines that are worth a look.
+    /// Returns all logged warnings and errors.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let lines = self.logs.with("").into_iter();
         lines.filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect()
     }
 
-    /// The value of a metric, as it is scraped.
+    /// Returns the value of a metric, as scraped.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         sample(&self.registry, name)
     }
 }
 
-/// A ConfigMap called `name` in the namespace `default`.
+/// Returns a ConfigMap in the namespace `default`.
 pub(crate) fn object(name: &str, version: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "default", "resourceVersion": version}, "data": {"k": "v"}})
 }
 
-/// The same, but it does not decode.
+/// Returns a ConfigMap in the namespace `default` that does not decode.
 pub(crate) fn bad_object(name: &str, version: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "default", "resourceVersion": version}, "data": "not a map"})
 }
 
-/// Calls of the index, as text, in their order: `apply a@1`, `delete a`, `reset a b`, `commit`.
+/// Calls of the index as text, in order: `apply a@1`, `delete a`, `reset a b`, `commit`.
 pub(crate) struct Calls {
     calls: mpsc::UnboundedReceiver<String>,
     starts: Arc<AtomicUsize>,
@@ -114,7 +115,7 @@ impl Calls {
         next.expect("no further call of the index").expect("the index is gone")
     }
 
-    /// The next calls have to be these.
+    /// Asserts that the next calls are these.
     pub(crate) async fn expect<const N: usize>(&mut self, expected: [&str; N]) {
         let mut calls = Vec::new();
         for _ in 0..N {
@@ -129,12 +130,12 @@ impl Calls {
         }
     }
 
-    /// How many lists have begun.
+    /// Returns the number of lists begun.
     pub(crate) fn starts(&self) -> usize {
         self.starts.load(Ordering::Relaxed)
     }
 
-    /// There has been no further call up to now.
+    /// Asserts that there is no further call yet.
     pub(crate) fn expect_none(&mut self) {
         if let Ok(call) = self.calls.try_recv() {
             panic!("unexpected call of the index: {call}");

@@ -139,7 +139,7 @@ async fn the_leader_is_cut_off() -> Result<()> {
     leader.leads().await?;
     standby.controller = standby.options.start_ready().await?;
     ensure!(leader.controller.terminate().await?.success(), "no graceful end");
-    ensure!(leader.controller.log().contains("gave the lease"), "the lease was not given back");
+    ensure!(leader.controller.log().contains("released the lease"), "the lease was not released");
     eventually("the other one to lead", Duration::from_secs(20), async || {
         ensure!(standby.controller.is_leader().await?, "it does not lead");
         Ok(())

@@ -1,10 +1,10 @@
-//! Each test is a conversation: what is observed when, and what follows.
+//! Conversations of a candidate with the API server: the answers, their times, and what follows.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Candidate "a" with a lease of 15 s, and its clock.
+/// Candidate "a" with a lease of 15 s, a clock, and its last request.
 struct Candidate {
     election: Election,
     start: Instant,
@@ -13,7 +13,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// A process that begins, and looks.
+    /// Starts a candidate, whose first request is a read.
     fn new() -> Self {
         let config = LeaseConfig {
             namespace: "ns".into(),
@@ -27,7 +27,7 @@ impl Candidate {
         Self { election, start: Instant::now(), seconds: 0.0, request }
     }
 
-    /// One that leads since second 0, by version 1.
+    /// Returns a candidate that leads since second 0, by version 1 of the lease.
     fn leader() -> Self {
         let mut candidate = Self::new();
         assert_eq!(candidate.gets(0.0, Answer::Absent), "not ours; create");
@@ -35,20 +35,20 @@ impl Candidate {
         candidate
     }
 
-    /// A new round, at second `at`.
+    /// Begins a round at second `at`. Returns its first request.
     fn round(&mut self, at: f64) -> String {
         self.seconds = at;
         self.request = self.election.begin_round(wall(at));
         describe(&self.request)
     }
 
-    /// A new round that looks, and is answered at once.
+    /// Begins a round with a read, which is answered at once.
     fn reads(&mut self, at: f64, answer: Answer) -> String {
         assert_eq!(self.round(at), "read");
         self.gets(at, answer)
     }
 
-    /// The answer to what was asked last, at second `at`.
+    /// Answers the last request at second `at`. Returns the conclusion and the next request.
     fn gets(&mut self, at: f64, answer: Answer) -> String {
         let (sent, now) = (self.instant(self.seconds), self.instant(at));
         self.seconds = at;
@@ -65,16 +65,16 @@ impl Candidate {
         format!("{ownership}; {then}")
     }
 
-    /// What was to be written is, as `version`.
+    /// Answers the last write with success. The lease then has the version `version`.
     fn succeeds(&mut self, at: f64, version: &str) -> String {
         let lease = self.wanted(version);
         self.gets(at, Answer::Lease(lease))
     }
 
-    /// What was to be written last, as the API server has it thereafter.
+    /// Returns the lease of the last write, as the API server has it thereafter.
     fn wanted(&self, version: &str) -> Box<Lease> {
         let (Request::Create(lease) | Request::Update(lease)) = &self.request else {
-            panic!("nothing was to be written");
+            panic!("the last request is not a write");
         };
         let mut lease = lease.clone();
         lease.metadata.resource_version = Some(version.to_owned());
@@ -86,7 +86,8 @@ impl Candidate {
     }
 }
 
-/// `update 3, a since 0 at 14, 15 s, 2 transitions`: the version that is replaced, holder, acquireTime, renewTime.
+/// Formats a request as `update 3, a since 0 at 14, 15 s, 2 transitions`: the replaced version, the
+/// holder, acquireTime, renewTime, the duration and leaseTransitions.
 fn describe(request: &Request) -> String {
     let lease = match request {
         Request::Read => return "read".to_owned(),
@@ -114,7 +115,7 @@ fn wall(seconds: f64) -> Timestamp {
     Timestamp::from_nanosecond((seconds * 1e9) as i128 + 123).unwrap()
 }
 
-/// A lease of 15 s, with timestamps from long ago that nobody should look at.
+/// Returns a lease of 15 s, with old timestamps that a candidate must ignore.
 fn lease(holder: &str, version: &str) -> Lease {
     Lease {
         metadata: ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() },
@@ -140,7 +141,7 @@ fn with_duration(seconds: Option<i32>) -> Answer {
 }
 
 #[test]
-fn no_lease_is_created() {
+fn a_lease_that_does_not_exist_is_created() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.5, Answer::Absent), "not ours; create");
     let spec = a.wanted("1").spec.unwrap();
@@ -152,7 +153,7 @@ fn no_lease_is_created() {
 }
 
 #[test]
-fn of_two_who_create_the_second_looks_again() {
+fn a_candidate_whose_creation_conflicts_reads_the_lease_again() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, Answer::Absent), "not ours; create");
     assert_eq!(a.gets(0.0, Answer::Conflict), "unchanged; read");
@@ -172,7 +173,7 @@ fn a_lease_is_taken_over_once_it_has_not_changed_for_its_duration() {
 }
 
 #[test]
-fn time_in_which_nothing_was_seen_counts() {
+fn time_without_answers_counts_towards_the_duration() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
     for second in 1..20 {
@@ -182,13 +183,13 @@ fn time_in_which_nothing_was_seen_counts() {
 }
 
 #[test]
-fn the_longer_of_both_durations_counts() {
-    // What the lease says, and when it is free.
-    for (said, free) in [(Some(40), 40.0), (Some(1), 15.0), (Some(-3), 15.0), (None, 15.0)] {
+fn the_longer_of_the_two_durations_counts() {
+    // The duration in the lease, and the second at which it is free.
+    for (duration, free) in [(Some(40), 40.0), (Some(1), 15.0), (Some(-3), 15.0), (None, 15.0)] {
         let mut a = Candidate::new();
-        assert_eq!(a.gets(0.0, with_duration(said)), "not ours; pause");
-        assert_eq!(a.reads(free - 0.1, with_duration(said)), "not ours; pause", "{said:?}");
-        assert!(a.reads(free, with_duration(said)).contains("update 1, a since"), "{said:?}");
+        assert_eq!(a.gets(0.0, with_duration(duration)), "not ours; pause");
+        assert_eq!(a.reads(free - 0.1, with_duration(duration)), "not ours; pause", "{duration:?}");
+        assert!(a.reads(free, with_duration(duration)).contains("update 1, a since"), "{duration:?}");
     }
 }
 
@@ -197,7 +198,7 @@ fn a_lease_without_a_holder_is_free_at_once() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
     assert_eq!(a.reads(2.0, found("", "2")), "not ours; update 2, a since 2 at 2, 15 s, 8 transitions");
-    // Somebody was faster.
+    // Another candidate was faster.
     assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
     assert_eq!(a.gets(2.0, found("c", "3")), "not ours; pause");
 
@@ -208,11 +209,11 @@ fn a_lease_without_a_holder_is_free_at_once() {
 }
 
 #[test]
-fn a_predecessor_of_the_same_name_is_succeeded_at_once() {
+fn a_lease_of_the_same_identity_is_taken_over_at_once_after_a_start() {
     let mut a = Candidate::new();
-    // A claim of our own, with the count as it was.
+    // A new claim, with leaseTransitions unchanged.
     assert_eq!(a.gets(3.0, found("a", "1")), "not ours; update 1, a since 3 at 3, 15 s, 7 transitions");
-    // Also if the first attempts fail.
+    // The same holds if the first attempts fail.
     assert_eq!(a.gets(3.0, Answer::Failed), "unchanged; read");
     assert_eq!(a.gets(3.0, Answer::Failed), "unchanged; pause");
     assert_eq!(a.reads(4.0, found("a", "1")), "not ours; update 1, a since 3 at 4, 15 s, 7 transitions");
@@ -220,7 +221,7 @@ fn a_predecessor_of_the_same_name_is_succeeded_at_once() {
 }
 
 #[test]
-fn our_name_on_what_we_have_not_written_is_somebody_else() {
+fn a_lease_of_the_same_identity_with_another_claim_belongs_to_another_process() {
     let mut leader = Candidate::leader();
     assert_eq!(leader.round(2.0), "update 1, a since 0 at 2, 15 s, 0 transitions");
     assert_eq!(leader.gets(2.0, Answer::Conflict), "unchanged; read");
@@ -234,13 +235,13 @@ fn our_name_on_what_we_have_not_written_is_somebody_else() {
 }
 
 #[test]
-fn a_leader_looks_again_when_a_renewal_fails() {
+fn a_leader_reads_the_lease_again_when_a_renewal_fails() {
     for failure in [Answer::Conflict, Answer::Failed] {
         let mut a = Candidate::leader();
         assert_eq!(a.round(2.0), "update 1, a since 0 at 2, 15 s, 0 transitions");
         let before = a.wanted("1");
         assert_eq!(a.gets(3.0, failure.clone()), "unchanged; read");
-        // It is ours: our own write has got through, or somebody has edited a label.
+        // It is still ours: our own write succeeded after all, or a user edited a label.
         let mut edited = before.clone();
         edited.metadata.resource_version = Some("2".to_owned());
         assert_eq!(
@@ -253,7 +254,7 @@ fn a_leader_looks_again_when_a_renewal_fails() {
 }
 
 #[test]
-fn a_leader_that_sees_another_has_lost_at_once() {
+fn a_leader_that_reads_another_holder_has_lost_at_once() {
     let mut a = Candidate::leader();
     a.round(2.0);
     assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
@@ -265,13 +266,13 @@ fn a_leader_that_sees_another_has_lost_at_once() {
 }
 
 #[test]
-fn a_claim_whose_answer_was_lost_is_found_again() {
+fn a_claim_whose_answer_was_lost_is_recognised_later() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("", "1")), "not ours; update 1, a since 0 at 0, 15 s, 8 transitions");
     let (first, _) = (a.wanted("2"), a.gets(1.0, Answer::Failed));
-    // It has not got through yet, so it is repeated; then the first one gets through instead.
+    // The write has not been carried out yet, so it is repeated. Then the first one is carried out.
     assert_eq!(a.gets(1.0, found("", "1")), "not ours; update 1, a since 0 at 1, 15 s, 8 transitions");
-    assert_eq!(a.gets(1.0, Answer::Conflict), "unchanged; pause", "the round has had its requests");
+    assert_eq!(a.gets(1.0, Answer::Conflict), "unchanged; pause", "the round has used up its requests");
     assert_eq!(
         a.reads(3.0, Answer::Lease(first)),
         "unchanged; update 2, a since 0 at 3, 15 s, 8 transitions"
@@ -280,7 +281,7 @@ fn a_claim_whose_answer_was_lost_is_found_again() {
 }
 
 #[test]
-fn a_round_is_bounded() {
+fn a_round_has_a_bounded_number_of_requests() {
     let mut a = Candidate::leader();
     assert!(a.round(2.0).starts_with("update"));
     assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; read");
@@ -304,17 +305,17 @@ fn a_round_is_bounded() {
 }
 
 #[test]
-fn a_lease_that_vanishes_is_not_free_at_once() {
+fn a_deleted_lease_is_free_only_after_its_duration() {
     let mut a = Candidate::new();
     assert_eq!(a.gets(0.0, found("b", "1")), "not ours; pause");
-    // b may have renewed it until just now, and may create it again.
+    // b may have renewed the lease until just now, and may create it again.
     assert_eq!(a.reads(10.0, Answer::Absent), "not ours; pause");
     assert_eq!(a.reads(24.9, Answer::Absent), "not ours; pause");
     assert_eq!(a.reads(25.0, Answer::Absent), "not ours; create");
 }
 
 #[test]
-fn a_leader_creates_its_lease_again() {
+fn a_leader_creates_its_deleted_lease_again() {
     let mut a = Candidate::leader();
     a.round(2.0);
     assert_eq!(a.gets(2.0, Answer::Conflict), "unchanged; read");
@@ -324,25 +325,25 @@ fn a_leader_creates_its_lease_again() {
 }
 
 #[test]
-fn a_leader_that_was_cut_off_for_long_does_not() {
+fn a_leader_that_was_cut_off_for_long_waits_before_it_creates_the_lease() {
     let mut a = Candidate::leader();
     a.round(2.0);
     assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; read");
     assert_eq!(a.gets(2.0, Answer::Failed), "unchanged; pause");
-    // Others may have led meanwhile.
+    // Another candidate may have led meanwhile.
     assert_eq!(a.reads(60.0, Answer::Absent), "not ours; pause");
     assert_eq!(a.reads(75.0, Answer::Absent), "not ours; create");
 }
 
 #[test]
-fn a_write_that_changes_nothing_renews_nothing() {
+fn a_write_that_leaves_the_version_as_it_was_renews_nothing() {
     let mut a = Candidate::leader();
     a.round(2.0);
-    assert_eq!(a.succeeds(2.0, "1"), "unchanged; pause", "nobody else can see it");
+    assert_eq!(a.succeeds(2.0, "1"), "unchanged; pause", "other candidates cannot see it");
 }
 
 #[test]
-fn what_others_have_written_into_the_lease_stays() {
+fn foreign_metadata_and_fields_of_the_lease_are_kept() {
     let mut a = Candidate::new();
     let mut other = lease("", "1");
     other.metadata.labels = Some(BTreeMap::from([("team".to_owned(), "x".to_owned())]));
@@ -355,12 +356,12 @@ fn what_others_have_written_into_the_lease_stays() {
 }
 
 #[test]
-fn giving_it_back() {
+fn a_holder_releases_the_lease_by_removing_its_identity() {
     let mut a = Candidate::leader();
     let release = a.election.release(wall(4.0)).unwrap();
     assert_eq!(describe(&release), "update 1,  since 4 at 4, 1 s, 0 transitions");
     a.request = release;
     assert_eq!(a.succeeds(4.0, "2"), "not ours; pause");
-    assert_eq!(a.election.release(wall(4.0)), None, "it is ours no more");
-    assert_eq!(Candidate::new().election.release(wall(4.0)), None, "it has never been ours");
+    assert_eq!(a.election.release(wall(4.0)), None, "it is released already");
+    assert_eq!(Candidate::new().election.release(wall(4.0)), None, "it was never held");
 }
